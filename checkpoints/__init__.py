@@ -89,7 +89,7 @@ _LATER = {
     }.items()
     for name in names.split()
 }
-"""Imported when they are asked for: whoever scores a folder writes, compares, publishes and lists nothing."""
+"""Maps names to their modules, which are imported on first use: a caller that only scores needs none of them."""
 
 
 def __getattr__(name: str) -> Any:

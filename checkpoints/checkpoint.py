@@ -1,7 +1,7 @@
-"""A checkpoint that is loaded: the folder is verified, its graph opened, its golden rows replayed.
+"""Loads a checkpoint: verifies its folder, opens its graph, and replays its golden rows.
 
-`GraphSession` runs guarded bytes of an ONNX graph. Golden rows are recorded inputs with the outputs that the graph gave
-for them; every load replays them.
+`GraphSession` runs guarded bytes of an ONNX graph. Golden rows are recorded inputs with the graph's outputs for them;
+every load replays them.
 """
 
 import hashlib
@@ -61,22 +61,27 @@ _TYPES = {
 }
 
 FOLDED_BYTES = 64 << 20
-"""Models above this size are language models, whose weights are worth folding when they are opened."""
+"""Size above which a model is a language model, whose weights are worth folding when it is opened."""
 
 
 class GraphSession:
-    """A graph on one CPU thread; several threads of the caller may run it at once.
+    """An ONNX graph that runs on one CPU thread. Several threads of the caller may run it at once.
 
-    It holds no threads of its own, so it goes on working in a forked process. It cannot be pickled: send the
-    `Checkpoint`, which is opened again on the other side.
+    It has no threads of its own, so it still works in a forked process. It cannot be pickled: send the `Checkpoint`,
+    which the receiving process opens again.
     """
 
     def __init__(self, model: bytes, *, kind: str | None = None, trial: bool = False) -> None:
-        """Raises `UnsafeModel` where the guard refuses, `ContractMismatch` where ONNX Runtime cannot open the bytes.
+        """Raises `UnsafeModel` if the guard refuses the graph, `ContractMismatch` if ONNX Runtime cannot open the
+        bytes.
 
-        `kind`: of the checkpoint, whose operators are allowed; by default those of any. How much memory and time a few
-        rows take, and how that grows with them, is bounded before ONNX Runtime sees the bytes. With `trial`, until
-        `end_trial`, so are the very rows that are handed to `run`.
+        Before ONNX Runtime sees the bytes, the memory and time for a few rows are bounded, and how both grow with the
+        rows.
+
+        Args:
+            model: bytes of the ONNX file.
+            kind: kind of the checkpoint, whose operators are allowed; by default those of any kind.
+            trial: whether the rows passed to `run` are bounded as well, until `end_trial`.
         """
         graph = check_model(model, kind)
         check_growth(graph, kind)
@@ -105,7 +110,7 @@ class GraphSession:
         raise TypeError("a Session cannot be pickled; send the Checkpoint, or its path and digest, and load it there")
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Outputs by name. Raises `ContractMismatch` where a name, type or shape is not the graph's."""
+        """Returns the outputs by name. Raises `ContractMismatch` if a name, type or shape is not the graph's."""
         if inputs.keys() != self._names:
             raise ContractMismatch(f"got inputs {sorted(inputs)}; expected {sorted(self._names)}")
         for name, dtype, shape in self._checks:
@@ -125,16 +130,16 @@ class GraphSession:
         return dict(zip(self._output_names, values, strict=True))
 
     def end_trial(self) -> None:
-        """From now on `run` computes whatever it is given: the caller's own rows, as many as there are."""
+        """Ends the bounds on rows: from now on `run` computes any number of the caller's own rows."""
         self._trial = None
 
 
 @lru_cache(maxsize=1)
 def _runtime() -> Any:
-    """ONNX Runtime, silent: its official builds report machine and models to their maker unless they are asked not to.
+    """Returns ONNX Runtime without telemetry, which its official builds send to their maker by default.
 
-    On Linux and macOS since 1.29, by this variable, which counts only before the first import; on Windows by the call.
-    Whoever sets the variable to 0 keeps the reports.
+    On Linux and macOS, since version 1.29, this environment variable turns it off, if it is set before the first
+    import. On Windows the function call does. A user who sets the variable to 0 keeps the telemetry.
     """
     wanted = os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1") == "0"
     import onnxruntime
@@ -181,19 +186,22 @@ def _runtime_errors() -> tuple[type[Exception], ...]:
 # Golden rows: recorded inputs, and what the graph gave for them.
 
 EXTRA_GOLDEN = ".golden.json"
-"""Ending of the file with the golden rows of a further graph, after the graph's own name."""
+"""Ending of the file with the golden rows of an additional graph, after the graph's own name."""
 MAX_ROWS = 16
 MAX_INPUT_AXES = 8
 MAX_TOLERANCE = 1e-4
-"""A checkpoint cannot ask to be believed with less. Processors differ by about 1e-6."""
+"""Largest tolerance that a checkpoint may state for its golden rows. Processors differ by about 1e-6."""
 ROUNDED, ROUNDED_TOLERANCE = "adapter", 5e-2
-"""The kind of checkpoint whose graph may round its states to integers, and its largest tolerance. Where a state lies
-between two integers a last bit decides which is taken: differences of 1e-6 moved probabilities by up to 0.014."""
+"""The kind of checkpoint whose graph may round its states to integers, and its largest tolerance.
+
+If a state lies between two integers, a last bit decides which one is used. Differences of 1e-6 moved probabilities by
+up to 0.014.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One array in JSON: NaN as null, in C order."""
+    """One array in JSON, in C order, with NaN as null."""
 
     shape: tuple[int, ...]
     values: tuple[Any, ...]
@@ -201,10 +209,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """All of golden.json."""
+    """Contents of golden.json."""
 
     tolerance: float
-    """Largest accepted difference, relative to the recorded number where that exceeds 1."""
+    """Largest accepted difference; relative to the recorded number if that exceeds 1."""
     inputs: dict[str, Recorded]
     outputs: dict[str, Recorded]
 
@@ -214,7 +222,7 @@ class Golden:
 
 
 class Difference(NamedTuple):
-    """The largest difference of two sets of arrays, and its place. Compares by `size`."""
+    """The largest difference between two sets of arrays, and its place. Compares by `size`."""
 
     size: float
     output: str
@@ -222,33 +230,39 @@ class Difference(NamedTuple):
 
 
 LANGUAGE_MODELS = {("success", "reader.onnx"): ROUNDED}
-"""Kind of a checkpoint and name of a further graph -> the kind whose operators and tolerance that graph has."""
+"""Maps (kind of a checkpoint, name of an additional graph) to the kind whose operators and tolerance that graph has."""
 
 
 def check_tolerance(tolerance: float, kind: str | None) -> None:
-    """Raises `ContractMismatch` for a tolerance that a checkpoint of that kind may not have."""
+    """Raises `ContractMismatch` if a checkpoint of this kind may not have this tolerance."""
     most = ROUNDED_TOLERANCE if kind == ROUNDED else MAX_TOLERANCE
     if not 0 < tolerance <= most:
         raise ContractMismatch(f"tolerance is {tolerance}; expected more than 0 and at most {most}")
 
 
 def record_rows(session: GraphSession, inputs: Arrays, tolerance: float) -> bytes:
-    """The bytes of golden.json: the first rows of `inputs` and what `session` gives for exactly these."""
-    kept = {
+    """Returns the bytes of golden.json: the first rows of `inputs`, and the session's outputs for exactly these rows.
+
+    Args:
+        session: the graph.
+        inputs: arrays by input name.
+        tolerance: largest accepted difference when the rows are replayed.
+    """
+    recorded_inputs = {
         s.name: inputs[s.name][:MAX_ROWS] if s.shape and s.shape[0] is None else inputs[s.name] for s in session.inputs
     }
     recorded: tuple[dict[str, Recorded], dict[str, Recorded]] = ({}, {})
-    for held, arrays in zip(recorded, (kept, session.run(kept)), strict=True):
+    for arrays_in_json, arrays in zip(recorded, (recorded_inputs, session.run(recorded_inputs)), strict=True):
         for name, array in arrays.items():
             if array.dtype.kind == "f" and np.isinf(array).any():
                 raise ContractMismatch(f"{name!r} is infinite in a golden row; expected finite numbers or NaN")
             values = array.ravel().tolist()
-            held[name] = Recorded(array.shape, tuple(None if value != value else value for value in values))
+            arrays_in_json[name] = Recorded(array.shape, tuple(None if value != value else value for value in values))
     return json_bytes(json_value(Golden(tolerance, *recorded), GOLDEN))
 
 
 def replay_rows(data: bytes, session: GraphSession) -> None:
-    """Runs the rows of golden.json; raises `GoldenMismatch` where the outputs are not the recorded ones."""
+    """Runs the rows of golden.json. Raises `GoldenMismatch` if the outputs differ from the recorded ones."""
     largest, tolerance = difference_from_rows(data, session)
     if not largest.size <= tolerance:
         raise GoldenMismatch(
@@ -258,9 +272,9 @@ def replay_rows(data: bytes, session: GraphSession) -> None:
 
 
 def trial_rows(session: GraphSession) -> Arrays:
-    """Returns rows for a further graph, of which no training rows are kept: zeros, and draws that are always the same.
+    """Returns rows for an additional graph, of which no training rows are stored: zeros, and fixed random numbers.
 
-    The first dimension that is free has `MAX_ROWS` rows, any other one.
+    The first free dimension has `MAX_ROWS` rows, any other free dimension one.
     """
     drawn, rows = np.random.default_rng(0), {}
     for spec in session.inputs:
@@ -273,9 +287,15 @@ def trial_rows(session: GraphSession) -> Arrays:
 
 
 def record_extra(name: str, data: bytes, kind: str, tolerance: float) -> bytes:
-    """The bytes of the file of golden rows of a further graph (`EXTRA_GOLDEN`); empty where it reads no numbers.
+    """Returns the bytes of the file with an additional graph's golden rows; empty if the graph reads no numbers.
 
-    Raises `ContractMismatch` where the graph gives no number for one of them.
+    Raises `ContractMismatch` if an output of the graph is not a finite number.
+
+    Args:
+        name: file name of the graph.
+        data: bytes of the graph.
+        kind: kind of the checkpoint.
+        tolerance: largest accepted difference when the rows are replayed.
     """
     kind = LANGUAGE_MODELS.get((kind, name), kind)
     tolerance = ROUNDED_TOLERANCE if kind == ROUNDED else tolerance
@@ -286,10 +306,16 @@ def record_extra(name: str, data: bytes, kind: str, tolerance: float) -> bytes:
 
 
 def replay_extra(name: str, data: bytes, golden: bytes | None, kind: str) -> GraphSession:
-    """Returns a further graph, once it ran on its golden rows, or where none were recorded, on those that would be.
+    """Returns an additional graph after running it on its golden rows, or on `trial_rows` if none were recorded.
 
-    Raises `UnsafeModel` where the guard refuses it, `GoldenMismatch` where the outputs are not the recorded ones,
-    `ContractMismatch` where one is no number: a graph that overflows would load, and then never give a verdict.
+    Raises `UnsafeModel` if the guard refuses it, `GoldenMismatch` if the outputs differ from the recorded ones, and
+    `ContractMismatch` if an output is not a finite number: a graph that overflows would load, but never give a verdict.
+
+    Args:
+        name: file name of the graph.
+        data: bytes of the graph.
+        golden: bytes of its golden rows; None if none were recorded.
+        kind: kind of the checkpoint.
     """
     try:
         session = GraphSession(data, kind=kind, trial=True)
@@ -309,10 +335,12 @@ def _check_finite(outputs: Arrays) -> None:
 
 
 def difference_from_rows(data: bytes, session: GraphSession) -> tuple[Difference, float]:
-    """How far a session, perhaps another checkpoint's, is from the rows of golden.json, and how far it may be."""
+    """Returns how far a session's outputs are from the rows of golden.json, and the tolerance. It may run another
+    graph.
+    """
     golden = build(Golden, read_json(data, GOLDEN), GOLDEN)
     check_tolerance(golden.tolerance, session.kind)
-    if any(0 in one.shape for one in (*golden.inputs.values(), *golden.outputs.values())):
+    if any(0 in array.shape for array in (*golden.inputs.values(), *golden.outputs.values())):
         raise ContractMismatch(f"{GOLDEN}: there are no rows; expected at least one")
     largest = largest_difference(
         _arrays_of(golden.outputs, session.outputs, f"{GOLDEN}: outputs"),
@@ -322,9 +350,9 @@ def difference_from_rows(data: bytes, session: GraphSession) -> tuple[Difference
 
 
 def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
-    """The largest |a - b| / max(1, |b|) over all outputs, b expected; infinite where either is NaN.
+    """Returns the largest |a - b| / max(1, |b|) over all outputs, where b is expected; infinite if either is NaN.
 
-    Raises `ContractMismatch` where names or shapes differ.
+    Raises `ContractMismatch` if names or shapes differ.
     """
     if expected.keys() != actual.keys():
         raise ContractMismatch(f"expected outputs {sorted(expected)}; the model gives {sorted(actual)}")
@@ -369,13 +397,13 @@ def _arrays_of(recorded: dict[str, Recorded], specs: Sequence[TensorSpec], what:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Largest sizes that are read, in bytes."""
+    """Largest file sizes that are read, in bytes."""
 
     manifest_bytes: int = 1 << 20
     model_bytes: int = 256 << 20
     """Limit for model.onnx."""
     golden_bytes: int = 8 << 20
-    """Limit for golden.json, which is parsed: its objects take many times its size."""
+    """Limit for golden.json. It is parsed, and its objects take many times its size."""
     file_bytes: int = 8 << 20
     """Limit for README.md and any other listed file."""
 
@@ -389,12 +417,14 @@ LIMITS_OF_KIND = {
     "adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 20),
     "success": Limits(file_bytes=1 << 30),
 }
-"""Kinds that hold a language model. 2 GB are as much as one ONNX file can hold; tokenizers have up to 40 MB. The reader
-of `success` is a further graph, whose weights take a byte each."""
+"""Limits of kinds that hold a language model. One ONNX file can hold 2 GB; tokenizers have up to 40 MB.
+
+The reader of `success` is an additional graph, whose weights take one byte each.
+"""
 
 
 SHOWN_FIGURES = 8
-"""Held-out numbers in the table for notebooks, the first of the card."""
+"""Number of held-out metrics in the table for notebooks: the first ones of the card."""
 
 
 @explain_fields
@@ -410,23 +440,23 @@ class Checkpoint:
     """
 
     path: Path
-    """The folder its files were read from."""
+    """Folder from which its files were read."""
     manifest: Manifest
     """The contents of manifest.json: contract, thresholds, held-out metrics, audits, training data."""
     digest: str
-    """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
+    """SHA-256 of manifest.json, which pins every other file. Give it to those who should trust this checkpoint."""
     session: GraphSession
     """The ONNX graph, ready to run."""
     extra: dict[str, bytes]
-    """Other files that the manifest lists, such as a tokenizer, by name: the bytes that were verified."""
+    """Other files that the manifest lists, such as a tokenizer, by name, as verified bytes."""
     graphs: dict[str, GraphSession]
-    """The further ONNX graphs among them, by file name, ready to run."""
+    """Additional ONNX graphs by file name, ready to run."""
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r}, kind {self.manifest.kind!r}, {self.trust}, digest {self.digest[:12]})"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks."""
+        """Returns a table for notebooks."""
         return self.as_html("Checkpoint")
 
     def as_html(self, title: str) -> str:
@@ -455,31 +485,36 @@ class Checkpoint:
         return html_table(title, rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns folder, digest, trust and everything that the manifest says, as types of JSON."""
+        """Returns folder, digest, trust and all fields of the manifest, as types of JSON."""
         manifest = json_value(self.manifest, MANIFEST)
         return {"path": str(self.path), "digest": self.digest, "trust": self.trust, "manifest": manifest}
 
     @property
     def trust(self) -> Trust:
-        """How far its numbers can be relied on: "sound" (no audit failed), "weak" (the numbers are true, but something
-        simpler may do as well, or too little was measured to decide), "invalid" (the numbers cannot be believed),
-        "unaudited" (no audit was made, or none against a control)."""
+        """How reliable its numbers are.
+
+        "sound": no audit failed. "weak": the numbers are true, but something simpler may do as well, or too little was
+        measured to decide. "invalid": the numbers cannot be believed. "unaudited": there was no audit, or none against
+        a control.
+        """
         return self.manifest.trust
 
     @property
     def weaknesses(self) -> tuple[str, ...]:
-        """The names of the audits that failed, of either kind; `manifest.audits` has their details."""
+        """Names of the audits that failed, weak or invalid; `manifest.audits` has their details."""
         return tuple(map(printable, self.manifest.failed))
 
     def run(self, inputs: Arrays) -> Arrays:
         """Returns the outputs by name, for arrays with exactly the manifest's input names, types and shapes.
 
-        Raises `ContractMismatch` for any other arrays, and says what came and what was expected.
+        Raises `ContractMismatch` for other arrays, with what came and what was expected.
         """
         return self.session.run(inputs)
 
     def files(self) -> dict[str, bytes]:
-        """Returns its files by name, the manifest first, read again. Raises `TamperedCheckpoint` where they changed."""
+        """Returns its files by name, the manifest first. They are read again; raises `TamperedCheckpoint` if they
+        changed.
+        """
         folder, limits = Folder(self.path, links=True), _limits(self.manifest.kind)
         manifest = folder.read(MANIFEST, limits.manifest_bytes)
         _check_digest(str(self.path), hashlib.sha256(manifest).hexdigest(), self.digest)
@@ -489,7 +524,7 @@ class Checkpoint:
         }
 
     def __reduce__(self) -> tuple[Callable[[Folder, str], "Checkpoint"], tuple[Folder, str]]:
-        """Pickles path and digest; the process that receives them opens the checkpoint again."""
+        """Pickles path and digest. The receiving process opens the checkpoint again."""
         return _verified_at, (Folder(self.path.resolve(), links=True), self.digest)
 
 
@@ -498,21 +533,24 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Verifies and returns the checkpoint in the folder `path`, or at `hub:OWNER/NAME@REVISION`.
 
-    Each file is read once, and the bytes that were hashed are those that are used. These are verified in this order:
-    sizes and file types, the digest where one is given, the manifest and its own digest, the other files' hashes, the
-    ONNX guard, inputs and outputs, the golden rows. Files that the manifest does not list are never read, and never
-    fetched from the hub.
+    Each file is read once, and the hashed bytes are the ones that are used. The order of verification is: sizes and
+    file types, the digest if one is given, the manifest and its own digest, the other files' hashes, the ONNX guard,
+    inputs and outputs, the golden rows. Files that the manifest does not list are never read, and never fetched from
+    the hub.
 
-    The hashes in the manifest show that nothing was damaged. They do not show who made it: whoever can write the folder
-    can write the hashes too. To know the author, give `sha256`: the `digest` that the author told you.
+    The hashes in the manifest show that nothing was damaged. They do not show who made the checkpoint: a person who can
+    write the folder can write the hashes too. To verify the author, give `sha256`.
 
-    `limits`: by default those of the checkpoint's kind.
-
-    Warns with `UntrustedCheckpoint` where the numbers cannot be believed (`trust` is "invalid"); such a checkpoint
-    still runs. A weak checkpoint causes no warning: see `trust` and `weaknesses`. Warns with `MovingRevision` where a
-    revision of the hub is no commit and no `sha256` pins what it must hold.
+    Warns with `UntrustedCheckpoint` if the numbers cannot be believed (`trust` is "invalid"); the checkpoint still
+    runs. A weak checkpoint causes no warning: see `trust` and `weaknesses`. Warns with `MovingRevision` if a revision
+    of the hub is no commit, and no `sha256` is given.
 
     Raises a `CheckpointError`: see `metaprobe.checkpoints.errors` for the kinds.
+
+    Args:
+        path: a folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION`.
+        sha256: the `digest` that the author told you.
+        limits: largest file sizes; by default those of the checkpoint's kind.
     """
     files = files_at(path)
     checkpoint = _verified_at(files, sha256, limits)
@@ -531,12 +569,18 @@ def load_checkpoint(
 def load_verified(
     path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
 ) -> Checkpoint:
-    """Does the same as `load_checkpoint` without the warnings, for a caller that has just written the checkpoint."""
+    """Returns the checkpoint as `load_checkpoint` does, without the warnings. For a caller that has just written it.
+
+    Args:
+        path: a folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION`.
+        sha256: the digest that the checkpoint must have.
+        limits: largest file sizes; by default those of the checkpoint's kind.
+    """
     return _verified_at(files_at(path), sha256, limits)
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
-    """Returns the kind that a checkpoint's manifest states; nothing else is read or verified."""
+    """Returns the kind that a checkpoint's manifest states. Nothing else is read or verified."""
     return parse_manifest(_manifest_at(files_at(path), None)).kind
 
 
@@ -601,18 +645,22 @@ def _check_digest(where: str, digest: str, sha256: str | None) -> None:
 
 
 def _check_contract(manifest: Manifest, session: GraphSession) -> None:
-    """Raises `ContractMismatch` where the manifest states other inputs or outputs than the graph has, but for shapes of
-    outputs: ONNX Runtime infers more of them in some versions."""
+    """Raises `ContractMismatch` if the manifest's inputs or outputs differ from the graph's.
+
+    Shapes of outputs may differ in unknown lengths, because some versions of ONNX Runtime infer more of them.
+    """
     stated, actual = manifest.outputs, session.outputs
     if manifest.inputs != session.inputs:
         raise ContractMismatch(
             f"{MANIFEST} states inputs {_list(manifest.inputs)}; {MODEL} has {_list(session.inputs)}"
         )
-    fits = [(one.name, one.type) for one in stated] == [(one.name, one.type) for one in actual]
-    for own, other in zip(stated, actual, strict=False):
-        if own.shape and other.shape:
-            lengths = zip(own.shape, other.shape, strict=False)
-            fits &= len(own.shape) == len(other.shape) and all(a is None or b is None or a == b for a, b in lengths)
+    fits = [(spec.name, spec.type) for spec in stated] == [(spec.name, spec.type) for spec in actual]
+    for stated_spec, actual_spec in zip(stated, actual, strict=False):
+        if stated_spec.shape and actual_spec.shape:
+            lengths = zip(stated_spec.shape, actual_spec.shape, strict=False)
+            fits &= len(stated_spec.shape) == len(actual_spec.shape) and all(
+                a is None or b is None or a == b for a, b in lengths
+            )
     if not fits:
         raise ContractMismatch(f"{MANIFEST} states outputs {_list(stated)}; {MODEL} has {_list(actual)}")
     # All kinds give one number a row and output; the readers of more would hand rows the numbers of other ones.
@@ -641,17 +689,23 @@ TAKEN_BY = {
     "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
 }
 REPLACED = {"router": "`metaprobe train router`", "choice": "`metaprobe train panel`"}
-"""Kind of earlier versions -> the command that trains a panel in the checkpoint's place."""
+"""Maps kinds of earlier versions to the command that trains a panel instead."""
 
 
 def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
-    """Raises `ContractMismatch` for a checkpoint of another kind than one of those expected, and says who takes it."""
+    """Raises `ContractMismatch` for a checkpoint of an unexpected kind, with the programs that use this kind.
+
+    Args:
+        path: location of the checkpoint.
+        kind: its kind.
+        expected: allowed kinds.
+    """
     if kind in expected:
         return
     folder = Path(path)
-    named = f"{BUNDLED}{folder.name}" if folder.parent == BUNDLED_FOLDER else path
+    shown_path = f"{BUNDLED}{folder.name}" if folder.parent == BUNDLED_FOLDER else path
     taken = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
     if kind in REPLACED:
         taken = f": it is of an earlier version, and a panel took its place; train one with {REPLACED[kind]}"
     wanted = " or ".join(map(repr, expected))
-    raise ContractMismatch(f"{named} is a checkpoint of kind {kind!r}; expected {wanted}{taken}")
+    raise ContractMismatch(f"{shown_path} is a checkpoint of kind {kind!r}; expected {wanted}{taken}")

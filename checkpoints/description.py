@@ -1,4 +1,4 @@
-"""A checkpoint in words, for `metaprobe inspect`, `verify` and `diff`."""
+"""Describes a checkpoint in words, for `metaprobe inspect`, `verify` and `diff`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -23,13 +23,13 @@ from metaprobe.checkpoints.manifest import (
 from metaprobe.checkpoints.table import Table
 
 MAX_VALUE_CHARS = 100
-"""Characters shown of a value of a manifest."""
+"""Most characters shown of a value of a manifest."""
 MAX_POINTS = 8
-"""Points shown of a curve, from its first to its last."""
+"""Most points shown of a curve, from its first to its last."""
 
 
 def describe(checkpoint: Checkpoint) -> str:
-    """Returns a summary of some dozens of lines, failed audits first. Control characters are spelled out."""
+    """Returns a summary of some dozens of lines, failed audits first. Control characters are escaped."""
     manifest = checkpoint.manifest
     lines = [f"NOT TRUSTWORTHY: {manifest.distrust}", ""] if manifest.trust == "invalid" else []
     lines += [f"{manifest.kind} checkpoint {checkpoint.path}", f"digest      {checkpoint.digest}"]
@@ -38,9 +38,9 @@ def describe(checkpoint: Checkpoint) -> str:
 
 
 def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
-    """Returns the lines of `metaprobe verify`: what loading verified.
+    """Returns the lines of `metaprobe verify`: what loading has verified.
 
-    `pinned`: whether the digest was compared with one that the caller gave.
+    `pinned` says whether the digest was compared with one that the caller gave.
     """
     manifest = checkpoint.manifest
     size = sum(entry.bytes for entry in manifest.files.values())
@@ -57,6 +57,7 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
+    # Whether its numbers can be trusted.
     before = manifest.contract.get("adapted_from")
     trust = (manifest.distrust or "no audit failed") if manifest.audits else "no audit was made"
     if not manifest.audits and isinstance(before, str):
@@ -68,6 +69,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     for head, clause in manifest.chance.items():
         yield f"CHANCE      {head or 'the scores'}: {clause}"
         yield f"            {manifest.after_chance(head)}"
+    # Flags, metrics and audits.
     nouns = label_nouns(manifest.contract)
     if flagging := flag_sentences(manifest, manifest.metrics, nouns):
         yield from _section("flagging", [*flagging, *flag_table(manifest, nouns)])
@@ -79,6 +81,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         for name, audit in manifest.audits.items()
     ]
     yield from _section("audits", audits, f"{failed} FAILED" if failed else "all passed")
+    # Origin, inputs and outputs.
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:
         yield f"generator   {', '.join(generator.models)} {generator.revision} {generator.dtype}".rstrip()
@@ -88,6 +91,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield "generator   any"
     yield from _section("inputs", [_tensor(spec) for spec in manifest.inputs])
     yield from _section("outputs", [_tensor(spec) for spec in manifest.outputs])
+    # The contract and its thresholds.
     curve = _curve(manifest.contract)
     shown = {name: value for name, value in manifest.contract.items() if not curve or name not in ("stops", "asks")}
     yield from _section("contract", [f"{name}: {_short(value)}" for name, value in shown.items()])
@@ -96,6 +100,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield from _section("thresholds", [f"{name} = {value:g}" for name, value in manifest.thresholds.items()])
     if "adapted_from" in manifest.contract and FLAG not in manifest.thresholds:
         yield f"            so many labels do not carry a threshold; {CARD} says what it takes"
+    # Calibration, training data and versions.
     if calibration := manifest.calibration:
         yield f"calibration {calibration.method}, fitted on {calibration.fitted_on}"
     if training := manifest.training:
@@ -108,7 +113,9 @@ def _lines(manifest: Manifest) -> Iterator[str]:
 
 
 def _curve(contract: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of what asking on is worth, from the curves of a panel or a router; empty without curves."""
+    """Returns lines about the value of asking more agents, from the curves of a panel or router; empty
+    without curves.
+    """
     rows: list[tuple[str, ...]]
     try:
         if stops := contract.get("stops"):
@@ -147,12 +154,12 @@ def _short(value: Any) -> str:
 
 
 def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
-    """Returns how two checkpoints differ, as JSON has it: `same`, what `a` and `b` are, and `differences`.
+    """Returns how two checkpoints differ, as JSON: `same`, what `a` and `b` are, and `differences`.
 
-    A difference has the `field` in the manifest, a dot before an entry (`metrics.auroc`, `files.model.onnx`), and the
-    value of each side; a side without the entry is left out. `created` and the manifests' own digests are not looked
-    at. Where the models are other bytes and read the same inputs, `outputs_on_golden_rows` comes last: how far the
-    answers of `b` are from those of `a` on the rows recorded with `a`, at most (absolute up to 1, relative beyond).
+    A difference has the `field` in the manifest, with a dot before an entry (`metrics.auroc`, `files.model.onnx`), and
+    the value of each side; a side without the entry is left out. `created` and the manifests' own digests are ignored.
+    If the models are other bytes but read the same inputs, `outputs_on_golden_rows` comes last: the largest difference
+    between the outputs of `b` and of `a` on the rows recorded with `a` (absolute up to 1, relative beyond).
     """
     sides = {"a": _fields(a.manifest), "b": _fields(b.manifest)}
     changes: list[dict[str, Any]] = []
@@ -160,7 +167,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
         values = {side: fields[field] for side, fields in sides.items() if field in fields}
         if field not in ("created", OWN) and (len(values) < 2 or values["a"] != values["b"]):
             changes.append({"field": field, **values})
-    if a.manifest.inputs == b.manifest.inputs and any(one["field"] == f"files.{MODEL}" for one in changes):
+    if a.manifest.inputs == b.manifest.inputs and any(change["field"] == f"files.{MODEL}" for change in changes):
         with suppress(ContractMismatch):  # other outputs, which the manifests say
             size = difference_from_rows(a.files()[GOLDEN], b.session)[0].size
             changes.append({"field": "outputs_on_golden_rows", "a": 0.0, "b": size})
@@ -172,13 +179,13 @@ def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
 
 
 def describe_differences(compared: Mapping[str, Any]) -> str:
-    """Returns what `compare` gives in words: a field, then both sides. Control characters are spelled out."""
+    """Returns the result of `compare` in words: each field, then both sides. Control characters are escaped."""
     lines = ["{side} {path}  {kind}  {digest}  {created}".format(side=side, **compared[side]) for side in ("a", "b")]
-    for one in compared["differences"]:
-        a, b = (one.get(side) for side in ("a", "b"))
+    for difference in compared["differences"]:
+        a, b = (difference.get(side) for side in ("a", "b"))
         lists = isinstance(a, list) and isinstance(b, list)
-        sides = (_list(a, b), _list(b, a)) if lists else (_format(one, "a"), _format(one, "b"))
-        lines += [one["field"], f"  a {sides[0]}", f"  b {sides[1]}"]
+        sides = (_list(a, b), _list(b, a)) if lists else (_format(difference, "a"), _format(difference, "b"))
+        lines += [difference["field"], f"  a {sides[0]}", f"  b {sides[1]}"]
     if compared["same"]:
         digests = {compared[side]["digest"] for side in ("a", "b")}
         lines.append("the same" if len(digests) == 1 else "the same but for the time they were made")
@@ -186,7 +193,9 @@ def describe_differences(compared: Mapping[str, Any]) -> str:
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
-    """Every field by its path, as JSON; what belongs together (a metric with its interval) stays so."""
+    """Returns every field by its path, as JSON. Parts that belong together, such as a metric with its interval, stay
+    together.
+    """
     fields: dict[str, Any] = {}
     for name, value in json_value(manifest, MANIFEST).items():
         if isinstance(value, dict):
@@ -197,13 +206,13 @@ def _fields(manifest: Manifest) -> dict[str, Any]:
 
 
 def _list(values: list[Any], others: list[Any]) -> str:
-    """Its length, and what the other has not."""
+    """Returns a list's length, and the values that the other list lacks."""
     there = {json.dumps(value) for value in others}
-    own = [value for value in values if json.dumps(value) not in there]
-    if own and all(isinstance(value, str) for value in own):
-        named = ", ".join(own[:5]) + (", ..." if len(own) > 5 else "")
-        return f"{len(values)} values, of them only here: {named}"
-    return f"{len(values)} values, {len(own)} of them only here" if len(values) > 6 else json.dumps(values)
+    missing_there = [value for value in values if json.dumps(value) not in there]
+    if missing_there and all(isinstance(value, str) for value in missing_there):
+        shown = ", ".join(missing_there[:5]) + (", ..." if len(missing_there) > 5 else "")
+        return f"{len(values)} values, of them only here: {shown}"
+    return f"{len(values)} values, {len(missing_there)} of them only here" if len(values) > 6 else json.dumps(values)
 
 
 def _format(change: Mapping[str, Any], side: str) -> str:

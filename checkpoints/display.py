@@ -1,4 +1,4 @@
-"""Adds the documentation of the fields to the docstrings of dataclasses, for `help()`."""
+"""Adds the documentation of a dataclass's fields to its docstring, for `help()`."""
 
 import ast
 import inspect
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 def explain_fields(cls: type[T]) -> type[T]:
-    """A decorator for dataclasses: returns the class, whose docstring then explains its fields, also in `help()`."""
+    """A decorator for dataclasses: adds the documentation of the fields to the docstring of the class."""
     cls.__doc__ = _FieldDocs(cls.__doc__ or "", cls)  # type: ignore[assignment]
     return cls
 
 
 class _FieldDocs:
-    """A docstring that is completed when somebody reads it, for it takes the source of the class."""
+    """A docstring that is completed when it is read, because completing it needs the source of the class."""
 
     def __init__(self, text: str, cls: type) -> None:
         self.text, self.cls = text, cls
@@ -30,7 +30,7 @@ class _FieldDocs:
 def with_fields(text: str, cls: Any) -> str:
     """Returns the text, followed by a line for each documented field of the dataclass: its name and its docstring.
 
-    Without the sources of the class, as in a frozen program, it is the text alone.
+    If the source of the class is missing, as in a frozen program, it returns the text alone.
     """
     if not (docs := field_docs(cls)):
         return text
@@ -39,9 +39,9 @@ def with_fields(text: str, cls: Any) -> str:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Returns what is said of the fields of a class and its bases, by field, the bases' first.
+    """Returns the documentation of the fields of a class and its bases, by field name, bases first.
 
-    That is the help of an `Option`, and the string below the field.
+    It is the help of an `Option`, followed by the string below the field.
     """
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
@@ -57,8 +57,8 @@ def field_docs(cls: type) -> dict[str, str]:
                 if documented and isinstance(following.value.value, str):
                     below[field.target.id] = " ".join(following.value.value.split())
         for name, hint in inspect.get_annotations(base).items():
-            one = described(name, hint)
-            words = [one.option.help if one else "", below.get(name, "")]
+            described_field = described(name, hint)
+            words = [described_field.option.help if described_field else "", below.get(name, "")]
             if any(words):
                 docs[name] = " ".join(filter(None, words))
     return docs

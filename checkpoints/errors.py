@@ -1,16 +1,15 @@
 """The errors and warnings about checkpoints.
 
 CheckpointError             a ValueError; the message names what came, what was expected, and what to do
-|-- NotACheckpoint          the folder, the manifest or a listed file is absent, or is not the JSON it should be
-|-- TamperedCheckpoint      a file's bytes are not the ones the manifest (or the caller's digest) vouches for
+|-- NotACheckpoint          the folder, the manifest or a listed file is missing, or is not the expected JSON
+|-- TamperedCheckpoint      a file's bytes differ from the hash in the manifest, or from the caller's digest
 |-- UnsafeModel             could harm the reader: too large, a link, external data, unknown operators, NaN weights
-|-- ContractMismatch        format version, manifest fields, or names, types and shapes of inputs and outputs
-|-- GoldenMismatch          the graph gives other numbers than were recorded, or, when saving, than the original
+|-- ContractMismatch        wrong format version, manifest fields, or names, types and shapes of inputs and outputs
+|-- GoldenMismatch          the graph's outputs differ from the recorded ones, or, when saving, from the original
 |-- CheckpointExists        saving would replace something
-`-- HubError                the hub cannot be reached, refuses, or says what it must not; or its library is missing
-
-UntrustedCheckpoint         a UserWarning: it is whole and runs, but its numbers cannot be believed
-MovingRevision              a UserWarning: it came from a branch or tag of the hub, which may be another one tomorrow
+`-- HubError                the hub cannot be reached, refuses, or answers wrongly; or its library is missing
+UntrustedCheckpoint         a UserWarning: the checkpoint runs, but its numbers cannot be believed
+MovingRevision              a UserWarning: it came from a branch or tag of the hub, which may change later
 """
 
 
@@ -23,7 +22,7 @@ class NotACheckpoint(CheckpointError):
 
 
 class TamperedCheckpoint(CheckpointError):
-    """A file's bytes differ from those that the manifest, or the caller's digest, names."""
+    """A file's bytes differ from the hash in the manifest, or from the caller's digest."""
 
 
 class UnsafeModel(CheckpointError):
@@ -31,11 +30,11 @@ class UnsafeModel(CheckpointError):
 
 
 class ContractMismatch(CheckpointError):
-    """Names, types, shapes or versions differ between what was given and what is expected."""
+    """Names, types, shapes or versions differ from the expected ones."""
 
 
 class GoldenMismatch(CheckpointError):
-    """The graph gives other numbers than were recorded."""
+    """The graph's outputs differ from the recorded ones."""
 
 
 class CheckpointExists(CheckpointError):
@@ -43,12 +42,12 @@ class CheckpointExists(CheckpointError):
 
 
 class HubError(CheckpointError):
-    """The hub cannot be reached, refuses, or gives something else than was asked for."""
+    """The hub cannot be reached, refuses, or answers with something unexpected."""
 
 
 class UntrustedCheckpoint(UserWarning):
-    """The numbers of the checkpoint that was loaded cannot be believed; the message names the audits that failed."""
+    """The numbers of the loaded checkpoint cannot be believed. The message names the audits that failed."""
 
 
 class MovingRevision(UserWarning):
-    """The checkpoint came from a revision of the hub that is no commit; the message names the commit to pin."""
+    """The checkpoint came from a revision of the hub that is no commit. The message names the commit to pin."""

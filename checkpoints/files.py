@@ -1,8 +1,8 @@
-"""Reads the files of a checkpoint: from a folder of this machine, the package, or a repository on the hub.
+"""Reads the files of a checkpoint: from a local folder, the package, or a repository on the hub.
 
-Only the manifest and the files it names are fetched from the hub (`hub:OWNER/NAME@REVISION` wherever a folder is
-expected), each held against its size limit before the download begins. They go into the cache of huggingface_hub; what
-is there is not fetched again, and is enough where there is no network.
+From the hub (`hub:OWNER/NAME@REVISION` in place of a folder) only the manifest and the files that it names are fetched.
+Each size is checked before the download begins. The files go into the cache of huggingface_hub. Cached files are not
+fetched again, and suffice without a network.
 """
 
 import hashlib
@@ -20,14 +20,17 @@ from types import ModuleType
 from metaprobe.checkpoints.errors import HubError, NotACheckpoint, UnsafeModel
 
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
-"""The trained defaults that come with the package, for the first day; the card of each says what it was trained on.
+"""Folder of the trained defaults that come with the package, for the first day. The card of each says what it was
+trained on.
 
-They were trained on runs that this project collected (`recorded/`), and `research/stores/bundle.py` makes them again.
+They were trained on runs that this project collected (`recorded/`). `research/stores/bundle.py` makes them again.
 """
 
 
 def find_bundled(name: str) -> Path:
-    """Folder of the checkpoint of that name. Raises `NotACheckpoint`, with the names there are, for another one."""
+    """Returns the folder of a bundled checkpoint. Raises `NotACheckpoint`, with the known names, for an
+    unknown name.
+    """
     if name not in (there := bundled_names()):
         raise NotACheckpoint(f"no checkpoint {name!r} comes with metaprobe; there are: {', '.join(there)}")
     return BUNDLED_FOLDER / name
@@ -40,7 +43,7 @@ def bundled_names() -> tuple[str, ...]:
 
 @cache
 def bundled_digests() -> dict[str, str]:
-    """Returns the name of each checkpoint that comes with the package, `bundled:NAME`, by its digest."""
+    """Maps the digest of each bundled checkpoint to its name, `bundled:NAME`."""
     return {
         hashlib.sha256((BUNDLED_FOLDER / name / "manifest.json").read_bytes()).hexdigest(): f"{BUNDLED}{name}"
         for name in bundled_names()
@@ -48,28 +51,32 @@ def bundled_digests() -> dict[str, str]:
 
 
 BUNDLED, HUB = "bundled:", "hub:"
-"""Prefixes of locations that are no folders."""
+"""Prefixes of locations that are not folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder on this machine."""
+    """A local folder."""
 
     path: Path
     links: bool = False
-    """Whether files may be links: in the hub's cache they are, in a folder that somebody sends they are refused."""
+    """Whether files may be links. In the hub's cache they are links; in a folder from somebody else links
+    are refused.
+    """
 
     @property
     def moving(self) -> str:
-        """Why another checkpoint may lie here tomorrow, and what to do; empty: a folder is what it is."""
+        """Why the location may hold another checkpoint later, and what to do; empty for a folder."""
         return ""
 
     def where(self, name: str) -> str:
-        """Returns the place of a file, for messages; of the folder itself where the name is empty."""
+        """Returns the place of a file for messages; with an empty name the place of the folder."""
         return str(self.path / name)
 
     def read(self, name: str, limit: int) -> bytes:
-        """Returns a file's bytes. Raises `UnsafeModel` for more than `limit` of them, `NotACheckpoint` for no file."""
+        """Returns a file's bytes. Raises `UnsafeModel` for more than `limit` bytes, and `NotACheckpoint` if there is no
+        file.
+        """
         path = (self.path / name).resolve() if self.links else self.path / name
         # Nothing that could block is waited for.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -85,7 +92,13 @@ class Folder:
 
 
 def check_size(where: str, size: int, limit: int) -> None:
-    """Raises `UnsafeModel` where a file is larger than what is read."""
+    """Raises `UnsafeModel` if a file is larger than `limit` bytes.
+
+    Args:
+        where: place of the file for messages.
+        size: bytes of the file.
+        limit: most bytes that are read.
+    """
     if size > limit:
         raise UnsafeModel(f"{where} has {size} bytes; at most {limit} are read. If you trust it, raise `limits`")
 
@@ -99,14 +112,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(slots=True)
 class Repository:
-    """A model repository at one revision. Whatever is read first fixes the commit that everything else is read from."""
+    """A model repository at one revision. The first read fixes the commit from which everything else is read."""
 
     name: str
     """OWNER/NAME."""
     revision: str = DEFAULT_REVISION
     """A commit, branch or tag."""
     commit: str = ""
-    """The commit of the revision, known once a file was read."""
+    """Commit of the revision; empty until a file was read."""
     _snapshot: Path | None = None
 
     def __post_init__(self) -> None:
@@ -117,7 +130,7 @@ class Repository:
 
     @property
     def pinned(self) -> bool:
-        """Whether the revision is a commit, which cannot become another one."""
+        """Whether the revision is a commit, which cannot change."""
         return _COMMIT.fullmatch(self.revision) is not None
 
     @property
@@ -155,35 +168,35 @@ class Repository:
 
 
 def files_at(location: str | os.PathLike[str]) -> Folder | Repository:
-    """Returns the files of a checkpoint at a folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION` (else main).
+    """Returns the files of a checkpoint in a folder, at `bundled:NAME`, or at `hub:OWNER/NAME@REVISION` (default main).
 
-    A folder whose name begins so is written `./hub:...`.
+    A folder whose name begins with such a prefix is written `./hub:...`.
     """
     text = os.fspath(location)
     if text.startswith(BUNDLED):
         return Folder(find_bundled(text.removeprefix(BUNDLED)))
     if text.startswith(HUB):
-        name, at, revision = text.removeprefix(HUB).partition("@")
-        return Repository(name, revision if at else DEFAULT_REVISION)
+        name, separator, revision = text.removeprefix(HUB).partition("@")
+        return Repository(name, revision if separator else DEFAULT_REVISION)
     return Folder(Path(text))
 
 
 def location_of(repository: str, revision: str | None = None) -> str:
-    """`hub:OWNER/NAME@REVISION`; a folder of this machine stays what it is.
+    """Returns `hub:OWNER/NAME@REVISION`; a local folder is returned unchanged.
 
-    As everywhere with `from_pretrained`, a folder that exists goes before a repository of the same name; one named
-    with `hub:` or a revision is always a repository.
+    As everywhere with `from_pretrained`, an existing folder counts before a repository with that name. A name with
+    `hub:` or a revision is always a repository.
     """
     if revision is None and (repository.startswith(HUB) or Path(repository).is_dir()):
         return repository
-    name, at, stated = repository.removeprefix(HUB).partition("@")
-    if at and revision is not None and stated != revision:
+    name, separator, stated = repository.removeprefix(HUB).partition("@")
+    if separator and revision is not None and stated != revision:
         raise NotACheckpoint(f"{repository!r} names revision {stated!r}, and revision={revision!r} was given too")
     return f"{HUB}{name}@{revision or stated or DEFAULT_REVISION}"
 
 
 def huggingface_hub() -> ModuleType:
-    """The library. Raises `HubError` with the line to type where it is absent."""
+    """Returns the library huggingface_hub. Raises `HubError` with the command that installs it if it is missing."""
     try:
         return importlib.import_module("huggingface_hub")
     except ModuleNotFoundError as error:
@@ -197,7 +210,7 @@ def huggingface_hub() -> ModuleType:
 
 @contextmanager
 def explain_errors(what: str) -> Iterator[None]:
-    """The library's errors as ours, with what to do about them."""
+    """Converts the library's errors to ours, with what to do about them."""
     errors = importlib.import_module("huggingface_hub.errors")
     try:
         yield

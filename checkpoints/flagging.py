@@ -1,4 +1,4 @@
-"""The flag threshold: read off what a checkpoint stores, and what it catches and costs in words."""
+"""Finds the flag threshold in what a checkpoint stores, and describes in words what the threshold catches and costs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ class FlagKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class FlagOptions:
-    """Which answers are flagged. At most one of the four is given; without any, the stored threshold counts.
+    """Which answers are flagged. At most one of the four options may be given; by default the stored threshold is used.
 
-    Raises `ContractMismatch` for two of them, and for a value out of range.
+    Raises `ContractMismatch` if two are given, or if a value is out of range.
     """
 
     # No slots: the options of a training inherit these beside their own, and two bases cannot both have slots.
@@ -55,13 +55,13 @@ class FlagOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        given = self.flags
-        if len(given) > 1:
+        flags = self.flags
+        if len(flags) > 1:
             raise ContractMismatch(
-                f"{' and '.join(f'{name}={value!r}' for name, value in given.items())} were given; each of them sets "
+                f"{' and '.join(f'{name}={value!r}' for name, value in flags.items())} were given; each of them sets "
                 "the threshold, so give at most one"
             )
-        for name, value in given.items():
+        for name, value in flags.items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             closed = name == "flag_below"
             if not number or not (0 <= value <= 1 if closed else 0 < value < 1):
@@ -70,33 +70,39 @@ class FlagOptions:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The options that are given, by name: none or one."""
+        """The given option by name; empty if none is given."""
         values = {field.name: getattr(self, field.name) for field in fields(FlagOptions)}
         return {name: value for name, value in values.items() if value is not None}
 
     def as_flags(self) -> "FlagOptions":
-        """Returns the four alone, for options that inherit them beside others."""
+        """Returns these four options alone, for classes of options that inherit them."""
         return FlagOptions(**self.flags)
 
 
 USUAL_FLAGS = FlagOptions()
-"""No option is given."""
+"""Options with none given."""
 
 
 CARD_RATES = (0.1, 0.2, 0.3, 0.5)
-"""Rates in the table of a card."""
+"""Flag rates in the table of a card."""
 GAIN = "auroc_gain_over_mean_log_probability"
 AGREEMENT = "agreement"
-"""Head, and label, that says whether another answer to the question says the same; no label of right and wrong."""
+"""Name of a head, and of a label: whether another answer to the question says the same.
+
+It does not say whether the answer is right.
+"""
 FLAGGED_BY = "flagged_by"
-"""In the contract: the head that the threshold `flag` lies on, where that is not the score."""
+"""Key of the contract for the head that the threshold `flag` applies to, if that is not the score."""
 MIN_THRESHOLD_GROUPS = 20
-"""Groups of labelled answers from which on a threshold is stored. Of 20 the share of wrong answers is known to within
-22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
+"""Fewest groups of labelled answers for which a threshold is stored.
+
+With 20 groups the share of wrong answers is known to within 22 points (95 %, at worst). That shows whether a third or
+two thirds are to be flagged, but no more.
+"""
 FLAG = "flag"
-"""Name of the threshold, among a manifest's, below which answers are flagged."""
+"""Name of the threshold below which answers are flagged, in a manifest's `thresholds`."""
 SAME_VALUE = 1e-9
-"""Two values of an option that differ by less are the same one: 0.1 + 0.2 is 0.3."""
+"""Values of an option that differ by less are equal: 0.1 + 0.2 counts as 0.3."""
 
 
 class Flagging(Protocol):
@@ -113,8 +119,7 @@ class Flagging(Protocol):
 
 
 def promise_refused(asked: FlagOptions) -> str:
-    """Returns why an option that promises something about wrong answers cannot be kept where no answer was labelled;
-    empty for other options."""
+    """Returns why a promise about wrong answers cannot be kept without labelled answers; empty for other options."""
     if not (refused := asked.flags.keys() & {"catch", "risk"}):
         return ""
     return (
@@ -125,11 +130,11 @@ def promise_refused(asked: FlagOptions) -> str:
 
 
 def threshold_of(stored: Flagging, asked: FlagOptions) -> float | None:
-    """Returns the score below which answers are flagged; None where nothing is asked for and nothing is stored.
+    """Returns the score below which answers are flagged; None if no option is given and no threshold is stored.
 
-    Every command and `load` find the threshold of an option here, so that one option means one threshold. Raises
-    `ContractMismatch` where the checkpoint does not store what the option needs, and for a promise about wrong answers
-    where it was trained without labels.
+    Every command and `load` use this function, so that one option means one threshold. Raises `ContractMismatch` if the
+    checkpoint does not store what the option needs, and for a promise about wrong answers if it was trained without
+    labels.
     """
     unlabelled = getattr(stored, "contract", {}).get(FLAGGED_BY) == AGREEMENT  # a manifest has a contract
     if unlabelled and (refused := promise_refused(asked)):
@@ -147,9 +152,10 @@ def threshold_of(stored: Flagging, asked: FlagOptions) -> float | None:
 
 
 def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
-    """Returns the score below which about a share `rate` of the answers lies, read off the stored curve.
+    """Returns the score below which about a share `rate` of the answers lies, from the stored curve.
 
-    Between two stored rates it is interpolated. Raises `ContractMismatch` where nothing is stored, or not for the rate.
+    Between two stored rates the score is interpolated. Raises `ContractMismatch` if no curve is stored, or if the rate
+    lies outside it.
     """
     if not points:
         raise _lacking(f"flag_rate={rate:g}", "curve of flag rates")
@@ -164,11 +170,17 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
 
 
 def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], value: float) -> float:
-    """Returns the stored threshold that keeps the promise: of the nearest stored value that promises no less.
+    """Returns the stored threshold that keeps a promise: the threshold of the nearest stored value that is at least as
+    strict.
 
-    Raises `ContractMismatch` where no stored threshold promises as much.
+    Raises `ContractMismatch` if no stored threshold is as strict.
+
+    Args:
+        promises: stored promises.
+        option: `catch` or `risk`.
+        value: value of the option.
     """
-    stored = [one for one in promises if one.option == option]
+    stored = [promise for promise in promises if promise.option == option]
     if promises and not stored:
         raise ContractMismatch(
             f"{option}={value:g}: no threshold of this checkpoint was shown to keep such a promise: its scores tell "
@@ -177,10 +189,10 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
     if not stored:
         raise _lacking(f"{option}={value:g}", "threshold with such a promise")
     strength = 1 if option == "catch" else -1  # more is promised by a larger catch, and by a smaller risk
-    stored.sort(key=lambda one: strength * one.value)
-    for one in stored:
-        if strength * one.value >= strength * value - SAME_VALUE:
-            return one.threshold
+    stored.sort(key=lambda promise: strength * promise.value)
+    for promise in stored:
+        if strength * promise.value >= strength * value - SAME_VALUE:
+            return promise.threshold
     bound = "at most" if option == "catch" else "no less than"
     raise ContractMismatch(
         f"{option} is {value:g}; the labels of this checkpoint carry {bound} {stored[-1].value:g}: "
@@ -206,22 +218,22 @@ MEANT = {
         "Test)"
     ),
 }
-"""Option -> what a threshold that was set by it is meant to flag."""
+"""Maps an option to what a threshold set by it is meant to flag, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelNouns:
-    """Names the answers of either label in sentences about a threshold."""
+    """Nouns for the answers of either label, in sentences about a threshold."""
 
     bad: str
-    """Those that a flag is meant to find, as the object of a sentence."""
+    """Answers that a flag is meant to find, as the object of a sentence."""
     good: str
-    """Those that a flag costs."""
+    """The answers that a flag catches by mistake, as the object of a sentence."""
     bad_column: str
-    """Head of the column that says which share of the first is flagged."""
+    """Head of the column with the share of `bad` answers that is flagged."""
     good_column: str
     answers: str = "answers"
-    """Names whatever was measured."""
+    """Noun for everything that was measured."""
 
 
 RIGHT_OR_WRONG = LabelNouns("the wrong ones", "the right ones", "of the wrong answers", "of the right answers")
@@ -232,11 +244,11 @@ SAID_AGAIN = LabelNouns(
     "of those that another repeats",
     "pairs of answers to one question",
 )
-"""Nouns for a score that was learned from agreement, where nobody said what is right."""
+"""Nouns for a score that was learned from agreement, without labels of right and wrong."""
 
 
 def label_nouns(contract: Mapping[str, Any]) -> LabelNouns:
-    """Returns the nouns of a checkpoint with this contract: the head that its flag is read off decides."""
+    """Returns the nouns for a checkpoint with this contract. They depend on the head to which its flag applies."""
     return SAID_AGAIN if contract.get(FLAGGED_BY) == AGREEMENT else RIGHT_OR_WRONG
 
 
@@ -246,17 +258,23 @@ def meant(operating: OperatingPoint) -> str:
 
 
 def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: LabelNouns = RIGHT_OR_WRONG) -> list[str]:
-    """Returns what the stored threshold flags, catches and costs on held-out answers, and whether it is needed.
+    """Returns sentences on what the stored threshold flags, catches and costs on held-out answers, and whether it is
+    needed.
 
-    Empty where there is neither a threshold `flag` nor a curve.
+    Empty if there is neither a threshold `flag` nor a curve.
+
+    Args:
+        stored: the manifest.
+        metrics: metrics of the manifest.
+        nouns: nouns for the answers.
     """
     lines = []
-    threshold, own = stored.thresholds.get(FLAG), stored.operating
-    if threshold is not None and own is not None:
+    threshold, operating = stored.thresholds.get(FLAG), stored.operating
+    if threshold is not None and operating is not None:
         lines.append(
-            f"The stored threshold {threshold:.4f} flags {meant(own)}. On held-out {nouns.answers} it flags "
-            f"{_format(own.flagged)} of all, catches {_format(own.caught)} of {nouns.bad} and costs "
-            f"{_format(own.cost)} of {nouns.good} (flagging at random: {own.flagged.estimate:.0%} of each)."
+            f"The stored threshold {threshold:.4f} flags {meant(operating)}. On held-out {nouns.answers} it flags "
+            f"{_format(operating.flagged)} of all, catches {_format(operating.caught)} of {nouns.bad} and costs "
+            f"{_format(operating.cost)} of {nouns.good} (flagging at random: {operating.flagged.estimate:.0%} of each)."
         )
     elif threshold is not None:
         curve = ""
@@ -284,14 +302,15 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: Label
 
 
 def flag_table(stored: Flagging, nouns: LabelNouns = RIGHT_OR_WRONG) -> list[str]:
-    """Returns the lines of a Markdown table: what the stored threshold catches and costs, then each of a few rates.
+    """Returns the lines of a Markdown table: what the stored threshold catches and costs, then the same for a few
+    rates.
 
-    Shares have 95 % intervals. Empty where nothing was measured.
+    Shares have 95 % intervals. Empty if nothing was measured.
     """
     rows = []
-    if (own := stored.operating) is not None and FLAG in stored.thresholds:
-        flagged, threshold = f"stored: {_format(own.flagged)}", f"{stored.thresholds[FLAG]:.4f}"
-        rows.append((flagged, _format(own.caught), _format(own.cost), threshold))
+    if (operating := stored.operating) is not None and FLAG in stored.thresholds:
+        flagged, threshold = f"stored: {_format(operating.flagged)}", f"{stored.thresholds[FLAG]:.4f}"
+        rows.append((flagged, _format(operating.caught), _format(operating.cost), threshold))
     rows += [
         (f"{point.rate:.0%}", _format(point.caught), _format(point.cost), f"{point.threshold:.4f}")
         for point in stored.flagging

@@ -1,11 +1,11 @@
-"""Refuses graphs that would take too much memory or time, before they run: by the sizes of everything they make.
+"""Refuses graphs that would take too much memory or time before they run, by the sizes of all values that they compute.
 
-A graph is walked for inputs of given shapes. Each operator has a rule for the lengths of its outputs. Shapes are made
-of small integers (`Shape`, `Concat`, `Mul`, ...), so these are computed as well, as far as they do not depend on what
-is read. A size that depends on what is read is refused: no exporter of ours writes one.
+A graph is walked for inputs of given shapes. Each operator has a rule for the lengths of its outputs. Some operators
+compute shapes from small integers (`Shape`, `Concat`, `Mul`, ...). These integers are computed as well, if they do not
+depend on the input data. A size that depends on the input data is refused: our exporters write no such graph.
 
-Lengths must be exact, wherever the runtime does not stop with an error: a length that is too large here would make a
-difference of two lengths too small, and of such a difference the next shape may be made.
+Lengths must be exact wherever the runtime does not stop with an error. An overestimated length would make a difference
+of two lengths too small, and the next shape may be computed from that difference.
 """
 
 import math
@@ -34,19 +34,19 @@ from metaprobe.checkpoints.onnx_wire import (
 
 Lengths = tuple[int, ...]
 MAX_RANGE_BOUND = 2**52
-"""Largest bound of a `Range`: beyond it, the runtime's difference of two bounds may leave the range of integers."""
+"""Largest bound of a `Range`. Beyond it, the runtime's difference of two bounds may overflow."""
 WHOLE_NUMBER_TYPES = {INT64: np.int64, INT32: np.int32, BOOL: np.bool_}
-"""Element types whose values are followed -> the type of NumPy that computes with them as the runtime does."""
+"""Maps element types whose values are computed here to the NumPy type that computes as the runtime does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A value of the graph: its type, its lengths, and its numbers where they are few, whole and certain."""
+    """A value of the graph: its type, its lengths, and its numbers if they are few, integers or truths, and known."""
 
     elem: int
     shape: Lengths
     known: NDArray[Any] | None = None
-    """Integers or truths, in the shape of the value; None where they are not known."""
+    """Integers or truths, in the shape of the value; None if they are not known."""
 
     @property
     def count(self) -> int:
@@ -58,13 +58,25 @@ class Sized:
 
 
 def sized(elem: int, shape: Iterable[int], known: NDArray[Any] | None = None) -> Sized:
-    """A value, whose numbers are kept only while they are few."""
+    """Returns a value, with its numbers only if they are few.
+
+    Args:
+        elem: ONNX type of the elements.
+        shape: the shape.
+        known: the numbers, if known.
+    """
     small = known is not None and known.size <= KNOWN_VALUES
     return Sized(elem, tuple(shape), known if small else None)
 
 
 def stored(elem: int, shape: Lengths, values: tuple[int, ...] | None) -> Sized:
-    """A tensor of the file."""
+    """Returns a tensor of the file as a value.
+
+    Args:
+        elem: ONNX type of the elements.
+        shape: the shape.
+        values: the numbers, if they are few.
+    """
     if values is None or elem not in WHOLE_NUMBER_TYPES or math.prod(shape) != len(values):
         return Sized(elem, shape)
     return sized(elem, shape, np.array(values, WHOLE_NUMBER_TYPES[elem]).reshape(shape))
@@ -77,23 +89,37 @@ def needed(node: Node, inputs: Sequence[Sized | None], place: int) -> Sized:
 
 
 def certain(node: Node, inputs: Sequence[Sized | None], place: int, attribute: str) -> list[int] | None:
-    """Integers of an attribute, or else of an input that is known; None where neither is given."""
+    """Returns the integers of an attribute, or else of a known input; None if there is neither.
+
+    Args:
+        node: the operator.
+        inputs: values of its inputs.
+        place: index of the input.
+        attribute: name of the attribute.
+    """
     if node.has(attribute):
-        given = node.integers(attribute)
-        if len(given) > KNOWN_VALUES:
-            raise UnsafeModel(f"{node.kind} has {len(given)} {attribute}; expected at most {KNOWN_VALUES}")
-        return [int(one) for one in given]
+        integers = node.integers(attribute)
+        if len(integers) > KNOWN_VALUES:
+            raise UnsafeModel(f"{node.kind} has {len(integers)} {attribute}; expected at most {KNOWN_VALUES}")
+        return [int(integer) for integer in integers]
     if place >= len(inputs) or inputs[place] is None:
         return None
     return _integers(node, inputs, place, attribute)
 
 
 def _integers(node: Node, inputs: Sequence[Sized | None], place: int, what: str) -> list[int]:
-    """The integers of an input. Raises `UnsafeModel` where they depend on what is read."""
+    """Returns the integers of an input. Raises `UnsafeModel` if they depend on the input data.
+
+    Args:
+        node: the operator.
+        inputs: values of its inputs.
+        place: index of the input.
+        what: name of the integers in errors.
+    """
     value = needed(node, inputs, place)
     if value.known is None or value.elem == BOOL:
         raise UnsafeModel(f"{node.kind}: its {what} depend on what is read; expected what shapes and constants give")
-    return [int(one) for one in value.known.ravel()]
+    return [int(integer) for integer in value.known.ravel()]
 
 
 def axis_of(node: Node, axis: int, rank: int) -> int:
@@ -103,55 +129,57 @@ def axis_of(node: Node, axis: int, rank: int) -> int:
 
 
 def broadcast(*shapes: Lengths) -> Lengths:
-    """Returns the length of each axis, of shapes that are aligned at their last axes: 0 goes before 1."""
+    """Returns the length of each axis of shapes that are aligned at their last axes. A length 0 counts before 1."""
     rank = max(map(len, shapes), default=0)
     return tuple(
         0 if 0 in dims else max(dims) for dims in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)
     )
 
 
-def _reshaped(one: Sized, shape: Sequence[int]) -> list[Sized]:
-    """The same elements in another shape."""
-    fits = one.known is not None and one.known.size == math.prod(shape)
-    return [sized(one.elem, shape, one.known.reshape(shape) if fits and one.known is not None else None)]
+def _reshaped(tensor: Sized, shape: Sequence[int]) -> list[Sized]:
+    """Returns the same elements in another shape."""
+    fits = tensor.known is not None and tensor.known.size == math.prod(shape)
+    return [sized(tensor.elem, shape, tensor.known.reshape(shape) if fits and tensor.known is not None else None)]
 
 
 def unsqueeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one = needed(node, inputs, 0)
+    tensor = needed(node, inputs, 0)
     axes = certain(node, inputs, 1, "axes") or []
-    rank = len(one.shape) + len(axes)
+    rank = len(tensor.shape) + len(axes)
     places = {axis_of(node, axis, rank) for axis in axes}
     if len(places) != len(axes):
         raise UnsafeModel("Unsqueeze names an axis twice")
-    rest = iter(one.shape)
-    return _reshaped(one, [1 if place in places else next(rest) for place in range(rank)])
+    rest = iter(tensor.shape)
+    return _reshaped(tensor, [1 if place in places else next(rest) for place in range(rank)])
 
 
 def squeeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one = needed(node, inputs, 0)
+    tensor = needed(node, inputs, 0)
     axes = certain(node, inputs, 1, "axes")
-    ones = [place for place, length in enumerate(one.shape) if length == 1]
-    gone = {axis_of(node, axis, len(one.shape)) for axis in (ones if axes is None else axes)}
-    return _reshaped(one, [length for place, length in enumerate(one.shape) if place not in gone])
+    ones = [place for place, length in enumerate(tensor.shape) if length == 1]
+    gone = {axis_of(node, axis, len(tensor.shape)) for axis in (ones if axes is None else axes)}
+    return _reshaped(tensor, [length for place, length in enumerate(tensor.shape) if place not in gone])
 
 
 def reshape_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, shape = needed(node, inputs, 0), _integers(node, inputs, 1, "lengths")
+    tensor, shape = needed(node, inputs, 0), _integers(node, inputs, 1, "lengths")
     if not node.integer("allowzero", 0):
-        shape = [one.shape[at] if n == 0 and at < len(one.shape) else n for at, n in enumerate(shape)]
-    free = [at for at, length in enumerate(shape) if length < 0]
+        shape = [tensor.shape[place] if n == 0 and place < len(tensor.shape) else n for place, n in enumerate(shape)]
+    free = [place for place, length in enumerate(shape) if length < 0]
     if len(free) > 1:
         raise UnsafeModel("Reshape with two lengths left open")
-    for at in free:  # where it does not divide, the runtime stops
-        shape[at] = one.count // max(math.prod(n for place, n in enumerate(shape) if place != at), 1)
-    return _reshaped(one, shape)
+    for open_place in free:  # where it does not divide, the runtime stops
+        shape[open_place] = tensor.count // max(math.prod(n for place, n in enumerate(shape) if place != open_place), 1)
+    return _reshaped(tensor, shape)
 
 
 def expand_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, asked = needed(node, inputs, 0), _asked(node, inputs, 1)
-    shape = broadcast(one.shape, asked)
-    few = one.known is not None and math.prod(shape) <= KNOWN_VALUES
-    return [sized(one.elem, shape, np.broadcast_to(one.known, shape) if few and one.known is not None else None)]
+    tensor, lengths = needed(node, inputs, 0), _asked(node, inputs, 1)
+    shape = broadcast(tensor.shape, lengths)
+    few = tensor.known is not None and math.prod(shape) <= KNOWN_VALUES
+    return [
+        sized(tensor.elem, shape, np.broadcast_to(tensor.known, shape) if few and tensor.known is not None else None)
+    ]
 
 
 def filled_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -169,32 +197,32 @@ def _asked(node: Node, inputs: Sequence[Sized | None], place: int) -> Lengths:
 
 
 def slice_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one = needed(node, inputs, 0)
+    tensor = needed(node, inputs, 0)
     starts, ends = (_integers(node, inputs, place, "places") for place in (1, 2))
     axes = certain(node, inputs, 3, "axes") or list(range(len(starts)))
     steps = certain(node, inputs, 4, "steps") or [1] * len(axes)
     if not len(axes) == len(steps) == len(starts) == len(ends) or min(steps, default=1) < 1:
         raise UnsafeModel(f"Slice of {len(axes)} axes by {len(starts)} starts, {len(ends)} ends and steps {steps}")
-    shape, cuts = list(one.shape), [slice(None)] * len(one.shape)
+    shape, cuts = list(tensor.shape), [slice(None)] * len(tensor.shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        at = axis_of(node, axis, len(shape))
-        cuts[at] = slice(start, end, step)
-        shape[at] = len(range(*cuts[at].indices(one.shape[at])))
-    return [sized(one.elem, shape, None if one.known is None else one.known[tuple(cuts)])]
+        place = axis_of(node, axis, len(shape))
+        cuts[place] = slice(start, end, step)
+        shape[place] = len(range(*cuts[place].indices(tensor.shape[place])))
+    return [sized(tensor.elem, shape, None if tensor.known is None else tensor.known[tuple(cuts)])]
 
 
 def split_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, many = needed(node, inputs, 0), len(node.outputs)
-    axis = axis_of(node, node.integer("axis", 0), len(one.shape))
+    tensor, many = needed(node, inputs, 0), len(node.outputs)
+    axis = axis_of(node, node.integer("axis", 0), len(tensor.shape))
     sizes = certain(node, inputs, 1, "split")
-    parts = [one.shape[axis] // many] * many if sizes is None else sizes
-    if len(parts) != many or sum(parts) != one.shape[axis] or min(parts, default=0) < 0:
-        raise UnsafeModel(f"Split of {one.shape[axis]} into {parts[:8]} and {many} outputs")
-    return [sized(one.elem, (*one.shape[:axis], part, *one.shape[axis + 1 :])) for part in parts]
+    parts = [tensor.shape[axis] // many] * many if sizes is None else sizes
+    if len(parts) != many or sum(parts) != tensor.shape[axis] or min(parts, default=0) < 0:
+        raise UnsafeModel(f"Split of {tensor.shape[axis]} into {parts[:8]} and {many} outputs")
+    return [sized(tensor.elem, (*tensor.shape[:axis], part, *tensor.shape[axis + 1 :])) for part in parts]
 
 
 HEAVY = 4
-"""Cost of one number in an operator such as `Exp`, in units of a sum."""
+"""Cost of one number in an operator such as `Exp`, relative to a sum."""
 
 Rule = Callable[[Node, list[Sized | None]], list[Sized]]
 
@@ -204,40 +232,42 @@ def _same(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def _elementwise(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    """One value, or several that are broadcast."""
-    given = [one for one in inputs if one is not None]
+    """Sizes of an operator on one value, or on several that are broadcast."""
+    operands = [operand for operand in inputs if operand is not None]
     first = needed(node, inputs, int(node.kind == "Where"))
     if node.kind == "Div" and first.elem in WHOLE_NUMBER_TYPES:
         divisor = needed(node, inputs, 1).known
         if divisor is None or not (divisor >= 1).all():
             raise UnsafeModel("Div of integers by what may be 0 or below, which ends the process; expected 1 or more")
-    shape, compute = broadcast(*(one.shape for one in given)), COMPUTED.get(node.kind)
-    numbers = [one.known for one in given if one.known is not None]
-    few = len(numbers) == len(given) and math.prod(shape) <= KNOWN_VALUES
+    shape, compute = broadcast(*(operand.shape for operand in operands)), COMPUTED.get(node.kind)
+    numbers = [operand.known for operand in operands if operand.known is not None]
+    few = len(numbers) == len(operands) and math.prod(shape) <= KNOWN_VALUES
     with np.errstate(all="ignore"):  # it wraps as the runtime's integers do
-        known = np.asarray(compute(*numbers)) if compute is not None and few else None
-    return [sized(BOOL if node.kind in TRUTHS else first.elem, shape, known)]
+        computed = np.asarray(compute(*numbers)) if compute is not None and few else None
+    return [sized(BOOL if node.kind in TRUTHS else first.elem, shape, computed)]
 
 
 def _cast(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, to = needed(node, inputs, 0), node.integer("to", 0)
+    tensor, to = needed(node, inputs, 0), node.integer("to", 0)
     if to not in ELEMENT_BYTES:
         raise UnsafeModel(f"Cast to element type {to}; expected a number")
     return [
         sized(
             to,
-            one.shape,
-            one.known.astype(WHOLE_NUMBER_TYPES[to]) if one.known is not None and to in WHOLE_NUMBER_TYPES else None,
+            tensor.shape,
+            tensor.known.astype(WHOLE_NUMBER_TYPES[to])
+            if tensor.known is not None and to in WHOLE_NUMBER_TYPES
+            else None,
         )
     ]
 
 
 def _shape(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one = needed(node, inputs, 0)
-    rank = len(one.shape)
+    tensor = needed(node, inputs, 0)
+    rank = len(tensor.shape)
     start, end = (node.integer(name, otherwise) for name, otherwise in (("start", 0), ("end", rank)))
-    start, end = (min(max(at + rank if at < 0 else at, 0), rank) for at in (start, end))
-    lengths = one.shape[start:end]
+    start, end = (min(max(place + rank if place < 0 else place, 0), rank) for place in (start, end))
+    lengths = tensor.shape[start:end]
     return [sized(INT64, (len(lengths),), np.array(lengths, np.int64))]
 
 
@@ -251,26 +281,31 @@ def _range(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def _concat(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    given = [needed(node, inputs, place) for place in range(len(inputs))]
+    operands = [needed(node, inputs, place) for place in range(len(inputs))]
     first = needed(node, inputs, 0)
     rank = len(first.shape)
-    if any(len(one.shape) != rank for one in given) or not node.has("axis") or not rank:
+    if any(len(operand.shape) != rank for operand in operands) or not node.has("axis") or not rank:
         raise UnsafeModel("Concat of values with different numbers of axes, or without an axis")
     axis = axis_of(node, node.integer("axis", 0), rank)
     shape = list(first.shape)
-    shape[axis] = sum(one.shape[axis] for one in given)
-    if any(one.shape[:axis] + one.shape[axis + 1 :] != first.shape[:axis] + first.shape[axis + 1 :] for one in given):
+    shape[axis] = sum(operand.shape[axis] for operand in operands)
+    if any(
+        operand.shape[:axis] + operand.shape[axis + 1 :] != first.shape[:axis] + first.shape[axis + 1 :]
+        for operand in operands
+    ):
         raise UnsafeModel("Concat of values whose other lengths differ")
-    numbers = [one.known for one in given if one.known is not None]
-    few = len(numbers) == len(given) and math.prod(shape) <= KNOWN_VALUES
+    numbers = [operand.known for operand in operands if operand.known is not None]
+    few = len(numbers) == len(operands) and math.prod(shape) <= KNOWN_VALUES
     return [sized(first.elem, shape, np.concatenate(numbers, axis) if few else None)]
 
 
 def _gather(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, at = needed(node, inputs, 0), needed(node, inputs, 1)
-    axis = axis_of(node, node.integer("axis", 0), len(one.shape))
-    known = np.take(one.known, at.known, axis) if one.known is not None and at.known is not None else None
-    return [sized(one.elem, (*one.shape[:axis], *at.shape, *one.shape[axis + 1 :]), known)]
+    tensor, indices = needed(node, inputs, 0), needed(node, inputs, 1)
+    axis = axis_of(node, node.integer("axis", 0), len(tensor.shape))
+    taken = (
+        np.take(tensor.known, indices.known, axis) if tensor.known is not None and indices.known is not None else None
+    )
+    return [sized(tensor.elem, (*tensor.shape[:axis], *indices.shape, *tensor.shape[axis + 1 :]), taken)]
 
 
 def _gather_elements(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -278,22 +313,24 @@ def _gather_elements(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def _reduce(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one = needed(node, inputs, 0)
+    tensor = needed(node, inputs, 0)
     axes = certain(node, inputs, 1, "axes")
-    rank, kept = len(one.shape), node.integer("keepdims", 1)
+    rank, keeps_axes = len(tensor.shape), node.integer("keepdims", 1)
     if not axes and node.integer("noop_with_empty_axes", 0):
-        return [one]
+        return [tensor]
     gone = {axis_of(node, axis, rank) for axis in axes} if axes else set(range(rank))
-    lengths = [1 if place in gone else length for place, length in enumerate(one.shape) if kept or place not in gone]
-    return [sized(one.elem, lengths)]
+    lengths = [
+        1 if place in gone else length for place, length in enumerate(tensor.shape) if keeps_axes or place not in gone
+    ]
+    return [sized(tensor.elem, lengths)]
 
 
 def _transpose(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one = needed(node, inputs, 0)
-    order = certain(node, inputs, len(inputs), "perm") or list(range(len(one.shape)))[::-1]
-    if sorted(order) != list(range(len(one.shape))):
-        raise UnsafeModel(f"Transpose of {len(one.shape)} axes by {order}")
-    return [sized(one.elem, [one.shape[place] for place in order])]
+    tensor = needed(node, inputs, 0)
+    order = certain(node, inputs, len(inputs), "perm") or list(range(len(tensor.shape)))[::-1]
+    if sorted(order) != list(range(len(tensor.shape))):
+        raise UnsafeModel(f"Transpose of {len(tensor.shape)} axes by {order}")
+    return [sized(tensor.elem, [tensor.shape[place] for place in order])]
 
 
 def _product(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -321,7 +358,7 @@ def _constant(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def _linear(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    """`LinearClassifier`: as many weights as columns times classes."""
+    """Sizes of `LinearClassifier`, which has as many weights as columns times classes."""
     rows, many = needed(node, inputs, 0), node.count("intercepts")
     columns = rows.shape[1] if len(rows.shape) == 2 else -1
     if many < 1 or node.count("coefficients") != many * columns:
@@ -333,26 +370,32 @@ def _linear(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def _scaled(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    """`Scaler` and `Imputer`: one constant, or one a column."""
-    one = needed(node, inputs, 0)
+    """Sizes of `Scaler` and `Imputer`, which have one constant, or one for each column."""
+    tensor = needed(node, inputs, 0)
     for name in ("offset", "scale", "imputed_value_floats"):
-        if node.has(name) and node.count(name) not in (1, one.shape[-1] if one.shape else 1):
-            raise UnsafeModel(f"{node.kind}: {node.count(name)} of {name} for rows {list(one.shape)}")
-    if one.elem != FLOAT and node.kind.endswith("Imputer"):
-        raise UnsafeModel(f"{node.kind} of element type {one.elem}; expected float32")
-    return [Sized(FLOAT, one.shape)]
+        if node.has(name) and node.count(name) not in (1, tensor.shape[-1] if tensor.shape else 1):
+            raise UnsafeModel(f"{node.kind}: {node.count(name)} of {name} for rows {list(tensor.shape)}")
+    if tensor.elem != FLOAT and node.kind.endswith("Imputer"):
+        raise UnsafeModel(f"{node.kind} of element type {tensor.elem}; expected float32")
+    return [Sized(FLOAT, tensor.shape)]
 
 
 def work_of(node: Node, inputs: Sequence[Sized | None], outputs: Sequence[Sized]) -> int:
-    """Sums of two numbers that an operator takes the time of, about."""
-    made = sum(one.count for one in outputs)
-    read = sum(one.count for one in inputs if one is not None)
+    """Returns about how many sums of two numbers take as much time as an operator.
+
+    Args:
+        node: the operator.
+        inputs: values of its inputs.
+        outputs: values of its outputs.
+    """
+    numbers_made = sum(value.count for value in outputs)
+    numbers_read = sum(value.count for value in inputs if value is not None)
     if node.kind in ("MatMul", "MatMulInteger", "Gemm"):
-        return read + made * max(*needed(node, inputs, 0).shape, 1)
+        return numbers_read + numbers_made * max(*needed(node, inputs, 0).shape, 1)
     if "Linear" in node.kind:
-        return read + made * max(needed(node, inputs, 0).shape[1], 1)
+        return numbers_read + numbers_made * max(needed(node, inputs, 0).shape[1], 1)
     weight = HEAVY if node.kind in HEAVY_KINDS else 1
-    return read + weight * max(made, read)
+    return numbers_read + weight * max(numbers_made, numbers_read)
 
 
 HEAVY_KINDS = frozenset("Exp Log Pow Sigmoid Softplus Tanh Erf Sin Cos Sqrt Softmax Div Gelu Cast".split())
@@ -380,7 +423,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {
     "Less": np.less,
     "LessOrEqual": np.less_equal,
 }
-"""Operator -> the function that computes its integers or truths."""
+"""Maps an operator to the function that computes its integers or truths."""
 RULES: dict[str, Rule] = {
     **dict.fromkeys((*_NUMBERS.split(), "Where", *TRUTHS), _elementwise),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), _reduce),
@@ -408,16 +451,16 @@ RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Unsqueeze": unsqueeze_rule,
 }
-"""Operator -> the rule of its sizes, but for the tree ensembles."""
+"""Maps an operator to the rule of its sizes; tree ensembles are not included."""
 
 
 MODES = frozenset((b"LEAF", b"BRANCH_LEQ", b"BRANCH_LT", b"BRANCH_GTE", b"BRANCH_GT", b"BRANCH_EQ", b"BRANCH_NEQ"))
 DEEPEST = 512
-"""Levels of a tree. LightGBM's deepest of 31 leaves has 30."""
+"""Most levels of a tree. LightGBM's deepest of 31 leaves has 30."""
 TARGETS = 1024
-"""Numbers that an ensemble gives for a row; ours give one."""
+"""Most numbers that an ensemble gives for a row; ours give one."""
 TREE_STEP_COST = 5
-"""Cost of one step down a tree, in units of a sum."""
+"""Cost of one step down a tree, relative to a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,25 +468,26 @@ class Ensemble:
     """The size of a tree ensemble and its work for one row."""
 
     features: int
-    """One more than the last column that is read."""
+    """Index after the last column that is read."""
     targets: int
-    """Numbers that it gives."""
+    """Numbers that it gives for a row."""
     steps: int
-    """Steps down all trees together, at most."""
+    """Most steps that one row takes from the roots to the leaves, summed over all trees."""
 
 
 def read_ensemble(node: Node) -> Ensemble:
-    """Returns what a `TreeEnsembleRegressor` or `TreeEnsembleClassifier` does. Raises `UnsafeModel` for no trees.
+    """Returns the size of a `TreeEnsembleRegressor` or `TreeEnsembleClassifier`. Raises `UnsafeModel` if they are no
+    trees.
 
-    Every node but a tree's first has one parent in the same tree, so that no way down is without end. Columns, targets
-    and the nodes that carry weights are held to what there is: the runtime looks them up unchecked.
+    Every node except a tree's first has one parent in the same tree, so no path is endless. Columns, targets and nodes
+    with weights must exist, because the runtime does not check them.
     """
     kind = "target" if node.kind.endswith("Regressor") else "class"
     trees, ids, features, true, false = (
         node.integers(f"nodes_{name}") for name in ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids")
     )
     count, modes = len(ids), node.texts("nodes_modes")
-    lengths = {len(one) for one in (trees, ids, features, true, false, modes)} | {node.count("nodes_values")}
+    lengths = {len(column) for column in (trees, ids, features, true, false, modes)} | {node.count("nodes_values")}
     if lengths != {count} or not count:
         raise UnsafeModel(f"{node.kind}: the lists of nodes have {sorted(lengths)} entries; expected one number")
     if not set(modes) <= MODES:
@@ -453,7 +497,7 @@ def read_ensemble(node: Node) -> Ensemble:
         if many not in (0, count):
             raise UnsafeModel(f"{node.kind}: nodes_{name} has {many} entries of {count}")
     numbers = (ids, features, trees, true, false, *(node.integers(f"{kind}_{name}") for name in ("treeids", "nodeids")))
-    if any(len(one) and (one.min() < 0 or one.max() >= 1 << 31) for one in numbers):
+    if any(len(column) and (column.min() < 0 or column.max() >= 1 << 31) for column in numbers):
         raise UnsafeModel(f"{node.kind} has a negative or huge number of a node, a tree or a feature")
     if np.count_nonzero(np.diff(trees)) != len(np.unique(trees)) - 1:  # on which the runtime ends the process
         raise UnsafeModel(f"{node.kind} has a tree whose nodes do not stand together")
@@ -468,7 +512,13 @@ def read_ensemble(node: Node) -> Ensemble:
 
 
 def _targets(node: Node, kind: str, sorted_keys: NDArray[np.int64]) -> int:
-    """How many numbers it gives; its weights stand at nodes that exist, for targets that exist."""
+    """Returns how many numbers the ensemble gives. Checks that its weights belong to existing nodes and targets.
+
+    Args:
+        node: the ensemble.
+        kind: prefix of the attributes.
+        sorted_keys: keys of all nodes, sorted.
+    """
     trees, ids, targets = (node.integers(f"{kind}_{name}") for name in ("treeids", "nodeids", "ids"))
     if len({len(trees), len(ids), len(targets), node.count(f"{kind}_weights")}) != 1:
         raise UnsafeModel(f"{node.kind}: the lists of weights differ in length")
@@ -498,14 +548,24 @@ def _steps(
     true: NDArray[np.int64],
     false: NDArray[np.int64],
 ) -> int:
-    """Levels of all trees together, from the nodes without a parent down."""
+    """Returns the number of levels of all trees together, from the nodes without a parent down.
+
+    Args:
+        node: the ensemble.
+        keys: key of each node: tree and number.
+        order: order that sorts the keys.
+        branch: whether each node is a branch.
+        trees: tree of each node.
+        true: child of each node if its condition is true.
+        false: child of each node if its condition is false.
+    """
     sorted_keys = keys[order]
     children = np.concatenate([trees[branch] << 32 | true[branch], trees[branch] << 32 | false[branch]])
-    at = np.searchsorted(sorted_keys, children).clip(max=len(keys) - 1)
+    positions = np.searchsorted(sorted_keys, children).clip(max=len(keys) - 1)
     parents = np.zeros(len(keys), np.int64)
-    places = order[at]
+    places = order[positions]
     if len(children):
-        if (sorted_keys[at] != children).any():
+        if (sorted_keys[positions] != children).any():
             raise UnsafeModel(f"{node.kind} has a branch to a node that does not exist in its tree")
         parents = np.bincount(places, minlength=len(keys))
     if (parents > 1).any():
@@ -527,7 +587,13 @@ def _steps(
 
 
 def ensemble_sizes(node: Node, ensemble: Ensemble, inputs: list[Sized | None]) -> list[Sized]:
-    """Sizes of what an ensemble gives for these rows."""
+    """Returns the sizes of an ensemble's outputs for these rows.
+
+    Args:
+        node: the ensemble.
+        ensemble: its size.
+        inputs: values of its inputs.
+    """
     rows = needed(node, inputs, 0)
     if len(rows.shape) != 2 or rows.shape[1] < ensemble.features:
         raise UnsafeModel(
@@ -538,22 +604,30 @@ def ensemble_sizes(node: Node, ensemble: Ensemble, inputs: list[Sized | None]) -
 
 
 MAX_GRAPH_BYTES = 256 << 20
-"""Bytes of everything that a graph makes for its golden rows, all counted as if nothing were ever freed. The bundled
-graphs make less than one megabyte."""
+"""Most bytes of all values that a graph computes for its golden rows, counted as if no value were ever freed.
+
+The bundled graphs compute less than one megabyte.
+"""
 WORK = 500_000_000
-"""Sums of two numbers for its golden rows: some tenths of a second on one core."""
+"""Most sums of two numbers for the golden rows: some tenths of a second on one core."""
 ROOM, ROOM_OF_ADAPTER = 4, 64
-"""Bytes more for each byte of the file: a language model casts its weights, and fills many layers."""
+"""Additional bytes allowed for each byte of the file. A language model casts its weights, and fills many layers."""
 SUMS_PER_BYTE = 4
-"""Sums more for each byte of the file and row, of a language model each token up to `MAX_COUNTED_TOKENS` of them."""
+"""Additional sums allowed for each byte of the file and row; for a language model for each token, up to
+`MAX_COUNTED_TOKENS`.
+"""
 MAX_COUNTED_TOKENS = 1 << 14
 MOST_ELEMENTS = 1 << 60
-"""Most elements of a value. Numbers beyond it multiply to integers of Python that themselves fill the memory; what the
-checks below let through stays under 2**55 bytes."""
+"""Most elements of a value. Larger numbers multiply to Python integers that fill the memory themselves.
+
+Values that pass the checks below have less than 2**55 bytes.
+"""
 FEW, MANY = 2**4, 2**20
-"""Rows for which memory is compared: it may grow as they do, and no faster."""
+"""Numbers of rows for which memory is compared. It may grow in proportion to the rows, and no faster."""
 SHORT, LONG = 2**6, 2**14
-"""Tokens, or alternatives, likewise; of a language model it may grow as their square."""
+"""Numbers of tokens, or alternatives, for which memory is compared. For a language model it may grow as
+their square.
+"""
 SLACK = 4
 DEEPEST_RANK = 16
 """Most axes of a value; an exporter writes five. Every rule takes time for each axis."""
@@ -562,9 +636,10 @@ _ENSEMBLES = frozenset({"ai.onnx.ml.TreeEnsembleRegressor", "ai.onnx.ml.TreeEnse
 
 
 def check_growth(graph: Graph, kind: str | None) -> None:
-    """Raises `UnsafeModel` where a few rows take too much, memory grows faster than they do, or trees are no trees.
+    """Raises `UnsafeModel` if a few rows take too much, memory grows faster than the rows, or a tree ensemble is
+    invalid.
 
-    Of a language model (None may be one) it may grow as the square of the lengths.
+    For a language model (any graph with kind None may be one) memory may grow as the square of the lengths.
     """
     for place, node in enumerate(graph.nodes):
         if node.kind in _ENSEMBLES:
@@ -586,9 +661,15 @@ def check_growth(graph: Graph, kind: str | None) -> None:
 
 
 def check_sizes(graph: Graph, shapes: Mapping[str, tuple[int, ...]], kind: str | None, what: str) -> int:
-    """Returns the bytes that a graph makes of inputs of these shapes, at most, and all together.
+    """Returns the most bytes of all values that a graph computes for inputs of these shapes.
 
-    Raises `UnsafeModel` where memory or time is too much for `what` the inputs are.
+    Raises `UnsafeModel` if this takes too much memory or time.
+
+    Args:
+        graph: the graph.
+        shapes: shape of each input, by name.
+        kind: kind of the checkpoint; None for any.
+        what: what the inputs are, for errors.
     """
     memory, work = sizes_of(graph, shapes)
     language = kind in (ADAPTER, None)
@@ -608,15 +689,15 @@ def check_sizes(graph: Graph, shapes: Mapping[str, tuple[int, ...]], kind: str |
 
 
 def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
-    """Bytes of everything that a graph makes of inputs of these shapes, and sums of two numbers, at most.
+    """Returns the most bytes and sums of two numbers that a graph takes for inputs of these shapes.
 
-    Raises `UnsafeModel` where there is no bound.
+    Raises `UnsafeModel` if there is no bound.
     """
     values: dict[str, Sized] = {
         name: stored(tensor.elem, tuple(int(length or 0) for length in tensor.shape), tensor.values)
         for name, tensor in graph.weights.items()
     }
-    if ranks := [len(one.shape) for one in values.values() if len(one.shape) > DEEPEST_RANK]:
+    if ranks := [len(value.shape) for value in values.values() if len(value.shape) > DEEPEST_RANK]:
         raise UnsafeModel(f"a weight has {ranks[0]} axes; at most {DEEPEST_RANK}")
     for name, tensor in graph.inputs.items():
         values[name] = Sized(tensor.elem, shapes[name])

@@ -1,7 +1,7 @@
-"""The contents of manifest.json: its fields are those of `Manifest`, and every field must be there.
+"""Holds the contents of manifest.json: its fields are those of `Manifest`, and every field must be there.
 
-A checkpoint's JSON becomes dataclasses and back with no benefit of the doubt: the annotations of a dataclass are the
-schema (`build`, `json_value`). golden.json is read in the same way.
+A checkpoint's JSON is converted to dataclasses and back strictly: the annotations of a dataclass are the schema
+(`build`, `json_value`). golden.json is read in the same way.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from metaprobe.checkpoints.errors import (
 )
 
 Trust = Literal["sound", "weak", "invalid", "unaudited"]
-"""The result of all audits of a checkpoint: `sound` where none failed, else the worst `Severity` that failed."""
+"""Result of all audits of a checkpoint: `sound` if none failed, else the worst `Severity` of the failed ones."""
 Severity = Literal["invalid", "weak", "unaudited"]
-"""The meaning of a failed audit, in the words of `MEANING`."""
+"""Meaning of a failed audit for the numbers; `MEANING` has it in words."""
 
 FORMAT_VERSION = 1
 OWN = "manifest_sha256"
@@ -52,8 +52,9 @@ class TensorSpec:
     type: str
     """NumPy's name of the type: `float32`, `int64`, `bool`, ...; `str` for strings."""
     shape: tuple[int | None, ...]
-    """Length of each axis; None (in JSON null or -1) where any length is allowed, as on the batch axis. Empty also
-    where the shape is unknown."""
+    """Length of each axis; None (in JSON null or -1) for any length, as on the batch axis. Empty if the shape is
+    unknown.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(None if length == -1 else length for length in self.shape))
@@ -63,7 +64,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The language model, or models, whose responses the checkpoint was trained on, and is valid for."""
+    """The language models whose responses the checkpoint was trained on, and for whose responses it is valid."""
 
     model: str
     revision: str = ""
@@ -71,7 +72,7 @@ class Generator:
     tokenizer: str = ""
     logprobs_mode: Literal["raw", "processed", "unknown"] = "unknown"
     others: tuple[str, ...] = ()
-    """Further models whose responses it was trained on; revision, dtype and tokenizer are then not stated."""
+    """More models whose responses it was trained on. Revision, dtype and tokenizer are then not stated."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ class Calibration:
     method: str
     """`isotonic`, `platt`, `temperature`, ..."""
     fitted_on: str
-    """Which data, never the ones the metrics are from."""
+    """The data on which it was fitted, never the data of the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Metric:
     low: float
     high: float
     n: int
-    """Held-out rows."""
+    """Number of held-out rows."""
 
     def __post_init__(self) -> None:
         if not self.low <= self.high or self.n < 0:
@@ -107,13 +108,13 @@ class Training:
     fingerprint: str
     """Digest of the training data. Two checkpoints with equal fingerprints saw the same rows."""
     n: int
-    """Rows."""
+    """Number of rows."""
     groups: int
-    """Distinct groups among them."""
+    """Number of groups."""
     seed: int
     command: str
     regrouped: str = ""
-    """Which groups were joined because their questions or answers repeat, in words; empty where none were."""
+    """Which groups were joined because their questions or answers repeat, in words; empty if none were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +122,17 @@ class Audit:
     passed: bool
     detail: str
     severity: Severity = "weak"
-    """The meaning of the audit if it failed."""
+    """How much a failure of this audit weakens the numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlagPoint:
-    """The effect of flagging a share of the answers, those of lowest score, on held-out answers."""
+    """The effect on held-out answers of flagging a share of the answers, those with the lowest scores."""
 
     rate: float
     """Share of the answers that is flagged, in (0, 1)."""
     threshold: float
-    """The score below which that share of the calibration answers lies."""
+    """Score below which that share of the calibration answers lies."""
     caught: Metric
     """Share of the wrong answers that is flagged."""
     cost: Metric
@@ -143,8 +144,10 @@ class Promise:
     """A threshold that keeps a promise about new answers."""
 
     option: Literal["catch", "risk"]
-    """`catch`: in expectation, at least the share `value` of the wrong answers lies below the threshold. `risk`: of the
-    answers at or above it at most the share `value` is wrong, with 95 % confidence."""
+    """`catch`: on average at least the share `value` of the wrong answers lies below the threshold.
+
+    `risk`: of the answers at or above the threshold at most the share `value` is wrong, with 95 % confidence.
+    """
     value: float
     threshold: float
 
@@ -154,9 +157,9 @@ class OperatingPoint:
     """The effect of the stored threshold `flag` on held-out answers."""
 
     option: Literal["expected", "flag_rate", "flag_below", "catch", "risk"]
-    """By what the threshold was set; `expected` flags as many answers as are expected to be wrong."""
+    """How the threshold was set; `expected` flags as many answers as are expected to be wrong."""
     value: float
-    """The option's value; of `expected`, the share of the answers that is expected to be wrong."""
+    """Value of the option; for `expected`, the share of the answers that is expected to be wrong."""
     flagged: Metric
     """Share of all answers that is flagged."""
     caught: Metric
@@ -177,27 +180,29 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The part of a manifest that its author states; saving finds out the rest."""
+    """The fields of a manifest that its author states. Saving adds the others."""
 
     kind: str
     """The meaning of the outputs: `quality`, `hidden`, `choice`, ..."""
     contract: dict[str, Any] = field(default_factory=dict)
-    """How to make the inputs, read by the kind: feature schema and ordered names, or layer, position and width."""
+    """How the inputs are made, in the form of the kind: feature schema and ordered names, or layer,
+    position and width.
+    """
     generator: Generator | None = None
-    """The model whose answers it is valid for; None where it depends on no model, or the model is not known."""
+    """Model for whose answers it is valid; None if it depends on no model, or the model is not known."""
     thresholds: dict[str, float] = field(default_factory=dict)
     calibration: Calibration | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
     training: Training | None = None
     audits: dict[str, Audit] = field(default_factory=dict)
     flagging: tuple[FlagPoint, ...] = ()
-    """The curve of flag rates, rising; empty where answers are not right or wrong."""
+    """Points with rising flag rates; empty if answers are not right or wrong."""
     promises: tuple[Promise, ...] = ()
-    """Thresholds for `catch` and `risk`, each rising by value."""
+    """Thresholds for `catch` and `risk`, each in rising order of value."""
     operating: OperatingPoint | None = None
-    """The effect of `thresholds["flag"]` on held-out answers; None where it was not measured."""
+    """Effect of `thresholds["flag"]` on held-out answers; None if it was not measured."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Package to version. Saving adds those of metaprobe, numpy and onnxruntime."""
+    """Maps a package to its version. Saving adds metaprobe, numpy and onnxruntime."""
 
     def __post_init__(self) -> None:
         if not self.kind:
@@ -205,13 +210,12 @@ class Draft:
 
     @property
     def failed(self) -> dict[str, Severity]:
-        """The audits that failed, by name, and what that means."""
+        """The audits that failed, by name, with their severity."""
         return {name: audit.severity for name, audit in self.audits.items() if not audit.passed}
 
     @property
     def trust(self) -> Trust:
-        """How far its numbers can be relied on; "unaudited" where no audit was made, or none against a control, which
-        says nothing against it."""
+        """How reliable the numbers are; "unaudited" if there was no audit, or none against a control."""
         severities = self.failed.values()
         if not self.audits:
             return "unaudited"
@@ -219,8 +223,11 @@ class Draft:
 
     @property
     def chance(self) -> dict[str, str]:
-        """Head, or "" of a single one -> a clause, where held-out answers do not show that its scores order answers
-        better than chance: the interval of their AUROC, within runs where there are several, reaches down to 0.5."""
+        """Maps heads whose scores are not shown to order answers better than chance to a clause that says so.
+
+        A head is not shown to be better if the interval of its AUROC on held-out answers reaches down to 0.5. With
+        several runs the AUROC within runs is used. A single head has the name "".
+        """
         clauses = dict[str, str]()
         for name in sorted(self.metrics, key=lambda name: name.endswith(WITHIN)):  # which replaces the pooled one
             head, _, figure = name.rpartition(".")
@@ -237,7 +244,7 @@ class Draft:
         return {head: clause for head, clause in clauses.items() if clause}
 
     def after_chance(self, head: str) -> str:
-        """Returns what follows where this head is not shown to be better than chance."""
+        """Returns what the clause about chance adds for this head: which other heads are better than chance."""
         if self.kind == "panel" and head.startswith("kept_"):
             size = head.removeprefix("kept_")
             return f"this is about telling right kept answers from wrong ones; accuracy_{size} says how many are right"
@@ -252,12 +259,12 @@ class Draft:
 
     @property
     def distrust(self) -> str:
-        """A clause that names the failed audits and what they mean; empty where none failed."""
+        """A clause with the failed audits and their meaning; empty if none failed."""
         return meaning_of(self.failed)
 
 
 AUROC, WITHIN = "auroc", "auroc_within_runs"
-"""Metrics of how well scores order answers; "HEAD.auroc" where a checkpoint has several heads."""
+"""Names of metrics for how well scores order answers; "HEAD.auroc" if a checkpoint has several heads."""
 AT_CHANCE = "check the labels, label more answers, or take another signal (`metaprobe advise FILE`)"
 """Advice about scores that are not better than chance."""
 MEANING: dict[Severity, str] = {
@@ -265,19 +272,19 @@ MEANING: dict[Severity, str] = {
     "weak": "are true, but something simpler may do as well, or too little was measured",
     "unaudited": "were never held against a control",
 }
-"""Each kind of failure -> words about the numbers, in cards, reports, guide and glossary; the worse kind first."""
+"""Maps a severity to words about the numbers, in cards, reports, guide and glossary; the worst first."""
 
 
 def meaning_of(failed: Mapping[str, Severity]) -> str:
-    """Returns a clause about failed audits for a warning, a card or a summary. Control characters are spelled out."""
-    named = {
+    """Returns a clause about failed audits for a warning, a card or a summary. Control characters are escaped."""
+    names_of_kind = {
         kind: ", ".join(printable(name) for name, severity in failed.items() if severity == kind) for kind in MEANING
     }
-    return "; ".join(f"its numbers {MEANING[kind]} (failed: {names})" for kind, names in named.items() if names)
+    return "; ".join(f"its numbers {MEANING[kind]} (failed: {names})" for kind, names in names_of_kind.items() if names)
 
 
 def printable(text: str) -> str:
-    """Text of a file with its control characters spelled out."""
+    """Returns a text with its control characters escaped."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
@@ -291,9 +298,9 @@ class Manifest(Draft):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     files: dict[str, FileEntry]
-    """Every file of the checkpoint but manifest.json itself."""
+    """Every file of the checkpoint except manifest.json itself."""
     manifest_sha256: str = ""
-    """Digest of everything else in the manifest: see `own_digest`. Empty until the manifest is written."""
+    """Digest of all other fields of the manifest: see `own_digest`. Empty until the manifest is written."""
 
     def __post_init__(self) -> None:
         Draft.__post_init__(self)
@@ -313,11 +320,11 @@ class Manifest(Draft):
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """The manifest in the bytes of manifest.json, every field checked.
+    """Returns the manifest in the bytes of manifest.json, after checking every field.
 
-    Raises `NotACheckpoint` where they are not JSON, `ContractMismatch` for an unknown format version and for fields
-    that are missing, unknown or of the wrong type, `UnsafeModel` for file names that lead out of the folder, and
-    `TamperedCheckpoint` where the manifest's digest of itself is another one.
+    Raises `NotACheckpoint` if the bytes are not JSON. Raises `ContractMismatch` for an unknown format version, and for
+    fields that are missing, unknown or of the wrong type. Raises `UnsafeModel` for file names that lead out of the
+    folder, and `TamperedCheckpoint` if the manifest's own digest differs.
     """
     value = read_json(data, MANIFEST)
     version = value.get("format_version") if isinstance(value, dict) else None
@@ -337,9 +344,9 @@ def parse_manifest(data: bytes) -> Manifest:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The bytes of manifest.json, with the digest of its other fields.
+    """Returns the bytes of manifest.json, with the digest of its other fields.
 
-    Raises `ContractMismatch` where `parse_manifest` would refuse to read them back.
+    Raises `ContractMismatch` if `parse_manifest` would refuse these bytes.
     """
     value = json_value(manifest, MANIFEST)
     value[OWN] = own_digest(value)
@@ -348,9 +355,10 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def own_digest(value: Mapping[str, Any]) -> str:
-    """SHA-256 of a manifest's JSON without `manifest_sha256`: keys sorted, no blanks, ASCII.
+    """Returns the SHA-256 of a manifest's JSON without `manifest_sha256`: keys sorted, no blanks, ASCII.
 
-    It shows damage to any field. It does not show who made it, for whoever changes a field can make it anew.
+    It shows damage to any field. It does not show who made the manifest: a person who changes a field can compute it
+    again.
     """
     rest = {key: field for key, field in value.items() if key != OWN}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -369,7 +377,9 @@ _NAMES = {
 
 
 def read_json(data: bytes, what: str) -> Any:
-    """The value of JSON bytes. Refuses NaN, infinities (also 1e999) and repeated keys; `what` names the source."""
+    """Returns the value of JSON bytes. Refuses NaN, infinities (also 1e999) and repeated keys. `what` names
+    the source.
+    """
     try:
         return json.loads(data.decode("utf-8"), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -377,12 +387,12 @@ def read_json(data: bytes, what: str) -> Any:
 
 
 def json_bytes(value: Any) -> bytes:
-    """UTF-8 JSON of what `json_value` returns, indented, ending in a newline."""
+    """Returns a JSON value as UTF-8, indented, ending in a newline."""
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
 def json_value(value: Any, where: str) -> Any:
-    """Dataclasses, tuples, arrays and NumPy scalars as what JSON has. Refuses what JSON has not, NaN and infinities."""
+    """Returns dataclasses, tuples, arrays and NumPy scalars as JSON types. Refuses other types, NaN and infinities."""
     match value:
         case np.generic() | np.ndarray():
             return json_value(value.tolist(), where)
@@ -404,15 +414,21 @@ def json_value(value: Any, where: str) -> Any:
 
 
 def build(kind: type[T], value: Any, where: str) -> T:
-    """`value`, as `json_value` or `read_json` gives it, as an instance of the dataclass `kind`.
+    """Returns `value`, a result of `json_value` or `read_json`, as an instance of the dataclass `kind`.
 
-    Every field must be there, none may be unknown, and each must have the annotated type
-    (an integer passes for a number, a boolean does not). Errors name the path to the field, beginning with `where`.
+    Every field must be there, no field may be unknown, and each must have the annotated type (an integer counts as a
+    number, a boolean does not). Errors name the path to the field.
+
+    Args:
+        kind: the dataclass.
+        value: the JSON value.
+        where: beginning of the path in errors.
     """
     return cast(T, _build(kind, value, where))
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:
+    # A dataclass.
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             _fail(where, _NAMES[dict], value)
@@ -430,12 +446,13 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             raise type(error)(f"{where}: {error}") from error
     if kind is Any:
         return value
+    # A type with parameters.
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None:
             return None
-        (kept,) = (arg for arg in args if arg is not type(None))
-        return _build(kept, value, where)
+        (member,) = (arg for arg in args if arg is not type(None))
+        return _build(member, value, where)
     if origin is Literal:
         if value not in args:
             _fail(where, " or ".join(map(repr, args)), value)
@@ -448,6 +465,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             _fail(where, _NAMES[dict], value)
         return {key: _build(args[1], item, f"{where}.{key}") for key, item in value.items()}
+    # A plain value.
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)

@@ -1,10 +1,10 @@
-"""Refuses ONNX files that could do more than compute, before ONNX Runtime sees a byte, without the onnx package.
+"""Refuses ONNX files that could do more than compute, before ONNX Runtime reads them, without the onnx package.
 
-A guard, not a sandbox: it knows which operators our exporters write, and `graph_sizes` how large their results can get.
-It does not protect against bugs of ONNX Runtime: for these there is the digest of an author whom one trusts.
+It is a guard, not a sandbox. It knows which operators our exporters write, and `graph_sizes` bounds the size of their
+results. It does not protect against bugs of ONNX Runtime: against these, pin the digest of an author whom you trust.
 
-A test collects what every exporter really writes and holds it against the lists of operators. An operator that is
-missing here needs a rule of its sizes (`graph_sizes.RULES`) first.
+A test compares the lists of operators with what every exporter really writes. A new operator needs a rule for its sizes
+(`graph_sizes.RULES`) first.
 """
 
 import math
@@ -32,7 +32,7 @@ from metaprobe.checkpoints.onnx_wire import (
 )
 
 ADAPTER = "adapter"
-"""A kind of checkpoint whose graph is a language model."""
+"""The kind of checkpoint whose graph is a language model."""
 
 _MODEL = """
 Add, Cast to, Clip, Concat axis, Div, Exp, Gather axis, Greater, Identity, IsNaN, Log, MatMul, Max, Min, Mul, Neg, Not,
@@ -51,7 +51,7 @@ ai.onnx.ml.TreeEnsembleRegressor aggregate_function base_values n_targets nodes_
  nodes_hitrates nodes_missing_value_tracks_true nodes_modes nodes_nodeids nodes_treeids nodes_truenodeids nodes_values
  post_transform target_ids target_nodeids target_treeids target_weights
 """
-"""More operators of model.onnx: onnxmltools and skl2onnx write them for trees and for a scaled linear model."""
+"""More operators of model.onnx, which onnxmltools and skl2onnx write for trees and for a scaled linear model."""
 _ADAPTER = """
 Abs, And, Constant value, ConstantOfShape value, Cos, Equal, Erf, Expand, GatherElements axis, Gelu approximate, Gemm
 alpha beta transA transB, GreaterOrEqual, LayerNormalization axis epsilon stash_type, Less, LessOrEqual,
@@ -59,10 +59,10 @@ MatMulInteger, Or, Pow, Range, Reciprocal, ReduceMax keepdims noop_with_empty_ax
 noop_with_empty_axes, ReduceSum keepdims noop_with_empty_axes, Shape end start, Sin, Slice, Softmax axis, Sqrt,
 Squeeze axes, Tanh, Transpose perm, Unsqueeze axes
 """
-"""More operators, of a language model: the exporter of torch writes them for the decoders of transformers."""
+"""Operators of a language model, which torch's exporter writes for the decoders of transformers."""
 
 Operators = Mapping[str, frozenset[str]]
-"""Operator, with its domain where that is ai.onnx.ml -> the attributes that it may have."""
+"""Maps an operator, with its domain if that is ai.onnx.ml, to its allowed attributes."""
 
 
 def _read(*texts: str) -> dict[str, frozenset[str]]:
@@ -81,14 +81,16 @@ ALL_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _ADAPTER)
 
 
 NODES, NODES_OF_ADAPTER = 1_000, 30_000
-"""Most nodes of a graph. ONNX Runtime takes a millisecond to open each one."""
+"""Most nodes of a graph, and of a language model. ONNX Runtime takes a millisecond to open each node."""
 BYTES_A_NODE = 4096
-"""Bytes of the file for each further node of a language model, up to `NODES_OF_ADAPTER`: it has weights in most."""
+"""Bytes of a language model's file that allow one more node, up to `NODES_OF_ADAPTER`: most nodes have weights."""
 EDGES = 512
 """Most inputs, and most outputs, of a node."""
 EDGES_A_NODE = 8
-"""Inputs and outputs of all nodes together, a node, beyond `EDGES`. Exporters write three. Every rule takes time for
-each one, for integers some 50 microseconds."""
+"""Inputs and outputs allowed for each node, all nodes together, beyond `EDGES`.
+
+Exporters write three. Every rule takes time for each of them; with integers some 50 microseconds.
+"""
 
 ALLOWED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 MAX_ELEMENTS = 10**9
@@ -121,7 +123,7 @@ _PLACES = {
     INT64: "int64_data",
     **dict.fromkeys((UINT8, INT8, INT32, BOOL), "int32_data"),
 }
-"""Element type -> the field that may hold the numbers in place of raw_data; half floats stand in raw_data only."""
+"""Maps an element type to the field that may hold its numbers instead of raw_data. Half floats are in raw_data only."""
 _DATA = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data", "string_data")
 _FLOATS = {FLOAT: "<f4", FLOAT16: "<f2", DOUBLE: "<f8"}
 
@@ -132,22 +134,22 @@ _MAY_BE_INFINITE = {
     # NaN is what it looks for.
     "Imputer": {"replaced_value_float"},
 }
-"""Attributes of ai.onnx.ml operators in which NaN and infinities mean something."""
+"""Attributes of ai.onnx.ml operators in which NaN and infinities have a meaning."""
 
 
 MOST_DOMAINS = 16
-"""Statements of an operator domain's version in one model; exporters write two or three."""
+"""Most statements of a domain's version in one model; exporters write two or three."""
 
 
 def check_model(data: bytes, kind: str | None = None) -> Graph:
-    """Returns the graph in `data`. Raises `UnsafeModel`, saying why, where it is no ONNX model that may be opened.
+    """Returns the graph in `data`. Raises `UnsafeModel`, with the reason, if it is no ONNX model that may be opened.
 
-    Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
-    operators, attributes and types that no exporter writes (those of a `kind` of checkpoint, by default of any), a
-    graph that has two readings (`read_graph`), model-local functions, control flow, training
-    information, device configurations, sparse tensors, tensors of more than 1e9 elements, of unknown element type or of
-    another number of elements than they state, and NaN or infinite weights (except where they mean something:
-    thresholds of trees, `Imputer`). How large the graph gets is for `graph_sizes` to say.
+    Refused are: bytes that are not exactly a `ModelProto` (`onnx_wire`); ONNX Runtime's own format; data outside the
+    file; operators, attributes and types that no exporter writes for this `kind` of checkpoint (by default for any); a
+    graph that can be read in two ways (`read_graph`); model-local functions, control flow, training information, device
+    configurations and sparse tensors; tensors of more than 1e9 elements, of an unknown element type, or of another
+    number of elements than they state; NaN or infinite weights, except where they have a meaning (thresholds of trees,
+    `Imputer`). `graph_sizes` checks how large the graph gets.
     """
     if data[4:8] == b"ORTM":  # read as a FlatBuffer by default, whatever a protobuf parser makes of the same bytes
         raise UnsafeModel("the model is in ONNX Runtime's own format; expected ONNX")
@@ -155,10 +157,10 @@ def check_model(data: bytes, kind: str | None = None) -> Graph:
     if absent := {"ir_version", "graph", "opset_import"} - model.fields.keys():
         raise UnsafeModel(f"not an ONNX model: it has no {', '.join(sorted(absent))}")
     # Converters write the standard domain twice, or under both of its names, "" and "ai.onnx", with one version.
-    stated = [(one.text("domain"), tuple(one.integers("version"))) for one in model.fields["opset_import"]]
-    named = {(domain or "ai.onnx", version) for domain, version in stated}
-    domains = {domain for domain, _ in named}
-    if len(stated) > MOST_DOMAINS or len(domains) < len(named):
+    stated = [(opset.text("domain"), tuple(opset.integers("version"))) for opset in model.fields["opset_import"]]
+    domain_versions = {(domain or "ai.onnx", version) for domain, version in stated}
+    domains = {domain for domain, _ in domain_versions}
+    if len(stated) > MOST_DOMAINS or len(domains) < len(domain_versions):
         raise UnsafeModel(f"the model states {len(stated)} versions of {len(domains)} domains; expected one each")
     _check(model, finite=True)
     graph = read_graph(model)
@@ -197,8 +199,9 @@ def _check(message: WireMessage, *, finite: bool) -> None:
 
 
 def _check_tensor(tensor: WireMessage) -> None:
-    """Raises `UnsafeModel` for a tensor outside the file, of other things than numbers, or of more or fewer of them
-    than its shape says."""
+    """Raises `UnsafeModel` for a tensor outside the file, of other types than numbers, or with a wrong
+    number of them.
+    """
     if tensor.integers("data_location") not in ([], [0]):
         raise UnsafeModel("the model has data outside the file; save the model with its weights inside")
     _check_size(tensor, tensor.integers("dims"))
@@ -208,12 +211,13 @@ def _check_tensor(tensor: WireMessage) -> None:
     stated = wanted = math.prod(tensor.integers("dims"))
     others = {name: count for name in _DATA if (count := tensor.count(name))}
     if raw := tensor.chunks("raw_data"):
-        held, wanted = raw[0].end - raw[0].start, stated * ELEMENT_BYTES[data_type]
+        present, wanted = raw[0].end - raw[0].start, stated * ELEMENT_BYTES[data_type]
     else:
-        held = others.pop(_PLACES.get(data_type, ""), 0)
-    if held != wanted or others:
+        present = others.pop(_PLACES.get(data_type, ""), 0)
+    if present != wanted or others:
         raise UnsafeModel(
-            f"tensor {_format(tensor, 'name')} of {stated} elements holds {held} values or bytes where {wanted} belong"
+            f"tensor {_format(tensor, 'name')} of {stated} elements holds {present} values or bytes"
+            f" where {wanted} belong"
         )
 
 
@@ -221,8 +225,8 @@ def _check_finite(message: WireMessage, field: str, arrays: Iterable[NDArray[Any
     for values in arrays:
         good = np.isfinite(values)
         if not good.all():
-            at = int(np.argmin(good))
-            raise UnsafeModel(f"{message.kind} {_format(message, 'name')}: value {at} of {field} is NaN or infinite")
+            place = int(np.argmin(good))
+            raise UnsafeModel(f"{message.kind} {_format(message, 'name')}: value {place} of {field} is NaN or infinite")
 
 
 def _check_size(message: WireMessage, dims: list[int]) -> None:
@@ -243,10 +247,10 @@ def check_operators(graph: Graph, kind: str | None) -> None:
     if len(graph.nodes) > most:
         raise UnsafeModel(f"the graph has {len(graph.nodes)} nodes; at most {most} in a file of {graph.bytes} bytes")
     edges = sum(len(node.inputs) + len(node.outputs) for node in graph.nodes)
-    named = len(graph.weights) + len(graph.inputs) + len(graph.outputs)  # ONNX Runtime drops unused ones one by one
-    if max(edges, named) > EDGES + EDGES_A_NODE * len(graph.nodes):
+    of_graph = len(graph.weights) + len(graph.inputs) + len(graph.outputs)  # ONNX Runtime drops unused ones one by one
+    if max(edges, of_graph) > EDGES + EDGES_A_NODE * len(graph.nodes):
         raise UnsafeModel(
-            f"the graph has {edges} inputs and outputs of {len(graph.nodes)} nodes, and {named} weights, inputs and "
+            f"the graph has {edges} inputs and outputs of {len(graph.nodes)} nodes, and {of_graph} weights, inputs and "
             f"outputs of its own; at most {EDGES} and {EDGES_A_NODE} a node"
         )
     for node in graph.nodes:

@@ -1,10 +1,12 @@
 """Reads an ONNX file without the onnx package: protobuf's wire format, then the graph as plain values.
 
-Stricter than protobuf on purpose. Fields this table does not name, wire types other than the declared one, and a second
-occurrence of a field that occurs once are refused, so that no other parser can read the same bytes as something else.
-Field numbers are those of onnx.proto (ONNX IR 13); a test holds the table against the onnx package's own descriptors.
-A graph with two readings is refused as well: a name that is written twice, a value that is read before it is written,
-an attribute that is given twice or of another type than it says.
+It is deliberately stricter than protobuf, so that no other parser can read the same bytes differently. It refuses
+fields that this table does not name, other wire types than the declared one, and a second occurrence of a field that
+occurs once. Field numbers are those of onnx.proto (ONNX IR 13); a test compares the table with the onnx package's own
+descriptors.
+
+A graph that can be read in two ways is refused as well: a name that is written twice, a value that is read before it is
+written, an attribute that is given twice or is of another type than it states.
 """
 
 import math
@@ -20,9 +22,9 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints.errors import UnsafeModel
 
 MAX_DEPTH = 64
-"""Nested messages. A subgraph costs 3; real exports stay below 20."""
+"""Most levels of nested messages. A subgraph takes 3; real exports stay below 20."""
 MAX_FIELDS = 400_000
-"""Fields in all, a run of one repeated number counting once. 300 trees of 31 leaves take some 20,000."""
+"""Most fields in all; a run of one repeated number counts once. 300 trees of 31 leaves take some 20,000."""
 MAX_DECLARED_AXES = 64
 
 # Message: number name kind, where kind is a wire type or another message, and * says that the field repeats.
@@ -73,7 +75,7 @@ class Field(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Place of the scalars of one field; `tag` bytes precede each one (0 where they are packed)."""
+    """Place of the scalars of one field. `tag` bytes precede each scalar (0 if the scalars are packed)."""
 
     start: int
     end: int
@@ -94,30 +96,32 @@ MESSAGE_FIELDS = _parse_table(_TABLE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireMessage:
-    """A parsed message: by field name, sub-messages, integers, or where in `data` bytes and scalars lie."""
+    """A parsed message. Each field holds sub-messages, integers, or the places of bytes and scalars in `data`."""
 
     kind: str
     data: bytes
     fields: dict[str, list[Any]]
 
     def messages(self) -> Iterator["WireMessage"]:
-        """Sub-messages of every field."""
+        """Yields the sub-messages of every field."""
         for values in self.fields.values():
             yield from (value for value in values if isinstance(value, WireMessage))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The texts of a bytes field."""
+        """Returns the texts of a bytes field."""
         return tuple(self.data[start:end].decode("utf-8", "backslashreplace") for start, end, _ in self.chunks(name))
 
     def text(self, name: str) -> str:
-        """The text of a bytes field that occurs once, empty where absent."""
+        """Returns the text of a bytes field that occurs once; empty if it is missing."""
         return "".join(self.texts(name))
 
     def chunks(self, name: str) -> list[Chunk]:
         return self.fields.get(name, [])
 
     def array(self, name: str, dtype: str) -> Iterator[NDArray[Any]]:
-        """Fixed-width scalars, one array a chunk, little-endian as on the wire, without copying where packed."""
+        """Yields fixed-width scalars, one array a chunk, little-endian as on the wire. Packed scalars are
+        not copied.
+        """
         size = np.dtype(dtype).itemsize
         for start, end, tag in self.chunks(name):
             if (end - start) % (size + tag):
@@ -127,7 +131,7 @@ class WireMessage:
             yield np.ascontiguousarray(values).reshape(-1).view(dtype)
 
     def count(self, name: str) -> int:
-        """How many values a repeated scalar or bytes field holds, without reading them."""
+        """Returns how many values a repeated scalar or bytes field holds, without reading them."""
         kind = next((field.kind for field in MESSAGE_FIELDS[self.kind].values() if field.name == name), "bytes")
         many = 0
         for start, end, tag in self.chunks(name):
@@ -141,23 +145,23 @@ class WireMessage:
         return many
 
     def integers(self, name: str) -> list[int]:
-        """Signed 64-bit values of a short varint field, repeated or not."""
+        """Returns the signed 64-bit values of a short varint field, repeated or not."""
         values: list[int] = []
         for value in self.fields.get(name, []):
             if isinstance(value, int):
                 values.append(_to_signed(value))
                 continue
-            at = value.start
-            while at < value.end:
+            position = value.start
+            while position < value.end:
                 if len(values) >= MAX_DECLARED_AXES:
                     raise UnsafeModel(f"{self.kind}.{name} has more than {MAX_DECLARED_AXES} values")
-                number, at = _varint(self.data, at + value.tag, value.end)
+                number, position = _varint(self.data, position + value.tag, value.end)
                 values.append(_to_signed(number))
         return values
 
 
 def read_model(data: bytes) -> WireMessage:
-    """The `ModelProto` in `data`. Raises `UnsafeModel` where the bytes are not one, or are one in an ambiguous form."""
+    """Returns the `ModelProto` in `data`. Raises `UnsafeModel` if the bytes are no `ModelProto`, or are ambiguous."""
     return _Reader(data).message("ModelProto", 0, len(data), 0)
 
 
@@ -169,25 +173,35 @@ class _Reader:
     def message(self, kind: str, start: int, end: int, depth: int) -> WireMessage:
         if depth > MAX_DEPTH:
             raise UnsafeModel(f"messages nest deeper than {MAX_DEPTH}")
-        schema, fields, at = MESSAGE_FIELDS[kind], dict[str, list[Any]](), start
-        while at < end:
+        schema, fields, position = MESSAGE_FIELDS[kind], dict[str, list[Any]](), start
+        while position < end:
             self.fields_left -= 1
             if self.fields_left < 0:
                 raise UnsafeModel(f"more than {MAX_FIELDS} fields")
-            tag, value_at = _varint(self.data, at, end)
+            tag, value_at = _varint(self.data, position, end)
             field, wire = schema.get(tag >> 3), tag & 7
             if field is None:
-                raise UnsafeModel(f"not an ONNX model: {kind} has no field {tag >> 3} (byte {at})")
+                raise UnsafeModel(f"not an ONNX model: {kind} has no field {tag >> 3} (byte {position})")
             if field.name in fields and not field.repeated:
-                raise UnsafeModel(f"{kind}.{field.name} occurs twice (byte {at})")
-            value, at = self._value(kind, field, wire, at, value_at, end, depth)
+                raise UnsafeModel(f"{kind}.{field.name} occurs twice (byte {position})")
+            value, position = self._value(kind, field, wire, position, value_at, end, depth)
             fields.setdefault(field.name, []).append(value)
         return WireMessage(kind, self.data, fields)
 
     def _value(
         self, kind: str, field: Field, wire: int, tag_at: int, at: int, end: int, depth: int
     ) -> tuple[WireMessage | Chunk | int, int]:
-        """The value whose tag is at `tag_at`, and where the next field begins."""
+        """Returns the value whose tag is at `tag_at`, and where the next field begins.
+
+        Args:
+            kind: name of the message.
+            field: the field.
+            wire: wire type of the tag.
+            tag_at: place of the tag.
+            at: place after the tag.
+            end: end of the message.
+            depth: level of nesting.
+        """
         scalar = field.kind in _VALUE
         if wire == _WIRE_TYPES["bytes"] and not (scalar and not field.repeated):
             length, at = _varint(self.data, at, end)
@@ -212,22 +226,30 @@ class _Reader:
 
 @lru_cache(maxsize=64)
 def _run(tag: bytes, kind: str) -> re.Pattern[bytes]:
-    """Matches consecutive occurrences of one unpacked scalar field: trees have too many of them for a loop."""
+    """Returns a pattern that matches consecutive occurrences of one unpacked scalar field. Trees have too many for a
+    loop.
+    """
     return re.compile(rb"(?:" + re.escape(tag) + _VALUE[kind] + rb")++")
 
 
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """An unsigned 64-bit varint and where it ends."""
+def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """Returns an unsigned 64-bit varint, and where it ends.
+
+    Args:
+        data: the bytes.
+        position: where the number begins.
+        end: where the data end.
+    """
     value = 0
     for shift in range(0, 70, 7):
-        if at >= end:
+        if position >= end:
             break
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at
-    raise UnsafeModel(f"not an ONNX model: a number is cut off or overlong (byte {at})")
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position
+    raise UnsafeModel(f"not an ONNX model: a number is cut off or overlong (byte {position})")
 
 
 def _to_signed(value: int) -> int:
@@ -235,19 +257,19 @@ def _to_signed(value: int) -> int:
 
 
 FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16, DOUBLE = 1, 2, 3, 6, 7, 9, 10, 11
-"""Numbers of TensorProto.DataType."""
+"""Numbers of element types in TensorProto.DataType."""
 ELEMENT_BYTES = {FLOAT: 4, UINT8: 1, INT8: 1, INT32: 4, INT64: 8, BOOL: 1, FLOAT16: 2, DOUBLE: 8}
-"""Bytes of each type of number that a graph may compute with. Strings and complex numbers are none of them."""
+"""Bytes of each number type that a graph may compute with. Strings and complex numbers are not allowed."""
 KNOWN_VALUES = 64
-"""Largest integer tensor whose elements are followed one by one: shapes and axes decide how large values get."""
+"""Most elements of an integer tensor whose elements are computed here. Shapes and axes decide how large values get."""
 
 MAX_LIST_BYTES = 2 << 20
-"""Bytes of a list of integers: a tree ensemble of a million nodes. The largest bundled one has 17,000."""
+"""Most bytes of a list of integers: a tree ensemble of a million nodes. The largest bundled one has 17,000 nodes."""
 MOST_BYTES_OF_ONE = 10
-"""Bytes of one integer: they hold 64 bits."""
+"""Most bytes of one integer: they hold 64 bits."""
 
 _ATTRIBUTE = {"f": 1, "i": 2, "s": 3, "t": 4, "floats": 6, "ints": 7, "strings": 8}
-"""Field of AttributeProto -> the number of its type."""
+"""Maps a field of AttributeProto to the number of its type."""
 _INTEGERS = {INT64: ("<i8", "int64_data"), INT32: ("<i4", "int32_data")}
 
 
@@ -258,7 +280,7 @@ class Node:
     kind: str
     """`OPERATOR`, or `ai.onnx.ml.OPERATOR`."""
     inputs: tuple[str, ...]
-    """Names; empty for an optional input that is left out."""
+    """Names of the inputs; empty for an optional input that is left out."""
     outputs: tuple[str, ...]
     attributes: Mapping[str, WireMessage]
 
@@ -269,15 +291,15 @@ class Node:
         return _to_signed(self.attributes[name].fields["i"][0]) if name in self.attributes else otherwise
 
     def integers(self, name: str) -> NDArray[np.int64]:
-        """A list of integers of any length; empty where the attribute is absent."""
+        """Returns a list of integers of any length; empty if the attribute is missing."""
         return read_varints(self.attributes[name], "ints") if name in self.attributes else np.zeros(0, np.int64)
 
     def texts(self, name: str) -> list[bytes]:
-        one = self.attributes.get(name)
-        return [one.data[start:end] for start, end, _ in one.chunks("strings")] if one else []
+        attribute = self.attributes.get(name)
+        return [attribute.data[start:end] for start, end, _ in attribute.chunks("strings")] if attribute else []
 
     def count(self, name: str) -> int:
-        """How many numbers a list of floats holds."""
+        """Returns how many numbers a list of floats holds."""
         return self.attributes[name].count("floats") if name in self.attributes else 0
 
 
@@ -287,9 +309,9 @@ class Tensor:
 
     elem: int
     shape: tuple[int | str | None, ...]
-    """Lengths; of an input also the name of a free axis, or None for one without a name."""
+    """Lengths. An input's free axis has its name, or None if it has no name."""
     values: tuple[int, ...] | None = None
-    """The numbers of a small integer tensor."""
+    """Numbers of a small integer tensor; None for other tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,11 +325,11 @@ class Graph:
     bytes: int
     """Size of the file."""
     trees: dict[int, Any] = field(default_factory=dict)
-    """Place of a tree ensemble among the nodes -> what `graph_sizes.read_ensemble` says of it."""
+    """Maps the place of a tree ensemble among the nodes to its size (`graph_sizes.read_ensemble`)."""
 
 
 def read_graph(model: WireMessage) -> Graph:
-    """Returns the graph of a `ModelProto`. Raises `UnsafeModel` where it has two readings, or none."""
+    """Returns the graph of a `ModelProto`. Raises `UnsafeModel` if it can be read in two ways, or not at all."""
     graph: WireMessage = model.fields["graph"][0]
     weights: dict[str, Tensor] = {}
     inputs: dict[str, Tensor] = {}
@@ -333,20 +355,20 @@ def read_graph(model: WireMessage) -> Graph:
 
 
 def read_tensor(tensor: WireMessage) -> Tensor:
-    """A stored tensor; its values where it is a small one of integers."""
+    """Returns a stored tensor, with its values if it is a small tensor of integers."""
     elem, shape = next(iter(tensor.integers("data_type")), 0), tuple(tensor.integers("dims"))
     values = None
     if elem in _INTEGERS and math.prod(shape) <= KNOWN_VALUES:
         dtype, name = _INTEGERS[elem]
         if tensor.chunks("raw_data"):
-            values = tuple(int(one) for part in tensor.array("raw_data", dtype) for one in part)
+            values = tuple(int(number) for part in tensor.array("raw_data", dtype) for number in part)
         else:
             values = tuple(read_varints(tensor, name).tolist())
     return Tensor(elem, shape, values)
 
 
 def read_varints(message: WireMessage, name: str) -> NDArray[np.int64]:
-    """Signed integers of a repeated field of varints, however many."""
+    """Returns the signed integers of a repeated field of varints, of any length."""
     parts = []
     for chunk in message.fields.get(name, []):
         if chunk.end - chunk.start > MAX_LIST_BYTES:
@@ -370,22 +392,26 @@ def _node(message: WireMessage) -> Node:
     domain, op = message.text("domain"), message.text("op_type")
     kind = f"ai.onnx.ml.{op}" if domain == "ai.onnx.ml" else op
     attributes: dict[str, WireMessage] = {}
-    for one in message.fields.get("attribute", []):
-        name = one.text("name")
+    for attribute in message.fields.get("attribute", []):
+        name = attribute.text("name")
         if name in attributes:
             raise UnsafeModel(f"{kind} has the attribute {name[:80]!r} twice")
-        given = one.fields.keys() & _ATTRIBUTE.keys()
-        stated = next(iter(one.integers("type")), 0)
+        value_fields = attribute.fields.keys() & _ATTRIBUTE.keys()
+        stated = next(iter(attribute.integers("type")), 0)
         # An empty list has no field, and its type alone.
-        if len(given) > 1 or any(_ATTRIBUTE[field_] != stated for field_ in given) or (not given and stated < 6):
+        if (
+            len(value_fields) > 1
+            or any(_ATTRIBUTE[field_] != stated for field_ in value_fields)
+            or (not value_fields and stated < 6)
+        ):
             raise UnsafeModel(f"{kind}: attribute {name[:80]!r} is of another type than it says")
-        attributes[name] = one
+        attributes[name] = attribute
     return Node(kind, message.texts("input"), message.texts("output"), attributes)
 
 
 def _input(value: WireMessage) -> Tensor:
     name = value.text("name")
-    kinds = [kind for one in value.fields.get("type", []) for kind in one.fields.get("tensor_type", [])]
+    kinds = [kind for tensor_type in value.fields.get("type", []) for kind in tensor_type.fields.get("tensor_type", [])]
     if not kinds:
         raise UnsafeModel(f"input {name[:80]!r} is no tensor")
     dims: list[int | str | None] = []
@@ -408,10 +434,10 @@ def _new(made: set[str], name: str) -> str:
 
 
 def dims_for(graph: Graph, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the inputs where the first free axis has the length `sizes[0]`, the second `sizes[1]`, and so on.
+    """Returns shapes of the inputs. The first free axis has the length `sizes[0]`, the second `sizes[1]`, and so on.
 
-    Axes of one name have one length; the last of `sizes` is that of all further ones. Axes without a name are the
-    batch where they come first, and else each a further one.
+    Axes with one name have one length. The last of `sizes` is the length of all further axes. An axis without a name is
+    the batch if it comes first, and otherwise a further axis.
     """
     lengths: dict[str, int] = {}
     shapes = {}

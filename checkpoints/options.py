@@ -1,6 +1,6 @@
-"""One source of options: each is described once, at its dataclass field or parameter.
+"""Describes each option once, at its dataclass field or parameter.
 
-The command line, the environment variables of a server, `help()` in Python and docs/commands.md are made of it:
+The command line, the environment variables of a server, `help()` in Python and docs/commands.md are made from it:
 
     folds: Annotated[int, Option("Outer folds by group, for held-out metrics.", low=2)] = 5
 """
@@ -31,7 +31,7 @@ Kind = Literal[
     "task",
     "time",
 ]
-"""The thing that the text of an option names. The command line checks it, and lets the shell complete it."""
+"""The kind of thing that the text of an option names. The command line checks it, and lets the shell complete it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,22 @@ class Option:
     """The purpose of the option, in full sentences."""
     _: KW_ONLY
     name: str = ""
-    """Name on the command line without `--`, where it differs from the field's."""
+    """Name on the command line without `--`, if it differs from the field's name."""
     kind: Kind | None = None
     choices: Sequence[str] = ()
-    """Allowed texts; a field of type `Literal` has its own."""
+    """Allowed texts. A field of type `Literal` has its own."""
     low: float | None = None
-    """Least number that is allowed; `above` where this number itself is not."""
+    """Least allowed number; use `above` if that number itself is not allowed."""
     above: float | None = None
     high: float | None = None
-    """Largest number that is allowed; `below` where this number itself is not."""
+    """Largest allowed number; use `below` if that number itself is not allowed."""
     below: float | None = None
     metavar: str | None = None
     """Word for the value in the help."""
     variable: bool = False
-    """Whether the middleware in an engine's server reads it from the environment."""
+    """Whether the middleware in an engine's server reads the option from the environment."""
     argument: bool = False
-    """Whether it is given by its place, without a name."""
+    """Whether the option is an argument, given by its place without a name."""
 
 
 class Described(NamedTuple):
@@ -66,31 +66,37 @@ class Described(NamedTuple):
     name: str
     option: Option
     scalar: Any
-    """The type of one value: `int`, `float`, `bool`, `str`, `Path`, or a `Literal`."""
+    """Type of one value: `int`, `float`, `bool`, `str`, `Path`, or a `Literal`."""
     many: bool
-    """Whether it takes several values."""
+    """Whether the option takes several values."""
     default: Any
-    """`MISSING` where there is none."""
+    """Default; `MISSING` if there is none."""
 
     @property
     def word(self) -> str:
-        """The name on the command line without `--`."""
+        """Name on the command line without `--`."""
         return self.option.name or self.name.strip("_").replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The environment variable that it is read from; empty where there is none."""
+        """Environment variable from which the option is read; empty if there is none."""
         return f"METAPROBE_{self.word.replace('-', '_').upper()}" if self.option.variable else ""
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The texts that are allowed; empty for any."""
+        """Allowed texts; empty if any text is allowed."""
         return get_args(self.scalar) if get_origin(self.scalar) is Literal else tuple(self.option.choices)
 
 
 def described(name: str, hint: Any, default: Any = MISSING) -> Described | None:
-    """Returns a field or parameter with its option, or None where its type hint has no `Option`."""
-    option = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Option)), None)
+    """Returns a field or parameter with its option; None if its type hint has no `Option`.
+
+    Args:
+        name: name of the field or parameter.
+        hint: its type hint.
+        default: its default; `MISSING` if there is none.
+    """
+    option = next((metadata for metadata in getattr(hint, "__metadata__", ()) if isinstance(metadata, Option)), None)
     if option is None:
         return None
     kinds = [kind for kind in _either(get_args(hint)[0]) if kind is not NoneType]
@@ -100,21 +106,21 @@ def described(name: str, hint: Any, default: Any = MISSING) -> Described | None:
 
 
 def _either(kind: Any) -> Sequence[Any]:
-    """The members of a union, or the type alone."""
+    """Returns the members of a union, or the type alone."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
 
 
 def options_of(cls: type) -> list[Described]:
-    """Returns the described fields of a dataclass: the required ones, the class's own, and then those of its bases."""
+    """Returns the described fields of a dataclass: required ones, then the class's own, then those of its bases."""
     hints = get_type_hints(cls, include_extras=True)
     bases = reversed(list(enumerate(cls.__mro__)))
     level = {name: place for place, base in bases for name in get_annotations(base)}
     options = [described(field.name, hints[field.name], field.default) for field in fields(cls)]
-    known = [one for one in options if one is not None]
-    return sorted(known, key=lambda one: (one.default is not MISSING, level[one.name]))
+    described_fields = [option for option in options if option is not None]
+    return sorted(described_fields, key=lambda option: (option.default is not MISSING, level[option.name]))
 
 
 def split_name(written: str) -> tuple[str, str]:
-    """`NAME=CHECKPOINT` as (name, checkpoint); the name is empty where there is none."""
+    """Returns `NAME=CHECKPOINT` as (name, checkpoint); the name is empty if there is none."""
     name, equals, location = written.partition("=")
     return (name, location) if equals and name and location and not Path(written).exists() else ("", written)

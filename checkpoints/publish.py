@@ -1,4 +1,4 @@
-"""Giving a checkpoint away: a verbatim copy, or a repository on the hub with the metadata that the hub indexes."""
+"""Publishes a checkpoint: as an exact copy, or in a repository on the hub with the metadata that the hub indexes."""
 
 import dataclasses
 import hashlib
@@ -25,18 +25,18 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Address of a checkpoint on the hub, by which exactly this one is asked for."""
+    """Address of a checkpoint on the hub that identifies exactly this checkpoint."""
 
     repository: str
     commit: str
-    """Pins what is fetched."""
+    """Commit that pins what is fetched."""
     digest: str
-    """Pins what is accepted, wherever it comes from: give it as `sha256`."""
+    """Digest that pins what is accepted, from any place: give it as `sha256`."""
     url: str
 
     @property
     def location(self) -> str:
-        """The location that `load_checkpoint` takes."""
+        """Location for `load_checkpoint`."""
         return f"{HUB}{self.repository}@{self.commit}"
 
 
@@ -49,14 +49,20 @@ def push(
     private: bool = False,
     message: str = "",
 ) -> Published:
-    """Uploads it in one commit to the hub repository OWNER/NAME, which is made where there is none.
+    """Uploads a checkpoint in one commit to the hub repository OWNER/NAME, which is created if it does not exist.
 
-    Its card gets the hub's metadata: `license` (an identifier such as `apache-2.0`, or `other`), library, tags, the
-    generator as base model, and the held-out metrics as model index. That changes README.md, and with it the manifest
-    and the digest: give others the digest that is returned. A checkpoint that has this metadata already keeps its
-    digest. Files that the repository holds besides are left there, and never read.
+    Its card gets the hub's metadata: license, library, tags, the generator as base model, and the held-out metrics as
+    model index. This changes README.md, and so the manifest and the digest: give others the returned digest. A
+    checkpoint that already has this metadata keeps its digest. Other files of the repository are kept, and never read.
+    Raises `HubError` if the hub refuses, or if the extra `hub` is not installed.
 
-    Raises `HubError` where the hub refuses, and where the extra `hub` is not installed.
+    Args:
+        checkpoint: the checkpoint.
+        repository: OWNER/NAME.
+        license: an identifier such as `apache-2.0`, or `other`.
+        tags: more tags on the hub.
+        private: whether a new repository is private.
+        message: message of the commit.
     """
     Repository(repository)  # is it a name?
     hub = huggingface_hub()
@@ -81,7 +87,14 @@ def push(
 
 
 def _front_matter(manifest: Manifest, name: str, license: str, tags: tuple[str, ...]) -> str:
-    """JSON values are YAML; one a line, so that a reader sees what is what."""
+    """Returns the hub's metadata as YAML. JSON values are YAML; there is one a line, for readers.
+
+    Args:
+        manifest: the manifest.
+        name: name of the repository.
+        license: license identifier.
+        tags: more tags on the hub.
+    """
     if not re.fullmatch(r"[\w.-]+", license):
         raise ContractMismatch(
             f"license is {license!r}; expected an identifier of the hub such as 'apache-2.0' or 'other'"
@@ -113,14 +126,14 @@ def _front_matter(manifest: Manifest, name: str, license: str, tags: tuple[str, 
 
 
 class HasCheckpoint(Protocol):
-    """An object that can be saved and pushed."""
+    """An object that holds a checkpoint, so that it can be saved and pushed."""
 
     @property
     def checkpoint(self) -> Checkpoint: ...
 
 
 class Pretrained:
-    """Gives a class that has `load` and `checkpoint` what users of the hub and of notebooks expect."""
+    """Adds the usual methods for the hub and for notebooks to a class that has `load` and `checkpoint`."""
 
     __slots__ = ()
 
@@ -128,32 +141,33 @@ class Pretrained:
         return f"{type(self).__name__}({str(self.checkpoint.path)!r}, digest {self.checkpoint.digest[:12]})"
 
     def _repr_html_(self: HasCheckpoint) -> str:
-        """A table for notebooks."""
+        """Returns a table for notebooks."""
         return self.checkpoint.as_html(type(self).__name__)
 
     if TYPE_CHECKING:
 
         @classmethod
         def load(cls, *args: Any, **options: Any) -> Any:
-            """Each class has its own."""
+            """Loads an object; each class has its own `load`."""
 
     @classmethod
     def from_pretrained(cls, repository: str, *, revision: str | None = None, **options: Any) -> Self:
         """Loads from the repository OWNER/NAME on the hub, or from a folder; `options` are those of `load`.
 
-        `revision`: a commit, branch or tag, `main` where none is given. Only a full commit hash stays the same: give
-        one, or `sha256`, the digest from the checkpoint's author.
+        `revision` is a commit, branch or tag, by default `main`. Only a full commit hash never changes. Give one, or
+        `sha256`, the digest from the checkpoint's author.
         """
         loaded: Self = cls.load(location_of(repository, revision), **options)
         return loaded
 
     def save_pretrained(self: HasCheckpoint, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
-        """The same checkpoint in another folder, byte for byte, so with the same digest. Raises as
-        `save_checkpoint`."""
+        """Copies the checkpoint to another folder, byte for byte, so that the digest stays. Raises as
+        `save_checkpoint`.
+        """
         target = Path(folder).resolve()
         check_target(target, self.checkpoint.manifest.kind, overwrite=overwrite)
         return dataclasses.replace(place(target, self.checkpoint.files()), path=Path(folder))
 
     def push_to_hub(self: HasCheckpoint, repository: str, *, license: str, **options: Any) -> Published:
-        """Its place on the hub, once it is there: see `metaprobe.checkpoints.publish.push`."""
+        """Uploads the checkpoint to the hub and returns its address: see `metaprobe.checkpoints.publish.push`."""
         return push(self.checkpoint, repository, license=license, **options)

@@ -1,6 +1,6 @@
-"""Write a checkpoint folder: checked against the original model first, then whole or not at all.
+"""Writes a checkpoint folder: checked against the original model first, then completely or not at all.
 
-Every writer of checkpoints asks `check_target` whether one that is there may be replaced.
+Every writer of checkpoints calls `check_target`, which decides whether an existing checkpoint may be replaced.
 """
 
 import dataclasses
@@ -43,30 +43,32 @@ from metaprobe.checkpoints.manifest import (
 )
 
 InService = Callable[[str], str]
-"""Digest -> by what a checkpoint of that digest is in service, as a clause; empty where it is not known to be."""
+"""A function from a digest to a clause that says where the checkpoint is in service; empty if it is not known to be."""
 PINS = "METAPROBE_PINS"
 """Environment variable with the file of `serve --pins`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacing:
-    """Says which checkpoints may be replaced while a command or a training runs."""
+    """Which checkpoints may be replaced while a command or a training runs."""
 
     replace: bool = False
     """Whether a checkpoint of the same kind may be replaced."""
     in_service: tuple[InService, ...] = ()
-    """A checkpoint that one of these knows is never replaced."""
+    """Functions that know checkpoints in service. Such a checkpoint is never replaced."""
 
 
 NO_REPLACING = Replacing()
 _running: ContextVar[Replacing] = ContextVar("replacing")
-"""Outputs that the running command may replace. It is no argument, because the writer is many calls below."""
+"""Checkpoints that the running command may replace. A context variable, because the writer is many calls below."""
 
 
 @contextmanager
 def replacing(allowed: Replacing) -> Iterator[None]:
-    """Within the block, writers replace what is allowed, beside what an outer block allows, and nothing that either of
-    them knows to be in service."""
+    """Allows writers to replace checkpoints within the block, in addition to what an outer block allows.
+
+    A checkpoint that `allowed` or the outer block knows to be in service is never replaced.
+    """
     outer = _running.get(NO_REPLACING)
     token = _running.set(Replacing(allowed.replace or outer.replace, (*outer.in_service, *allowed.in_service)))
     try:
@@ -76,16 +78,16 @@ def replacing(allowed: Replacing) -> Iterator[None]:
 
 
 def check_replaced(target: Path, *, overwrite: bool) -> None:
-    """Raises `CheckpointExists` where the checkpoint in the folder may not be replaced.
+    """Raises `CheckpointExists` if the checkpoint in the folder may not be replaced.
 
-    One that a file of pins names, or that has scored answers of a log, is in service or may be gone back to: it is
-    never replaced. Any other one is replaced where `overwrite` or the running command says so.
+    A checkpoint that a pins file lists, or that has scored answers of a log, is in service or may be needed again: it
+    is never replaced. Another checkpoint is replaced if `overwrite` or the running command allows it.
     """
     digest = hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest()
     allowed = _running.get(NO_REPLACING)
-    pinned = (pinned_in(Path(named)),) if (named := os.environ.get(PINS, "").strip()) else ()
-    for known in (*allowed.in_service, *pinned):
-        if reason := known(digest):
+    pinned = (pinned_in(Path(pins_path)),) if (pins_path := os.environ.get(PINS, "").strip()) else ()
+    for in_service in (*allowed.in_service, *pinned):
+        if reason := in_service(digest):
             raise CheckpointExists(
                 f"{target} holds checkpoint {digest}, {reason}; it may be in service, or be gone back to, and is not "
                 "replaced: give another folder"
@@ -98,9 +100,9 @@ def check_replaced(target: Path, *, overwrite: bool) -> None:
 
 
 def pinned_in(pins: Path) -> InService:
-    """Returns what says whether a file of pins, lines of [NAME=]CHECKPOINT SHA256, names a digest.
+    """Returns a function that tells whether the pins file lists a digest. Its lines are [NAME=]CHECKPOINT SHA256.
 
-    Raises `CheckpointExists` when it is asked and the file cannot be read: what is in service is then not known.
+    The function raises `CheckpointExists` if the file cannot be read, because it is then unknown what is in service.
     """
 
     def known(digest: str) -> str:
@@ -129,20 +131,28 @@ def save_checkpoint(
     tolerance: float = 1e-5,
     overwrite: bool = False,
 ) -> Checkpoint:
-    """Writes the folder `path` and returns it loaded, so that what was written is known to verify.
+    """Writes a checkpoint into the folder `path` and loads it, so that it is known to verify. Returns the loaded
+    checkpoint.
 
-    `expected` is what the model before its export gave for all rows of `golden_inputs`, under the graph's output names.
-    The first 16 rows are kept. `extra`: further files of the checkpoint, by name. There is never a part of a checkpoint
-    at `path`. A kill between the two renames of a replacement leaves nothing there; the old and the new one are then
-    whole beside it, in `.NAME.*.old` and `.tmp`.
+    There is never a part of a checkpoint at `path`. If the process is killed between the two renames of a replacement,
+    `path` is empty. The old and the new checkpoint are then complete beside it, in `.NAME.*.old` and `.tmp`. A
+    checkpoint that failed audits is written too, and reports this whenever it is loaded.
 
-    A checkpoint that failed audits is written all the same, and says so whenever it is loaded.
+    Raises `UnsafeModel` if the guard refuses the graph. Raises `GoldenMismatch` if its outputs differ from `expected`
+    by more than `tolerance`. Raises `ContractMismatch` if names, types or shapes do not fit. Raises `CheckpointExists`
+    if `path` holds something else, or a checkpoint that may not be replaced: one in service, or any without `overwrite`
+    (or `--replace` of the running command).
 
-    Raises `UnsafeModel` where the guard refuses the graph, `GoldenMismatch` where it differs from `expected` by more
-    than `tolerance` (absolute up to 1, relative beyond; at most 1e-4, for an adapter 0.05), `ContractMismatch` where
-    names, types or shapes do not fit, and `CheckpointExists` where `path` exists and holds something else, or a
-    checkpoint that may not be replaced: any without `overwrite` (or `--replace` of the running command), and always one
-    that is in service.
+    Args:
+        path: the folder.
+        draft: fields of the manifest that the author states.
+        model: bytes of model.onnx.
+        golden_inputs: input arrays by name; the first 16 rows are stored.
+        expected: outputs of the model before its export, for all rows of `golden_inputs`, by the graph's output names.
+        card: text of README.md.
+        extra: more files of the checkpoint, by name.
+        tolerance: largest accepted difference, absolute up to 1, relative beyond; at most 1e-4, for an adapter 0.05.
+        overwrite: whether a checkpoint of the same kind may be replaced.
     """
     target = Path(path).resolve()
     check_target(target, draft.kind, overwrite=overwrite)
@@ -183,7 +193,9 @@ def save_checkpoint(
 
 
 def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
-    """Makes these files the checkpoint folder `target`, which `check_target` allows: verified first, then whole."""
+    """Makes these files the checkpoint folder `target`, verified before they get this name. Call
+    `check_target` before.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _sibling(target, "tmp")
     try:
@@ -218,11 +230,16 @@ def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
 
 
 def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = False) -> None:
-    """Checks that a checkpoint of that kind may be written to `path`. A training calls this before it begins.
+    """Checks that a checkpoint of this kind may be written to `path`. A training calls this before it begins.
 
-    Raises `CheckpointExists` where something else stands at `path`: a file on the way, a folder that is no checkpoint,
-    one of another kind, or one that may not be replaced (`check_replaced`). Raises `OSError` where nothing
-    can be written.
+    Raises `CheckpointExists` if something else is at `path`: a file on the way, a folder that is no checkpoint, a
+    checkpoint of another kind, or one that may not be replaced (`check_replaced`). Raises `OSError` if nothing can be
+    written.
+
+    Args:
+        path: the folder.
+        kind: kind of the checkpoint.
+        overwrite: whether a checkpoint of the same kind may be replaced.
     """
     target = Path(path).resolve()
     if (file := next((parent for parent in target.parents if parent.is_file()), None)) is not None:
@@ -237,10 +254,10 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = F
         return
     if not target.is_dir():
         raise CheckpointExists(f"{target} exists and is not a folder")
-    held = {entry.name for entry in target.iterdir()}
-    if not held:
+    names_there = {entry.name for entry in target.iterdir()}
+    if not names_there:
         return
-    if MANIFEST not in held:
+    if MANIFEST not in names_there:
         raise CheckpointExists(f"{target} is not a checkpoint but holds files, and is not replaced; give another path")
     try:
         there = parse_manifest((target / MANIFEST).read_bytes())
@@ -251,7 +268,7 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = F
             f"{target} is a checkpoint of kind {there.kind!r}, and is not replaced by one of kind {kind!r}: move it "
             "away, or give another path"
         )
-    if strangers := held - (there.files.keys() | {MANIFEST}):
+    if strangers := names_there - (there.files.keys() | {MANIFEST}):
         raise CheckpointExists(
             f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
         )
@@ -263,7 +280,7 @@ def _sibling(target: Path, ending: str) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the names in a folder survive a power cut, where the system can (not on Windows)."""
+    """Makes the names in a folder survive a power cut, if the system can (not on Windows)."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

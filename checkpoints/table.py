@@ -1,7 +1,7 @@
-"""One table with four renderings: text for a terminal, HTML, Markdown and CSV; and how its numbers are written.
+"""A table with four renderings: text for a terminal, HTML, Markdown and CSV; and functions that write its numbers.
 
-It stands in this room because every room that shows rows may import from here. Nothing but the standard library is
-needed. LaTeX is made from the same table by pandas, in `eval.report.write`.
+It is in this room because every room that shows rows may import from here. It needs only the standard library. pandas
+makes LaTeX from the same table, in `eval.report.write`.
 """
 
 import csv
@@ -20,9 +20,9 @@ TERMINAL_CHARS = 110
 ROW_NAME_CHARS = 48
 """Characters of a row's name on a terminal: more than most models and controls have."""
 MAX_DECIMALS = 5
-"""Decimals at most, where fewer would hide on which side of 0 the end of an interval lies."""
+"""Most decimals, used if fewer would hide on which side of 0 the end of an interval lies."""
 NOTEBOOK = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:0;background:transparent;color:inherit"
-"""Style of a cell where no style sheet goes with the table. Colours are those of the notebook, dark or light."""
+"""Style of a cell in a table without a style sheet. The colours are those of the notebook, dark or light."""
 
 Value = str | float | None
 
@@ -39,7 +39,13 @@ class Estimated(Protocol):
 
 
 def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
-    """`0.71`; `n/a` for nan; never a minus before zeros only."""
+    """Returns a number such as `0.71`; `n/a` for nan; never a minus before zeros only.
+
+    Args:
+        value: the number.
+        digits: decimals.
+        signed: whether a positive number gets a plus sign.
+    """
     if isnan(value):
         return "n/a"
     value = round(value, digits) + 0.0  # -0.0 + 0.0 is 0.0
@@ -47,7 +53,14 @@ def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
 
 
 def bounds(interval: Estimated, digits: int = 2, *, signed: bool = False) -> str:
-    """`[0.68, 0.74]`; where an end of a difference would be rounded to 0 it has as many digits as show its sign."""
+    """Returns the ends of an interval such as `[0.68, 0.74]`.
+
+    Args:
+        interval: the interval.
+        digits: decimals.
+        signed: whether the interval is a difference: signs are shown, and an end that would be rounded to 0 gets more
+            decimals.
+    """
 
     def end(value: float) -> str:
         more = range(digits, MAX_DECIMALS + 1) if signed else ()
@@ -57,17 +70,23 @@ def bounds(interval: Estimated, digits: int = 2, *, signed: bool = False) -> str
 
 
 def format_interval(interval: Estimated, digits: int = 2, *, signed: bool = False) -> str:
-    """`0.71 [0.68, 0.74]`."""
+    """Returns an estimate with its interval, such as `0.71 [0.68, 0.74]`.
+
+    Args:
+        interval: the interval.
+        digits: decimals.
+        signed: whether the interval is a difference.
+    """
     return f"{number(interval.estimate, digits, signed=signed)} {bounds(interval, digits, signed=signed)}"
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """`71 %` of 0.71."""
+    """Returns a share in per cent: `71 %` for 0.71."""
     return "n/a" if isnan(share) else f"{number(100 * share, digits)}\u00a0%"
 
 
 def difference_word(difference: Estimated) -> str:
-    """The sign of a paired difference in a word: an interval that holds 0 decides nothing."""
+    """Returns the sign of a paired difference as a word; `unclear` if the interval holds 0."""
     if difference.low > 0:
         return "better"
     return "worse" if difference.high < 0 else "unclear"
@@ -79,20 +98,20 @@ class Cell:
 
     text: str
     value: Value = None
-    """The value that sorts and is written to CSV; None where there is none."""
+    """Value for sorting and for the CSV; None if there is none."""
     ends: tuple[float, float] | None = None
-    """Ends of the interval, where the column has one."""
+    """Ends of the interval, if the column has intervals."""
     note: str = ""
-    """Small print after the text: the interval, or of how many."""
+    """Small print after the text: the interval, or the total."""
     mark: str = ""
-    """A word that judges: `better`, `worse`, `unclear`. It is also a class of the HTML."""
+    """A word that judges: `better`, `worse`, `unclear`. It is also an HTML class."""
     strong: bool = False
     css: str = ""
     """Classes of the text in HTML."""
 
     @property
     def plain(self) -> str:
-        """The whole entry in one line."""
+        """The whole cell in one line."""
         return " ".join(filter(None, (self.text, self.note, self.mark))).replace("\n", " ")
 
 
@@ -108,22 +127,22 @@ def count(value: int) -> Cell:
 
 
 def number_cell(value: float | None, digits: int = 2) -> Cell:
-    """A number without an interval."""
+    """Returns a cell with a number without an interval."""
     return EMPTY_CELL if value is None else Cell(number(value, digits), value)
 
 
 def share(value: float | None, *, of: int | None = None) -> Cell:
-    """A share in per cent, and of how many."""
+    """Returns a cell with a share in per cent, and the total."""
     return EMPTY_CELL if value is None else Cell(percent(value), value, note="" if of is None else f"of {of:,}")
 
 
 def p_cell(p: float) -> Cell:
-    """`0.012`, `< 0.001`."""
+    """Returns a cell with a p value: `0.012`, `< 0.001`."""
     return Cell("< 0.001" if p < 0.001 else number(p, 3), p)
 
 
 def estimate_cell(interval: Estimated | None, *, strong: bool = False) -> Cell:
-    """An estimate with its interval."""
+    """Returns a cell with an estimate and its interval."""
     if interval is None:
         return EMPTY_CELL
     ends = interval.low, interval.high
@@ -131,7 +150,7 @@ def estimate_cell(interval: Estimated | None, *, strong: bool = False) -> Cell:
 
 
 def rate(interval: Estimated | None) -> Cell:
-    """An estimate with its interval, in per cent."""
+    """Returns a cell with an estimate and its interval, in per cent."""
     if interval is None:
         return EMPTY_CELL
     ends = interval.low, interval.high
@@ -140,7 +159,7 @@ def rate(interval: Estimated | None) -> Cell:
 
 
 def difference(interval: Estimated | None, *, judged: bool = True) -> Cell:
-    """A paired difference with its sign, and where `judged` whether it is better."""
+    """Returns a cell with a paired difference and its sign; with `judged` also whether it is better."""
     if interval is None:
         return EMPTY_CELL
     return Cell(
@@ -157,15 +176,15 @@ class Column:
     """One column of a table."""
 
     key: str
-    """Its name in the CSV."""
+    """Name in the CSV."""
     title: str
     kind: Literal["text", "prose", "number", "interval"] = "number"
-    """Prose is whole sentences. An interval is three columns in the CSV: `key`, `key_low`, `key_high`."""
+    """`prose` is whole sentences. An `interval` takes three columns in the CSV: `key`, `key_low`, `key_high`."""
     better: Literal["", "higher", "lower"] = ""
     shown: bool = True
-    """Whether readers see it; the CSV always has it."""
+    """Whether readers see the column; the CSV always has it."""
     cell: Callable[[Any], Cell] | None = None
-    """Makes its entry from the thing that a row is about; see `Table.made`."""
+    """Makes the cell from the object of a row; see `Table.made`."""
 
     @property
     def arrow(self) -> str:
@@ -182,14 +201,20 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     records: Sequence[Mapping[str, Value | int]] = ()
-    """The rows of the CSV, where a program wants another form than a reader."""
+    """Rows of the CSV, if programs need another form than readers."""
 
     @classmethod
     def of(cls, head: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> Self:
-        """A table of things as `str` writes them."""
+        """Returns a table of objects, each shown by `str`.
+
+        Args:
+            head: titles of the columns.
+            rows: the objects of each row.
+            caption: caption of the table.
+        """
         columns = tuple(Column(title, title, "text") for title in head)
         return cls(
-            caption=caption, columns=columns, rows=tuple(tuple(text_cell(str(one)) for one in row) for row in rows)
+            caption=caption, columns=columns, rows=tuple(tuple(text_cell(str(entry)) for entry in row) for row in rows)
         )
 
     @classmethod
@@ -201,42 +226,51 @@ class Table:
         *columns: Column,
         records: Sequence[Mapping[str, Value | int]] = (),
     ) -> Self:
-        """A table with a row for each thing, its entries made by the columns' `cell`, by default from an attribute."""
+        """Returns a table with one row for each object. Each column's `cell` makes the cells, by default from an
+        attribute.
+
+        Args:
+            ident: name of the table's files and HTML ids.
+            caption: caption of the table.
+            things: the objects.
+            columns: the columns.
+            records: rows of the CSV, if they differ from the table's.
+        """
         makers = [column.cell or partial(_from_attribute, column) for column in columns]
         rows = tuple(tuple(make(thing) for make in makers) for thing in things)
         return cls(ident=ident, caption=caption, columns=columns, rows=rows, records=records)
 
     @property
     def kept(self) -> list[int]:
-        """Places of the columns that readers see: not those in which no row says anything."""
-        shown = [at for at, column in enumerate(self.columns) if column.shown]
+        """Indices of the columns that readers see, without columns in which every cell is empty."""
+        shown = [index for index, column in enumerate(self.columns) if column.shown]
         if not self.rows:
             return shown
         columns = list(zip(*self.rows, strict=True))
         if len(columns) != len(self.columns):
             raise ValueError(f"table {self.ident}: a row has {len(columns)} cells for {len(self.columns)} columns")
-        return [at for at in shown if any(cell != EMPTY_CELL for cell in columns[at])]
+        return [index for index in shown if any(cell != EMPTY_CELL for cell in columns[index])]
 
     @property
     def heads(self) -> list[Column]:
-        """The columns that readers see."""
-        return [self.columns[at] for at in self.kept]
+        """Columns that readers see."""
+        return [self.columns[index] for index in self.kept]
 
     @property
     def shown(self) -> list[list[Cell]]:
-        """The rows as readers see them, a cell for each of `heads`."""
-        kept = self.kept
-        return [[row[at] for at in kept] for row in self.rows]
+        """Rows that readers see, with one cell for each of `heads`."""
+        indices = self.kept
+        return [[row[index] for index in indices] for row in self.rows]
 
     def csv(self) -> str:
-        """RFC 4180, with numbers in full precision. Intervals have three columns."""
+        """Returns the table as CSV (RFC 4180), with numbers in full precision. Intervals take three columns."""
         return csv_text(self.records or as_records(self.columns, self.rows), [column.key for column in self.columns])
 
     def text(self, *, width: int | None = TERMINAL_CHARS, named: int = ROW_NAME_CHARS) -> list[str]:
-        """Lines of fixed-width columns; a row's name is cut to `named` characters.
+        """Returns lines of fixed-width columns; a row's name is cut to `named` characters.
 
         Columns beyond `width` follow in further blocks, each with the rows' names again. `*` marks strong cells.
-        Names from elsewhere cannot steer a terminal: control characters are spelled out.
+        Control characters are escaped, so that names from elsewhere cannot control a terminal.
         """
         entries = [
             [f"{column.title}{column.arrow}" for column in self.heads],
@@ -247,24 +281,27 @@ class Table:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         blocks: list[list[int]] = [[0]]
         for column in range(1, len(widths)):
-            used = sum(widths[one] + 2 for one in blocks[-1])
+            used = sum(widths[column_index] + 2 for column_index in blocks[-1])
             if width is not None and used + widths[column] > width and len(blocks[-1]) > 1:
                 blocks.append([0])
             blocks[-1].append(column)
         shown: list[str] = []
         for block in blocks:
-            body = ["  ".join(line[one].ljust(widths[one]) for one in block).rstrip() for line in lines]
+            body = [
+                "  ".join(line[column_index].ljust(widths[column_index]) for column_index in block).rstrip()
+                for line in lines
+            ]
             shown += ["", body[0], "-" * max(map(len, body)), *body[1:]]
         return shown[1:]
 
     def markdown(self) -> list[str]:
-        """Lines of a Markdown table."""
+        """Returns the lines of a Markdown table."""
         rows = [[f"{column.title}{column.arrow}" for column in self.heads], ["---"] * len(self.heads)]
         rows += [[f"**{cell.plain}**" if cell.strong else cell.plain for cell in row] for row in self.shown]
         return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
 
     def html(self, *, style: str = "") -> str:
-        """A `<table>`. `style`: of every cell, where no style sheet goes with the table; see `NOTEBOOK`."""
+        """Returns a `<table>`. `style` is the style of every cell in a table without a style sheet; see `NOTEBOOK`."""
         styled = f' style="{style}"' if style else ""
         ident = f' id="table-{escape(self.ident)}" class="sortable"' if self.ident else ""
         name = f' id="{escape(self.ident)}-caption"' if self.ident else ""
@@ -279,14 +316,15 @@ class Table:
         ]
         for row in self.shown:
             cells = (
-                _entry(column, cell, styled, at == 0) for at, (column, cell) in enumerate(zip(heads, row, strict=True))
+                _entry(column, cell, styled, index == 0)
+                for index, (column, cell) in enumerate(zip(heads, row, strict=True))
             )
             lines.append("<tr>" + "".join(cells) + "</tr>")
         return "\n".join([*filter(None, lines), "</tbody>", "</table>"])
 
 
 def _from_attribute(column: Column, thing: object) -> Cell:
-    """The attribute named by the column's key: a text, an interval, a count or a number."""
+    """Makes a cell from the attribute named by the column's key: a text, an interval, a count or a number."""
     value = getattr(thing, column.key)
     if isinstance(value, str):
         return text_cell(value)
@@ -316,14 +354,20 @@ def _entry(column: Column, cell: Cell, styled: str, first: bool) -> str:
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]], *, head: Sequence[str] = ()) -> str:
-    """Returns a table for a notebook's `_repr_html_`; title and cells are escaped."""
+    """Returns a table for a notebook's `_repr_html_`; title and cells are escaped.
+
+    Args:
+        title: title above the table.
+        rows: cells of each row.
+        head: titles of the columns.
+    """
     listed = [list(row) for row in rows]
     table = Table.of(head or [""] * max(map(len, listed), default=0), listed)
     return f"<div><b>{escape(title)}</b>{table.html(style=NOTEBOOK)}</div>"
 
 
 def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[dict[str, Value]]:
-    """The rows as a CSV has them: intervals in three columns."""
+    """Returns the rows as a CSV has them, with intervals in three columns."""
     records = []
     for row in rows:
         record: dict[str, Value] = {}
@@ -337,9 +381,9 @@ def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> lis
 
 
 def csv_text(records: Sequence[Mapping[str, Value | int]], fields: Sequence[str] = ()) -> str:
-    """Records as CSV (RFC 4180), with ' before a text that a spreadsheet would compute.
+    """Returns records as CSV (RFC 4180), with ' before a text that a spreadsheet would compute.
 
-    `fields`: the head, where there are no records.
+    `fields` is the head line, used if there are no records.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(records[0]) if records else list(fields))
@@ -351,4 +395,4 @@ def csv_text(records: Sequence[Mapping[str, Value | int]], fields: Sequence[str]
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Spreadsheets compute a cell that begins so, whoever named the model or the method in it."""
+"""Characters at the beginning of a cell that spreadsheets would compute, also in the name of a model or a method."""

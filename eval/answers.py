@@ -1,5 +1,6 @@
-"""Descriptions of answers and runs: accuracy, course of log-probabilities, how early right and wrong differ, accuracy
-by stage."""
+"""Descriptions of answers and runs: accuracy, log-probabilities along the answer, AUROC by tokens read, accuracy by
+stage.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,11 +28,11 @@ from metaprobe.records.types import Run
 CURVE_POSITIONS = 50
 PREFIX_LENGTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
 ENOUGH_LONGER = 0.05
-"""Beyond the k at which no more than this share of the answers goes on, nothing changes any more."""
+"""If at most this share of the answers is longer than k tokens, larger k are not shown: nothing changes any more."""
 
 
 def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
-    """Share of right answers by dimension and level, and over all."""
+    """Returns the share of right answers by dimension and level, and over all answers."""
     cells: dict[tuple[str, str], NDArray[np.bool_]] = {
         (d, level): (table.dimensions == d) & (table.levels == level)
         for d, level in sorted(
@@ -56,7 +57,7 @@ def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
 
 
 def trajectories(table: AnswerTable) -> Trajectories | None:
-    """Log-probabilities over the course of right and of wrong answers; None where one kind is missing."""
+    """Returns log-probabilities along right and along wrong answers; None if there are no right or no wrong ones."""
     right, wrong = (list(table.logprobs[table.y == label]) for label in (1, 0))
     if not table.measured or not right or not wrong:
         return None
@@ -64,10 +65,10 @@ def trajectories(table: AnswerTable) -> Trajectories | None:
 
 
 def trajectory_bands(logprobs: Sequence[ArrayLike]) -> TrajectoryBands:
-    """Bands over answers, each interpolated linearly to `CURVE_POSITIONS` positions, so that every answer weighs the
+    """Returns bands over answers. Each answer is interpolated to `CURVE_POSITIONS` positions, so that all weigh the
     same.
 
-    An answer of one token is constant. Raises ValueError for no answers, and for an answer that is empty or not finite.
+    An answer of one token is constant. Raises ValueError if there are no answers, or if one is empty or not finite.
     """
     if not logprobs:
         raise ValueError("no answers: trajectories need at least one list of log-probabilities")
@@ -92,24 +93,30 @@ def auroc_by_tokens_seen(
     resamples: int = 1000,
     seed: int = 0,
 ) -> SeenTokens | None:
-    """AUROC of the mean and minimum log-probability of the first k tokens, of all answers at every k.
+    """Returns the AUROC of the mean and minimum log-probability of the first k tokens, of all answers at every k.
 
-    `learned`: name -> k -> (n,) out-of-fold scores from the first k tokens, as a model of the schema `prefix-k` gives
-    them; it must have the same k everywhere, and they are the ones shown. Shorter answers are read to their end. None
-    where all answers are right, or all are wrong, or there are no log-probabilities.
+    Shorter answers are read to their end. Returns None if all answers are right or all are wrong, or if there are no
+    log-probabilities.
+
+    Args:
+        table: the n answers.
+        learned: maps a name to a mapping from k to out-of-fold scores (n,) from the first k tokens, as a model of the
+            schema `prefix-k` gives them. Every name must have the same k, which are then the k that are shown.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     if len(np.unique(table.y)) < 2 or not table.measured:
         return None
-    given, tokens = learned or {}, list(PREFIX_LENGTHS)
-    if given:
-        tokens = sorted(next(iter(given.values())))
-        for name, scores in given.items():
+    learned_scores, tokens = learned or {}, list(PREFIX_LENGTHS)
+    if learned_scores:
+        tokens = sorted(next(iter(learned_scores.values())))
+        for name, scores in learned_scores.items():
             if sorted(scores) != tokens:
                 raise RecordError(f"{name} has scores for k in {sorted(scores)}; the others for k in {tokens}")
     else:
         longer = [float(np.mean(table.tokens > k)) for k in tokens]
         # The first k at which nearly all answers have ended is the last one worth showing.
-        end = next((at + 1 for at, left in enumerate(longer) if left <= ENOUGH_LONGER), len(longer))
+        end = next((place + 1 for place, left in enumerate(longer) if left <= ENOUGH_LONGER), len(longer))
         tokens = tokens[:end]
     weights = cluster_weights(list(table.groups), resamples, seed)
 
@@ -123,13 +130,20 @@ def auroc_by_tokens_seen(
         methods=(
             method("mean log-probability", "log-probability", {k: [x.mean() for x in starts[k]] for k in tokens}),
             method("minimum log-probability", "log-probability", {k: [x.min() for x in starts[k]] for k in tokens}),
-            *(method(name, "learned", scores) for name, scores in given.items()),
+            *(method(name, "learned", scores) for name, scores in learned_scores.items()),
         ),
     )
 
 
 def with_runs(comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> Comparison:
-    """Returns the comparison with accuracy by stage, of systems that have more than one stage."""
+    """Returns the comparison with accuracy by stage, for systems that have more than one stage.
+
+    Args:
+        comparison: the comparison.
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     return replace(
         comparison,
         stages=tuple(

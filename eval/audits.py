@@ -1,10 +1,11 @@
-"""Is what was learned what it seems? Audits of a trained method and of its answers, in one call.
+"""Audits of a trained method and of its answers, in one call: is what was learned what it seems?
 
-report = run_audits(AuditInputs(name="probe", table=table, score=held_out, splits=folds))
-report.failed, report.audits, report.skipped, report.controls.strongest
+    report = run_audits(AuditInputs(name="probe", table=table, score=held_out, splits=folds))
+    report.failed, report.audits, report.skipped, report.controls.strongest
 
-A method is held against simpler predictors, recipes that learn from nothing, the price of choosing, and domains that
-were left out. Audits of the data themselves are in `eval.audits_of_data`.
+A method is compared with simpler predictors, with recipes that have nothing to learn from, with the optimism of having
+chosen the best layer, and with its figures on domains that were left out. Audits of the data themselves are in
+`eval.audits_of_data`.
 """
 
 import dataclasses
@@ -50,18 +51,18 @@ from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
 CHANCE_INTERVAL_LEVEL = 0.99
-"""Level of the intervals around chance: an honest recipe is taken for a leaking one about once in 200 audits."""
+"""Level of the intervals around chance: about 1 in 200 audits calls an honest recipe leaking."""
 OPTIMISM = 0.05
-"""AUROC by which the selection may promise more than the test can give."""
+"""Allowed optimism: how much higher the AUROC on selection data may be than on test data."""
 RESAMPLES = 1000
 REACHED = 0.05
-"""The p-value from which chance is no longer taken for an explanation."""
+"""A p-value up to this one excludes chance."""
 NEGLIGIBLE = 0.02
-"""AUROC that does not matter."""
+"""A difference in AUROC that does not matter."""
 MIN_DOMAIN_ANSWERS = 100
-"""Answers that a domain needs, and a tenth of that of either class, for a number to say something."""
+"""Fewest answers of a domain for a useful figure; each class needs a tenth of them."""
 MAX_DOMAINS = 8
-"""Domains that are left out in turn, the largest: each takes a fit."""
+"""Number of domains, the largest, that are left out in turn: each takes a fit."""
 ENOUGH_FOR_ECE = 1000
 NO_CONTROL = (
     "there is none without log-probabilities, questions, answers or layer 0 beside another layer: something simpler "
@@ -71,48 +72,49 @@ NO_CONTROL = (
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Figures of answers of domains that the fit had not seen."""
+    """Figures for answers of domains that the fit had not seen."""
 
     by: str
     """Kind of domain: `task` or `dimension`."""
     auroc: Mapping[str, Interval]
-    """By the domain that was left out."""
+    """Maps each left-out domain to its AUROC."""
     mean: Interval
     """Mean of `auroc` over the domains, on the same resamples of groups."""
     gain: Interval
-    """The same mean less that of the baseline, which needs no fit, paired."""
+    """The same mean minus that of the baseline, which needs no fit; paired."""
     ece: Interval | None
-    """Calibration error of all domains together; None below `ENOUGH_FOR_ECE` answers."""
+    """Calibration error of all domains together; None if there are fewer than `ENOUGH_FOR_ECE` answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AuditInputs:
-    """Everything known of one trained method. An audit whose input is None (or empty) is skipped."""
+    """Everything known about one trained method. An audit whose input is None or empty is skipped."""
 
     name: str
     """Name of the method, as the card shows it."""
     table: AnswerTable
     score: Scores
-    """(n,): held-out scores, higher for likelier right."""
+    """Held-out scores (n,); higher means likelier right."""
     splits: Sequence[Split] = ()
-    """Role -> row indices, for each outer fold. Where the test rows are all answers, scores are compared with controls
-    over pairs of answers of one fold."""
+    """For each outer fold, maps a role to row indices. If the test rows are all answers, scores are compared with
+    controls over pairs of answers of one fold.
+    """
     controls: Mapping[str, Scores] = field(default_factory=dict)
-    """Name -> held-out scores (n,) of the controls of `eval.controls` that the method is compared with."""
+    """Maps names of controls (`eval.controls`) to their held-out scores (n,); the method is compared with them."""
     itself: str = ""
-    """The one number that the method is after calibration: it cannot beat that, and is not compared with it."""
+    """Name of a control, if the method is only that control after calibration: the two are not compared. Else empty."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
-    """Labels (n,) -> held-out scores (n,), by the whole recipe."""
+    """Returns held-out scores (n,) of the whole recipe for other labels (n,)."""
     refit_features: Callable[[NDArray[np.float32]], Scores] | None = None
-    """Features -> held-out scores (n,), by the whole recipe."""
+    """Returns held-out scores (n,) of the whole recipe for other features."""
     features_shape: tuple[int, ...] | None = None
-    """Shape of what `refit_features` takes."""
+    """Shape of the features that `refit_features` takes."""
     labels: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    """Source -> labels (n,) of 0, 1 and NaN, as from `labels_by_source`."""
+    """Maps a source to its labels (n,) of 0, 1 and NaN, as from `labels_by_source`."""
     elsewhere: Elsewhere | None = None
     """Figures of domains that were left out."""
     selection_auroc: NDArray[np.floating] | None = None
-    """Selection AUROC of every combination that was tried, any shape."""
+    """Selection AUROC of every combination that was tried; any shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +123,11 @@ class AuditReport:
 
     audits: tuple[Finding, ...]
     skipped: tuple[str, ...]
-    """Audits that could not be made, each with what they need."""
+    """Audits that could not be made, each with the input that it needs."""
     controls: ControlComparison | None = None
-    """The score against every control; None where the report is not of one score."""
+    """Compares the score with every control; None if the report is not about one score."""
     controls_within: ControlComparison | None = None
-    """The same over pairs of answers of one run; None where there is one run."""
+    """The same over pairs of answers of one run; None if there is only one run."""
 
     @property
     def failed(self) -> tuple[Finding, ...]:
@@ -134,14 +136,15 @@ class AuditReport:
 
 
 def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
-    """Every audit whose input is there. The refits cost 5 and 3 times the recipe; the others take seconds."""
+    """Makes every audit whose input is given. The refits cost 5 and 3 times the recipe; the others take seconds."""
     name, table, score, splits = inputs.name, inputs.table, inputs.score, inputs.splits
     y, groups, questions = table.y, table.groups, table.questions
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
     fold = _fold_of(splits, len(y))
     metric = auroc_within(fold)
-    own = interval(metric, y, score, weights)
-    of_answers, of_scores, skipped = [class_balance(y)], [above_chance(own, name=name)], list[str]()
+    method_interval = interval(metric, y, score, weights)
+    of_answers, of_scores, skipped = [class_balance(y)], [above_chance(method_interval, name=name)], list[str]()
+    # Audits of the answers.
     if splits:
         of_answers.append(group_overlap(groups, splits))
     else:
@@ -161,6 +164,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_answers += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
+    # The score against its controls, pooled and within runs.
     controls = against_controls(y, score, inputs.controls, weights, metric=metric) if inputs.controls else None
     if inputs.itself:
         level = "level, difference 0.000: the order is the same, calibration adds how likely answers are to be right"
@@ -177,6 +181,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         skipped.append("controls within runs: needs answers of several runs (models, tasks, ways of asking)")
     if PROMPT not in inputs.controls:
         skipped.append(f"{PROMPT}: needs its held-out scores")
+    # The recipe on labels or features that hold nothing to learn.
     if inputs.refit_labels is not None:
         of_scores.append(shuffled_labels(inputs.refit_labels, y, score, groups, seed=seed))
     else:
@@ -185,13 +190,14 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_scores.append(random_features(inputs.refit_features, y, inputs.features_shape, groups, seed=seed))
     else:
         skipped.append("random features: needs the recipe and the features' shape")
+    # The score on other domains, and the optimism of having chosen a layer.
     if inputs.elsewhere is not None:
-        of_scores.append(holds_elsewhere(inputs.elsewhere, name=name, home=own.estimate))
+        of_scores.append(holds_elsewhere(inputs.elsewhere, name=name, home=method_interval.estimate))
     else:
         needs = f"two tasks, or two dimensions, with {MIN_DOMAIN_ANSWERS} answers each, and a fit without each"
         skipped.append(f"other domains: needs {needs}")
     if inputs.selection_auroc is not None:
-        of_scores.append(layers_tried(inputs.selection_auroc, own, name=name))
+        of_scores.append(layers_tried(inputs.selection_auroc, method_interval, name=name))
     else:
         skipped.append("layers tried: needs the sweep that chose the probe")
     of_method = tuple(dataclasses.replace(finding, method=name) for finding in of_scores)
@@ -199,7 +205,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
 
 
 def _fold_of(splits: Sequence[Split], n: int) -> Ints | None:
-    """Returns the outer fold (n,) whose test rows hold each answer; None without folds that hold all answers."""
+    """Returns the outer fold (n,) whose test rows hold each answer; None if the folds do not hold all answers."""
     if len(splits) < 2 or sum(len(split.get("test", ())) for split in splits) != n:
         return None
     fold = np.zeros(n, dtype=np.int64)
@@ -209,7 +215,7 @@ def _fold_of(splits: Sequence[Split], n: int) -> Ints | None:
 
 
 def above_chance(value: Interval, *, name: str) -> Finding:
-    """The AUROC's interval lies above 0.5. `invalid` where none of it is more than `NEGLIGIBLE` above."""
+    """The AUROC's interval lies above 0.5. `invalid` if no part of it is more than `NEGLIGIBLE` above."""
     severity: Severity = "invalid" if value.high < 0.5 + NEGLIGIBLE else "weak"
     return Finding(f"{name} is above chance", bool(value.low > 0.5), f"AUROC {format_interval(value, 3)}", severity)
 
@@ -217,12 +223,17 @@ def above_chance(value: Interval, *, name: str) -> Finding:
 def beats_controls(
     comparison: ControlComparison, *, name: str, metric: str = "AUROC", chance: float = 0.5
 ) -> list[Finding]:
-    """One line a control, the strongest first: the method's AUROC exceeds the control's on the same answers.
+    """For each control, the strongest first: the method's AUROC exceeds the control's on the same answers.
 
-    Passes where the paired interval over groups lies above 0 and the difference stands after Holm's correction over all
-    controls. Fails as `weak`; as `invalid` where the control is one of `COLLECTION`, carries information, and the
-    method is at most `NEGLIGIBLE` above it by the whole interval: then the way of collecting explains the numbers.
-    `metric` is the name of what was compared where that is not AUROC, `chance` its value of a score that knows nothing.
+    Passes if the paired interval over groups lies above 0 and the difference stands after Holm's correction over all
+    controls. Fails as `weak`. Fails as `invalid` if the control is in `COLLECTION` and carries information, and the
+    whole interval shows the method at most `NEGLIGIBLE` above it: then the way of collecting explains the numbers.
+
+    Args:
+        comparison: the method and its controls.
+        name: name of the method.
+        metric: name of the compared metric, if it is not AUROC.
+        chance: the metric's value for a score that knows nothing.
     """
     audits = []
     for control in comparison.controls:
@@ -244,10 +255,12 @@ def beats_controls(
 
 
 def beats_controls_within(comparison: ControlComparison, *, name: str) -> Finding:
-    """One line for all: over pairs of answers of one run the AUROC exceeds each control's, after Holm's correction.
+    """One finding for all controls: over pairs of answers of one run, the AUROC exceeds each control's, after Holm's
+    correction.
 
-    Pooled over runs that differ in how many answers are right, a score is good that knows the run; here it has to know
-    the answers. `comparison` holds a `StratifiedAuroc` over the runs. The detail names the strongest control.
+    If runs differ in their share of right answers, a score that only knows the run is good on pooled answers. Here a
+    score has to tell answers of one run apart. `comparison` holds a `StratifiedAuroc` over the runs. The detail names
+    the strongest control.
     """
     best = comparison.strongest
     gain = best.difference
@@ -262,12 +275,14 @@ def beats_controls_within(comparison: ControlComparison, *, name: str) -> Findin
 
 
 def _corrected(control: ControlDifference, count: int) -> str:
-    """The p-value among `count` controls, in words; where it undoes what the interval shows, how they differ."""
+    """Returns words for the p-value among `count` controls; they explain it if only the uncorrected interval lies above
+    0.
+    """
     p = control.p_holm
     shown = "cannot be determined" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
-    told = f", p {shown} after Holm's correction over {count} controls"
+    words = f", p {shown} after Holm's correction over {count} controls"
     alone = control.difference.low > 0 and not control.beaten
-    return f"{told} (the interval is of this one alone, not corrected)" if alone else told
+    return f"{words} (the interval is of this one alone, not corrected)" if alone else words
 
 
 def shuffled_labels(
@@ -279,12 +294,19 @@ def shuffled_labels(
     permutations: int = 5,
     seed: int = 0,
 ) -> Finding:
-    """With labels permuted by group, the whole recipe is at chance on held-out answers: nothing looks at test labels.
+    """If labels are permuted by group, the whole recipe is at chance on held-out answers: nothing looks at test labels.
 
-    `refit` takes labels (n,) and returns the held-out scores (n,) that everything, from feature selection to blending,
-    gives for them. `score` are those of the true labels. Fails where the interval of the mean AUROC over the
-    permutations lies above 0.5. Below is no fault: out-of-fold scores of pure noise fall somewhat under 0.5, for a fold
-    with many ones leaves few for learning.
+    Fails if the interval of the mean AUROC over the permutations lies above 0.5. A value below is no fault: out-of-fold
+    scores of pure noise fall somewhat under 0.5, because a fold with many ones leaves few ones to learn from.
+
+    Args:
+        refit: takes labels (n,) and returns held-out scores (n,) of the whole recipe, from feature selection to
+            blending.
+        y: the true labels.
+        score: held-out scores for the true labels.
+        groups: the groups (n,).
+        permutations: number of permutations.
+        seed: seed of the permutations.
     """
     rng = np.random.default_rng(seed)
     shuffled = [permute_by_group(y, groups, rng) for _ in range(permutations)]
@@ -298,7 +320,13 @@ def shuffled_labels(
 
 
 def _permutation_test(aurocs: Scores, true: float, groups: NDArray[np.str_]) -> str:
-    """The p-value of the true AUROC among those of permuted labels, in words; or that there can be none that counts."""
+    """Returns words for the p-value of the true AUROC among those of permuted labels, or says that none is possible.
+
+    Args:
+        aurocs: AUROC of each permutation.
+        true: the AUROC with the true labels.
+        groups: the groups (n,).
+    """
     orders = math.factorial(min(len(np.unique(groups)), 20))
     smallest = 1 / min(len(aurocs) + 1, orders)
     if smallest <= REACHED:
@@ -319,7 +347,16 @@ def random_features(
     draws: int = 3,
     seed: int = 0,
 ) -> Finding:
-    """With Gaussian noise of this shape (n, ...) for features, the whole recipe is at chance on held-out answers."""
+    """If features are Gaussian noise of this shape (n, ...), the whole recipe is at chance on held-out answers.
+
+    Args:
+        refit: takes features and returns held-out scores (n,).
+        y: the labels.
+        shape: shape of the features.
+        groups: the groups (n,).
+        draws: number of draws.
+        seed: seed of the draws.
+    """
     rng = np.random.default_rng(seed)
     _, mean = _mean_auroc([(y, refit(rng.standard_normal(shape, np.float32))) for _ in range(draws)], groups, seed)
     detail = f"mean AUROC {format_interval(mean, 3)} over {draws} draws of noise of shape {shape}"
@@ -327,12 +364,17 @@ def random_features(
 
 
 def permute_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """The labels dealt out anew, group by group: what stood together in one group stays together.
+    """Returns the labels permuted by group: labels of one group stay together.
 
-    The rows, sorted by group, are filled with the groups' runs of labels in random order. Where all groups have one
-    size, whole groups exchange their labels; else the runs are laid across the borders of the groups. Inside a run the
-    order is drawn too: else rows that stand at one place in every group (a stage, a way of asking) would keep what that
-    place says of the label.
+    The rows, sorted by group, are filled with the groups' runs of labels in random order. If all groups have one size,
+    whole groups exchange their labels; otherwise the runs cross the borders of groups. Inside a run the order is drawn
+    too. Otherwise rows with a fixed place in every group (a stage, a prompt variant) would keep their place's share of
+    right labels.
+
+    Args:
+        y: the labels (n,).
+        groups: the groups (n,).
+        rng: source of random numbers.
     """
     order = np.argsort(groups, kind="stable")
     borders = np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1
@@ -343,10 +385,16 @@ def permute_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.ran
 
 
 def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name: str) -> Finding:
-    """The test AUROC keeps what the best of all combinations tried (layer, position, penalty) promised on selection.
+    """The test AUROC keeps what the best of all combinations tried (layer, position, penalty) promised on selection
+    data.
 
-    `selection_auroc` of any shape, NaN where nothing was fitted. Fails where the upper end of the test's interval is
-    more than 0.05 below the promise. The test estimate itself stands: nothing was chosen by it.
+    `selection_auroc` has any shape, with NaN if nothing was fitted. Fails if the upper end of the test's interval is
+    more than 0.05 below the promise. The test estimate itself stays valid: nothing was chosen by it.
+
+    Args:
+        selection_auroc: the AUROC of every combination on selection data.
+        test: the AUROC on test data.
+        name: name of the method.
     """
     tried = selection_auroc[np.isfinite(selection_auroc)]
     if tried.size == 0:
@@ -362,18 +410,24 @@ def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name:
 def _mean_auroc(
     runs: list[tuple[NDArray[np.int64], Scores]], groups: NDArray[np.str_], seed: int
 ) -> tuple[Scores, Interval]:
-    """AUROC of each run, and their mean with its interval by a bootstrap over groups."""
+    """Returns the AUROC of each run, and their mean with its interval by a bootstrap over groups.
+
+    Args:
+        runs: labels and scores of each run.
+        groups: the groups (n,).
+        seed: seed of the bootstrap.
+    """
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
     values = [metric_values(auroc, y, score, weights) for y, score in runs]
-    estimates = np.array([one.estimate for one in values])
-    means = np.mean([one.resamples for one in values], axis=0)
+    estimates = np.array([run_values.estimate for run_values in values])
+    means = np.mean([run_values.resamples for run_values in values], axis=0)
     return estimates, resampled_interval(float(estimates.mean()), means, weights, level=CHANCE_INTERVAL_LEVEL)
 
 
 def domains_of(table: AnswerTable) -> tuple[str, dict[str, Ints]]:
     """Returns the kind of domain, and the rows of each domain that is large enough: tasks, or dimensions of one task.
 
-    Empty where there are not two.
+    Empty if there are not at least two.
     """
     for by, names in (("task", table.tasks), ("dimension", table.dimensions)):
         rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
@@ -384,8 +438,8 @@ def domains_of(table: AnswerTable) -> tuple[str, dict[str, Ints]]:
             and np.bincount(table.y[here], minlength=2).min() >= MIN_DOMAIN_ANSWERS / 10
         }
         if len(large) > 1:
-            kept = sorted(large, key=lambda name: -len(large[name]))[:MAX_DOMAINS]
-            return by, {name: large[name] for name in sorted(kept)}
+            largest = sorted(large, key=lambda name: -len(large[name]))[:MAX_DOMAINS]
+            return by, {name: large[name] for name in sorted(largest)}
     return "", {}
 
 
@@ -397,10 +451,15 @@ def judge_left_out(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Elsewhere | None:
-    """Each domain judged by a fit on the others; None where there are not two domains.
+    """Judges each domain by a fit on the others. Returns None if there are not at least two domains.
 
-    `fit` takes the rows of a domain, learns from the rest, and gives scores and probabilities (rows,) of that domain.
-    `baseline` (n,): scores that were not fitted, to compare with.
+    Args:
+        table: the n answers.
+        fit: takes the rows of a domain, learns from the other rows, and returns scores and probabilities of the
+            domain's rows.
+        baseline: scores (n,) that were not fitted, for the comparison.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     by, domains = domains_of(table)
     if not domains:
@@ -428,7 +487,13 @@ def judge_left_out(
 
 
 def holds_elsewhere(left_out: Elsewhere, *, name: str, home: float) -> Finding:
-    """The mean AUROC on domains that were left out is above chance."""
+    """The mean AUROC on domains that were left out is above chance.
+
+    Args:
+        left_out: figures on domains that were left out.
+        name: name of the method.
+        home: the AUROC on the method's own domains.
+    """
     worst = min(left_out.auroc, key=lambda domain: left_out.auroc[domain].estimate)
     detail = (
         f"mean AUROC {format_interval(left_out.mean, 3)} on each {left_out.by} by a fit without it, {home:.3f} at "

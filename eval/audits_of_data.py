@@ -1,10 +1,10 @@
-"""Are the data fit to learn from? Splits that leak, questions and answers that repeat, rare classes, disputed labels.
+"""Audits of the data: splits that leak, repeated questions and answers, rare classes, disputed labels.
 
-A split is a mapping from role (`train`, `selection`, `calibration`, `test`) to row indices; several splits are the
-outer folds of one study. All roles but `test` count as seen.
+A split maps a role (`train`, `selection`, `calibration`, `test`) to row indices. Several splits are the outer folds of
+one study. Rows of all roles but `test` count as seen.
 
-Similar questions are found by the Jaccard similarity of word 3-grams, exactly, among tens of thousands of texts.
-Where questions were not stored, an answer that occurs twice is noticed by its log-probabilities, token by token.
+Similar questions are found by the Jaccard similarity of word 3-grams, exactly, among tens of thousands of texts. If
+questions were not stored, repeated answers are found by their log-probabilities, token by token.
 """
 
 import re
@@ -28,47 +28,48 @@ Split = Mapping[str, Ints]
 TEST = "test"
 
 RARE = 0.1
-"""Share of answers below which a class is rare."""
+"""A class with less than this share of the answers is rare."""
 TOLERATED = 0.01
-"""Share of test questions that may resemble a seen one."""
+"""Share of test questions that may resemble a seen question."""
 LARGE = 0.05
-"""Share of the answers from which a leak makes the numbers unbelievable; below it they are weak."""
+"""A leak that touches more than this share of the answers makes the numbers `invalid`, a smaller one `weak`."""
 PROGRAM = "program"
-"""The source of labels that a program gave."""
+"""Source of labels that a program gave."""
 KAPPA = 0.4
-"""Landis and Koch 1977, doi:10.2307/2529310, call agreement "moderate" from here on, and "fair" below."""
+"""Landis and Koch 1977, doi:10.2307/2529310, call agreement above this kappa "moderate", and below it "fair"."""
 FEW_SHARED = 30
-"""Answers judged by both sources below which kappa says nothing."""
+"""With fewer answers judged by both sources, kappa says nothing."""
 TEXTS_PER_BLOCK = 128
-"""Texts compared with all others at a time: at most TEXTS_PER_BLOCK * n pairs are in memory."""
+"""Number of texts that are compared with all others at a time, so at most TEXTS_PER_BLOCK * n pairs are in memory."""
 MAX_COMPARED = 10_000_000
-"""Pairs after which no further text is looked at."""
+"""Number of pairs after which no further text is compared."""
 SIMILAR = 0.8
-"""Jaccard similarity from which two texts are nearly the same."""
+"""Texts of at least this Jaccard similarity are nearly the same."""
 
 REWORDED = 0.4
-"""Cosine of character n-grams from which two word problems of the same numbers are one. In the recorded stores those
-that are two reach 0.3, and rewordings by hand 0.6."""
+"""Word problems with the same numbers are one if the cosine of their character n-grams is at least this. In the
+recorded stores different problems reach 0.3, and rewordings by hand 0.6.
+"""
 MOST_ALIKE = 5
-"""Other texts that one may resemble, numbers aside, before it counts as made by a template."""
+"""A text that resembles more other texts than this, numbers aside, is taken as made from a template."""
 FEWEST_NUMBERS, FEWEST_WORDS = 2, 8
-"""A question needs so much for its numbers to tell it from others: "44 + 69" is not "69 + 44" reworded."""
+"""A question needs so many numbers and words to be told from others: "44 + 69" is not "69 + 44" reworded."""
 
 Indices = NDArray[np.intp]
 FEWEST_TOKENS = 5
 DECIMALS = 4
-"""Decimals of a log-probability in nats on which two servers, or two formats, agree."""
+"""Decimals of a log-probability, in nats, on which two servers or two formats agree."""
 FEWEST_VALUES = 3
-"""Different values of a series, without which it tells nothing: a sure answer is a row of zeros, as others are."""
+"""A series with fewer different values is not compared: answers of which a model is sure are all rows of zeros."""
 FEWEST_TWINS = 20
 DISAGREEING = 0.1
-"""Share of twins with the other label from which the labels are called noisy."""
+"""Labels are called noisy if more than this share of twins has different labels."""
 
 _NUMBER = re.compile(r"\d+")
 
 
 def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
-    """No group has rows in two roles of one split. One that has is a leak, whatever its size."""
+    """No group has rows in two roles of one split. A group that does is a leak, whatever its size."""
     overlaps: list[str] = []
     for split in splits:
         for first, second in combinations(split, 2):
@@ -80,23 +81,28 @@ def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
 
 
 def repeated_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, y: Ints | None = None) -> Finding:
-    """No question, but for case, spacing and punctuation, is in two roles of one split, under whatever group.
+    """No question is in two roles of one split, under whatever group. Case, spacing and punctuation are ignored.
 
-    Any that is fails the audit, which says how many answers that touches and, given their labels `y` of 0 and 1, how
-    far AUROC can move by it at most. `invalid` where it touches more than 5 % of the answers. Choices are no part of
-    the question here: "Which of these is true?" with other choices is taken as the same.
+    A single repeated question fails the audit, which says how many answers it touches. If labels `y` of 0 and 1 are
+    given, it also says by how much AUROC can move at most. `invalid` if it touches more than 5 % of the answers.
+    Choices are not part of the question here: "Which of these is true?" with other choices is taken as the same.
+
+    Args:
+        questions: the questions (n,).
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
     """
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
-    asked = texts != ""
+    not_empty = texts != ""
     repeated = np.zeros(len(texts), dtype=bool)
     touched: list[Ints] = []
     for split in splits:
-        here = np.sum([_among(number[rows], len(texts)) & asked for rows in split.values()], axis=0) > 1
+        here = np.sum([_among(number[rows], len(texts)) & not_empty for rows in split.values()], axis=0) > 1
         repeated |= here
         rows = _tested_rows(split)
         touched.append(rows[here[number[rows]]])
     count, (reach, severity) = int(repeated.sum()), leak_reach(touched, splits, y)
-    detail = f"{count} of {int(asked.sum())} questions are in two roles"
+    detail = f"{count} of {int(not_empty.sum())} questions are in two roles"
     if count:
         examples = "; ".join(_short(text) for text in texts[repeated][:2].tolist())
         detail += f", such as {examples}; {reach}. Give what is asked the same way one group"
@@ -112,20 +118,27 @@ def near_duplicates(
 ) -> Finding:
     """At most 1 % of the test questions have a near-duplicate among the seen ones.
 
-    A near-duplicate has the same numbers, in the same order, and a Jaccard similarity of word 3-grams of at least
-    `SIMILAR`. Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions with
-    different answers: a fold that holds one says nothing of the other. What they do share, how hard their template is,
-    can be learned without any signal of the model, and is for the prompt-only control to find; so they are counted in
-    the detail and not held against the split. Give a template's questions one group to be judged on new templates.
+    A near-duplicate has the same numbers in the same order, and a Jaccard similarity of word 3-grams of at least
+    `SIMILAR`. Questions that differ only in digits ("what is 3 + 5", "what is 4 + 9") are different questions with
+    different answers, so a fold that holds one of them tells nothing about the other. They do share how hard their
+    template is, which can be learned without any signal of the model; the prompt-only control shows that. So they are
+    counted in the detail and do not fail the split. Give a template's questions one group to be judged on new
+    templates.
 
-    Where it fails it says how many answers that touches and, given their labels `y`, how far AUROC can move by it at
-    most; `invalid` where that is more than 5 % of the answers. Bounded in time and memory: should there be very many
-    candidates, questions drawn by `seed` stand for all.
+    If it fails, it says how many answers that touches and, if labels `y` are given, by how much AUROC can move at most.
+    `invalid` if it touches more than 5 % of the answers. Time and memory are bounded: if there are very many
+    candidates, a sample of questions, drawn by `seed`, stands for all.
+
+    Args:
+        questions: the questions (n,).
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
+        seed: seed of the sample.
     """
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     masked = np.unique([_NUMBER.sub("0", text) for text in texts.tolist()], return_inverse=True)[1]
-    asked = texts != ""
-    test = np.array([_among(number[_tested_rows(split)], len(texts)) & asked for split in splits])
+    not_empty = texts != ""
+    test = np.array([_among(number[_tested_rows(split)], len(texts)) & not_empty for split in splits])
     seen = np.array([_among(number[_seen_rows(split)], len(texts)) for split in splits])
     hit = test & seen  # (splits, texts); identical ones to begin with
     checked = np.zeros(len(texts), dtype=bool)
@@ -147,7 +160,7 @@ def near_duplicates(
         f"{count} of {total} test questions ({_share(count, total)}) have a near-duplicate among the seen ones"
         f" (Jaccard of word 3-grams >= {SIMILAR:g}, same numbers)"
     )
-    if not checked[asked].all():
+    if not checked[not_empty].all():
         detail += f"; {int(checked.sum())} of {len(texts)} questions drawn for the check"
     if examples:
         detail += f", such as {'; '.join(examples[:2])}"
@@ -159,10 +172,16 @@ def near_duplicates(
 
 
 def reworded_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, y: Ints | None = None) -> Finding:
-    """At most 1 % of the test questions are a seen one in other words.
+    """At most 1 % of the test questions are a seen question in other words.
 
-    Of questions of at least 2 numbers and 8 words: with the same numbers and operators, in any order, and the cosine of
-    character n-grams that `reworded_pairs` takes. What has no numbers cannot be judged so. Fails as `near_duplicates`.
+    Compares questions of at least 2 numbers and 8 words with the same numbers and operators, in any order, by the
+    cosine of character n-grams (`reworded_pairs`). Questions without numbers cannot be judged in this way. Fails as
+    `near_duplicates`.
+
+    Args:
+        questions: the questions (n,).
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
     """
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     i, j = reworded_pairs(texts.tolist())
@@ -186,9 +205,14 @@ def reworded_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, 
 
 
 def leak_reach(touched: Sequence[Ints], splits: Sequence[Split], y: Ints | None) -> tuple[str, Severity]:
-    """Returns a clause on how many answers a leak touches and how far numbers can move by it, and its severity.
+    """Returns a clause on how many answers a leak touches and by how much numbers can move, and its severity.
 
-    AUROC is the share of pairs of a 1 and a 0 in the right order; a pair can move only where one of the two is touched.
+    AUROC is the share of pairs of a 1 and a 0 in the right order. A pair can move only if one of the two is touched.
+
+    Args:
+        touched: for each split, the rows that the leak touches.
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
     """
     none = np.empty(0, dtype=np.int64)  # where there are no splits
     rows, tested = np.concatenate([none, *touched]), np.concatenate([none, *map(_tested_rows, splits)])
@@ -215,7 +239,13 @@ def class_balance(y: Ints) -> Finding:
 
 
 def labels_by_source(runs: Iterable[Run], call_ids: Sequence[str], target: str) -> dict[str, NDArray[np.float64]]:
-    """Source -> its last label of each call, shape (n,); NaN where it gave none."""
+    """Maps each source to its last label of each call, shape (n,); NaN if it gave none.
+
+    Args:
+        runs: the runs.
+        call_ids: ids of the calls.
+        target: name of the label.
+    """
     row = {call_id: i for i, call_id in enumerate(call_ids)}
     by_source: dict[str, NDArray[np.float64]] = {}
     for run in runs:
@@ -232,11 +262,17 @@ def label_noise(
     y: Ints | None = None,
     seed: int = 0,
 ) -> list[Finding]:
-    """One line for each two sources that judged at least 30 answers both: Cohen's kappa of at least 0.4.
+    """One finding for every two sources that both judged at least 30 answers: Cohen's kappa is at least 0.4.
 
-    `labels` as from `labels_by_source`, of 0, 1 and NaN. Below that the numbers say how well one source is imitated,
-    not how good the answers are: `invalid`. The detail gives the best AUROC that such noise leaves: `auroc_ceiling`.
-    Where the labels in use, `y`, are the program's, another source that disagrees is `weak`: a program does not guess.
+    Below it, the numbers say how well one source is imitated, not how good the answers are: `invalid`. The detail gives
+    the best AUROC that such noise allows: `auroc_ceiling`. If the labels in use, `y`, are the program's, another source
+    that disagrees is `weak`, because a program does not guess.
+
+    Args:
+        labels: labels of 0, 1 and NaN, as from `labels_by_source`.
+        groups: the groups (n,).
+        y: the labels in use.
+        seed: seed of the bootstrap.
     """
     audits = []
     for first, second in combinations(sorted(labels), 2):
@@ -247,9 +283,11 @@ def label_noise(
         kappa = interval(quadratic_weighted_kappa, a, b, cluster_weights(groups[both].tolist(), 1000, seed))
         agreement = float(np.mean(a == b))
         detail = f"kappa {format_interval(kappa)}, {agreement:.0%} of {len(a)} agree"
-        for source, given in ((first, a), (second, b)):
-            if 0 < given.mean() < 1:
-                detail += f"; against {source} no more than AUROC {auroc_ceiling(agreement, float(given.mean())):.2f}"
+        for source, source_labels in ((first, a), (second, b)):
+            if 0 < source_labels.mean() < 1:
+                detail += (
+                    f"; against {source} no more than AUROC {auroc_ceiling(agreement, float(source_labels.mean())):.2f}"
+                )
         # Undefined where both say one thing throughout: they agree.
         passed = bool(np.isnan(kappa.estimate) or kappa.estimate >= KAPPA)
         checked = y is not None and PROGRAM in (first, second) and bool((labels[PROGRAM] == y)[both].all())
@@ -258,14 +296,15 @@ def label_noise(
 
 
 def auroc_ceiling(agreement: float, share: float) -> float:
-    """The AUROC of knowing the truth z, measured against a source that errs; `share` of whose labels y are 1.
+    """Returns the AUROC of a score that knows the truth z, measured against a source that errs.
 
-    Two sources that each err with probability e, independently of each other and of the answer given z, agree with
-    probability a = (1 - e)^2 + e^2, so e = (1 - sqrt(2a - 1)) / 2 (1/2 where a <= 1/2). Then P(z = 1) is
-    p = (share - e) / (1 - 2e), held in [0, 1], and with z itself as the score
-        AUROC = (P(z = 1 | y = 1) + P(z = 0 | y = 0)) / 2 = (p (1 - e) / share + (1 - p) (1 - e) / (1 - share)) / 2,
-    which no score exceeds that depends on y through z alone. A score may exceed it by learning the source's own bias:
-    then that is what it has learned.
+    `share` of this source's labels y are 1. If two sources each err with probability e, independently of each other and
+    of the answer given z, they agree with probability a = (1 - e)^2 + e^2. So e = (1 - sqrt(2a - 1)) / 2 (1/2 if a <=
+    1/2). Then P(z = 1) is p = (share - e) / (1 - 2e), held in [0, 1]. With z itself as the score
+
+        AUROC = (P(z = 1 | y = 1) + P(z = 0 | y = 0)) / 2 = (p (1 - e) / share + (1 - p) (1 - e) / (1 - share)) / 2.
+
+    No score that depends on y only through z exceeds it. A score that does exceed it has learned the source's own bias.
     """
     root = np.sqrt(max(2 * agreement - 1, 0.0))
     error = (1 - root) / 2
@@ -280,7 +319,7 @@ def _seen_rows(split: Split) -> Ints:
 
 
 def _among(numbers: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
-    """(n,): which numbers occur."""
+    """Returns for each number (n,) whether it occurs."""
     return np.bincount(numbers, minlength=n) > 0
 
 
@@ -292,19 +331,21 @@ def _short(text: str) -> str:
     return repr(str(text) if len(text) <= 80 else f"{text[:40]} ... {text[-35:]}")
 
 
-def _short_pairs(one: NDArray[np.str_], other: NDArray[np.str_]) -> list[str]:
-    return [f"{_short(first)} / {_short(second)}" for first, second in zip(one, other, strict=True)]
+def _short_pairs(some: NDArray[np.str_], other: NDArray[np.str_]) -> list[str]:
+    return [f"{_short(first)} / {_short(second)}" for first, second in zip(some, other, strict=True)]
 
 
 def normalise(text: str) -> str:
-    """Lower case, words and operators apart by one space; punctuation that ends a clause is dropped."""
+    """Returns the text in lower case, words and operators apart by one space, without punctuation that ends
+    a clause.
+    """
     return " ".join(re.findall(r"\w+|[^\w\s.,;:!?'\"]", text.casefold()))
 
 
 def nearly_identical(texts: Sequence[str], *, seed: int = 0) -> Iterator[tuple[Indices, Indices, Indices]]:
     """Yields the `similar_pairs` of normalised texts that hold the same numbers in the same order.
 
-    Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions.
+    Questions that differ only in digits ("what is 3 + 5", "what is 4 + 9") are different questions.
     """
     numbers = np.unique([" ".join(_NUMBER.findall(text)) for text in texts], return_inverse=True)[1]
     for rows, i, j in similar_pairs(texts, SIMILAR, seed=seed):
@@ -313,12 +354,12 @@ def nearly_identical(texts: Sequence[str], *, seed: int = 0) -> Iterator[tuple[I
 
 
 def reworded_pairs(texts: Sequence[str]) -> tuple[Indices, Indices]:
-    """Pairs (i, j) of normalised texts that ask the same in other words: the same numbers, in any order, and much the
-    same letters (cosine of TF-IDF weighted character 3- and 4-grams).
+    """Returns pairs (i, j) of normalised texts that ask the same in other words.
 
-    Only texts of at least 2 numbers and 8 words are looked at: without numbers a rewording cannot be told from another
-    question about the same thing. Nor are those that are made by a template, that is, much like more than 5 texts
-    whatever the numbers: there the same numbers come by chance. Each pair is returned in both orders. Ends early as
+    They have the same numbers, in any order, and similar letters (cosine of TF-IDF weighted character 3- and 4-grams).
+    Only texts of at least 2 numbers and 8 words are compared: without numbers, a rewording cannot be told from another
+    question about the same thing. Texts made from a template, which resemble more than 5 texts whatever the numbers,
+    are left out, because there the same numbers occur by chance. Each pair is returned in both orders. Ends early as
     `similar_pairs` does.
     """
     alike: dict[tuple[str, ...], list[int]] = {}
@@ -352,18 +393,23 @@ def reworded_pairs(texts: Sequence[str]) -> tuple[Indices, Indices]:
         block = rows[start : start + TEXTS_PER_BLOCK]
         near = (masked[block] @ masked.T).toarray() >= REWORDED
         alone[block] = near.sum(axis=1) <= MOST_ALIKE + 1  # itself is one
-    kept = pairs[alone[pairs].all(axis=1)]
-    return kept[:, 0], kept[:, 1]
+    unique_pairs = pairs[alone[pairs].all(axis=1)]
+    return unique_pairs[:, 0], unique_pairs[:, 1]
 
 
 def similar_pairs(
     texts: Sequence[str], threshold: float, *, seed: int = 0
 ) -> Iterator[tuple[Indices, Indices, Indices]]:
-    """For block after block of the texts, in random order: the block, and its pairs (i in the block, j any other).
+    """Yields, for each block of the texts in random order, the block and its pairs (i in the block, j any other).
 
-    Candidates are found by prefix filtering (Bayardo, Ma and Srikant 2007, doi:10.1145/1242572.1242591): with grams
-    ordered from rare to common, two sets of similarity t share one of the first |x| - ceil(t |x|) + 1 of each. Ends
-    early where candidates are very many, as among long templates.
+    Candidates are found by prefix filtering (Bayardo, Ma and Srikant 2007, doi:10.1145/1242572.1242591). With grams
+    ordered from rare to common, two sets of similarity t share one of the first |x| - ceil(t |x|) + 1 grams of each.
+    Ends early if there are very many candidates, as among long templates.
+
+    Args:
+        texts: the texts.
+        threshold: least Jaccard similarity.
+        seed: seed of the order.
     """
     if not any(texts):
         return
@@ -375,8 +421,8 @@ def similar_pairs(
     grams.sort_indices()
     sizes = np.diff(grams.indptr)
     prefix = grams.copy()
-    at = np.arange(grams.nnz) - np.repeat(grams.indptr[:-1], sizes)  # place within its text, rarest first
-    prefix.data[at > np.repeat(sizes - np.ceil(threshold * sizes - 1e-9), sizes)] = 0
+    rank = np.arange(grams.nnz) - np.repeat(grams.indptr[:-1], sizes)  # place within its text, rarest first
+    prefix.data[rank > np.repeat(sizes - np.ceil(threshold * sizes - 1e-9), sizes)] = 0
     prefix.eliminate_zeros()
     order = np.random.default_rng(seed).permutation(len(texts))
     columns, compared = prefix.T.tocsr(), 0
@@ -394,27 +440,34 @@ def similar_pairs(
 
 
 def _grams(text: str) -> list[str]:
-    """Word 3-grams; a text of fewer words is one gram, an empty one has none."""
+    """Returns the word 3-grams. A text of fewer words is one gram, an empty text has none."""
     words = text.split()
     return [" ".join(words[i : i + 3]) for i in range(max(len(words) - 2, 1))] if words else []
 
 
 def number_series(logprobs: NDArray[np.object_]) -> Ints:
-    """(n,): a number for each series of log-probabilities, equal for equal ones; -1 for one that tells too little."""
-    known: dict[bytes, int] = {}
+    """Returns (n,) a number for each series of log-probabilities, equal for equal series; -1 for a series that tells
+    too little.
+    """
+    number_of_series: dict[bytes, int] = {}
     numbers = np.full(len(logprobs), -1)
     for row, values in enumerate(logprobs):
         rounded = np.round(np.asarray(values, dtype=np.float64), DECIMALS) + 0.0  # -0.0 becomes 0.0
         if len(rounded) >= FEWEST_TOKENS and len(np.unique(rounded)) >= FEWEST_VALUES:
-            numbers[row] = known.setdefault(rounded.tobytes(), len(known))
+            numbers[row] = number_of_series.setdefault(rounded.tobytes(), len(number_of_series))
     return numbers
 
 
 def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y: Ints | None = None) -> Finding:
     """At most 1 % of the test answers have the log-probabilities of a seen answer, token by token.
 
-    Compared are answers of at least 5 tokens, to four decimals. Two answers to different questions never agree so: one
-    of them is a copy, under another group. Fails as `near_duplicates` does, and says how far AUROC can move.
+    Answers of at least 5 tokens are compared, to four decimals. Answers to two different questions never agree so far:
+    one is a copy, under another group. Fails as `near_duplicates` does, and says by how much AUROC can move.
+
+    Args:
+        logprobs: the log-probabilities of each answer.
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
     """
     series = number_series(logprobs)
     touched, total = [], 0
@@ -433,19 +486,20 @@ def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y
 
 
 def twins_disagree(logprobs: NDArray[np.object_], y: Ints) -> Finding | None:
-    """At most 10 % of the answers that occur more than once have another label than their twin; None below 20 of them.
+    """At most 10 % of the answers that occur more than once have another label than their twin.
 
-    Twins have the same log-probabilities, as in `repeated_series`, whatever their groups. Of two labels for one answer
-    one is wrong. The detail gives the best AUROC that labels of such noise leave: `auroc_ceiling`.
+    Twins have the same log-probabilities, as in `repeated_series`, whatever their groups. If the same answer has two
+    labels, one label is wrong. The detail gives the best AUROC that such noise allows: `auroc_ceiling`. Returns None if
+    there are fewer than 20 twins.
     """
     series = number_series(logprobs)
-    told = np.flatnonzero(series >= 0)
-    _, member, size = np.unique(series[told], return_inverse=True, return_counts=True)
-    ones = np.bincount(member, weights=y[told])[member]
+    comparable = np.flatnonzero(series >= 0)
+    _, member, size = np.unique(series[comparable], return_inverse=True, return_counts=True)
+    ones = np.bincount(member, weights=y[comparable])[member]
     several = size[member] > 1
     if several.sum() < FEWEST_TWINS:
         return None
-    labels, others = y[told][several], size[member][several] - 1
+    labels, others = y[comparable][several], size[member][several] - 1
     same = np.where(labels == 1, ones[several] - 1, others - ones[several])
     agreement = float(np.mean(same / others))
     detail = f"{int(several.sum())} answers occur more than once; their twin has the other label in {1 - agreement:.1%}"

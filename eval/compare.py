@@ -1,4 +1,4 @@
-"""Explicit against implicit metacognition: every method's metrics on the same held-out answers."""
+"""Compares explicit and implicit metacognition: every method's metrics on the same held-out answers."""
 
 import math
 import re
@@ -38,34 +38,35 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.records.extras import require
 
 BEST_BASELINE = "best plain baseline"
-"""The row of controls chosen in advance: in each fold the one that was best on its selection data."""
+"""Row of the control that was chosen in advance: in each fold, the control that was best on its selection data."""
 APART = 0.02
-"""Least distance between two points of a reliability diagram: nearer points cannot be told apart by eye."""
+"""Least distance between two points of a reliability diagram; nearer points cannot be told apart by eye."""
 
 RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """One method, each answer judged by a model that saw no answer of its group."""
+    """One method's scores. Each answer was judged by a model that saw no answer of its group."""
 
     name: str
     family: Family
     probability: NDArray[np.float64]
     """Calibrated P(right), shape (n,)."""
     ranking: NDArray[np.float64]
-    """Score that orders the answers, shape (n,). A score whose sign is known beforehand is taken as it is: a calibrator
-    may reverse a score that is confident the wrong way, and would hide that."""
+    """Score that orders the answers, shape (n,). A score whose sign is known in advance is taken as it is: a calibrator
+    may reverse a score that is confident in the wrong direction, and would hide that.
+    """
     coverage: float
     """Share of answers with a score of this method; the others get the median of these scores."""
     apart: tuple[str, ...] = ()
-    """Controls that the method is not held against: they know what it was made to do without."""
+    """Controls that the method is not compared with, because they know what the method was made to do without."""
     beside: tuple[str, ...] = ()
-    """Methods that it is held against as well, though they are no controls of others: the numbers that it reads."""
+    """Methods that it is also compared with, though they are no controls of others: the numbers that it reads."""
     given: NDArray[np.float64] | None = None
-    """(n,): probabilities that the answers are right, as they were given, NaN where none was; None for other scores."""
+    """Stated probabilities (n,) that the answers are right, NaN if none was stated; None for other scores."""
     itself: str = ""
-    """The one number, a control or a decision, that it is after calibration; empty where it is more."""
+    """Name of a control or decision, if the method is only its calibrated form: the two are not compared. Or empty."""
 
 
 def method_results(
@@ -76,17 +77,17 @@ def method_results(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[MethodResult, ...]:
-    """Figures with intervals from a bootstrap over groups; differences are paired, on the same resamples.
+    """Returns figures with intervals from a bootstrap over groups. Differences are paired, on the same resamples.
 
-    Controls are the methods of `CONTROL_FAMILIES`, but for the one that was chosen in each fold.
+    Controls are the methods of `CONTROL_FAMILIES`, except the control that was chosen in each fold.
 
     Args:
         table: the n answers.
         judged: the methods.
-        fold: (n,) outer fold in which each answer was judged; every AUROC is over pairs of one fold. None where all
+        fold: (n,) outer fold in which each answer was judged; every AUROC is over pairs of one fold. None if all
             answers were judged by the same models.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     weights = cluster_weights(list(table.groups), resamples, seed)
     pooled = _Against.of(auroc_within(fold), table, judged, weights)
@@ -122,13 +123,13 @@ def method_results(
 
 
 def control_names(judged: Sequence[Judged]) -> tuple[str, ...]:
-    """The single controls among the methods, in their order."""
+    """Returns the names of the single controls among the methods, in their order."""
     return tuple(m.name for m in judged if m.family in CONTROL_FAMILIES and m.name != BEST_BASELINE)
 
 
 def run_of_answers(table: AnswerTable) -> NDArray[np.int64]:
-    """(n,): the run of each answer as a number from 0 on: its model, task and way of asking."""
-    names = ["\0".join(of) for of in zip(table.models, table.tasks, table.variants, strict=True)]
+    """Returns (n,) the run of each answer as a number from 0 on. A run is a model, a task and a prompt variant."""
+    names = ["\0".join(parts) for parts in zip(table.models, table.tasks, table.variants, strict=True)]
     return np.asarray(np.unique(names, return_inverse=True)[1], dtype=np.int64)
 
 
@@ -149,12 +150,12 @@ class _Against:
 
     @property
     def strongest(self) -> str:
-        """The control with the highest value; empty where there are none."""
+        """The control with the highest value; empty if there are none."""
         return max(self.controls, key=lambda name: self.values[name].estimate, default="")
 
     def interval(self, name: str) -> Interval:
-        own = self.values[name]
-        return resampled_interval(own.estimate, own.resamples, self.weights)
+        values = self.values[name]
+        return resampled_interval(values.estimate, values.resamples, self.weights)
 
     def difference(self, name: str, other: str) -> Interval | None:
         if name == other or other not in self.values:
@@ -169,7 +170,14 @@ class _Against:
 
 
 def auroc_gain(table: AnswerTable, method: Judged, other: Judged, fold: NDArray[np.int64] | None = None) -> Interval:
-    """AUROC of one method minus that of another, paired, by a bootstrap over groups; `fold` as of `method_results`."""
+    """Returns the AUROC of one method minus that of another, paired, by a bootstrap over groups.
+
+    Args:
+        table: the n answers.
+        method: the method.
+        other: the method to subtract.
+        fold: as in `method_results`.
+    """
     weights = cluster_weights(list(table.groups), RESAMPLES)
     return paired_difference(auroc_within(fold), table.y, method.ranking, other.ranking, weights)
 
@@ -182,7 +190,15 @@ def add_details(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[MethodResult, ...]:
-    """`results`, one for each of `judged`, with the further numbers filled in; the same resamples as theirs."""
+    """Returns `results` with further numbers, on the same resamples.
+
+    Args:
+        table: the n answers.
+        judged: the methods.
+        results: a result for each of `judged`.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     weights = cluster_weights(list(table.groups), resamples, seed)
     return tuple(
         replace(
@@ -200,7 +216,7 @@ _SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.I)
 
 
 def parameters_of(model: str) -> float | None:
-    """Returns the number of parameters that a model's name states, such as 0.5e9 of `qwen-coder-0.5b`; else None."""
+    """Returns the number of parameters that a model's name states, such as 0.5e9 for `qwen-coder-0.5b`; else None."""
     match = _SIZE.search(model)
     return None if match is None else float(match[1]) * (1e6 if match[2].lower() == "m" else 1e9)
 
@@ -213,26 +229,35 @@ def headline_by_model(
     fold: NDArray[np.int64] | None = None,
     seed: int = 0,
 ) -> tuple[OfModel, ...]:
-    """Returns the headline method beside its strongest control on each model's answers, the smallest model first.
+    """Returns the headline method and its strongest control on each model's answers, the smallest model first.
 
-    `fold` as of `method_results`. Empty for answers of one model. Models without right or without wrong answers are
-    left out.
+    Empty for answers of one model. Models without right or without wrong answers are left out.
+
+    Args:
+        table: the n answers.
+        judged: the methods.
+        headline: name of the headline method.
+        fold: as in `method_results`.
+        seed: seed of the bootstrap.
     """
     rows = []
     for model in np.unique(table.models).tolist() if len(np.unique(table.models)) > 1 else []:
-        at = table.models == model
-        if len(np.unique(table.y[at])) < 2:
+        of_model = table.models == model
+        if len(np.unique(table.y[of_model])) < 2:
             continue
-        cut = [replace(one, probability=one.probability[at], ranking=one.ranking[at]) for one in judged]
-        here = None if fold is None else fold[at]
-        results = method_results(table.rows(at), cut, fold=here, seed=seed)
-        result = next(one for one in results if one.name == headline)
+        cut = [
+            replace(method, probability=method.probability[of_model], ranking=method.ranking[of_model])
+            for method in judged
+        ]
+        here = None if fold is None else fold[of_model]
+        results = method_results(table.rows(of_model), cut, fold=here, seed=seed)
+        result = next(result_row for result_row in results if result_row.name == headline)
         rows.append(
             OfModel(
                 model=model,
                 parameters=parameters_of(model),
-                n=int(at.sum()),
-                accuracy=float(table.y[at].mean()),
+                n=int(of_model.sum()),
+                accuracy=float(table.y[of_model].mean()),
                 auroc=result.auroc,
                 control=result.controls.strongest.name if result.controls else "",
                 diff_control=result.diff_control,
@@ -243,10 +268,15 @@ def headline_by_model(
 
 
 def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Judged]) -> tuple[Path, Path]:
-    """items.csv and items.parquet in `folder`, with the same rows; an answer's methods stand together.
+    """Writes items.csv and items.parquet into `folder`, with the same rows; the methods of one answer stand together.
 
-    `score` orders the answers, `probability` is calibrated; both come from folds that had not seen the answer's group.
-    Where a method says nothing of an answer, which its `coverage` counts, they are those of its median answer.
+    `score` orders the answers, `probability` is calibrated. Both come from folds that had not seen the answer's group.
+    If a method has no score for an answer (see `coverage`), its median answer's values are used.
+
+    Args:
+        folder: the folder.
+        table: the n answers.
+        judged: the methods.
     """
     arrow: Any = require("pyarrow", "fit")
     n, k = len(table), len(judged)

@@ -1,7 +1,8 @@
-"""The one list of controls: what explains a method's numbers more simply, in comparisons, audits and cards.
+"""All controls: what explains a method's numbers more simply, in comparisons, audits and cards.
 
-A control is free (a number that comes with the answer or the question), stated by the model of itself, asked for
-(P(true)) or fitted. Those that need no fit are computed here, the fitted ones in `metaprobe.training.methods`.
+A control is a number that comes with the answer or the question, or that the model states about itself, or the answer
+to a further question (P(true)), or a fitted predictor. Controls without a fit are computed here, the fitted ones in
+`metaprobe.training.methods`.
 """
 
 import numpy as np
@@ -30,28 +31,28 @@ NUMBERS = {
     "first": "first log-probability",
     "length": LENGTH,
 }
-"""Names of the free numbers in `probes.features` -> their names among the controls."""
+"""Maps names of free numbers in `probes.features` to their names as controls."""
 DECISION = "decision "
-"""Before the name of a question: the number that a decision model gave."""
+"""Prefix of a question's name: the number that a decision model gave for the question."""
 FITTED = (PROMPT, ANSWER, CELLS, IDENTITY, TERMS, JOINED, TEXT)
-"""Controls that are fitted themselves, in the same folds as the methods."""
+"""Controls that are fitted, in the same folds as the methods."""
 COLLECTION = frozenset({CUT, LENGTH, IDENTITY})
-"""Controls that know how answers were collected, and neither what was asked nor what was answered."""
+"""Controls that know only how answers were collected, neither the question nor the answer."""
 UNANSWERED = frozenset({EASE, QUESTION, PROMPT, CELLS, IDENTITY})
-"""Controls that there are before an answer is given."""
+"""Controls that exist before an answer is given."""
 REVERSED = ", reversed"
 """Suffix for a control whose sign is reversed, because higher values go with wrong answers."""
 
 
 def free_numbers(table: AnswerTable) -> dict[str, Scores]:
-    """Returns name -> scores (n,) of every control that needs no fit, with the sign that one would expect.
+    """Returns the scores (n,) of every control that needs no fit, by name, with the sign that one would expect.
 
-    A surer, a shorter and a whole answer gets the higher score. The scaled log-probability is the total over the root
-    of the length. What was not stated of an answer, or not asked for, is NaN. Numbers that the answers do not allow are
-    left out.
+    Surer, shorter and complete answers get higher scores. The scaled log-probability is the total divided by the root
+    of the length. A number that was not stated or not asked for is NaN. Numbers that cannot be computed for these
+    answers are left out.
     """
-    told = {STATED: table.stated_confidence, EASE: 1 - table.stated_difficulty, P_TRUE: table.p_true}
-    numbers: dict[str, Scores] = {name: values for name, values in told.items() if np.isfinite(values).any()}
+    asked_values = {STATED: table.stated_confidence, EASE: 1 - table.stated_difficulty, P_TRUE: table.p_true}
+    numbers: dict[str, Scores] = {name: values for name, values in asked_values.items() if np.isfinite(values).any()}
     if table.measured:
         plain = baseline_scores(list(table.logprobs))
         plain["total_logprob"] = plain["mean_logprob"] * plain["length"]
@@ -66,22 +67,22 @@ def free_numbers(table: AnswerTable) -> dict[str, Scores]:
 
 
 def free_controls(table: AnswerTable) -> dict[str, Scores]:
-    """Returns name -> scores (n,) of every control that needs no fit; the median stands where there is no number.
+    """Returns the scores (n,) of every control that needs no fit, by name; a missing number is the median.
 
-    A number that is higher for answers likelier wrong, as a log-probability of faulty arguments is, is there a second
-    time with its sign reversed. That is read off these same answers: controls are given every chance.
+    A number that is higher for wrong answers, as a log-probability of faulty arguments is, is included again with its
+    sign reversed. The sign is read from these same answers, so that controls get every chance.
     """
     controls: dict[str, Scores] = {}
     for name, values in free_numbers(table).items():
-        known = np.isfinite(values)
-        controls[name] = filled = np.where(known, values, np.median(values[known]))
+        finite = np.isfinite(values)
+        controls[name] = filled = np.where(finite, values, np.median(values[finite]))
         if auroc(table.y, filled) < 0.5:
             controls[f"{name}{REVERSED}"] = -filled
     return controls
 
 
 def free_score(name: str, table: AnswerTable) -> Scores:
-    """Returns the scores (n,) of one of `free_controls`, NaN where there is no number."""
+    """Returns the scores (n,) of one of `free_controls`; NaN if there is no number."""
     values = free_numbers(table)[name.removesuffix(REVERSED)]
     return -values if name.endswith(REVERSED) else values
 
@@ -94,7 +95,9 @@ def free_family(name: str) -> Family:
 
 
 def control_named(name: str) -> str:
-    """Returns `the free number length`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
+    """Returns for example `the free number length`, `the plain predictor prompt TF-IDF`, `the further question
+    P(true)`.
+    """
     bare = name.removesuffix(REVERSED)
     if bare in (STATED, EASE):
         return f"the model's own {name}"

@@ -1,8 +1,8 @@
-"""Figures of a streaming gate: how early it knows, how often it errs, and the tokens it saves.
+"""Figures of a streaming gate: how early it knows, how often it errs, and how many tokens it saves.
 
-Everything is read from held-out answers: each judged at every look, and stopped or not, by a gate that was fitted and
-calibrated on other groups. Nothing is asked of a model: what a stopped answer is replaced by is estimated, and every
-estimate that is an assumption is named in the report.
+Everything comes from held-out answers. A gate that was fitted and calibrated on other groups judged each answer at
+every look, and stopped it or not. No model is called: the answer that replaces a stopped one is estimated, and the
+report names every assumption.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,9 @@ FEWEST_OF_A_TASK = 20
 """Groups with a good answer that a task needs for a rate of its own."""
 
 STRONGER_ACCURACY, STRONGER_PRICE = 0.9, 10.0
-"""Assumed of a stronger model that stopped answers are escalated to: the share of these questions that it answers well,
-and the price of one of its tokens, in tokens of the stopped model. Its answers are assumed to be as long."""
+"""Assumptions about a stronger model to which stopped answers are escalated: its share of good answers to these
+questions, and the price of one of its tokens, in tokens of the stopped model. Its answers are assumed to be as long.
+"""
 
 Use = Literal["asked again", "escalated"]
 
@@ -41,21 +42,21 @@ class HeldOutLooks:
     table: AnswerTable
     looks: tuple[int, ...]
     probability: NDArray[np.float64]
-    """(n, looks): calibrated P(good) given the first so many tokens; NaN beyond the answer's end, or without a head."""
+    """Calibrated P(good) at each look, shape (n, looks); NaN beyond the answer's end, or without a head."""
     full: NDArray[np.float64]
-    """(n,): P(good) by the full-response predictor, once the answer has finished."""
+    """P(good) by the full-response predictor, once the answer has finished; shape (n,)."""
     fired: Mapping[float, NDArray[np.int64]]
-    """False-alarm rate -> (n,) tokens after which the gate stopped the answer; 0 where it did not."""
+    """Maps a false-alarm rate to the number of tokens (n,) after which the gate stopped the answer; 0 if it did not."""
     fold: NDArray[np.int64]
-    """(n,): the fold whose gate judged the answer."""
+    """The fold whose gate judged the answer; shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """Discrimination of good from bad answers after so many tokens, among the answers that are that long.
+    """How well good and bad answers are told apart after so many tokens, among the answers that are that long.
 
-    Each AUROC is over pairs of answers of one fold: the gates of two folds are calibrated apart, and no gate that is
-    in use compares its scores with those of another.
+    Each AUROC is over pairs of answers of one fold: gates of two folds are calibrated separately, and no gate in use
+    compares its scores with those of another.
     """
 
     look: int
@@ -65,48 +66,52 @@ class LookResult:
     mean_logprob: Interval
     """AUROC of the mean log-probability of the same tokens."""
     gain: Interval
-    """AUROC less that of the mean log-probability, paired."""
+    """AUROC minus that of the mean log-probability; paired."""
     full: Interval
     """AUROC of the full-response predictor on the same answers, once they have finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class UseResult:
-    """Cost and saving of stopping, where stopped answers are replaced."""
+    """Cost and saving of stopping, if stopped answers are replaced."""
 
     use: Use
     accuracy_before: float
     accuracy: Interval
-    """Share of good answers among those kept and those that replace stopped ones."""
+    """Share of good answers among the kept and the replacing answers."""
     over_random: Interval
     """`accuracy` minus its expectation when as many answers are replaced at random: the gate's own part."""
     tokens: Interval
-    """Tokens a question, in all; those of a stronger model at its price."""
+    """Tokens a question, in all; those of a stronger model count at its price."""
     saved: Interval
-    """Share of tokens saved against giving up the very same answers once they have finished: the same final quality."""
+    """Share of tokens saved compared with stopping the same answers once they have finished: the same final quality."""
     saved_full: Interval
-    """Share saved against the full-response predictor, which gives up finished answers, the worst first, until the
-    final quality is the same. NaN where it cannot be: the gate lowers quality, or lifts it beyond the predictor's."""
+    """Share of tokens saved compared with the full-response predictor, which gives up finished answers, the worst
+    first, until the final quality is the same. NaN if that is impossible: the gate lowers quality, or raises it beyond
+    the predictor's.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RateResult:
-    """A gate of one promised false-alarm rate."""
+    """Figures of a gate with one promised false-alarm rate."""
 
     alpha: float
     false_alarms: Interval
-    """Share of good answers stopped at any look, each group counted once: what the promise is about."""
+    """Share of good answers stopped at any look, each group counted once. The promise is about this share."""
     bad_stopped: Interval
     """Share of bad answers stopped."""
     median_look: float
-    """Tokens after which the bad answers that it stops are stopped; NaN where it stops none."""
+    """Median number of tokens after which bad answers are stopped; NaN if none is."""
     uses: tuple[UseResult, ...]
     by_task: Mapping[str, Interval] = field(default_factory=dict)
-    """The first of each task that has enough good answers; empty for one task. The promise is of all tasks together."""
+    """`false_alarms` of each task that has enough good answers; empty for one task. The promise is for all tasks
+    together.
+    """
 
     @property
     def worst_task(self) -> str:
-        """The task of whose good answers the largest share is stopped; empty where tasks are not told apart."""
+        """The task whose good answers are stopped most often; empty if tasks are not told apart."""
         return max(self.by_task, key=lambda task: self.by_task[task].estimate, default="")
 
 
@@ -117,19 +122,32 @@ class GateReport:
     looks: tuple[LookResult, ...]
     rates: tuple[RateResult, ...]
     assumptions: tuple[str, ...]
-    """On which the numbers about replaced answers rest."""
+    """Assumptions of the numbers about replaced answers."""
 
 
 def first_below(
     probability: NDArray[np.float64], thresholds: NDArray[np.float64], looks: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Tokens (n,) at the first look at which P(good), (n, looks), lies below that look's threshold; 0 for never."""
+    """Returns the tokens (n,) at the first look at which P(good) is below that look's threshold; 0 if there is none.
+
+    Args:
+        probability: P(good), shape (n, looks).
+        thresholds: the threshold of each look.
+        looks: tokens of each look.
+    """
     below = probability < thresholds  # NaN is not
     return np.where(below.any(axis=1), np.asarray(looks)[np.argmax(below, axis=1)], 0).astype(np.int64)
 
 
 def gate_report(held_out: HeldOutLooks, *, resamples: int = RESAMPLES, seed: int = 0) -> GateReport:
-    """Figures with 95 % intervals from a bootstrap over groups. Looks that hardly any answer reaches are left out."""
+    """Returns figures with 95 % intervals from a bootstrap over groups. Looks that hardly any answer reaches are left
+    out.
+
+    Args:
+        held_out: the answers.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     again = simulate_asking_again(held_out.table)
     looks = [look_result(held_out, column, resamples, seed) for column in range(len(held_out.looks))]
     return GateReport(
@@ -145,7 +163,14 @@ def gate_report(held_out: HeldOutLooks, *, resamples: int = RESAMPLES, seed: int
 
 
 def look_result(held_out: HeldOutLooks, column: int, resamples: int = RESAMPLES, seed: int = 0) -> LookResult | None:
-    """Figures of one look; None where the answers that long are all good or all bad, or none was judged."""
+    """Returns the figures of one look; None if the answers that long are all good or all bad, or if none was judged.
+
+    Args:
+        held_out: the answers.
+        column: index of the look.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     table, look = held_out.table, held_out.looks[column]
     rows = np.flatnonzero(np.isfinite(held_out.probability[:, column]))
     y = table.y[rows]
@@ -176,7 +201,7 @@ class Again:
 
 
 def simulate_asking_again(table: AnswerTable) -> Again:
-    """From the other answers of the same model to the same question, where there are any; else the average answer's."""
+    """Estimates from the model's other answers to the same question; without any, from its average answer."""
     keys = [*zip(table.items.tolist(), table.models.tolist(), table.variants.tolist(), strict=True)]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     member = np.array([number[key] for key in keys])
@@ -184,21 +209,21 @@ def simulate_asking_again(table: AnswerTable) -> Again:
 
     def other(values: NDArray[np.int64]) -> NDArray[np.float64]:
         total = np.bincount(member, weights=values)[member]
-        known: NDArray[np.float64] = (total - values) / np.maximum(others, 1)
-        return np.where(others > 0, known, values.mean())
+        mean_of_others: NDArray[np.float64] = (total - values) / np.maximum(others, 1)
+        return np.where(others > 0, mean_of_others, values.mean())
 
     share = float(np.mean(others > 0))
     average = (
         f"has the average accuracy ({table.y.mean():.1%}) and length ({table.tokens.mean():.0f} tokens) of all "
         f"answers, which flatters it: questions whose answers are stopped are harder than others"
     )
-    known = "is as often good, and as long, as the model's other answers to that question"
+    claim = "is as often good, and as long, as the model's other answers to that question"
     if share == 1:
-        text = f"A new answer {known}."
+        text = f"A new answer {claim}."
     elif share == 0:
         text = f"A new answer {average}."
     else:
-        text = f"A new answer {known}, for the {share:.0%} of answers that have others; elsewhere it {average}."
+        text = f"A new answer {claim}, for the {share:.0%} of answers that have others; elsewhere it {average}."
     return Again(other(table.y), other(table.tokens), text)
 
 
@@ -302,7 +327,13 @@ def gate_lines(report: GateReport) -> list[str]:
 
 
 def interval_text(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
-    """Returns `0.812 [0.790, 0.834]`, each number times `scale` in this format; `-` where there is no estimate."""
+    """Returns for example `0.812 [0.790, 0.834]`; `-` if there is no estimate.
+
+    Args:
+        value: the interval.
+        form: format of each number.
+        scale: factor of each number.
+    """
     if np.isnan(value.estimate):
         return "-"
     estimate, low, high = (format(scale * x, form) for x in (value.estimate, value.low, value.high))

@@ -1,8 +1,8 @@
 """A model's knowledge of its own answers: beyond the question's difficulty, beyond d', and whether control acts on it.
 
-At equal difficulty, for a model that says "sure" of easy questions and "unsure" of hard ones may know nothing of its
-answers; over-confidence by difficulty; metacognitive efficiency of two-choice answers; and whether monitoring detects
-which answers of recorded runs are wrong, and control fixes what it flags.
+AUROC at equal difficulty: a model that says "sure" for easy questions and "unsure" for hard ones may know nothing about
+its answers. Over-confidence by difficulty. Metacognitive efficiency of two-choice answers. And whether monitoring
+detects wrong answers in recorded runs, and whether control fixes the flagged ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,39 +36,41 @@ ALL = "all"
 GOOD_EVALUATION = 0.85
 """Mean evaluation at which Monitor-Generate-Verify stops, and below which it flags an answer."""
 MIN_INTERVAL_GROUPS = 10
-"""Groups below which no interval is given (its bounds are nan): resampling a handful shows less than is not known."""
+"""With fewer groups no interval is given (its bounds are nan): resampling a handful of groups understates the
+uncertainty.
+"""
 DIFFICULTY, EVALUATED = "stated difficulty", f"evaluation below {GOOD_EVALUATION}"
-"""The monitor that never flags, and the one whose flag starts another cycle."""
+"""The monitor that never flags, and the monitor whose flag starts another cycle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strata:
-    """Answers sorted by how difficult their questions are."""
+    """Answers grouped by the difficulty of their questions."""
 
     by: str
     names: tuple[str, ...]
     member: NDArray[np.int64]
-    """(n,): index into `names`."""
+    """Index into `names`; shape (n,)."""
 
 
 def difficulty_strata(table: AnswerTable, *, estimate: Judged | None = None) -> Strata | None:
-    """Cells of dimension and level, as far as these differ between the items; else fifths of an estimate.
+    """Returns cells of dimension and level, if these differ between the items; otherwise fifths of an estimate.
 
-    `estimate` must not know the answer's own label, and so is one from outer folds: by default there is none, and in a
-    comparison it is what the words of the question show. What it does not know of the difficulty stays uncontrolled.
-    None where there is nothing to stratify by, which an estimate is that may as well be chance (the interval of its
-    AUROC holds 0.5).
+    `estimate` must not know the answer's own label, so it comes from outer folds. By default there is none; a
+    comparison uses the estimate from the words of the question. Difficulty that the estimate does not know stays
+    uncontrolled. Returns None if there is nothing to stratify by. An estimate that may be chance (the interval of its
+    AUROC holds 0.5) counts as nothing.
     """
     levels, dimensions = (len(np.unique(column)) > 1 for column in (table.levels, table.dimensions))
     if levels or dimensions:
         cells = [
-            " / ".join(part for part, given in ((d, dimensions), (level, levels)) if given)
+            " / ".join(part for part, differs in ((d, dimensions), (level, levels)) if differs)
             for d, level in zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)
         ]
         names = sorted(set(cells))
         if levels:
             names.sort(key=lambda cell: (cell.split(" / ")[:-1], level_place(cell.split(" / ")[-1])))
-        by = " x ".join(name for name, given in (("dimension", dimensions), ("level", levels)) if given)
+        by = " x ".join(name for name, differs in (("dimension", dimensions), ("level", levels)) if differs)
         return Strata(by, tuple(names), np.array([names.index(cell) for cell in cells], dtype=np.int64))
     if estimate is None:
         return None
@@ -87,7 +89,15 @@ def difficulty_strata(table: AnswerTable, *, estimate: Judged | None = None) -> 
 def at_equal_difficulty(
     table: AnswerTable, judged: Sequence[Judged], strata: Strata, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Difficulty:
-    """Every method's AUROC over pairs within strata, beside its difference from stated confidence there."""
+    """Returns every method's AUROC over pairs within strata, and its difference from stated confidence there.
+
+    Args:
+        table: the answers.
+        judged: the methods.
+        strata: the strata.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     weights = cluster_weights(list(table.groups), resamples, seed)
     within = StratifiedAuroc(strata.member)
     members = [np.flatnonzero(strata.member == number) for number in range(len(strata.names))]
@@ -114,12 +124,19 @@ def at_equal_difficulty(
 def overconfidence(
     table: AnswerTable, judged: Sequence[Judged], strata: Strata | None, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Overconfidence, ...]:
-    """Mean confidence minus accuracy, over all answers and by level (or by stratum where the items have no levels).
+    """Returns mean confidence minus accuracy, over all answers and by level (by stratum if the items have no levels).
 
-    Of the numbers that the model gave itself (stated confidence, P(true)), as it gave them and where it did; and, to
-    hold them against, of the calibrated probabilities of what was learned.
+    Numbers that the model stated itself (stated confidence, P(true)) are taken as stated, over the answers that have
+    one. Calibrated probabilities of learned methods are added for comparison.
+
+    Args:
+        table: the answers.
+        judged: the methods.
+        strata: the strata; None if there are none.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
-    own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
+    stated_values = {STATED: table.stated_confidence, P_TRUE: table.p_true}
     by_level = {ALL: np.ones(len(table), dtype=bool)}
     if len(levels := sorted(set(table.levels.tolist()), key=level_place)) > 1:
         by_level |= {level or "no level": table.levels == level for level in levels}
@@ -127,13 +144,13 @@ def overconfidence(
         by_level |= {name: strata.member == i for i, name in enumerate(strata.names)}
     rows: list[Overconfidence] = []
     for method in judged:
-        stated = method.name in own
+        stated = method.name in stated_values
         if not stated and method.family != "learned":
             continue
-        confidence = own[method.name] if stated else method.probability
-        known = np.isfinite(confidence)
+        confidence = stated_values[method.name] if stated else method.probability
+        finite = np.isfinite(confidence)
         for level, here in by_level.items():
-            members = known & here
+            members = finite & here
             if not members.any():
                 continue
             gap = confidence[members] - table.y[members]
@@ -152,7 +169,7 @@ def overconfidence(
 
 
 class NotTwoChoice(ValueError):
-    """The answers cannot be read as a choice between the same two; says why."""
+    """The answers cannot be read as a choice between the same two options; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,17 +178,22 @@ class Responses:
 
     choices: tuple[str, str]
     signal: NDArray[np.int64]
-    """(n,): 1 where the first choice is right."""
+    """1 if the first choice is right, else 0; shape (n,)."""
     response: NDArray[np.int64]
-    """(n,): 1 where the first choice was given, 0 for the second, -1 for neither."""
+    """1 if the first choice was given, 0 for the second, -1 for neither; shape (n,)."""
 
 
 def two_choice_responses(items: Sequence[Item], answers: Sequence[str | None], y: NDArray[np.int64]) -> Responses:
     """Reads signal and response from the item of each answer, the answer, and whether it was right (n,).
 
-    Signal and response are those of the first choice, `true` in true-false tasks. A wrong answer gave the other choice
-    only if a program reads it so. Raises `NotTwoChoice` where an item has other than two choices, or other ones than
-    the rest, where its gold answer is none of them, and where a wrong answer's text (None) was not stored.
+    Signal and response refer to the first choice, which is `true` in true-false tasks. A wrong answer counts as the
+    other choice only if a program reads it so. Raises `NotTwoChoice` if an item does not have the same two choices as
+    the others, if its gold answer is none of them, or if a wrong answer's text was not stored (None).
+
+    Args:
+        items: the item of each answer.
+        answers: the texts.
+        y: whether each answer was right.
     """
     kinds = {item.choices for item in items if item.check == "choice"}
     if len(kinds) != 1 or any(item.check != "choice" for item in items):
@@ -193,29 +215,37 @@ def two_choice_responses(items: Sequence[Item], answers: Sequence[str | None], y
             "the answers' texts were not stored, so that a wrong answer cannot be distinguished from one that cannot "
             "be read"
         )
-    given = []
+    responses = []
     for item, gold, answer, right in zip(items, golds, answers, y.tolist(), strict=True):
         other = opposite[gold]
         if right:
-            given.append(int(gold == first))
+            responses.append(int(gold == first))
         elif is_correct(replace(item, gold=(other,)), answer or ""):
-            given.append(int(other == first))
+            responses.append(int(other == first))
         else:
-            given.append(-1)
+            responses.append(-1)
     signal = np.array([gold == first for gold in golds], dtype=np.int64)
-    return Responses((first, second), signal, np.array(given, dtype=np.int64))
+    return Responses((first, second), signal, np.array(responses, dtype=np.int64))
 
 
 def metacognitive_efficiency(
     table: AnswerTable, judged: Sequence[Judged], responses: Responses, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> TwoChoice:
-    """d' of the answers, and type-2 AUROC, meta-d' and M-ratio of every method as the confidence in them.
+    """Returns d' of the answers, and type-2 AUROC, meta-d' and M-ratio of every method as the confidence in them.
 
-    Over the answers that can be read. Scores are graded into quarters of the answers before anything is resampled.
-    meta-d' is refused, with the reason, where the answers are no better than guessing (the interval of d' is not above
-    0: the ratio is then of noise), and where the scores are all equal. Raises `NotTwoChoice` where one of the two was
-    never right, or too few answers can be read.
+    Only answers that can be read count. Scores are graded into quarters of the answers before resampling. meta-d' is
+    refused, with the reason, if the answers are no better than guessing (the interval of d' is not above 0, so the
+    ratio would be noise), or if all scores are equal. Raises `NotTwoChoice` if one of the two choices was never right,
+    or if too few answers can be read.
+
+    Args:
+        table: the answers.
+        judged: the methods.
+        responses: signal and response of the answers.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
+    # Signal and response of the answers that can be read.
     rows = np.flatnonzero(responses.response >= 0)
     signal, response = responses.signal[rows], responses.response[rows]
     first, second = responses.choices
@@ -229,6 +259,7 @@ def metacognitive_efficiency(
     def summed(values: Floats, estimate: Floats) -> Interval:
         return resampled_interval(float(estimate[0]), values, weights)
 
+    # Sensitivity of the answers themselves.
     ungraded = np.zeros(len(rows), dtype=np.int64)
     alone, spread = (sensitivity(response_counts(signal, response, ungraded, w)) for w in (single, weights))
     d_prime = summed(spread[0], alone[0])
@@ -267,7 +298,7 @@ def metacognitive_efficiency(
 
 
 def monitored(run: Run) -> dict[str, float | None]:
-    """Returns how each monitor judges the first answer: higher for likelier wrong; None where it says nothing."""
+    """Returns how each monitor judges the first answer: higher means likelier wrong; None if it says nothing."""
     first_of = {call.stage: call.id for call in reversed(run.calls)}
     monitor, control = (
         run.stated("flags", first_of[stage]) if stage in first_of else None for stage in ("monitor", "control")
@@ -283,7 +314,13 @@ def monitored(run: Run) -> dict[str, float | None]:
 
 
 def coupling(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Coupling, ...]:
-    """Returns a row for each system, variant and monitor that judged a first answer that a program checked."""
+    """Returns a row for each system, variant and monitor that judged a first answer that a program checked.
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     by_variant: dict[tuple[str, str], list[tuple[Run, float, dict[str, float | None]]]] = {}
     for run in runs:
         first = next((value for call in run.calls if (value := run.label("correct", call.id)) is not None), None)
@@ -306,7 +343,16 @@ def _coupling(
     resamples: int,
     seed: int,
 ) -> Coupling:
-    """`judged`: run, whether its first answer is right, and how the monitor judges that answer."""
+    """Returns one row.
+
+    Args:
+        system: the system.
+        variant: the prompt variant.
+        monitor: name of the monitor.
+        judged: a run, whether its first answer is right, and how the monitor judges that answer.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     weights = cluster_weights([group_of(run.item) for run, *_ in judged], resamples, seed)
     wrong = np.array([first == 0 for _, first, _ in judged])
     says = np.array([verdict for *_, verdict in judged], dtype=np.float64)
@@ -339,7 +385,15 @@ Rows = NDArray[np.bool_]
 def _compare(
     values: Floats, among: Rows, flagged: Rows, weights: NDArray[np.int32]
 ) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """Means over the flagged rows of `among` and over its other rows, and their difference on the same resamples."""
+    """Returns means over the flagged rows of `among` and over its other rows, and their difference on the same
+    resamples.
+
+    Args:
+        values: the values.
+        among: the rows to use.
+        flagged: the flagged rows.
+        weights: the resamples.
+    """
     means = [_mean_of(values, among & side, weights) for side in (flagged, ~flagged)]
     if None in means:
         return means[0], means[1], None
@@ -353,7 +407,13 @@ def _compare(
 
 
 def _mean_of(values: Floats | Rows, among: Rows, weights: NDArray[np.int32]) -> Interval | None:
-    """Over the rows `among`; None where there is none. Resamples without any are left out."""
+    """Returns the mean over the rows `among`; None if there are none. Resamples without any of them are left out.
+
+    Args:
+        values: the values.
+        among: the rows to use.
+        weights: the resamples.
+    """
     if not among.any():
         return None
     y = np.asarray(values[among], dtype=np.float64)
@@ -362,7 +422,7 @@ def _mean_of(values: Floats | Rows, among: Rows, weights: NDArray[np.int32]) -> 
 
 
 def _bounded(interval: Interval, groups: int) -> Interval:
-    """The estimate alone for few groups: three of three would else be 1 [1, 1]."""
+    """Returns the estimate without an interval for few groups: otherwise three of three would be 1 [1, 1]."""
     return interval if groups >= MIN_INTERVAL_GROUPS else replace(interval, low=float("nan"), high=float("nan"))
 
 

@@ -20,15 +20,16 @@ from metaprobe.records.errors import MissingExtra
 IN_ITEMS = ("y", "probability", "ranking")
 """Fields with an entry for every answer."""
 INTERVALS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "diff_stated", "diff_control")
-"""Figures of a method in the tables: an estimate with its interval each."""
+"""Figures of a method in the tables, each an estimate with its interval."""
 
 Family = Literal["explicit", "decision", "log-probability", "plain", "learned", "own"]
-"""The source of a score: stated by the model, said by a decision model, its log-probabilities, a baseline without
-these, training, the user."""
+"""Source of a score: stated by the model, stated by a decision model, log-probabilities, a baseline without these,
+training, or the user.
+"""
 
 FAMILIES: tuple[Family, ...] = ("explicit", "decision", "log-probability", "plain", "learned", "own")
 CONTROL_FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain")
-"""Families of the controls: cheap scores, every one of which a learned method has to beat."""
+"""Families of the controls: cheap scores, all of which a learned method has to beat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,22 +42,23 @@ class MethodResult:
     """Share of answers with a score of this method, in [0, 1]; the others get a fallback."""
     auroc: Interval
     within_runs: Interval | None = None
-    """AUROC over pairs of answers of one run (model, task, way of asking); None where there is one run only."""
+    """AUROC over pairs of answers of one run (model, task, prompt variant); None if there is only one run."""
     auprc: Interval
     ece: Interval
     """Expected calibration error of `probability`, over bins of equal mass."""
     stated: StatedCalibration | None = None
-    """Calibration of the numbers as the model or the judge gave them, taken as probabilities that the answer is right;
-    None where the method is no such number."""
+    """Calibration of the numbers as the model or the judge stated them, taken as probabilities that the answer is
+    right; None if the method is not a stated number.
+    """
     brier_skill: Interval
     aurc: Interval
     brier: Interval | None = None
     prr: Interval | None = None
     """Prediction rejection ratio: 1 is a perfect ranking, 0 a random one, below 0 worse."""
     right_at_80: Interval | None = None
-    """Share of right ones among the 80 % of the answers with the highest scores."""
+    """Share of right answers among the 80 % of the answers with the highest scores."""
     error_fall: Interval | None = None
-    """By which share the error falls where only these 80 % are given; 0 is chance."""
+    """Relative fall of the error if only these 80 % are given; 0 is chance."""
     diff_stated: Interval | None = None
     """AUROC minus that of verbalised confidence, paired; None for verbalised confidence itself."""
     diff_control: Interval | None = None
@@ -64,13 +66,13 @@ class MethodResult:
     controls: ControlComparison | None = None
     """AUROC against every control, corrected for their number; for methods that are learned, stated or the user's."""
     controls_within: ControlComparison | None = None
-    """`controls` over pairs of answers of one run; None where there is one run only."""
+    """`controls` over pairs of answers of one run; None if there is only one run."""
     itself: str = ""
-    """The one number that a learned method is after calibration, and is not held against; empty where it is more."""
+    """Name of a control, if the method is only that control after calibration: the two are not compared. Else empty."""
     probability: NDArray[np.floating]
-    """(n,): calibrated out-of-fold probability that the answer is right."""
+    """Calibrated out-of-fold probability that the answer is right, (n,)."""
     ranking: NDArray[np.floating] | None = None
-    """(n,): score that orders the answers, where that is not the probability."""
+    """Score that orders the answers, if it is not the probability, (n,)."""
     reliability: tuple[ReliabilityBin, ...] = ()
 
     @property
@@ -81,7 +83,7 @@ class MethodResult:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that could make the numbers mean less than they seem to."""
+    """A possible reason why the numbers mean less than they seem to."""
 
     name: str
     passed: bool
@@ -89,7 +91,7 @@ class Finding:
     severity: Severity = "weak"
     """How much a failure means."""
     method: str = ""
-    """The method whose numbers it concerns; empty where it concerns the answers, and so every method."""
+    """The method whose numbers it concerns; empty if it concerns the answers, and so every method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +112,16 @@ class Agreement:
     """Outcomes of the runs in which the same critics flagged a concern. Table 9."""
 
     pattern: str
-    """One of `PATTERNS`; `unreadable` where a critic's flag could not be read."""
+    """One of `PATTERNS`; `unreadable` if a critic's flag could not be read."""
     n: int
     accuracy: Interval | None
-    """Accuracy of the returned answer; None where there is no run."""
+    """Accuracy of the returned answer; None if there is no run."""
     first_accuracy: Interval | None
     """Accuracy of A1's answer."""
     repaired: Interval | None
-    """Share of A1's wrong answers that ended right; None where none was wrong."""
+    """Share of A1's wrong answers that ended right; None if none was wrong."""
     broken: Interval | None
-    """Share of A1's right answers that ended wrong; None where none was right."""
+    """Share of A1's right answers that ended wrong; None if none was right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +131,16 @@ class Failures:
     counts: dict[str, int]
     """Number of runs of each of `FAILURES`."""
     evidence: float
-    """Mean number of checked answers by the same models to the same item, over the runs taken for a collapse or a gap.
-    With more answers, "never right" is surer. NaN where there is no such run."""
+    """Mean number of checked answers by the same models to the same item, over the runs counted as collapse or gap.
+    With more answers, "never right" is surer. NaN if there is no such run.
+    """
 
     @property
     def wrong(self) -> int:
         return sum(self.counts.values())
 
     def share(self, kind: str) -> float:
-        """Returns the share of one kind among the wrong runs; NaN where none is wrong."""
+        """Returns the share of one kind among the wrong runs; NaN if none is wrong."""
         return self.counts[kind] / self.wrong if self.wrong else float("nan")
 
 
@@ -152,9 +155,9 @@ class Coupling:
     n: int
     """Number of runs with a checked first answer that the monitor judged."""
     failure_auroc: Interval | None
-    """AUROC of the monitor's judgement for a wrong first answer; None where all are right, or all wrong."""
+    """AUROC of the monitor's judgement for a wrong first answer; None if all are right, or all wrong."""
     flagged_wrong: Interval | None
-    """P(flagged | first answer wrong); None where this monitor flags nothing, or no answer is wrong."""
+    """P(flagged | first answer wrong); None if this monitor flags nothing, or no answer is wrong."""
     flagged_right: Interval | None
     """P(flagged | first answer right): false alarms."""
     fixed_flagged: Interval | None
@@ -197,7 +200,7 @@ class TrajectoryBands:
     """Mean and percentiles over answers at each normalised position. Arrays have shape (points,), in nats."""
 
     position: NDArray[np.float64]
-    """Per cent of the answer, not nats: 0 is its first token, 100 its last."""
+    """Position in per cent of the answer: 0 is its first token, 100 its last."""
     mean: NDArray[np.float64]
     p10: NDArray[np.float64]
     p25: NDArray[np.float64]
@@ -209,19 +212,20 @@ class TrajectoryBands:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSweep:
-    """One kind of probe over all layers. Each fold chooses by `training.states.near_best`, which need not be where
-    `selection_auroc` is highest."""
+    """One kind of probe over all layers. Each fold chooses by `training.states.near_best`, so its choice need not be
+    the place with the highest `selection_auroc`.
+    """
 
     probe: str
     layers: tuple[int, ...]
     """0 is the embeddings' output, i the output of block i."""
     positions: tuple[str, ...]
     selection_auroc: NDArray[np.floating]
-    """(layers, positions), on selection data, averaged over the folds."""
+    """AUROC on selection data, averaged over the folds, (layers, positions)."""
     choices: tuple[Place, ...]
     """Layer and position that each fold chose, in the folds' order."""
     shipped: Place | None = None
-    """Layer and position that the probe's checkpoint reads, chosen anew from all groups; None without a checkpoint."""
+    """Layer and position that the probe's checkpoint reads, chosen again from all groups; None without a checkpoint."""
     test_auroc: Interval
     """AUROC of the chosen places, on held-out answers."""
 
@@ -239,7 +243,7 @@ class LayerSweep:
 
 @dataclass(frozen=True, slots=True)
 class Trajectories:
-    """Log-probabilities over the course of right and of wrong answers."""
+    """Log-probabilities along right and along wrong answers."""
 
     correct: TrajectoryBands
     wrong: TrajectoryBands
@@ -247,7 +251,7 @@ class Trajectories:
 
 @dataclass(frozen=True, slots=True)
 class SeenMethod:
-    """One method that reads the first tokens only."""
+    """One method that reads only the first tokens."""
 
     name: str
     family: Family
@@ -257,10 +261,12 @@ class SeenMethod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTokens:
-    """How early right differs from wrong. All k use the same answers; a shorter answer is read to its end."""
+    """How early right answers differ from wrong ones. All k use the same answers; a shorter answer is read
+    to its end.
+    """
 
     tokens: tuple[int, ...]
-    """k, ascending."""
+    """The values of k, ascending."""
     finished: tuple[float, ...]
     """Share of answers that have no more than k tokens, and are read whole."""
     methods: tuple[SeenMethod, ...]
@@ -268,10 +274,10 @@ class SeenTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningCurve:
-    """How good methods become with more labels. All points are of the same test answers."""
+    """How good methods become with more labels. All points are for the same test answers."""
 
     labels: tuple[int, ...]
-    """Labels that each fold learns from, calibration included, ascending; the last is all of them."""
+    """Number of labels from which each fold learns, calibration included, ascending; the last is all of them."""
     methods: tuple[SeenMethod, ...]
     """An interval for each entry of `labels`."""
 
@@ -282,16 +288,16 @@ class OfModel:
 
     model: str
     parameters: float | None
-    """Parameters that the model's name states, such as 0.5e9 of "0.5b"; None where it states none."""
+    """Number of parameters that the model's name states, such as 0.5e9 for "0.5b"; None if it states none."""
     n: int
     accuracy: float
     auroc: Interval
     control: str
-    """The single control that is strongest on these answers; empty where there is none."""
+    """The single control that is strongest on these answers; empty if there is none."""
     diff_control: Interval | None
     """AUROC minus that of this control, paired."""
     diff_stated: Interval | None
-    """AUROC minus that of stated confidence, paired; None where none was stated."""
+    """AUROC minus that of stated confidence, paired; None if none was stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +315,9 @@ class WithinStrata:
 
     method: str
     auroc: Interval
-    """AUROC over pairs of a right and a wrong answer of one stratum. 0.5: the method knows the difficulty only."""
+    """AUROC over pairs of a right and a wrong answer of one stratum. 0.5: the method knows only the difficulty."""
     diff_stated: Interval | None
-    """AUROC minus that of stated confidence, paired; None for stated confidence itself, or where none was stated."""
+    """AUROC minus that of stated confidence, paired; None for stated confidence itself, or if none was stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +336,7 @@ class Overconfidence:
 
     method: str
     stated: bool
-    """Whether the confidence is the model's own number, as it gave it; else it is the calibrated probability."""
+    """Whether the confidence is the model's own number, as stated; otherwise it is the calibrated probability."""
     level: str
     """`all`, a level of the items, or a stratum of difficulty."""
     confidence: float
@@ -347,13 +353,13 @@ class Efficiency:
     type2_auroc: Interval
     """AUROC of the confidence, in `bins` grades, for being right."""
     meta_d: Interval | None
-    """meta-d': the d' that an ideal observer with this confidence would have; None where refused."""
+    """meta-d': the d' that an ideal observer with this confidence would have; None if refused."""
     m_ratio: Interval | None
-    """meta-d' / d': at 1 the confidence knows as much as the answer, above 1 more; None where refused."""
+    """meta-d' / d': at 1 the confidence knows as much as the answer, above 1 more; None if refused."""
     bins: int
     """Grades of confidence, of equal mass as far as ties allow."""
     refused: str = ""
-    """Why meta-d' is None; empty where it is not."""
+    """Why meta-d' is None; empty if it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +367,7 @@ class TwoChoice:
     """Sensitivity of the answers to two-choice items, and of the confidence in these answers."""
 
     choices: tuple[str, str]
-    """The signal is that the first is right, the response that it was given."""
+    """The signal is that the first choice is right; the response is that it was given."""
     n: int
     """Number of answers that state one of the two choices."""
     unreadable: int
@@ -369,25 +375,25 @@ class TwoChoice:
     d_prime: Interval
     """Sensitivity of the answers themselves; 0 is guessing."""
     criterion: Interval
-    """Above 0: it gives the first choice less often than an unbiased observer."""
+    """Above 0: the first choice is given less often than by an unbiased observer."""
     methods: tuple[Efficiency, ...]
 
 
 @explain_fields
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Comparison:
-    """Everything a report shows. Sections without content are left out, apart from the method table."""
+    """Everything that a report shows. Sections without content are left out, except the method table."""
 
     title: str
     """Heading of the report."""
     provenance: Mapping[str, str]
     """Model, revision, dtype, task, items, answers, seeds, versions, command, date; shown in this order."""
     y: NDArray[np.integer]
-    """(n,): 1 where the answer is right."""
+    """1 if the answer is right, else 0; (n,)."""
     methods: tuple[MethodResult, ...]
     """Every method with its metrics, in the order of the tables."""
     best_baseline: str = ""
-    """Name of the row of controls chosen in advance, in each fold on its selection data; empty where there is none."""
+    """Name of the row of controls chosen in advance, in each fold on its selection data; empty if there is none."""
     baselines: Mapping[str, int] = field(default_factory=dict)
     """The controls that the folds chose for it, and in how many folds each was chosen, the most frequent first."""
     chosen: Mapping[str, int] = field(default_factory=dict)
@@ -395,21 +401,21 @@ class Comparison:
     runs: str = "RUNS"
     """The stores of the answers, as a command line names them."""
     exported: str = ""
-    """Sentences: what writes the checkpoint of the method that the report recommends; empty where there is none."""
+    """Sentences that say what writes the checkpoint of the recommended method; empty if there is none."""
     accuracy: tuple[AccuracyRow, ...] = ()
     """Share of right answers by dimension and level."""
     sweeps: tuple[LayerSweep, ...] = ()
     """AUROC of each probe at every layer and position."""
     trajectories: Trajectories | None = None
-    """Log-probabilities over the course of right and of wrong answers."""
+    """Log-probabilities along right and along wrong answers."""
     difficulty: Difficulty | None = None
-    """The comparison at equal difficulty; None where the items have none."""
+    """The comparison at equal difficulty; None if the items have none."""
     overconfidence: tuple[Overconfidence, ...] = ()
     """Mean confidence against accuracy, by level."""
     two_choice: TwoChoice | None = None
-    """Metacognitive efficiency on two-choice tasks; None elsewhere."""
+    """Metacognitive efficiency on two-choice tasks; None for other tasks."""
     two_choice_refused: str = ""
-    """Why there is no metacognitive efficiency; empty where there is."""
+    """Why there is no metacognitive efficiency; empty if there is."""
     coupling: tuple[Coupling, ...] = ()
     """Whether control repairs what monitoring flags, by system."""
     agreement: tuple[Agreement, ...] = ()
@@ -421,13 +427,13 @@ class Comparison:
     seen: SeenTokens | None = None
     """How early right and wrong answers differ."""
     learning: LearningCurve | None = None
-    """AUROC by the number of labels; None where it was not asked for."""
+    """AUROC by the number of labels; None if it was not asked for."""
     by_model: tuple[OfModel, ...] = ()
     """The headline method on each model's answers, the smallest model first; empty for one model."""
     stages: tuple[StageAccuracy, ...] = ()
     """Share of right answers after each stage of a system."""
     audits: tuple[Finding, ...] = ()
-    """Audits: findings that could make the numbers mean less than they seem to."""
+    """Results of the audits: possible reasons why the numbers mean less than they seem to."""
     notes: tuple[str, ...] = ()
     """Limits of the data and the methods."""
 
@@ -459,16 +465,16 @@ class Comparison:
         return tuple(dict.fromkeys(variant for row in self.accuracy for variant in row.by_variant))
 
     def __repr__(self) -> str:
-        named = [method for method in self.methods if method.name == self.headline]
-        best = "".join(f", {method.name} AUROC {format_interval(method.auroc, 3)}" for method in named)
+        headlines = [method for method in self.methods if method.name == self.headline]
+        best = "".join(f", {method.name} AUROC {format_interval(method.auroc, 3)}" for method in headlines)
         return f"Comparison({len(self.y)} answers, {len(self.methods)} methods{best})"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: every method's AUROC and its paired differences, with 95 % intervals."""
+        """Returns a table for notebooks: every method's AUROC and its paired differences, with 95 % intervals."""
         rows = []
         for method in self.methods:
             intervals = (method.auroc, method.diff_stated, method.diff_control)
-            shown = ["-" if one is None else format_interval(one, 3) for one in intervals]
+            shown = ["-" if interval is None else format_interval(interval, 3) for interval in intervals]
             rows.append((method.name, method.family, f"{method.coverage:.0%}", *shown))
         head = ("method", "kind", "said", "AUROC", "minus stated confidence", "minus strongest control")
         return html_table(f"Comparison on {len(self.y)} answers", rows, head=head)
@@ -477,7 +483,9 @@ class Comparison:
         """Returns everything but the values of single answers, as JSON's own types. NaN is None."""
 
         def kept(value: Any, without: Sequence[str]) -> dict[str, Any]:
-            return {one.name: plain(getattr(value, one.name)) for one in fields(value) if one.name not in without}
+            return {
+                field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name not in without
+            }
 
         return {
             "answers": len(self.y),
@@ -489,7 +497,7 @@ class Comparison:
     def to_pandas(self) -> Any:
         """Returns a pandas DataFrame with a row a method: kind, coverage, and each metric with `_low` and `_high`.
 
-        Raises `MissingExtra` where pandas is not installed.
+        Raises `MissingExtra` if pandas is not installed.
         """
         try:
             pandas = import_module("pandas")
@@ -507,12 +515,14 @@ class Comparison:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses and arrays as JSON's own types; not a number is null."""
+    """Returns dataclasses and arrays as JSON's own types; not a number is null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        named = ((" -> ".join(map(str, key)) if isinstance(key, tuple) else str(key), of) for key, of in value.items())
-        return {name: plain(of) for name, of in named}
+        named_entries = (
+            (" -> ".join(map(str, key)) if isinstance(key, tuple) else str(key), entry) for key, entry in value.items()
+        )
+        return {name: plain(entry) for name, entry in named_entries}
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -16,7 +16,7 @@ NAME_COLUMN_CHARS = 12
 def describe_store(path: Path) -> str:
     """Returns what a run store holds, a line a subject: runs, calls, models, labels, statements, hidden states.
 
-    Files that are damaged are named and the rest is counted. Raises `RecordError` where the folder is no run store.
+    Damaged files are named and the rest is counted. Raises `RecordError` if the folder is no run store.
     """
     store = RunStore(path, damaged="skip")
     shards = store.shards()
@@ -30,7 +30,11 @@ def describe_store(path: Path) -> str:
         ("runs", f"{count:,} in {len(shards):,} file{'s' * (len(shards) != 1)}, {size / 1e6:.1f} MB"),
     ]
     for subject in SUBJECTS:
-        counts = [f"{name} {count:,}" for (of, name), count in total.most_common() if of == subject and count]
+        counts = [
+            f"{name} {count:,}"
+            for (subject_of_count, name), count in total.most_common()
+            if subject_of_count == subject and count
+        ]
         lines += [(subject, ", ".join(counts))] if counts else []
     kinds: Counter[str] = Counter()  # of hidden states: which they are, and who read them
     for file in store.activation_files():
@@ -46,7 +50,7 @@ SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated",
 
 
 def _count(run: Run, total: Counter[tuple[str, str]]) -> None:
-    """Adds what a run holds: (subject, name) -> how often."""
+    """Adds what a run holds to the counts of (subject, name)."""
     total["systems", f"{run.system} ({run.variant})" if run.variant else run.system] += 1
     total["tasks", run.item.task or "(unnamed)"] += 1
     total["outcomes", "known" if run.outcome is not None else "not known"] += 1

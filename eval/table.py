@@ -1,4 +1,4 @@
-"""Runs as a table: one row a labelled answer, with what is known of it, for fitting and for comparing."""
+"""Runs as a table for fitting and comparing: one row a labelled answer, with what is known about it."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -23,11 +23,11 @@ LEVELS = ("easy", "medium", "hard", "cross")
 """Levels of items, in the order in which tables show them; `cross` is another kind of item, not a harder one."""
 
 STATED_COLUMNS = {"stated_difficulty": "difficulty", "stated_confidence": "confidence", "p_true": "p_true"}
-"""Column of numbers that the model stated -> their kind."""
+"""Maps the column of stated numbers to their kind."""
 
 
 def level_place(level: str) -> tuple[int, str]:
-    """Returns the place of a level in tables: other names come after `LEVELS`, by the alphabet."""
+    """Returns the place of a level in tables: other names come after `LEVELS`, in alphabetical order."""
     return LEVELS.index(level) if level in LEVELS else len(LEVELS), level
 
 
@@ -48,18 +48,18 @@ class AnswerTable:
     y: NDArray[np.int64]
     """The target label, 0 or 1."""
     stated_difficulty: NDArray[np.float64]
-    """In [0, 1], as `Run.stated_of` says whose it is; NaN where the model stated none."""
+    """In [0, 1]; `Run.stated_of` says to which call it belongs. NaN if the model stated none."""
     stated_confidence: NDArray[np.float64]
-    """In [0, 1]; NaN where the model stated none."""
+    """In [0, 1]; NaN if the model stated none."""
     p_true: NDArray[np.float64]
-    """Probability of the model calling its answer true, in [0, 1]; NaN where it was not asked."""
+    """Probability with which the model calls its answer true, in [0, 1]; NaN if it was not asked."""
     logprobs: NDArray[np.object_]
-    """Each entry float32 (T,), nats: the answer's, without the thinking before it."""
+    """Each entry float32 (T,), nats: the answer's log-probabilities, without the thinking before it."""
     tokens: NDArray[np.int64]
     cut: NDArray[np.bool_]
     """Whether max_tokens ended the answer."""
     answers: NDArray[np.object_] | None = None
-    """Each entry the text of the answer, empty where it was not stored; None where none was."""
+    """Each entry is the text of the answer, empty if it was not stored; None if no text was stored."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -70,7 +70,7 @@ class AnswerTable:
         return bool(self.tokens.any())
 
     def rows(self, chosen: NDArray[Any]) -> "AnswerTable":
-        """The chosen rows, by index or by mask."""
+        """Returns the chosen rows, by index or by mask."""
         names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
@@ -83,7 +83,15 @@ def bare_table(
     answers: Sequence[str] | None = None,
     logprobs: Sequence[NDArray[np.float32]] | None = None,
 ) -> AnswerTable:
-    """A table of answers of which little is known: a label y (n,), a group (n,), and what else is given, one a row."""
+    """Returns a table of answers about which little is known.
+
+    Args:
+        y: the labels (n,).
+        groups: the groups (n,).
+        questions: the questions, if known.
+        answers: the texts, if known.
+        logprobs: the log-probabilities, if known.
+    """
     n = len(y)
     names, nothing = np.array([f"row-{i}" for i in range(n)]), np.full(n, "")
     series = [np.empty(0, dtype=np.float32)] * n if logprobs is None else list(logprobs)
@@ -116,19 +124,26 @@ def answer_table(
     agent: str | None = None,
     bare: bool = False,
 ) -> AnswerTable:
-    """Every call with a label `target`, log-probabilities and at least one token.
+    """Returns a row for every call with a label `target`, log-probabilities and at least one token.
 
-    With `bare`, where at most half of the labelled calls have log-probabilities, every call with the label, without
-    these. Refusals and tool calls are left out, with a warning: no predictor scores them. So are answers without
-    log-probabilities, or with such as stand for none. A warning also names numbers that stand for unknown ones.
+    With `bare`, if at most half of the labelled calls have log-probabilities, it has a row for every call with the
+    label, without log-probabilities. Refusals and tool calls are left out with a warning, because no predictor scores
+    them. So are answers whose log-probabilities are missing or made up. A warning also names numbers that stand for
+    unknown ones. Raises `RecordError` if nothing is left, saying what was found instead, or if a label is not 0 or 1.
 
-    Raises `RecordError` where nothing is left, saying what was found instead, or where a label is not 0 or 1.
+    Args:
+        runs: the runs.
+        target: name of the label.
+        stage: only calls of this stage.
+        agent: only calls of this agent.
+        bare: whether answers without log-probabilities are allowed.
     """
     records: list[dict[str, Any]] = []
     without: list[dict[str, Any]] = []
     seen_calls = unlabelled = wordless = made_up = 0
     seen: dict[str, set[str]] = {"labels": set(), "stages": set(), "agents": set()}
     decided = False
+    # Sort labelled calls into those with and without log-probabilities.
     for run in runs:
         decided = decided or bool(run.decision_answers)
         seen["labels"].update(label.name for label in run.labels)
@@ -148,16 +163,18 @@ def answer_table(
                 wordless += 1
                 continue
             logprobs = answer_logprobs(call)
-            known = logprobs is not None and len(logprobs) > 0
-            if known and constant(np.asarray(call.logprobs), call.top_logprobs):
-                known, made_up = False, made_up + 1
-            (records if known else without).append(_row(run, call, int(y)))
+            has_logprobs = logprobs is not None and len(logprobs) > 0
+            if has_logprobs and constant(np.asarray(call.logprobs), call.top_logprobs):
+                has_logprobs, made_up = False, made_up + 1
+            (records if has_logprobs else without).append(_row(run, call, int(y)))
+    # Refuse a selection without calls.
     listed = {kind: ", ".join(sorted(filter(None, names))) or "none" for kind, names in seen.items()}
     if not records and not seen_calls:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {listed['stages']}; "
             f"agents found: {listed['agents']}"
         )
+    # Without log-probabilities, if most answers have none and that is allowed.
     lost = len(without) - made_up if records else 0
     if bare and len(records) <= len(without):
         if records:
@@ -190,12 +207,19 @@ def answer_table(
 
 
 def answers_in_words(call: Call) -> bool:
-    """Whether the call answers in words: is no refusal and no tool call, which no predictor scores."""
+    """Whether the call answers in words. Refusals and tool calls do not, and no predictor scores them."""
     return call.finish_reason not in (REFUSAL, TOOL_CALL)
 
 
 def _warn(wordless: int, made_up: int, lost: int, records: Sequence[dict[str, Any]]) -> None:
-    """Warns of labelled answers that are left out, and of numbers that are none of the model's own."""
+    """Warns about labelled answers that are left out, and about numbers that are not the model's own.
+
+    Args:
+        wordless: number of refusals and tool calls.
+        made_up: number of answers with made-up log-probabilities.
+        lost: number of answers without log-probabilities.
+        records: the rows.
+    """
     if wordless:
         warnings.warn(
             f"{wordless} labelled refusals and tool calls are left out: no predictor scores them", stacklevel=3
@@ -218,9 +242,15 @@ def _warn(wordless: int, made_up: int, lost: int, records: Sequence[dict[str, An
 
 
 def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
-    """Returns what the table keeps of one labelled call; keys are its columns."""
-    known = call.logprobs if call.logprobs is not None else np.empty(0, dtype=np.float32)
-    logprobs, _ = series_of(known, call.segments)
+    """Returns what the table keeps of one labelled call; keys are its columns.
+
+    Args:
+        run: the run.
+        call: the call.
+        y: its label.
+    """
+    logprobs_of_call = call.logprobs if call.logprobs is not None else np.empty(0, dtype=np.float32)
+    logprobs, _ = series_of(logprobs_of_call, call.segments)
     item = run.item
     return {
         "call_ids": call.id,
@@ -242,12 +272,12 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
 
 
 def group_of(item: Item) -> str:
-    """Returns the group that stays in one split: the item's group, or the item itself where it states none."""
+    """Returns the group that stays in one split: the item's group, or the item itself if it states none."""
     return f"{item.task}/{item.group or item.id}"
 
 
 def runs_by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
-    """Returns (system, variant) -> its runs, in order of appearance."""
+    """Maps (system, variant) to its runs, in order of appearance."""
     by_variant: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         by_variant.setdefault((run.system, run.variant), []).append(run)
@@ -255,8 +285,17 @@ def runs_by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
 
 
 def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) -> int:
-    """Number of groups. Raises `RecordError` where `folds` group-wise folds with both classes cannot be made."""
-    counts = {int(label): len({g for g, own in zip(groups, y, strict=True) if own == label}) for label in (0, 1)}
+    """Returns the number of groups. Raises `RecordError` if `folds` group-wise folds with both classes cannot be made.
+
+    Args:
+        groups: the group of each answer.
+        y: the labels (n,).
+        folds: number of folds.
+    """
+    counts = {
+        int(label): len({g for g, label_of_answer in zip(groups, y, strict=True) if label_of_answer == label})
+        for label in (0, 1)
+    }
     if min(counts.values()) == 0:
         only = "1" if counts[0] == 0 else "0"
         raise RecordError(

@@ -11,28 +11,28 @@ from metaprobe.records.types import Call, FloatArray, Message, Sampling
 
 
 class LLMError(RecordError):
-    """A language model could not be loaded or could not answer."""
+    """A language model could not be loaded, or could not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Says what a model gives beside its text."""
+    """The data that a model returns beside its text."""
 
     logprobs: bool = False
     """Whether every generated token comes with its log-probability."""
     top_logprobs: int = 0
-    """How many alternatives a token are kept."""
+    """Number of alternatives that are kept for each token."""
     hidden: bool = False
     """Whether requests that ask for hidden states get them."""
     stream: bool = False
-    """Whether tokens come one after another."""
+    """Whether tokens arrive one by one."""
     text: bool = True
-    """Whether it writes what it is asked for; a decision model only answers typed questions."""
+    """Whether the model writes texts. A decision model only answers typed questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Holds what is asked, and the place in a run; the answering `Call` carries the same id, stage and parent."""
+    """A question to a model, and its place in a run. The answering `Call` has the same id, stage and parent."""
 
     id: str
     messages: tuple[Message, ...]
@@ -42,7 +42,7 @@ class Request:
     round: int = 0
     parent: str | None = None
     hidden: bool = False
-    """Keep the hidden states that the model was loaded to capture."""
+    """Whether to keep the hidden states that the model was loaded to capture."""
 
     def call(self, **answer: Any) -> Call:
         """Returns the call that answers this request; `answer` gives its other fields."""
@@ -58,7 +58,13 @@ class Request:
         )
 
     def local_call(self, llm: Any, prompt: Sequence[int], **answer: Any) -> Call:
-        """Returns the call by which a model of this machine answers; `llm` has `name`, `revision` and `dtype`."""
+        """Returns the call with which a local model answers this request.
+
+        Args:
+            llm: the model; it has `name`, `revision` and `dtype`.
+            prompt: token ids of the prompt.
+            **answer: other fields of the call.
+        """
         return self.call(
             model=llm.name,
             model_revision=llm.revision,
@@ -85,25 +91,25 @@ class LLM(Protocol):
 
     @property
     def name(self) -> str:
-        """The model's name as it is written into records."""
+        """The model's name in records."""
 
     @property
     def revision(self) -> str:
-        """Name of the weights: a commit, or a fingerprint of the files."""
+        """The version of the weights: a commit, or a fingerprint of the files."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Says what the model gives beside its text."""
+        """The data that the model returns beside its text."""
 
     async def complete(self, request: Request) -> Call:
-        """Returns the finished call. Raises `LLMError` where the model cannot answer this request."""
+        """Returns the finished call. Raises `LLMError` if the model cannot answer this request."""
 
     def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """Yields the tokens as they come, and last the finished call."""
+        """Yields the tokens as they arrive, and last the finished call."""
 
 
 class WrappedLLM:
-    """Passes every call on to a model; a class made from this one does something before or after the calls."""
+    """Passes every call to a model. Subclasses do something before or after the calls."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm

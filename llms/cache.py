@@ -1,8 +1,8 @@
-"""Finished calls kept and given again: no kill costs a call that was paid for, and a pipeline runs without its model.
+"""Stores finished calls and returns them again: a kill loses no paid call, and a pipeline can run without its model.
 
-The cache holds every finished call in one SQLite file in WAL mode: a committed call survives the death of the process
-(SIGKILL), and several processes of one machine may share the file. After a power failure the last calls may be missing;
-the file stays whole. A replay answers from recorded calls, also in a test.
+The cache holds every finished call in one SQLite file in WAL mode. A committed call survives the death of the process
+(SIGKILL), and several processes of one machine may share the file. After a power failure the last calls may be missing,
+but the file stays valid. A replay answers from recorded calls, also in tests.
 """
 
 import asyncio
@@ -26,20 +26,26 @@ from metaprobe.records.types import Call, Hidden, Message, Run, Sampling, Segmen
 
 
 def question_key(messages: Sequence[Message], sampling: Sampling, *more: Any) -> str:
-    """SHA-256 over what is asked, how tokens are drawn, and whatever else matters (as JSON)."""
-    asked = [[message.role, message.content] for message in messages]
+    """Returns a SHA-256 of the messages, the sampling, and other values that matter (as JSON).
+
+    Args:
+        messages: messages of the request.
+        sampling: how tokens are drawn.
+        more: other values on which the answer depends.
+    """
+    contents = [[message.role, message.content] for message in messages]
     # 1 and 1.0 draw alike, and a store gives back 1.0 for either.
     drawn = dataclasses.asdict(sampling) | {
         "temperature": float(sampling.temperature),
         "top_p": float(sampling.top_p),
     }
-    return hashlib.sha256(json.dumps([asked, drawn, *more]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([contents, drawn, *more]).encode()).hexdigest()
 
 
 class ReplayLLM:
-    """Answers a request with the recorded call that had the same messages and sampling.
+    """Answers a request with the recorded call that has the same messages and sampling.
 
-    Where several had, the one with the request's own id, else the last.
+    If several calls have them, the one with the request's id is used, else the last.
     """
 
     def __init__(self, calls: Iterable[Call]) -> None:
@@ -48,23 +54,23 @@ class ReplayLLM:
             self._calls.setdefault(question_key(call.messages, call.sampling), {})[call.id] = call
         if not self._calls:
             raise LLMError("no recorded calls to replay: the store is empty, or was written without texts (--no-text)")
-        known = [call for same in self._calls.values() for call in same.values()]
-        self.name = known[0].model
-        self.revision = known[0].model_revision
+        recorded = [call for same in self._calls.values() for call in same.values()]
+        self.name = recorded[0].model
+        self.revision = recorded[0].model_revision
         self.capabilities = Capabilities(
-            logprobs=all(call.logprobs is not None for call in known),
-            top_logprobs=min(0 if call.top_logprobs is None else call.top_logprobs.shape[1] for call in known),
-            hidden=any(call.hidden is not None for call in known),
+            logprobs=all(call.logprobs is not None for call in recorded),
+            top_logprobs=min(0 if call.top_logprobs is None else call.top_logprobs.shape[1] for call in recorded),
+            hidden=any(call.hidden is not None for call in recorded),
             stream=True,
         )
 
     @classmethod
     def from_runs(cls, runs: Iterable[Run]) -> "ReplayLLM":
-        """All calls of these runs that kept their messages."""
+        """Returns a replay of all calls of these runs whose messages were kept."""
         return cls(call for run in runs for call in run.calls if call.messages)
 
     async def complete(self, request: Request) -> Call:
-        """The recorded call, under the request's id. Raises `LLMError` where nothing like it was recorded."""
+        """Returns the recorded call under the request's id. Raises `LLMError` if no such request was recorded."""
         same = self._calls.get(question_key(request.messages, request.sampling))
         if same is None:
             question = request.messages[-1].content if request.messages else ""
@@ -75,7 +81,7 @@ class ReplayLLM:
         return under(request, same.get(request.id) or list(same.values())[-1])
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The recorded tokens, then the recorded call."""
+        """Yields the recorded tokens, then the recorded call."""
         call = await self.complete(request)
         for token in replay_tokens(call):
             yield token
@@ -83,13 +89,13 @@ class ReplayLLM:
 
 
 def under(request: Request, call: Call) -> Call:
-    """The same answer as an answer to `request`: its id, stage, agent, round and parent."""
+    """Returns the call as an answer to `request`: with its id, stage, agent, round and parent."""
     place = {name: getattr(request, name) for name in ("id", "stage", "agent", "round", "parent")}
     return dataclasses.replace(call, **place)
 
 
 def replay_tokens(call: Call) -> Iterator[Token]:
-    """The tokens of a finished call, as they would be streamed; the whole text as one where it kept no tokens."""
+    """Yields the tokens of a finished call as if streamed; the whole text as one token if no tokens were kept."""
     for i, text in enumerate(call.tokens):
         yield Token(
             text,
@@ -101,7 +107,7 @@ def replay_tokens(call: Call) -> Iterator[Token]:
 
 
 CACHE_FORMAT = 1
-"""Goes up when an older reader could no longer read what is written."""
+"""Version of the format. It is raised when an older reader could no longer read the file."""
 APPLICATION_ID = 0x4D504343  # distinguishes our file from any other SQLite file
 _TABLE = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arrays BLOB, sha256 TEXT) WITHOUT ROWID"
 _CANARIES = "canaries "
@@ -110,10 +116,10 @@ _ARRAYS = ("prompt_token_ids", "token_ids", "logprobs", "top_logprobs")
 
 
 class CallCache(Database):
-    """Calls by key, in one SQLite file. Safe for several processes and threads."""
+    """Stores calls by key in one SQLite file. Safe for several processes and threads."""
 
     def __init__(self, path: str | Path) -> None:
-        """Opens the file, or makes it. Raises `LLMError` where it is something else, or damaged."""
+        """Opens the file, or creates it. Raises `LLMError` if the file is of another kind, or damaged."""
         super().__init__(
             path,
             what="call cache",
@@ -150,7 +156,7 @@ class CallCache(Database):
             return None, None
 
     def put(self, key: str, call: Call) -> None:
-        """Keep a call. The first one kept under a key stays. Raises `Unwritable` where it cannot be written."""
+        """Stores a call. The first call under a key is kept. Raises `Unwritable` if it cannot be written."""
         arrays = {name: value for name in _ARRAYS if (value := getattr(call, name)) is not None}
         facts = {f.name: getattr(call, f.name) for f in dataclasses.fields(call) if f.name not in (*_ARRAYS, "hidden")}
         for name in ("sampling", "usage"):
@@ -193,19 +199,19 @@ class CallCache(Database):
 
 
 OnCall = Callable[[Call, bool], None]
-"""Called with a call that has ended, and whether it was kept from before."""
+"""Called with each finished call, and whether the cache had it."""
 
 
 class CachedLLM(WrappedLLM):
-    """The same model, asked only what it was not asked before.
+    """A model that is asked only what it was not asked before.
 
-    A hit has the recorded answer, latency and cost under the new request's id, stage, agent, round and parent. What
-    counts as the same: model, revision and dtype, messages, sampling, and what is kept of the answer. A sampled request
-    without a seed must also have the same id, so that two draws stay two. Errors are not kept.
+    A hit returns the recorded answer, latency and cost, under the new request's id, stage, agent, round and parent. Two
+    requests are equal if model, revision and dtype, messages, sampling, and what is kept of the answer are equal. A
+    sampled request without a seed must also have the same id, so that two draws stay two. Errors are not stored.
     """
 
     def __init__(self, llm: LLM, cache: CallCache, *, on_call: OnCall = lambda call, kept: None) -> None:
-        """`on_call` is called for every call that has ended."""
+        """`on_call` is called for every finished call."""
         super().__init__(llm)
         self._cache = cache
         self._on_call = on_call
@@ -213,31 +219,33 @@ class CachedLLM(WrappedLLM):
 
     @property
     def asked_how(self) -> str:
-        """Address and settings by which an endpoint is asked; empty for a model of this machine."""
+        """Address and settings with which an endpoint is asked; empty for a local model."""
         return str(getattr(self._llm, "asked_how", ""))
 
     async def complete(self, request: Request) -> Call:
-        """Returns the call as it was kept, or else asks. Of equal requests that wait at once, only one is asked."""
+        """Returns the stored call, or else asks. Of equal requests at the same time, only one is asked."""
         key = self.key(request)
         async with self._turn(key):
             call = self._cache.get(key)
-            kept = call is not None
+            was_stored = call is not None
             if call is None:
                 call = await self._llm.complete(request)
                 self._keep(key, call)
-        self._on_call(call, kept)
+        self._on_call(call, was_stored)
         return under(request, call)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The tokens as they come, or as they were kept, then the call, which is kept only if it came to its end."""
+        """Yields the tokens as they arrive, or as they were stored, then the call. A call is stored only if it is
+        complete.
+        """
         key = self.key(request)
         # Held only while looking: a stream that its reader has left open must not stop others.
         async with self._turn(key):
-            kept = self._cache.get(key)
-        if kept is not None:
-            for token in replay_tokens(kept):
+            stored_call = self._cache.get(key)
+        if stored_call is not None:
+            for token in replay_tokens(stored_call):
                 yield token
-            yield under(request, kept)
+            yield under(request, stored_call)
             return
         async for event in self._llm.stream(request):
             if isinstance(event, Call):
@@ -245,7 +253,7 @@ class CachedLLM(WrappedLLM):
             yield event
 
     def key(self, request: Request) -> str:
-        """SHA-256 of everything that the answer depends on."""
+        """Returns a SHA-256 of everything on which the answer depends."""
         llm, sampling = self._llm, request.sampling
         drawn = sampling.temperature > 0 and sampling.seed is None
         hidden = repr(getattr(llm, "capture", None)) if request.hidden and llm.capabilities.hidden else None

@@ -1,7 +1,7 @@
-"""A decision API as a model that judges: `client.decisions.create` of openai-python, of any server that has it.
+"""A decision API as a model that judges: `client.decisions.create` of openai-python, on any server that has it.
 
-A request ends with a message of the role `records.decisions.QUESTIONS_ROLE`: the questions as JSON. The call that
-answers has the answers as its text, JSON in the server's own form, so that it is kept, cached and replayed as any other
+The last message of a request has the role `records.decisions.QUESTIONS_ROLE` and holds the questions as JSON. The text
+of the answering call is the answers, JSON in the server's own form. So it is stored, cached and replayed as any other
 call.
 """
 
@@ -20,14 +20,14 @@ from metaprobe.records.types import Call, Message, Usage
 DECISIONS_PATH = "/decisions"
 MESSAGE_ROLES = ("user", "system", "developer", "assistant")
 LONG_PROMPT = 272_000
-"""Tokens above which OpenAI asks another price than the listed one; the cost of such a call is not estimated."""
+"""Prompt tokens above which OpenAI charges more than the listed price. The cost of such a call is not estimated."""
 
 
 class DecisionsLLM(EndpointLLM):
     """Asks typed questions about the messages of a request, all in one HTTP request.
 
-    Errors, waiting and asking again are those of `OpenAILLM`. An answer that does not fit its question counts as no
-    readable answer, and is asked for again. The options mean the same as in `OpenAILLM`.
+    Errors, waiting and retries are those of `OpenAILLM`. An answer that does not fit its question counts as unreadable,
+    and is requested again. The options mean the same as in `OpenAILLM`.
     """
 
     SCHEME = "decisions:"
@@ -41,13 +41,21 @@ class DecisionsLLM(EndpointLLM):
         prices: Mapping[str, Price] | None = None,
         **reach: Unpack[Reach],
     ) -> None:
-        """Raises `LLMError` for an empty name, and for an address that is none."""
+        """Raises `LLMError` for an empty name, and for an invalid address.
+
+        Args:
+            model: name of the model.
+            base_url: address of the endpoint.
+            revision: version of the weights.
+            prices: prices by model.
+            **reach: options of the connection, see `Reach`.
+        """
         super().__init__(model, base_url, revision, **reach)
         self._price = Price.of_model(model, self._endpoint.host, prices, DECISION_PRICES)
 
     @property
     def asked_how(self) -> str:
-        """The address, on which answers depend; nothing secret."""
+        """The address, on which answers depend, without secrets."""
         return f"{self.SCHEME}{self.endpoint}"
 
     @property
@@ -55,15 +63,17 @@ class DecisionsLLM(EndpointLLM):
         return Capabilities(text=False)
 
     async def complete(self, request: Request) -> Call:
-        """The call whose text is `{"answers": [...]}`. Raises `LLMError`, also for a request without questions."""
+        """Returns the call whose text is `{"answers": [...]}`. Raises `LLMError`, also for a request
+        without questions.
+        """
         name = f"request {request.id}"
         try:
             *shown, last = request.messages
             if last.role != QUESTIONS_ROLE:
                 raise ValueError(f"its last message is of role {last.role!r}")
-            asked = json.loads(last.content)
-            questions = read_questions(asked)
-            body = {"model": self.name, "input": [_item(message) for message in shown], "questions": asked}
+            questions_json = json.loads(last.content)
+            questions = read_questions(questions_json)
+            body = {"model": self.name, "input": [_item(message) for message in shown], "questions": questions_json}
         except (ValueError, InvalidResponse) as error:
             raise LLMError(
                 f"{name} is no request to the decision model {self.name}: {error}; expected messages of user, system, "
@@ -83,7 +93,7 @@ class DecisionsLLM(EndpointLLM):
             return await self._endpoint.ask(ask, name)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The finished call alone: decisions come all at once."""
+        """Yields only the finished call: decisions arrive all at once."""
         yield await self.complete(request)
 
     def _call(self, request: Request, decision: Mapping[str, Any], latency_ms: float) -> Call:
@@ -104,7 +114,7 @@ class DecisionsLLM(EndpointLLM):
 
 
 def decision_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a command's options for endpoints that mean something here; the others are about texts."""
+    """Returns the options for endpoints that apply to decisions; the others are about texts."""
     return {
         name: options[name] for name in ("revision", "timeout_s", "max_wait_s", "attempts", "prices") if name in options
     }

@@ -1,8 +1,8 @@
-"""Asks an OpenAI-compatible endpoint a few small questions, and says what it does to log-probabilities.
+"""Asks an OpenAI-compatible endpoint a few small questions, and reports what it does to log-probabilities.
 
-At most `MOST_REQUESTS` requests are made, each once and within a time limit, with a few dozen tokens; only a model that
-thinks is given more. An answer is read by `parse_response`, as `predict` reads it, and judged by what `records` says of
-tokens, numbers and alternatives. Each finding names what to set.
+It makes at most `MOST_REQUESTS` requests, each once and within a time limit. Each has a few dozen tokens; a model that
+thinks is given more. `parse_response` reads an answer, as `predict` does, and the rules of `records` about tokens,
+numbers and alternatives judge it. Each finding names what to set.
 """
 
 import re
@@ -27,18 +27,22 @@ from metaprobe.records.spelling import names_tokens
 MOST_REQUESTS = 10
 """Most requests that are made. Checks that would need more are reported as unknown."""
 ALTERNATIVES = 5
-"""Likeliest tokens asked for at each place."""
+"""Number of likeliest tokens requested for each token."""
 HOT = 1.5
-"""The higher temperature. Far enough from 1 to be seen, low enough that the answer stays one of words."""
+"""The higher of the two compared temperatures: far enough from 1 to show, low enough that the answer still
+has words.
+"""
 CUT_AT = 4
-"""Tokens of the answer that is to be cut: fewer than the answer needs."""
+"""Token limit of the answer that is to be cut: fewer tokens than the answer needs."""
 SHORT, LONG = 48, 96
-"""Tokens that an answer may have. The longer limit is for the question that a model should think about."""
+"""Token limits of answers. The longer one is for the question about which a model should think."""
 FAR_APART = 0.25
-"""Mean difference, in nats, above which an answer that is asked for twice has other numbers the second time. Engines
-that batch requests or cache prompts differ by up to 0.15 at one token."""
+"""Mean difference, in nats, above which two answers to a repeated request count as having different numbers.
+
+Engines that batch requests or cache prompts differ by up to 0.15 at one token.
+"""
 SPREAD = 1.0
-"""Fewest nats between the alternatives of one place by which two temperatures can be told apart."""
+"""Fewest nats between the alternatives of one token with which two temperatures can be told apart."""
 
 PLAIN_QUESTION = "What is the capital of France? Answer in one short sentence."
 OPEN_QUESTION = "Name any animal, city or number that comes to your mind, and say in one sentence why."
@@ -92,11 +96,11 @@ REMEDIES = {
     "thinking": "raise --thinking-tokens if the model was cut while it thought; else switch the server's reasoning"
     " parser off, or the thinking",
 }
-"""Name of a fault -> what to do about it."""
+"""Maps the name of a fault to what to do about it."""
 
 Verdict = Literal["ok", "unknown", "fault"]
 Found = tuple[Verdict, str, str]
-"""Result of a check: the verdict, what was found, and the name of the remedy, empty for none."""
+"""Result of a check: (verdict, what was found, name of the remedy or empty)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +111,15 @@ class Diagnosis:
     verdict: Verdict
     found: str
     do: str = ""
-    """The remedy; empty where there is nothing to do."""
+    """The remedy; empty if there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointReply:
-    """Holds the answer to one request."""
+    """The answer to one request."""
 
     body: Any = None
-    """The JSON object, or the list of a stream's chunks; None where the request failed."""
+    """The JSON object, or the list of a stream's chunks; None if the request failed."""
     failure: EndpointError | None = None
     ends: int = 0
     """Number of `[DONE]` lines of a stream."""
@@ -128,32 +132,30 @@ class Interview:
     endpoint: str
     model: str
     replies: dict[str, EndpointReply] = field(default_factory=dict)
-    """Replies to `plain`, `without`, `streamed`, `cut`, `hot`, `two`, `tool`, `thinking`; a question that was
-    not asked has no reply."""
+    """Replies to `plain`, `without`, `streamed`, `cut`, `hot`, `two`, `tool`, `thinking`. A question that was not asked
+    has no reply.
+    """
     first_failure: EndpointError | None = None
-    """Why the first question failed, where asking anew in another way helped."""
+    """Why the first question failed, if a second attempt with other options succeeded."""
     has_alternatives: bool = True
-    """Whether alternatives and a temperature are asked for."""
+    """Whether alternatives and a temperature are requested."""
     thinks: bool = False
     """Whether the first answer held thinking."""
     requests: int = 0
 
     def body(self, name: str) -> Any:
-        """Returns the body of that reply; None where the question was not asked or failed."""
+        """Returns the body of that reply; None if the question was not asked, or failed."""
         reply = self.replies.get(name)
         return reply.body if reply else None
 
     def failure(self, name: str) -> EndpointError | None:
-        """Returns why that question has no answer; None where it has one."""
+        """Returns why that question has no answer; None if it has one."""
         reply = self.replies.get(name)
         return reply.failure if reply else EndpointError("it was not asked", passing=False)
 
 
 class Interviewer:
-    """Asks one endpoint. `thinking_tokens`: what a model that thinks may use for each answer beside the answer itself.
-
-    `extra_body`: further fields of every request. `key_variable`: the environment variable that holds the key.
-    """
+    """Asks one endpoint the questions of the examination."""
 
     def __init__(
         self,
@@ -165,7 +167,16 @@ class Interviewer:
         thinking_tokens: int = 512,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises `LLMError` for what is no address, and for a key that cannot be one."""
+        """Raises `LLMError` for an invalid address, and for an impossible key.
+
+        Args:
+            url: address of the endpoint.
+            model: name of the model.
+            key_variable: environment variable that holds the key.
+            timeout_s: seconds that one answer may take.
+            thinking_tokens: tokens that a model may use for thinking, in addition to each answer.
+            extra_body: additional fields of every request.
+        """
         if not model:
             raise LLMError("the model's name is empty; expected one that the endpoint knows: see its /models")
         self._endpoint = Endpoint(
@@ -178,7 +189,7 @@ class Interviewer:
         self._interview = Interview(self._endpoint.address, model)
 
     async def ask_all(self) -> Interview:
-        """Returns all replies. Raises `LLMError` where the endpoint answers no question at all."""
+        """Returns all replies. Raises `LLMError` if the endpoint answers no question at all."""
         interview = self._interview
         try:
             if failure := (await self._ask("plain", PLAIN_QUESTION, SHORT)).failure:
@@ -196,11 +207,11 @@ class Interviewer:
             await self._ask("streamed", PLAIN_QUESTION, SHORT, stream=True)
             if not _has_logprobs(interview.body("plain")):
                 return interview
-            known = interview.has_alternatives
+            has_alternatives = interview.has_alternatives
             await self._ask("cut", OPEN_QUESTION, CUT_AT, room=0)
-            if known:
+            if has_alternatives:
                 await self._ask("hot", OPEN_QUESTION, 16, room=0, temperature=HOT)
-            await self._ask("two", OPEN_QUESTION, 16, n=2, temperature=1.0 if known else None)
+            await self._ask("two", OPEN_QUESTION, 16, n=2, temperature=1.0 if has_alternatives else None)
             tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
             await self._ask("tool", TOOL, SHORT, tool_choice="auto", **tools)
             if not interview.thinks:
@@ -212,9 +223,14 @@ class Interviewer:
     async def _ask(
         self, name: str, content: str, tokens: int, *, room: int | None = None, **more: Any
     ) -> EndpointReply:
-        """Makes one request, unless all are spent. A field of None is not sent.
+        """Makes one request, unless the number of requests is used up. A field of None is not sent.
 
-        `room`: tokens for the thinking, by default as many as it may have.
+        Args:
+            name: name of the question.
+            content: the question.
+            tokens: token limit of the answer.
+            room: additional tokens for the thinking; by default the most that thinking may use.
+            **more: other fields of the request.
         """
         interview = self._interview
         room = room if room is not None else self._thinking_tokens if interview.thinks else 0
@@ -235,11 +251,11 @@ class Interviewer:
             if body.get("stream"):
                 reply = read_stream(came)
             else:
-                held = from_json(came)
-                if not isinstance(held, Mapping):
-                    raise InvalidResponse(f"JSON of the kind {type(held).__name__} came; expected an object")
-                refuse_error(held)
-                reply = EndpointReply(held)
+                parsed = from_json(came)
+                if not isinstance(parsed, Mapping):
+                    raise InvalidResponse(f"JSON of the kind {type(parsed).__name__} came; expected an object")
+                refuse_error(parsed)
+                reply = EndpointReply(parsed)
         except InvalidResponse as error:
             failure = EndpointError(f"{name}: no readable answer: {error}", passing=False)
             reply = EndpointReply(failure=failure)
@@ -250,7 +266,7 @@ class Interviewer:
 
 
 def read_stream(came: str) -> EndpointReply:
-    """Returns the chunks of a stream's text. Raises `InvalidResponse` where one is not JSON."""
+    """Returns the chunks of a stream's text. Raises `InvalidResponse` if a chunk is not JSON."""
     chunks: list[Any] = []
     ends = 0
     # Not by splitlines: JSON may hold U+2028 as it is.
@@ -270,18 +286,18 @@ def read_stream(came: str) -> EndpointReply:
 def _has_logprobs(answer: Any) -> bool:
     """Returns whether the first choice came with log-probabilities, right or wrong."""
     choices = as_list((fields(answer) or {}).get("choices")) or ()
-    given = fields((fields(choices[0]) or {}).get("logprobs")) if choices else None
-    return any((given or {}).get(name) for name in ("content", "reasoning_content", "token_logprobs"))
+    logprobs = fields((fields(choices[0]) or {}).get("logprobs")) if choices else None
+    return any((logprobs or {}).get(name) for name in ("content", "reasoning_content", "token_logprobs"))
 
 
 def _thinks(answer: Any) -> bool:
-    """Whether an answer holds thinking, told apart or not."""
+    """Returns whether an answer holds thinking, separated or not."""
     try:
-        read = parse_text(answer)
+        parsed_text = parse_text(answer)
     except InvalidResponse:
         return False
-    shown = read.text.lstrip()
-    return read.thinking is not None or shown.startswith(OPENINGS) or any(mark in shown for mark in CLOSINGS)
+    shown = parsed_text.text.lstrip()
+    return parsed_text.thinking is not None or shown.startswith(OPENINGS) or any(mark in shown for mark in CLOSINGS)
 
 
 # Judging the answers
@@ -292,25 +308,25 @@ _NO_WORDS = "\ufffd \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One answer: as `predict` reads it, and its numbers as they came."""
+    """One answer: as `predict` reads it, and its numbers as the server sent them."""
 
     name: str
     parsed_text: ParsedText
     tokens: list[str]
-    """The tokens as the server spelled them, thinking included, whatever shape they came in."""
+    """Tokens in the server's spelling, with the thinking, from either format."""
     numbers: list[float | None]
-    """The log-probability of each token; None where it has none."""
+    """Log-probability of each token; None if it has none."""
     top: list[dict[str, float | None]]
-    """The alternatives of each token: text -> log-probability, None where it has none."""
+    """Alternatives of each token: text -> log-probability, or None."""
     parsed: ParsedResponse | None
     refusal: str
-    """Reason why `parse_response` refuses the answer; empty where it takes the answer."""
+    """Why `parse_response` refuses the answer; empty if it accepts the answer."""
     counted: int
-    """The tokens that the usage counts and that should have numbers; 0 where it counts none."""
+    """Number of tokens that should have numbers, according to the usage; 0 if the usage counts none."""
 
     @property
     def likeliest_only(self) -> bool:
-        """Whether every drawn token is the likeliest of its place, as far as alternatives tell."""
+        """Whether every drawn token is the likeliest one, as far as alternatives show."""
         return all(
             not row or not token.strip(_NO_WORDS) or row.get(token) == max(map(_or_lowest, row.values()))
             for token, row in zip(self.tokens, self.top, strict=True)
@@ -322,7 +338,13 @@ def _or_lowest(number: float | None) -> float:
 
 
 def look(name: str, body: Any, choice: int = 0) -> Look | None:
-    """The answer of a chat completion, whole or as chunks; None where there is none."""
+    """Returns the answer of a chat completion, whole or as chunks; None if there is none.
+
+    Args:
+        name: name of the question.
+        body: the completion, or its chunks.
+        choice: number of the answer.
+    """
     whole = body
     try:
         if isinstance(body, list):
@@ -338,15 +360,15 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
         parsed = parse_response(body, choice=choice)
     except InvalidResponse as error:
         refusal = str(error)
-    held = fields((fields(whole["choices"][choice]) or {}).get("logprobs")) or {}
-    listed = [*(as_list(held.get("reasoning_content")) or ()), *(as_list(held.get("content")) or ())]
+    logprobs = fields((fields(whole["choices"][choice]) or {}).get("logprobs")) or {}
+    listed = [*(as_list(logprobs.get("reasoning_content")) or ()), *(as_list(logprobs.get("content")) or ())]
     if not listed:  # the older shape, which some servers give in chats too
-        numbers = as_list(held.get("token_logprobs")) or ()
-        names, tops = (as_list(held.get(key)) or [None] * len(numbers) for key in ("tokens", "top_logprobs"))
+        numbers = as_list(logprobs.get("token_logprobs")) or ()
+        names, tops = (as_list(logprobs.get(key)) or [None] * len(numbers) for key in ("tokens", "top_logprobs"))
         for token, x, top in zip(names, numbers, tops, strict=False):
             others = [{"token": other, "logprob": y} for other, y in (fields(top) or {}).items()]
             listed.append({"token": token, "logprob": x, "top_logprobs": others})
-    entries = [entry for one in listed if (entry := fields(one)) is not None]
+    entries = [entry for listed_entry in listed if (entry := fields(listed_entry)) is not None]
     places = [map(fields, as_list(entry.get("top_logprobs")) or ()) for entry in entries]
     details = fields((fields(whole.get("usage")) or {}).get("completion_tokens_details")) or {}
     hidden = details.get("reasoning_tokens")
@@ -384,9 +406,14 @@ def _findings(asked: Interview) -> Iterator[tuple[str, Found]]:
         yield "streamed", _streamed(asked, plain, looks["streamed"])
         return
     # The short answers of a model that thinks are cut within the thinking.
-    answers = [one for one in (plain, *((cut, hot) if not asked.thinks else ())) if one is not None]
+    answers = [
+        answer_look for answer_look in (plain, *((cut, hot) if not asked.thinks else ())) if answer_look is not None
+    ]
     for name, check in LOOK_CHECKS.items():  # the worst finding; of equals, the first
-        yield name, min((check(one) for one in answers), key=lambda one: ("fault", "unknown", "ok").index(one[0]))
+        yield (
+            name,
+            min((check(found) for found in answers), key=lambda found: ("fault", "unknown", "ok").index(found[0])),
+        )
     yield "temperature", _temperature(asked, cut, hot)
     yield "finish", _finish(plain, cut)
     yield "streamed", _streamed(asked, plain, looks["streamed"])
@@ -411,55 +438,58 @@ def _given(asked: Interview, plain: Look | None) -> Found:
     return "ok", came, ""
 
 
-def check_numbers(one: Look) -> Found:
-    """Whether the tokens spell the text, each has a log-probability, and the usage counts as many."""
-    thinks, came = one.parsed_text.thinking is not None, len(one.tokens)
-    told = f"{one.name}: {came} numbers, and {one.counted} tokens by the usage"
-    if PLAIN_QUESTION in one.parsed_text.text:
-        return "fault", f"{one.name}: the answer repeats the question", "echo"
-    if one.parsed is None:
-        return "fault", f"{one.name}: {one.refusal}", "thinking" if thinks else "numbers"
-    if one.parsed.segments and not any(part.kind == "answer" for part in one.parsed.segments):
-        return "unknown", f"{one.name}: only thinking came, and no answer", "thinking"
-    if wrong := doubtful(one.parsed.logprobs):
+def check_numbers(answer: Look) -> Found:
+    """Checks that the tokens spell the text, that each has a log-probability, and that the usage counts as many."""
+    thinks, came = answer.parsed_text.thinking is not None, len(answer.tokens)
+    counts = f"{answer.name}: {came} numbers, and {answer.counted} tokens by the usage"
+    if PLAIN_QUESTION in answer.parsed_text.text:
+        return "fault", f"{answer.name}: the answer repeats the question", "echo"
+    if answer.parsed is None:
+        return "fault", f"{answer.name}: {answer.refusal}", "thinking" if thinks else "numbers"
+    if answer.parsed.segments and not any(part.kind == "answer" for part in answer.parsed.segments):
+        return "unknown", f"{answer.name}: only thinking came, and no answer", "thinking"
+    if wrong := doubtful(answer.parsed.logprobs):
         # So hot, OpenAI may draw a token that is none of the likeliest 20, and gives no number for it.
-        strange = one.name == "hot" and one.parsed.logprobs.min() <= NO_LOGPROB
-        return "unknown" if strange else "fault", f"{one.name}: {wrong}", "numbers"
-    if came < one.counted - 1 and thinks:
-        return "unknown", f"{told}, which counts the thinking too", "thinking"
-    if one.counted and abs(came - one.counted) > 1:  # an end token may be counted and not given, or the reverse
-        return "fault", told, "numbers"
-    notes = [note for note in one.parsed.note.split("; ") if note and note not in _HARMLESS]
+        strange = answer.name == "hot" and answer.parsed.logprobs.min() <= NO_LOGPROB
+        return "unknown" if strange else "fault", f"{answer.name}: {wrong}", "numbers"
+    if came < answer.counted - 1 and thinks:
+        return "unknown", f"{counts}, which counts the thinking too", "thinking"
+    if answer.counted and abs(came - answer.counted) > 1:  # an end token may be counted and not given, or the reverse
+        return "fault", counts, "numbers"
+    notes = [note for note in answer.parsed.note.split("; ") if note and note not in _HARMLESS]
     if notes:
         worst: Verdict = "fault" if any("all are scored" in note for note in notes) else "unknown"
-        return worst, f"{one.name}: {'; '.join(notes)}", "more"
-    if not names_tokens(one.tokens):
+        return worst, f"{answer.name}: {'; '.join(notes)}", "more"
+    if not names_tokens(answer.tokens):
         return "unknown", "the tokens do not say their texts, so nothing tells whose numbers they have", "ids"
-    if not one.counted:
-        return "unknown", f"{one.name}: {came} numbers, and the usage counts no tokens", "usage"
-    return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {one.counted}", ""
+    if not answer.counted:
+        return "unknown", f"{answer.name}: {came} numbers, and the usage counts no tokens", "usage"
+    return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {answer.counted}", ""
 
 
-def check_alternatives(one: Look) -> Found:
-    """Whether as many of the likeliest tokens came as were asked for, and can be the likeliest ones."""
-    if any(None in row.values() for row in one.top):
-        return "fault", f"{one.name}: one came without a number (null)", "numbers"
-    widths = sorted(sum(x is not None and x > NO_LOGPROB for x in row.values()) for row in one.top)
+def check_alternatives(answer: Look) -> Found:
+    """Checks that as many alternatives came as requested, and that they can be the likeliest tokens."""
+    if any(None in row.values() for row in answer.top):
+        return "fault", f"{answer.name}: one came without a number (null)", "numbers"
+    widths = sorted(sum(x is not None and x > NO_LOGPROB for x in row.values()) for row in answer.top)
     if not widths or not widths[-1]:
-        return "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top"
-    if one.parsed and one.parsed.top_fault:
-        return "fault", f"{one.name}: {one.parsed.top_fault}", "numbers"
-    for token, own, row in zip(one.tokens, one.numbers, one.top, strict=True):
+        return "unknown", f"{answer.name}: none; {ALTERNATIVES} were asked for", "top"
+    if answer.parsed and answer.parsed.top_fault:
+        return "fault", f"{answer.name}: {answer.parsed.top_fault}", "numbers"
+    for token, own_logprob, row in zip(answer.tokens, answer.numbers, answer.top, strict=True):
         lowest = min(map(_or_lowest, row.values()), default=0.0)
         # Such a token is likely enough to be among the likeliest ones: the numbers are not of the drawn tokens.
-        if token.strip(_NO_WORDS) and token not in row and own is not None and own > lowest + 0.02:
-            wrong = f"the drawn token {token[:20]!r} has {own:.3g}, and is none of the likeliest down to {lowest:.3g}"
-            return "fault", f"{one.name}: {wrong}", "numbers"
+        if token.strip(_NO_WORDS) and token not in row and own_logprob is not None and own_logprob > lowest + 0.02:
+            wrong = (
+                f"the drawn token {token[:20]!r} has {own_logprob:.3g}, "
+                f"and is none of the likeliest down to {lowest:.3g}"
+            )
+            return "fault", f"{answer.name}: {wrong}", "numbers"
     if widths[0] < ALTERNATIVES:
         came = f"{widths[0]} to {widths[-1]}" if widths[0] < widths[-1] else str(widths[0])
-        return "unknown", f"{one.name}: {came} a token of {ALTERNATIVES} asked for", "fewer"
-    if one.name != "hot" and not one.likeliest_only:
-        return "unknown", f"{one.name}: at temperature 0 a token was drawn that is not the likeliest", "penalty"
+        return "unknown", f"{answer.name}: {came} a token of {ALTERNATIVES} asked for", "fewer"
+    if answer.name != "hot" and not answer.likeliest_only:
+        return "unknown", f"{answer.name}: at temperature 0 a token was drawn that is not the likeliest", "penalty"
     return "ok", f"{widths[0]} a token, with numbers", ""
 
 
@@ -467,16 +497,24 @@ LOOK_CHECKS = {"numbers": check_numbers, "alternatives": check_alternatives}
 
 
 def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Found:
-    """Whether the first place has the same distribution at both temperatures."""
+    """Checks whether the first token has the same distribution at both temperatures.
+
+    Args:
+        asked: the interview.
+        cold: the answer at temperature 0.
+        hot: the answer at a higher temperature.
+    """
     if cold is None or hot is None or not cold.tokens or not hot.tokens:
         why = asked.failure("hot") or asked.failure("cut")
         broken = why is not None and (why.status or 0) >= 500
         return "unknown", f"nothing to compare: {why}", "fails" if broken else "mode"
     if not any(cold.numbers) and None not in cold.numbers and any(hot.numbers):
         return "fault", "at temperature 0 every number is 0: they are the sampler's", "processed"
-    a, b = ({token: x for token, x in one.top[0].items() if x is not None and x > NO_LOGPROB} for one in (cold, hot))
+    a, b = (
+        {token: x for token, x in answer.top[0].items() if x is not None and x > NO_LOGPROB} for answer in (cold, hot)
+    )
     shared = sorted(a.keys() & b.keys())
-    x, y = (np.array([held[token] for token in shared]) for held in (a, b))
+    x, y = (np.array([logprob_of[token] for token in shared]) for logprob_of in (a, b))
     if len(shared) < 2 or np.ptp(x) < SPREAD:
         return "unknown", f"{len(shared)} shared alternatives are too few or too close", "mode"
     x, y = x - x.mean(), y - y.mean()
@@ -492,7 +530,7 @@ def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Found
 
 
 def _finish(plain: Look, cut: Look | None) -> Found:
-    """Whether an answer that the model ended and one that the limit cut say so."""
+    """Checks that an ended answer and a cut answer state how they ended."""
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
     whole, short = plain.parsed_text.finish_reason, cut.parsed_text.finish_reason
@@ -538,7 +576,7 @@ def _streamed(asked: Interview, plain: Look | None, one: Look | None) -> Found:
 
 
 def _apart(a: Sequence[float | None], b: Sequence[float | None]) -> float:
-    """The mean difference of two rows of numbers, as far as both have some."""
+    """Returns the mean difference of two rows of numbers, over the places at which both have numbers."""
     pairs = [(x, y) for x, y in zip(a, b, strict=False) if x is not None and y is not None]
     return float(np.mean([abs(x - y) for x, y in pairs])) if pairs else 0.0
 
@@ -561,10 +599,10 @@ def _two(asked: Interview) -> Found:
 
 
 def _tool(asked: Interview) -> Found:
-    one = look("tool", asked.body("tool"))
-    if one is not None and TOOL_NAME in one.parsed_text.text and "{" in one.parsed_text.text:
-        return "fault", f"a call came as words: {one.parsed_text.text[:60]!r}", "tool"
-    if one is not None and one.parsed_text.finish_reason == TOOL_CALL:
+    called = look("tool", asked.body("tool"))
+    if called is not None and TOOL_NAME in called.parsed_text.text and "{" in called.parsed_text.text:
+        return "fault", f"a call came as words: {called.parsed_text.text[:60]!r}", "tool"
+    if called is not None and called.parsed_text.finish_reason == TOOL_CALL:
         return "ok", "a call is marked as such", ""
     return "unknown", f"no call came: {asked.failure('tool') or 'the model answered in words'}", "tool"
 
@@ -588,9 +626,9 @@ def _thinking(asked: Interview, one: Look | None) -> Found:
 
 
 def _first_fault(one: Look) -> str:
-    """Returns the words of the first check that finds a fault; empty where there is none.
+    """Returns the message of the first check that finds a fault; empty if there is none.
 
-    A stream, or one of two answers, need not have a usage of its own.
+    A stream, and each of two answers, may come without a usage of its own.
     """
     found = (check(replace(one, counted=0)) for check in LOOK_CHECKS.values())
     return next((words for verdict, words, _ in found if verdict == "fault"), "")

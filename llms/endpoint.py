@@ -1,4 +1,4 @@
-"""The way to one OpenAI-compatible endpoint: address, key, time limits, asking again, errors without secrets."""
+"""Connects to one OpenAI-compatible endpoint: address, key, time limits, retries, and errors without secrets."""
 
 import asyncio
 import email.utils
@@ -24,10 +24,10 @@ from metaprobe.llms.pricing import OPENAI_HOST
 from metaprobe.records.errors import InvalidResponse
 
 MAX_REASON = 400
-"""Characters of a server's own words that are passed on."""
+"""Most characters of a server's own message that are passed on."""
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-"""The environment variable that holds the key, where no other one is named."""
+"""Environment variable that holds the key, if no other one is named."""
 
 _KEY_LIKE = re.compile(r"(?i)\b(?:sk|pk|rk|hf|gsk|key)[-_][\w*.\-]{6,}|\bbearer\s+[\w.~+/-]*[\w=]")
 _SECRET_HEADER = re.compile(r"(?i)auth|key|token|secret|cookie")
@@ -41,7 +41,7 @@ _REMEDIES = {
 
 
 class EndpointError(LLMError):
-    """One request that went wrong."""
+    """A request failed."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class EndpointError(LLMError):
         self.passing = passing
         """Whether the same request may succeed later."""
         self.refused = refused
-        """Whether the endpoint will not have the request as it is."""
+        """Whether the endpoint refuses the request in this form."""
         self.retry_after_s = retry_after_s
-        """Seconds that the server asked to wait."""
+        """Seconds that the server asked to wait; None if it did not."""
         self.status = status
-        """The HTTP status of the answer; None where no answer came."""
+        """HTTP status of the answer; None if no answer came."""
 
 
 def _broken_connections() -> tuple[type[Exception], ...]:
@@ -85,11 +85,11 @@ REQUEST_FAILURES: tuple[type[Exception], ...] = (
     json.JSONDecodeError,
     UnicodeDecodeError,
 )
-"""Exceptions that making a request and reading its answer may raise."""
+"""Exceptions that a request, or reading its answer, may raise."""
 
 
 class Redactor:
-    """Takes a client's secrets, and whatever looks like one, out of a text."""
+    """Removes a client's secrets, and everything that looks like a secret, from a text."""
 
     def __init__(self, client: openai.AsyncOpenAI, *, harmless: Iterable[str] = ()) -> None:
         self._client = client
@@ -116,7 +116,16 @@ def endpoint_error(
     redact: Redactor,
     key_variable: str = KEY_VARIABLE,
 ) -> EndpointError:
-    """Returns the `EndpointError` that stands for an exception of the client, or of reading its answer."""
+    """Returns an `EndpointError` for an exception of the client, or of reading its answer.
+
+    Args:
+        error: the exception.
+        address: address of the endpoint.
+        timeout_s: time limit of one attempt, in seconds.
+        max_wait_s: longest wait before a retry, in seconds.
+        redact: removes secrets from the message.
+        key_variable: environment variable that holds the key.
+    """
     if isinstance(error, EndpointError):
         return error
     if isinstance(error, (TimeoutError, openai.APITimeoutError)):
@@ -127,8 +136,11 @@ def endpoint_error(
         # llama-cpp-python answers 500 to what it cannot accept.
         refused = status in (400, 422) or (status == 500 and "validation error" in message)
         passing = not refused and (status >= 500 or status in _PASSING)
-        if (told := error.response.headers.get("x-should-retry")) in ("true", "false"):  # of OpenAI's own servers
-            passing = told == "true"
+        if (should_retry := error.response.headers.get("x-should-retry")) in (
+            "true",
+            "false",
+        ):  # of OpenAI's own servers
+            passing = should_retry == "true"
         remedy = _REMEDIES.get(status, "").format(key=key_variable)
         if error.code in _OUT_OF_MONEY:
             passing, remedy = False, "the account has no credit left"
@@ -150,7 +162,7 @@ def endpoint_error(
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Returns the seconds that `Retry-After` (seconds or a date) or `retry-after-ms` asks for, else None."""
+    """Returns the seconds that `Retry-After` (seconds or a date) or `retry-after-ms` asks to wait, else None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
@@ -165,7 +177,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _message(body: object) -> str:
-    """The server's own words: OpenAI's `message`, FastAPI's `detail`, or whatever else it sent."""
+    """Returns the server's own message: OpenAI's `message`, FastAPI's `detail`, or the whole body."""
     if isinstance(body, Mapping):
         message: Any = body.get("message") or body.get("detail") or body.get("error") or dict(body)
         if isinstance(message, list):  # FastAPI names each field that is wrong
@@ -183,7 +195,7 @@ def _shorten(text: str) -> str:
 
 OPENAI_URL = f"https://{OPENAI_HOST}/v1"
 NO_KEY = "no-key-needed"
-"""Sent where no key is set and the endpoint is not OpenAI's own: the client wants something."""
+"""Key that is sent if none is set and the endpoint is not OpenAI's: the client requires one."""
 MAX_BACKOFF_S = 30.0
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -192,7 +204,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """Holds the connections and slots of one event loop."""
+    """Connections and slots of one event loop."""
 
     client: openai.AsyncOpenAI
     slots: asyncio.Semaphore
@@ -200,7 +212,7 @@ class _Door:
 
 
 class Endpoint:
-    """One address, a bounded number of requests at once, each within a time limit and asked again where that helps."""
+    """One address, with a limit on concurrent requests, a time limit for each, and retries of passing failures."""
 
     def __init__(
         self,
@@ -213,7 +225,7 @@ class Endpoint:
         sleep: Sleep = asyncio.sleep,
         key_variable: str = KEY_VARIABLE,
     ) -> None:
-        """`key_variable`: the environment variable that holds the key. The other arguments: see `OpenAILLM`."""
+        """`key_variable`: environment variable that holds the key. For the other arguments see `OpenAILLM`."""
         if concurrency < 1 or attempts < 1 or not timeout_s > 0:
             raise LLMError(
                 f"concurrency {concurrency}, attempts {attempts}, timeout_s {timeout_s}: "
@@ -232,22 +244,22 @@ class Endpoint:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[openai.AsyncOpenAI]:
-        """One of the requests that may run at once, and the client to make it with.
+        """Yields the client, while a slot for one of the concurrent requests is held.
 
-        It is kept while a request waits to be asked again: an endpoint that is overloaded sees fewer requests.
+        The slot is held while a request waits for its retry, so that an overloaded endpoint gets fewer requests.
         """
         door = self._door()
         async with door.slots:
             yield door.client
 
     async def ask(self, request: Callable[[], Awaitable[Answer]], name: str) -> Answer:
-        """Returns the answer of `request`, asked again where that may help. Raises `EndpointError`."""
-        asked = 0
+        """Returns the answer of `request`, with retries after passing failures. Raises `EndpointError`."""
+        attempts_made = 0
 
         async def attempt() -> Answer:
-            nonlocal asked
-            asked += 1
-            return await self.once(request(), name, f"asked {asked} times" if asked > 1 else "")
+            nonlocal attempts_made
+            attempts_made += 1
+            return await self.once(request(), name, f"asked {attempts_made} times" if attempts_made > 1 else "")
 
         retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self._attempts),
@@ -259,9 +271,14 @@ class Endpoint:
         return await retrying(attempt)
 
     async def once(self, answer: Awaitable[Answer], name: str, so_far: str = "") -> Answer:
-        """Returns the answer that comes within the time limit.
+        """Returns the answer if it comes within the time limit.
 
-        Raises `EndpointError`, which holds nothing of what was sent.
+        Raises `EndpointError`, which holds nothing of the request.
+
+        Args:
+            answer: the answer to wait for.
+            name: name of the request in errors.
+            so_far: what was tried before, for errors.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -286,7 +303,9 @@ class Endpoint:
             await door.client.close()
 
     def _door(self) -> _Door:
-        """Connections and slots belong to one event loop; a program may run several, one after another."""
+        """Returns the connections and slots of the running event loop. A program may run several loops, one after
+        another.
+        """
         loop = asyncio.get_running_loop()
         door = self._doors.get(loop)
         if door is None:
@@ -309,7 +328,7 @@ class Endpoint:
 
 
 class Reach(TypedDict, total=False):
-    """How an endpoint is asked: see `OpenAILLM`."""
+    """Options of the connection to an endpoint: see `OpenAILLM`."""
 
     concurrency: int
     timeout_s: float
@@ -319,13 +338,20 @@ class Reach(TypedDict, total=False):
 
 
 class EndpointLLM:
-    """A model behind an endpoint. A class made from this one says what is asked, and reads the answers."""
+    """A model behind an endpoint. Subclasses make the requests and read the answers."""
 
     SCHEME: str
-    """Beginning of the names of such models, with its colon."""
+    """Prefix of the names of such models, with its colon."""
 
     def __init__(self, model: str, base_url: str | None, revision: str, **reach: Unpack[Reach]) -> None:
-        """Raises `LLMError` for an empty name, and for an address that is none."""
+        """Raises `LLMError` for an empty name, and for an invalid address.
+
+        Args:
+            model: name of the model.
+            base_url: address of the endpoint.
+            revision: version of the weights.
+            **reach: options of the connection, see `Reach`.
+        """
         if not model:
             raise LLMError(f"the model has no name; expected {self.SCHEME}MODEL or {self.SCHEME}MODEL@URL")
         self.name, self.revision = model, revision
@@ -333,23 +359,23 @@ class EndpointLLM:
 
     @classmethod
     def parse(cls, spec: str, **options: Any) -> Self:
-        """Parses `SCHEME:MODEL`, or `SCHEME:MODEL@http://host:port/v1`; `options` as in the constructor.
+        """Returns the model of a specification `SCHEME:MODEL` or `SCHEME:MODEL@http://host:port/v1`.
 
-        Raises `LLMError` for another specification.
+        `options` are those of the constructor. Raises `LLMError` for another specification.
         """
-        model, at, url = spec.removeprefix(cls.SCHEME).partition("@http")
+        model, separator, url = spec.removeprefix(cls.SCHEME).partition("@http")
         if not spec.startswith(cls.SCHEME) or not model or re.search(r"@[\w.-]+(:\d|/)", model):  # without http://
             raise LLMError(
                 f"model {_shown(spec)!r}: expected {cls.SCHEME}MODEL or {cls.SCHEME}MODEL@http://host:port/v1"
             )
-        return cls(model, base_url=f"http{url}" if at else None, **options)
+        return cls(model, base_url=f"http{url}" if separator else None, **options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, endpoint={self.endpoint!r})"
 
     @property
     def endpoint(self) -> str:
-        """The address, without anything secret."""
+        """The address, without secrets."""
         return self._endpoint.address
 
     async def __aenter__(self) -> Self:
@@ -364,7 +390,9 @@ class EndpointLLM:
 
 
 def public_address(url: str) -> tuple[str, str]:
-    """An endpoint's address without what may be secret in it, and its host. Raises `LLMError` for one that is none."""
+    """Returns an endpoint's address without possible secrets, and its host. Raises `LLMError` for an
+    invalid address.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -1,7 +1,7 @@
-"""Recorded calls read again, over any number of processes: their hidden states, or log-probabilities by another model.
+"""Reads recorded calls again, in any number of processes: their hidden states, or another model's log-probabilities.
 
-Hidden states are read a chunk of calls at a time, and stand beside the runs. Log-probabilities of recorded answers by
-another model than the one that answered go from a run store into another.
+Hidden states are read one chunk of calls at a time, and stored beside the runs. Another model's log-probabilities of
+recorded answers go from one run store into another.
 """
 
 import hashlib
@@ -41,48 +41,57 @@ from metaprobe.records.types import Call, Run
 from metaprobe.records.writing import atomic_write
 
 CALLS_PER_CHUNK = 64
-"""Calls whose states are in memory at once, and in one file."""
+"""Number of calls whose states are in memory at once, and in one file."""
 CHECKED_CALLS = 4
 REREAD_TOLERANCE = 0.2
-"""Nats a token, mean absolute, over the checked calls. SmolLM2-135M in bfloat16 is 0.02 to 0.03 off what it recorded in
-other batches; with another chat template it is 1.3 to 1.8 off."""
+"""Largest mean absolute difference between recorded and recomputed log-probabilities over the checked calls, in nats a
+token.
+
+SmolLM2-135M in bfloat16 differs by 0.02 to 0.03 from what it recorded in other batches; with another chat template it
+differs by 1.3 to 1.8.
+"""
 MAX_WAIT = timedelta(days=30)
 """How long a process waits for the others, which may have longer calls to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Names this process's part of the work: chunks `index`, `index + count`, ..."""
+    """The part of the work for this process: chunks `index`, `index + count`, ..."""
 
     index: int = 0
     count: int = 1
     wait: Callable[[], None] = lambda: None
-    """Returns when every process has come here."""
+    """Returns when every process has reached this point."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractReport:
-    """Says what an extraction did."""
+    """Result of an extraction."""
 
     calls: int
-    """Number of calls read now."""
+    """Number of calls that were read now."""
     tokens: int
     """Number of tokens in the prompts and answers of these calls."""
     stored_before: int
-    """Calls that had the states asked for, and were not read again."""
+    """Number of calls that already had the states, and were not read again."""
     failed_calls: int
-    """Calls that had ended in an error, and hold nothing to read."""
+    """Number of calls that had ended in an error, so that there is nothing to read."""
     rebuilt: int
-    """Calls read whose token ids were not recorded: chat template and tokenizer made them from messages and text."""
+    """Number of calls read without recorded token ids: chat template and tokenizer made the ids from
+    messages and text.
+    """
     without_exact: int
-    """Calls read whose answer does not hold the run's final answer; there `before_exact` and
-    `exact_last` are `answer_last`, and `exact_mean` is `answer_mean`."""
+    """Number of calls read whose answer does not hold the run's final answer.
+
+    For these calls `before_exact` and `exact_last` are `answer_last`, and `exact_mean` is `answer_mean`.
+    """
     disagreement: float | None
-    """Mean absolute difference from the recorded log-probabilities, nats a token, of a few calls. None: no call holds
-    any."""
+    """Mean absolute difference from the recorded log-probabilities of a few calls, in nats a token; None if none are
+    recorded.
+    """
 
     def __add__(self, other: "ExtractReport") -> "ExtractReport":
-        """Returns the report of two processes, or two chunks, of one extraction."""
+        """Returns the joint report of two processes, or two chunks, of one extraction."""
         return replace(
             self,
             calls=self.calls + other.calls,
@@ -94,26 +103,26 @@ class ExtractReport:
 
 @dataclass(slots=True)
 class CallSelection:
-    """Chooses the calls to read, and counts the calls that are not read."""
+    """Selects the calls to read, and counts the others."""
 
     stage: str | None
     agent: str | None
     done: Collection[str] = ()
-    """Ids of the calls that have all that is asked for."""
+    """Ids of the calls that already have everything requested."""
     stored: set[str] = field(default_factory=set)
     """Ids of the calls of this stage and agent that are done."""
     failed: int = 0
-    """Number of calls of this stage and agent that ended in an error, and hold nothing to read."""
+    """Number of calls of this stage and agent that ended in an error, so that there is nothing to read."""
     seen: set[tuple[str, str]] = field(default_factory=set)
-    """Stage and agent of every call that was met."""
+    """Stage and agent of every call that was seen."""
 
     def holds(self, call: Call) -> bool:
-        """Returns whether the call is of this stage and agent; None stands for any."""
+        """Returns whether the call is of this stage and agent; None accepts any."""
         self.seen.add((call.stage, call.agent))
         return self.stage in (None, call.stage) and self.agent in (None, call.agent)
 
     def takes(self, call: Call) -> bool:
-        """Returns whether the call is to be read: of this stage and agent, not failed, and not done."""
+        """Returns whether the call has to be read: of this stage and agent, not failed, and not done."""
         if not self.holds(call):
             return False
         self.failed += call.error is not None
@@ -122,7 +131,7 @@ class CallSelection:
         return call.error is None and call.id not in self.done
 
     def nothing(self) -> RecordError:
-        """Returns the error for a store in which no call is to be read and none is stored."""
+        """Returns the error for a store in which no call has to be read and none is done."""
         stages, agents = (", ".join(sorted({pair[i] for pair in self.seen} - {""})) or "none" for i in (0, 1))
         return RecordError(
             f"no call of stage {self.stage or 'any'} by agent {self.agent or 'any'} that holds an answer "
@@ -132,12 +141,12 @@ class CallSelection:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionWatch:
-    """Callbacks that follow an extraction in this process."""
+    """Callbacks that report the progress of an extraction in this process."""
 
     on_total: Callable[[int], None] = lambda count: None
-    """Called once, with how many calls (or runs) are to be read."""
+    """Called once with the number of calls (or runs) to read."""
     on_chunk: Callable[[int, int], None] = lambda count, tokens: None
-    """Called for every chunk that is on the disk, with how many calls (or runs) and tokens it holds."""
+    """Called for every stored chunk with its number of calls (or runs) and tokens."""
 
 
 UNWATCHED = ExtractionWatch()
@@ -157,16 +166,28 @@ def extract(
     share: Share = Share(),
     watch: ExtractionWatch = UNWATCHED,
 ) -> ExtractReport:
-    """Reads the calls of a store that lack these states, and writes the states beside the runs, float16.
+    """Reads the calls of a store that lack these states, and stores the states beside the runs, as float16.
 
-    A chunk is `shard_calls` calls in the store's order, whatever the number of processes; each is a file that appears
-    whole, and holds the same whoever wrote it. A call that has the states asked for, from answering or from an
-    extraction before, is passed over: that is how a killed extraction goes on. `layers`, `positions`: see
-    `Readings`. `other_model` reads calls of whatever model, as text that this model is shown.
+    A chunk is `shard_calls` calls in the store's order, for any number of processes. Each chunk is a file that appears
+    complete, with the same content from any process. A call that already has the requested states is skipped, so a
+    killed extraction can continue.
 
-    Raises `RecordError` before anything is read where a call cannot be, where no call is chosen, where the calls are of
-    another model, and where the model gives their tokens other log-probabilities than were recorded; and before a chunk
-    is written that holds a state which is NaN or infinite.
+    Raises `RecordError` before anything is read if a call cannot be read, if no call is selected, if the calls are of
+    another model, or if the model's log-probabilities differ from the recorded ones. Raises it before a chunk is
+    written that holds a state which is NaN or infinite.
+
+    Args:
+        store: the run store.
+        llm: the model that reads.
+        layers: layers to keep, see `Readings`.
+        positions: token positions to keep, see `Readings`.
+        stage: stage of the calls; by default any.
+        agent: agent of the calls; by default any.
+        batch_size: calls read at once.
+        shard_calls: calls in one file.
+        other_model: whether to read calls of any model, as text.
+        share: this process's part of the work.
+        watch: callbacks that report progress.
     """
     if min(batch_size, shard_calls) < 1:
         raise RecordError(f"batch size {batch_size}, {shard_calls} calls a file: expected at least 1")
@@ -209,10 +230,17 @@ def extract(
 
 
 def _check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], other_model: bool) -> float | None:
-    """Returns how far the model's log-probabilities are from the recorded ones, nats a token; None where none are.
+    """Returns how far the model's log-probabilities are from the recorded ones, in nats a token; None without recorded
+    ones.
 
-    Raises `RecordError` where they are no numbers, and `StoreMismatch` where they are not those of the model that
-    answered, unless `other_model` says that they need not be.
+    Raises `RecordError` if they are not finite. Raises `StoreMismatch` if they do not belong to the model that
+    answered, unless `other_model`.
+
+    Args:
+        replay: reads the calls.
+        llm: the model.
+        sample: calls to check.
+        other_model: whether another model may read the calls.
     """
     disagreement = replay.disagreement(sample)
     if disagreement is not None and math.isnan(disagreement):
@@ -238,10 +266,16 @@ def launch_extract(
 ) -> tuple[ExtractReport | None, int]:
     """Runs `extract` by names, in each process that `accelerate launch` or `torchrun` started.
 
-    Returns the report and the number of processes.
+    Returns the report of all processes, and the number of processes. Only the first process gets the report; the others
+    get None.
 
-    `via` vllm: through vLLM's engine, which shares the work among its own processes. The report is of all processes
-    together, in the first of them, and None in the others.
+    Args:
+        runs: folder of the run store.
+        model: name of the model.
+        via: `transformers`, or `vllm` for vLLM's engine, which shares the work among its own processes.
+        layers: layers to keep.
+        watch: callbacks that report progress.
+        **options: other options of `extract`.
     """
     if via == "vllm":
         engine = checked_engine(model, layers)
@@ -263,9 +297,17 @@ def launch_extract(
 def _plan(
     store: RunStore, llm: CallReader, replay: Readings, selection: CallSelection, other_model: bool, chunk: int
 ) -> tuple[set[str], list[Reading]]:
-    """Returns the ids of the calls to read, and a few calls that can be checked.
+    """Returns the ids of the calls to read, and a few calls for a check of the model.
 
-    Every call is looked at, so that what cannot be read is said before hours have gone.
+    Every call is inspected first, so that unreadable calls are reported before hours of work.
+
+    Args:
+        store: the run store.
+        llm: the model.
+        replay: reads the calls.
+        selection: selects the calls.
+        other_model: whether calls of any model are read.
+        chunk: number of calls in one file.
     """
     todo: set[str] = set()
     sample: list[Reading] = []
@@ -293,7 +335,7 @@ def _plan(
 
 
 def _other_model_of(call: Call, llm: CallReader) -> str:
-    """Returns the call's model where it is known to be another than the loaded one, else nothing."""
+    """Returns the call's model if it is known to differ from the loaded one, else an empty text."""
     if call.model and call.model != llm.name:
         return call.model
     unknown = ("", "unknown")
@@ -303,9 +345,9 @@ def _other_model_of(call: Call, llm: CallReader) -> str:
 
 
 def _as_shown(call: Call, llm: CallReader) -> Call:
-    """Returns a call of another model as text alone: ids of its tokenizer are other words in this one."""
-    own = call.reader == reader_name(llm.name, llm.revision) or not _other_model_of(call, llm)
-    return call if own else without_readings(call, "")
+    """Returns a call of another model as text alone, because token ids of its tokenizer mean other words here."""
+    is_own_call = call.reader == reader_name(llm.name, llm.revision) or not _other_model_of(call, llm)
+    return call if is_own_call else without_readings(call, "")
 
 
 def _calls(store: RunStore) -> Iterator[tuple[Run, Call]]:
@@ -313,7 +355,15 @@ def _calls(store: RunStore) -> Iterator[tuple[Run, Call]]:
 
 
 def _readings(store: RunStore, llm: CallReader, replay: Readings, todo: set[str]) -> Iterator[Callable[[], Reading]]:
-    """Yields each call to read, once; a call becomes token ids only when it is this process's turn to read it."""
+    """Yields a function for each call to read. The function makes the token ids, so only the reading process does this
+    work.
+
+    Args:
+        store: the run store.
+        llm: the model.
+        replay: reads the calls.
+        todo: ids of the calls to read.
+    """
     left = set(todo)
     for run, call in _calls(store):
         if call.id in left:
@@ -331,12 +381,12 @@ def _chunks(readings: Iterator[Callable[[], Reading]], size: int, share: Share) 
 
 
 def _check_finite(states: Mapping[str, ReadStates], llm: CallReader) -> None:
-    """Raises `RecordError` where a state is NaN or infinite: stored, it would pass for one that need not be read."""
+    """Raises `RecordError` if a state is NaN or infinite: once stored, it would not be read again."""
     broken: dict[str, int] = {}  # call -> its first such layer
-    for call_id, read in states.items():
-        bad = ~np.isfinite(read.hidden.values).all(axis=(1, 2))
+    for call_id, call_states in states.items():
+        bad = ~np.isfinite(call_states.hidden.values).all(axis=(1, 2))
         if bad.any():
-            broken[call_id] = read.hidden.layers[int(bad.argmax())]
+            broken[call_id] = call_states.hidden.layers[int(bad.argmax())]
     if broken:
         call_id, layer = next(iter(broken.items()))
         raise RecordError(
@@ -354,23 +404,23 @@ def _digest(*what: object) -> str:
 
 
 SHARD_RUNS = 64
-"""Runs that are read together and stored as one file: what a killed reading has to do again."""
+"""Number of runs that are read together and stored as one file. A killed process has to repeat these."""
 
 
 @dataclass(slots=True)
 class RereadReport:
-    """Says what a reading did."""
+    """Result of a rereading."""
 
     calls: int
-    """Read now."""
+    """Number of calls that were read now."""
     tokens: int
-    """Number of tokens of their prompts and answers, as the reader's tokenizer splits them."""
+    """Number of tokens of their prompts and answers, in the reader's tokenization."""
     runs: int
-    """Stored now."""
+    """Number of runs that were stored now."""
     stored_before: int
-    """Runs that the store held before, and that were not read again."""
+    """Number of runs that the store already held, so that they were not read again."""
     unread: dict[str, int] = field(default_factory=dict)
-    """Why calls are there without log-probabilities: reason -> calls."""
+    """Maps the reason why calls have no log-probabilities to the number of calls."""
 
 
 def reread(
@@ -385,13 +435,25 @@ def reread(
     shard_runs: int = SHARD_RUNS,
     watch: ExtractionWatch = UNWATCHED,
 ) -> RereadReport:
-    """Writes the runs of `store` into `out`, with log-probabilities that `llm` gives to what was answered.
+    """Writes the runs of `store` into `out`, with the log-probabilities that `llm` gives to the answers.
 
-    Ids, labels, statements and outcomes stay as they are, and so do calls of another stage or agent than is asked for.
-    `watch` counts runs, a shard at a time. `Call.reader` says by whom a call was read. Runs that `out` holds already
-    are passed over: that is how a killed reading goes on. Raises `RecordError` where both stores are one folder, where
-    no call is chosen or none can be read, and `StoreMismatch` where `out` holds calls that another model read.
+    Ids, labels, statements and outcomes stay, and so do calls of another stage or agent. `Call.reader` names the model
+    that read a call. Runs that `out` already holds are skipped, so a killed rereading can continue. Raises
+    `RecordError` if both stores are one folder, if no call is selected, or if no call can be read. Raises
+    `StoreMismatch` if `out` holds calls that another model read.
+
+    Args:
+        store: the run store to read.
+        llm: the model that reads.
+        out: the run store to write.
+        stage: stage of the calls; by default any.
+        agent: agent of the calls; by default any.
+        batch_size: calls read at once.
+        top_logprobs: alternatives kept for each token.
+        shard_runs: runs in one shard.
+        watch: callbacks that count runs, one shard at a time.
     """
+    # Check the options, and that the store holds the runs of one reader.
     if min(batch_size, shard_runs) < 1 or top_logprobs < 0:
         raise RecordError(
             f"batch size {batch_size}, {shard_runs} runs a file, {top_logprobs} alternatives: expected at least 1, 1, 0"
@@ -410,6 +472,7 @@ def reread(
             raise StoreMismatch(
                 f"{out.path} holds runs that no other model read; expected a folder of its own for them"
             )
+    # Read and store the runs that are not stored yet.
     with out.alone():
         done = out.run_ids()
         watch.on_total(len(store.run_ids() - done))
@@ -418,15 +481,17 @@ def reread(
         with out.writer(shard_runs=shard_runs) as writer:
             while runs := list(islice(todo, shard_runs)):
                 calls = [call for run in runs for call in run.calls if chosen.holds(call)]
-                read = read_answers(llm, calls, batch_size=batch_size, top_logprobs=top_logprobs)
-                by_id = {one.call.id: one.call for one in read}
+                read_calls = read_answers(llm, calls, batch_size=batch_size, top_logprobs=top_logprobs)
+                by_id = {read_call.call.id: read_call.call for read_call in read_calls}
                 for run in runs:
                     writer.add(replace(run, calls=tuple(by_id.get(call.id, call) for call in run.calls)))
-                report.calls += sum(not one.unread for one in read)
-                report.tokens += sum(one.tokens for one in read)
+                report.calls += sum(not read_call.unread for read_call in read_calls)
+                report.tokens += sum(read_call.tokens for read_call in read_calls)
                 report.runs += len(runs)
-                report.unread = dict(Counter(report.unread) + Counter(one.unread for one in read if one.unread))
-                watch.on_chunk(len(runs), sum(one.tokens for one in read))
+                report.unread = dict(
+                    Counter(report.unread) + Counter(read_call.unread for read_call in read_calls if read_call.unread)
+                )
+                watch.on_chunk(len(runs), sum(read_call.tokens for read_call in read_calls))
     if report.unread and not report.calls:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in report.unread.items())
         raise RecordError(
@@ -438,5 +503,13 @@ def reread(
 def launch_reread(
     runs: Path, model: str, out: Path, *, watch: ExtractionWatch = UNWATCHED, **options: object
 ) -> RereadReport:
-    """`reread` by names: what `LocalLLM.load` finds, and the folders of two run stores."""
+    """Runs `reread` by names: the model is loaded by `LocalLLM.load`, and the stores are given by their folders.
+
+    Args:
+        runs: folder of the run store to read.
+        model: name of the model.
+        out: folder of the run store to write.
+        watch: callbacks that report progress.
+        **options: other options of `reread`.
+    """
     return reread(RunStore(runs), LocalLLM.load(model), RunStore(out), watch=watch, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Forward passes over a batch: shared beginnings are read once, and given continuations are scored without drawing.
+"""Runs forward passes over a batch: shared prefixes are read once, and given continuations are scored without sampling.
 
 Prompts share instructions, worked examples, or a text that several of them ask about.
 """
@@ -13,14 +13,14 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-"""Name that transformers gives to the keys and values of the tokens read so far; it changed in 5.24."""
+"""Name that transformers gives to the cache of keys and values; it changed in 5.24."""
 
 WORTHWHILE = 16
-"""Shared tokens below which a pass of their own does not pay."""
+"""Fewest shared tokens for which a separate pass over the prefix pays."""
 
 
 def shareable(model: PreTrainedModel) -> bool:
-    """Whether every layer attends to the whole past, so that padding may stand between prefix and rest."""
+    """Returns whether every layer attends to the whole past, so that padding may stand between prefix and rest."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or ["full_attention"]
     return set(kinds) == {"full_attention"} and not getattr(config, "sliding_window", None)
@@ -28,21 +28,23 @@ def shareable(model: PreTrainedModel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """Groups of the prompts of a batch that share a beginning."""
+    """Groups of a batch's prompts that share a prefix."""
 
     lengths: tuple[int, ...]
-    """Number of tokens of each prompt that are read with its group, fewer than it has. All 0: nothing is read apart."""
+    """Number of tokens of each prompt that are read with its group, fewer than the prompt has. All 0: there is no
+    shared prefix.
+    """
     group: tuple[int, ...]
     """Number of each prompt's group."""
     first: tuple[int, ...]
-    """Place of one prompt of each group."""
+    """Index of one prompt of each group."""
 
 
 def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
-    """The grouping that leaves fewest tokens to read, padding counted.
+    """Returns the grouping that leaves fewest tokens to read, with padding.
 
-    Either one group, of what all prompts begin with, or groups of prompts that share half of their tokens and more:
-    questions about one long text, or samples of one prompt.
+    It is either one group with the prefix of all prompts, or groups of prompts that share at least half of their
+    tokens: questions about one long text, or samples of one prompt.
     """
     rows = len(prompts)
     # Tokens that all prompts begin with, at least one less than the shortest has.
@@ -73,10 +75,10 @@ def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
 
 
 def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
-    """Returns the places of `size` prompts to read together; the prompts are given in the order of their lengths.
+    """Returns the indices of `size` prompts to read together; the prompts are given in the order of their lengths.
 
-    The longest, as they need least padding, or the first in the order of their tokens, where prompts about one text
-    stand side by side: whichever have more of their tokens read for them by others.
+    Candidates are the longest prompts, which need least padding, and the first prompts in token order, where prompts
+    about one text are neighbours. The candidate with the larger share of shared tokens is chosen.
     """
     longest = list(range(len(prompts)))[-size:]
     alike = sorted(range(len(prompts)), key=lambda row: list(prompts[row]))[:size]
@@ -89,7 +91,7 @@ def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that both begin with."""
+    """Returns how many tokens both begin with."""
     shortest = min(len(one), len(other))
     return next((i for i in range(shortest) if one[i] != other[i]), shortest)
 
@@ -100,7 +102,15 @@ def _to_read(prompts: Sequence[Sequence[int]], grouping: Prefixes) -> int:
 
 
 def pad_rows(prompts: Sequence[list[int]], pad: int, grouping: Prefixes, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask, (B, longest prefix + longest rest): padding stands before each prefix and rest."""
+    """Returns token ids and attention mask, (B, longest prefix + longest rest). Padding precedes each prefix and each
+    rest.
+
+    Args:
+        prompts: token ids of the prompts.
+        pad: id of the padding token.
+        grouping: the shared prefixes.
+        device: device of the tensors.
+    """
     before = max(grouping.lengths)
     after = max(len(prompt) - length for prompt, length in zip(prompts, grouping.lengths, strict=True))
     ids, mask = [], []
@@ -112,21 +122,28 @@ def pad_rows(prompts: Sequence[list[int]], pad: int, grouping: Prefixes, device:
 
 
 def build_group_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, grouping: Prefixes) -> Any:
-    """Keys and values of each group's prefix, computed once and copied to its rows; None where there is none."""
+    """Returns keys and values of each group's prefix, computed once and copied to its rows; None without prefixes.
+
+    Args:
+        model: the model.
+        ids: token ids, as `pad_rows` returns them.
+        mask: attention mask.
+        grouping: the shared prefixes.
+    """
     length = max(grouping.lengths)
     if not length:
         return None
     first = torch.tensor(grouping.first, device=ids.device)
-    read, seen = ids[first, :length], mask[first, :length]
+    prefix_ids, seen = ids[first, :length], mask[first, :length]
     cache = DynamicCache(config=model.config)
     positions = (seen.cumsum(dim=1) - 1).clamp_min(0)
-    model(read, attention_mask=seen, position_ids=positions, **{CACHE: cache}, use_cache=True, logits_to_keep=1)
+    model(prefix_ids, attention_mask=seen, position_ids=positions, **{CACHE: cache}, use_cache=True, logits_to_keep=1)
     cache.batch_select_indices(torch.tensor(grouping.group, device=ids.device))
     return cache
 
 
 LOGITS_AT_ONCE = 1 << 27
-"""Most logits held at a time: half a gigabyte in float32."""
+"""Most logits in memory at a time: half a gigabyte in float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,10 +164,16 @@ def score_continuations(
     pad: int,
     top_logprobs: int = 0,
 ) -> list[ScoredText]:
-    """Each continuation after its prompt. `pairs`: token ids of prompt (at least one) and continuation.
+    """Returns the log-probabilities of each continuation after its prompt.
 
-    No more than `LOGITS_AT_ONCE` logits are held at a time: batches are cut where they would be more, and the tokens of
-    one long continuation are read a slice after the other.
+    At most `LOGITS_AT_ONCE` logits are in memory at a time: larger batches are split, and a long continuation is read
+    in slices.
+
+    Args:
+        model: the model.
+        pairs: token ids of prompt (at least one) and continuation.
+        pad: id of the padding token.
+        top_logprobs: alternatives kept for each token.
     """
     vocabulary = model.config.get_text_config().vocab_size
     # Positions at which logits are needed: from the end of the shortest prompt to the end of the longest sequence.
@@ -193,9 +216,11 @@ def _read(
             low, high = max(len(prompt) - 1, start), min(len(prompt) + len(rest) - 1, end)
             if low < high:
                 targets = torch.tensor(rest[low + 1 - len(prompt) : high + 1 - len(prompt)], device=logits.device)
-                at = torch.log_softmax(logits[row, low - start : high - start].float(), dim=-1)  # (T, V)
-                chosen = at.gather(1, targets[:, None])[:, 0]
-                parts_of[row].append(ScoredText(chosen.cpu(), at.topk(k, dim=-1).values.cpu() if k else None))
+                token_logprobs = torch.log_softmax(logits[row, low - start : high - start].float(), dim=-1)  # (T, V)
+                chosen = token_logprobs.gather(1, targets[:, None])[:, 0]
+                parts_of[row].append(
+                    ScoredText(chosen.cpu(), token_logprobs.topk(k, dim=-1).values.cpu() if k else None)
+                )
         begun = end
     return [_joined(parts, k) for parts in parts_of]
 

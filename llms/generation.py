@@ -1,9 +1,9 @@
-"""Generates a batch of answers: the loop around transformers' `generate`, and what is recorded of each row.
+"""Generates a batch of answers: the loop around transformers' `generate`, and the record of each row.
 
 The recorder is the last logits processor of `generate`, so it sees the model's own logits. It draws the tokens itself,
-row by row, each row with its own temperature, top-p, seed and JSON Schema, and hands `generate` logits whose argmax is
-that choice: a row's tokens do not depend on the random state of the other rows in its batch. What is recorded is raw:
-the model's distribution before temperature, top-p and schema. A batch goes on with fewer rows when many have ended.
+row by row, each row with its own temperature, top-p, seed and JSON Schema. It passes logits to `generate` whose argmax
+is the drawn token. So a row's tokens do not depend on the random state of other rows. The recorded distribution is raw:
+before temperature, top-p and schema. When many rows have ended, the batch continues with the others.
 """
 
 import json
@@ -29,10 +29,10 @@ Decode = Callable[[Sequence[int]], str]
 
 
 class StopTexts:
-    """Finds the first stop text in an answer that grows by a token at a time.
+    """Finds the first stop text in an answer that grows token by token.
 
-    Looked for in decoded text, so that it may begin and end anywhere within tokens, but only the newest tokens are
-    decoded at each step: as many as the longest stop text has bytes, for a token has at least one.
+    Stop texts are searched in decoded text, so they may begin and end within tokens. At each step only the newest
+    tokens are decoded: as many as the longest stop text has bytes, because a token has at least one byte.
     """
 
     def __init__(self, stops: Sequence[str], decode: Decode) -> None:
@@ -40,12 +40,12 @@ class StopTexts:
         self._decode = decode
         # Some tokenizers drop a space at the beginning of what they decode, or begin within a character.
         self.window = max(len(stop.encode(errors="surrogatepass")) for stop in stops) + 4
-        """A stop text that ends in the newest token begins within this many tokens."""
+        """Number of newest tokens in which a stop text that ends in the newest token must begin."""
 
     def cut(self, tokens: Sequence[int]) -> tuple[str, int] | None:
-        """The text before the stop text and how many tokens make it up; None where there is no stop text.
+        """Returns the text before the stop text, and the number of its tokens; None if there is no stop text.
 
-        A token that begins before the stop text and ends in it is one of those that make up the text.
+        A token that begins before the stop text and ends in it counts as part of the text.
         """
         newest = self._decode(tokens[-self.window :])
         if not any(stop in newest for stop in self._stops):
@@ -58,7 +58,7 @@ class StopTexts:
         return text[: min(places)], self._needed(tokens, text[: min(places)])
 
     def safe(self, tokens: Sequence[int]) -> int:
-        """Returns how many tokens stay whatever comes: the others may turn out to begin a stop text."""
+        """Returns how many tokens are certain to stay. The others may be the beginning of a stop text."""
         window = tokens[-self.window :]
         newest = self._decode(window)
         whole = newest.rstrip("\ufffd")  # a character whose last bytes are still to come
@@ -66,7 +66,7 @@ class StopTexts:
         return len(tokens) - len(window) + self._needed(window, whole[: len(whole) - max(begun, default=0)])
 
     def _needed(self, tokens: Sequence[int], text: str) -> int:
-        """The fewest tokens whose text begins with `text`, leaving out no more than a window."""
+        """Returns the fewest tokens whose text begins with `text`. At most a window of tokens is left out."""
         count = len(tokens)
         while count > max(len(tokens) - self.window, 0) and self._decode(tokens[: count - 1])[: len(text)] == text:
             count -= 1
@@ -78,10 +78,16 @@ SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 
 
 class Grammars:
-    """The schemas asked for so far, compiled for one tokenizer."""
+    """Compiles the requested JSON schemas for one tokenizer, each once."""
 
     def __init__(self, tokenizer: Any, *, vocabulary: int, eos_ids: Sequence[int]) -> None:
-        """`vocabulary`: logits that the model gives, which may be more than the tokenizer has tokens."""
+        """`vocabulary` is the number of the model's logits, which may exceed the number of the tokenizer's tokens.
+
+        Args:
+            tokenizer: the tokenizer.
+            vocabulary: number of logits.
+            eos_ids: ids of end tokens.
+        """
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._eos_ids = list(eos_ids)
@@ -89,7 +95,7 @@ class Grammars:
         self._compiled: dict[str, Any] = {}
 
     def matcher(self, schema: str) -> "Matcher":
-        """A matcher at the beginning of a text. Raises `LLMError` for a schema that cannot be followed."""
+        """Returns a matcher at the beginning of a text. Raises `LLMError` for a schema that cannot be enforced."""
         if schema in self._compiled:
             return Matcher(self._compiled[schema].deep_copy(), self._vocabulary)
         llguidance = require("llguidance", "train")
@@ -114,19 +120,19 @@ class Grammars:
 
 
 class Matcher:
-    """Tells which tokens may come next in one answer."""
+    """Says which tokens may come next in one answer."""
 
     def __init__(self, matcher: Any, vocabulary: int) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
 
     def allowed(self) -> Tensor:
-        """Tokens that may come next, bool (V,); only those that end the answer once the text is complete."""
+        """Returns the tokens that may come next, bool (V,). Once the text is complete, only end tokens may."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         return torch.from_numpy(np.unpackbits(bits, bitorder="little")[: self._vocabulary].view(bool))
 
     def accept(self, token: int) -> None:
-        """Go on by a token. Raises `LLMError` where it may not come next, or the schema is too complex to go on."""
+        """Advances by a token. Raises `LLMError` if it is not allowed, or if the schema is too complex to continue."""
         if not self._matcher.consume_token(token):
             raise LLMError(f"json_schema: {self._matcher.get_error()}")
 
@@ -152,7 +158,7 @@ class GivenAnswer:
 
 
 SHRINK_AT = 0.9
-"""A batch goes on without its finished rows once no more than this share of its rows is still being answered."""
+"""A batch drops its finished rows when at most this share of its rows is still running."""
 
 
 class Cancelled(Exception):
@@ -161,36 +167,43 @@ class Cancelled(Exception):
 
 @dataclass(slots=True, eq=False)
 class BatchRow:
-    """One answer as it grows."""
+    """One growing answer."""
 
     sampling: Sampling
     stops: StopTexts | None = None
     matcher: Matcher | GivenAnswer | None = None
     states: RowStates | None = None
     listener: Callable[[int], None] | None = None
-    """Called with how many tokens are certain to stay, whenever there are more of them."""
+    """Called with the number of tokens that are certain to stay, whenever this number grows."""
     abandoned: Event = field(default_factory=Event)
     """Set when nobody waits for this answer any more."""
     tokens: list[int] = field(default_factory=list)
-    """Without the end-of-sequence token."""
+    """Token ids, without the end-of-sequence token."""
     logprobs: list[float] = field(default_factory=list)
     top: list[FloatArray] = field(default_factory=list)
     text: str | None = None
-    """The text before the stop text, where one ended the answer."""
+    """The text before the stop text, if a stop text ended the answer."""
     finish_reason: str = ""
-    """`stop` for an answer that ended by itself or at a stop text, `length` for one that max_tokens cut."""
+    """`stop` for an answer that ended by itself or at a stop text, `length` for one that was cut by max_tokens."""
     error: LLMError | None = None
     ended: float | None = None
-    """When, by `time.perf_counter`."""
+    """Time when the answer ended, by `time.perf_counter`."""
 
     @property
     def limit(self) -> int:
-        """The most tokens of the answer. `LocalLLM` refuses a request without a limit."""
+        """Most tokens of the answer. `LocalLLM` refuses a request without a limit."""
         assert self.sampling.max_tokens is not None
         return self.sampling.max_tokens
 
     def add(self, token: int, logprob: float, top: FloatArray | None, *, ends: bool) -> None:
-        """One more token. `ends`: it is an end-of-sequence token."""
+        """Adds one token.
+
+        Args:
+            token: id of the token.
+            logprob: its log-probability.
+            top: log-probabilities of its alternatives.
+            ends: whether it is an end-of-sequence token.
+        """
         if self.ended is not None:
             return
         if self.text is not None or self.abandoned.is_set():  # what was drawn last needed a pass for its hidden state
@@ -213,11 +226,11 @@ class BatchRow:
         limit = self.limit
         cut = self.stops.cut(self.tokens) if self.stops else None
         if cut is not None and cut[1] <= limit:
-            read = len(self.tokens) - 1  # the newest token was drawn, but the model has not read it yet
-            self.text, kept = cut
+            tokens_read = len(self.tokens) - 1  # the newest token was drawn, but the model has not read it yet
+            self.text, kept_count = cut
             self.finish_reason = "stop"
-            self._keep(kept)
-            if kept <= read or self.states is None:
+            self._keep(kept_count)
+            if kept_count <= tokens_read or self.states is None:
                 self._end("stop")
         elif len(self.tokens) > limit:
             # One token more than the limit is drawn and dropped: it separates an answer that had just ended from one
@@ -240,7 +253,7 @@ class BatchRow:
 
 
 class BatchRecorder(LogitsProcessor):
-    """Draws and records the tokens of left-padded rows; for one batch."""
+    """Draws and records the tokens of left-padded rows, for one batch."""
 
     def __init__(
         self,
@@ -267,7 +280,7 @@ class BatchRecorder(LogitsProcessor):
         self._steps = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Record one step. `scores`: raw logits (B, V). Returns logits whose argmax is the drawn token."""
+        """Records one step. `scores`: raw logits (B, V). Returns logits whose argmax is the drawn token."""
         if self._cancel is not None and self._cancel.is_set():
             raise Cancelled
         if self._reader is not None:
@@ -291,7 +304,7 @@ class BatchRecorder(LogitsProcessor):
 
     @property
     def done(self) -> Tensor:
-        """Rows that have ended, (B,); all of them where it is time to `shrink`."""
+        """Whether each row has ended, (B,); all True if it is time to call `shrink`."""
         ended = [row.ended is not None for row in self._rows]
         if len(ended) - sum(ended) <= SHRINK_AT * len(ended):
             ended = [True] * len(ended)
@@ -304,14 +317,14 @@ class BatchRecorder(LogitsProcessor):
         return max(limits, default=0) + 1 - self._steps
 
     def shrink(self) -> list[int]:
-        """Go on with the rows that have not ended: their places in the batch so far."""
+        """Drops the rows that have ended, and returns the previous indices of the others."""
         going = [place for place, row in enumerate(self._rows) if row.ended is None]
         self._rows = [self._rows[place] for place in going]
         self._generators = [self._generators[place] for place in going]
         return going
 
     def _draw(self, logprobs: Tensor) -> tuple[Tensor, Tensor]:
-        """Greedy, or by the Gumbel-max trick: argmax(log p + Gumbel noise) is a draw from p."""
+        """Draws tokens: greedily, or with the Gumbel-max trick, where argmax(log p + Gumbel noise) is a draw from p."""
         changed: dict[int, Tensor] = {}
         for place, (row, generator) in enumerate(zip(self._rows, self._generators, strict=True)):
             sampling = row.sampling
@@ -321,9 +334,11 @@ class BatchRecorder(LogitsProcessor):
             if row.matcher is not None:
                 scores = scores.masked_fill(~row.matcher.allowed().to(scores.device), float("-inf"))
             if sampling.temperature > 0:
-                kept = nucleus(scores / sampling.temperature, sampling.top_p)
-                uniform = torch.rand(kept.shape, generator=generator, device=kept.device).clamp_(min=1e-20)
-                scores = kept - torch.log(-torch.log(uniform))
+                nucleus_logits = nucleus(scores / sampling.temperature, sampling.top_p)
+                uniform = torch.rand(nucleus_logits.shape, generator=generator, device=nucleus_logits.device).clamp_(
+                    min=1e-20
+                )
+                scores = nucleus_logits - torch.log(-torch.log(uniform))
             changed[place] = scores
         drawn = logprobs.clone() if changed else logprobs
         for place, scores in changed.items():
@@ -342,7 +357,7 @@ class RowsDone(StoppingCriteria):
 
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Logits (V,) with everything outside the smallest set of probability `top_p` at -inf."""
+    """Returns logits (V,) with -inf for all tokens outside the smallest set of probability `top_p`."""
     if top_p >= 1:
         return logits
     ordered, order = logits.sort(descending=True)
@@ -360,10 +375,18 @@ def generate(
     pad: int,
     share_prefix: bool = True,
 ) -> None:
-    """Answer every prompt (token ids), until the recorder says that its row has ended.
+    """Answers every prompt (token ids), until the recorder says that its row has ended.
 
     A finished row costs as much as any other until it leaves the batch. On SmolLM2-135M with 32 answers of 2 to 363
-    tokens, generation takes half the time when finished rows leave.
+    tokens, generation takes half the time if finished rows leave.
+
+    Args:
+        model: the model.
+        recorder: draws and records the tokens.
+        prompts: token ids of the prompts.
+        eos_ids: ids of end tokens.
+        pad: id of the padding token.
+        share_prefix: whether a common prefix of prompts is read once.
     """
     nothing = Prefixes((0,) * len(prompts), (0,) * len(prompts), (0,))
     grouping = prefixes(prompts) if share_prefix else nothing
@@ -389,8 +412,8 @@ def generate(
         places = recorder.shrink()
         if not places:
             return
-        kept = torch.tensor(places, device=ids.device)
+        kept_rows = torch.tensor(places, device=ids.device)
         new = generated.sequences.shape[1] - ids.shape[1]
-        ids, past = generated.sequences[kept], getattr(generated, CACHE)
-        mask = torch.cat([mask, mask.new_ones(mask.shape[0], new)], dim=1)[kept]
-        past.batch_select_indices(kept)
+        ids, past = generated.sequences[kept_rows], getattr(generated, CACHE)
+        mask = torch.cat([mask, mask.new_ones(mask.shape[0], new)], dim=1)[kept_rows]
+        past.batch_select_indices(kept_rows)

@@ -1,4 +1,4 @@
-"""Reads hidden states by hooks, without keeping the others: while a model answers, or of one prompt and answer."""
+"""Reads selected hidden states with hooks, while a model answers, or for one prompt and answer."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +19,10 @@ from metaprobe.records.types import LIVE_POSITIONS, FloatArray, Hidden
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Names the hidden states to keep. Layer 0 is the input of the first block, layer i the output of block i.
+    """The hidden states to keep. Layer 0 is the input of the first block, layer i the output of block i.
 
-    That is transformers' `hidden_states[i]`, except for the last layer: transformers applies the final norm there, and
-    we do not. An empty answer has, at the answer positions, the state of the last prompt token.
+    This equals transformers' `hidden_states[i]`, except for the last layer: transformers applies the final norm there,
+    and we do not. For an empty answer the answer positions have the state of the last prompt token.
     """
 
     layers: tuple[int, ...]
@@ -39,19 +39,19 @@ class Capture:
 
 
 class StateReader:
-    """The states of the chosen layers at the last position of the latest forward pass."""
+    """Holds the states of the chosen layers at the last position of the latest forward pass."""
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
         self._seen: dict[int, Tensor] = {}  # layer -> (B, D)
 
     def latest(self) -> Tensor:
-        """float32, (layers, B, D)."""
+        """Returns the states, float32, (layers, B, D)."""
         return torch.stack([self._seen[layer] for layer in self.capture.layers])
 
     @contextmanager
     def hooks(self, model: PreTrainedModel) -> Iterator[None]:
-        """While open, every forward pass is read."""
+        """Reads every forward pass within the block."""
         with layer_hooks(model, self.capture.layers, self._keep):
             yield
 
@@ -64,7 +64,14 @@ class StateReader:
 def layer_hooks(
     model: PreTrainedModel, layers: Sequence[int], on_layer: Callable[[int, Tensor], None]
 ) -> Iterator[None]:
-    """While open, every forward pass calls `on_layer` for these layers, ascending, with their states (B, S, D)."""
+    """Calls `on_layer` in every forward pass within the block, for these layers in ascending order, with states (B, S,
+    D).
+
+    Args:
+        model: the model.
+        layers: the layers.
+        on_layer: called with the number of the layer and its states.
+    """
     blocks = decoder_blocks(model)
     if layers[-1] > len(blocks):
         raise LLMError(f"layer {layers[-1]} asked for; this model has layers 0 to {len(blocks)}")
@@ -90,7 +97,7 @@ def layer_hooks(
 
 @dataclass(slots=True)
 class _Pool:
-    """The states of one kind of tokens: each (L, D)."""
+    """Pooled states of one kind of tokens, each (L, D)."""
 
     first: Tensor
     sum: Tensor
@@ -99,14 +106,15 @@ class _Pool:
 
 
 class RowStates:
-    """The states of one answer: each token's is added, and what is kept of all of them is small.
+    """Pooled states of one answer: each token's state is added, and only a small summary is kept.
 
-    The answer's positions are those of its own tokens, without the thinking before it
-    (`metaprobe.records.segments`).
+    The answer's positions are those of its own tokens, without the thinking before it (`metaprobe.records.segments`).
     """
 
     def __init__(self, capture: Capture, piece: Callable[[int], str], *, revocable: int = 0) -> None:
-        """`piece`: a token's own text. `revocable`: how many of the newest tokens `trim` may still take away."""
+        """`piece` returns a token's own text. `revocable` is the number of newest tokens that `trim` may
+        still remove.
+        """
         self._capture = capture
         self._piece = piece
         self._prompt: Tensor | None = None  # (L, D)
@@ -117,7 +125,7 @@ class RowStates:
         self._count = 0
 
     def begin(self, state: Tensor) -> None:
-        """The state at the last prompt token, (L, D)."""
+        """Stores the state at the last prompt token, (L, D)."""
         self._prompt = state.clone()
 
     @property
@@ -126,7 +134,7 @@ class RowStates:
         return None if self._prompt is None else self._count
 
     def add(self, state: Tensor, token: int) -> None:
-        """The state at the next token of the answer, (L, D)."""
+        """Adds the state at the next token of the answer, (L, D)."""
         self._count += 1
         self._held.append(state)
         for kind in self._reader.push(self._piece(token)):
@@ -144,7 +152,7 @@ class RowStates:
             pool.count += 1
 
     def trim(self, count: int) -> None:
-        """Forget what came after the first `count` answer tokens."""
+        """Removes all tokens after the first `count` answer tokens."""
         while self._count > count:
             self._count -= 1
             if self._held:
@@ -155,9 +163,9 @@ class RowStates:
                 pool.sum -= pool.latest.pop()
 
     def hidden(self) -> Hidden:
-        """The positions asked for, float16, (layers, positions, width); nothing can be added any more.
+        """Returns the requested positions, float16, (layers, positions, width). Afterwards no token can be added.
 
-        Where no token is of the answer, or of the thinking, its positions have the state of the last prompt token.
+        If no token belongs to the answer, or to the thinking, its positions have the state of the last prompt token.
         """
         assert self._prompt is not None
         for kind in self._reader.close():
@@ -171,14 +179,16 @@ class RowStates:
                     f"{kind}_last": pool.latest[-1],
                     f"{kind}_mean": pool.sum / pool.count,
                 }
-        kept = torch.stack([values[position] for position in self._capture.positions], dim=1)  # (L, P, D)
+        position_states = torch.stack([values[position] for position in self._capture.positions], dim=1)  # (L, P, D)
         return Hidden(
-            values=kept.to(torch.float16).cpu().numpy(), layers=self._capture.layers, positions=self._capture.positions
+            values=position_states.to(torch.float16).cpu().numpy(),
+            layers=self._capture.layers,
+            positions=self._capture.positions,
         )
 
 
 def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
-    """The transformer blocks, in order: the module list as long as the configuration's number of layers."""
+    """Returns the transformer blocks, in order: the module list as long as the configuration's number of layers."""
     count = model.config.get_text_config().num_hidden_layers
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if not lists:
@@ -228,7 +238,7 @@ def check_hooks(model: PreTrainedModel, tokens: Sequence[int]) -> None:
 
 
 def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
-    """The layers that `all`, `every:N` or a list such as `0,8,16` means for this model. Raises `LLMError`."""
+    """Returns the layers that `all`, `every:N` or a list such as `0,8,16` means for this model. Raises `LLMError`."""
     last = int(config.get_text_config().num_hidden_layers)
     step = choice.removeprefix("every:")
     if choice == "all":
@@ -250,9 +260,9 @@ class TextStates:
     tokens: tuple[str, ...]
     """The T tokens of the answer as text."""
     prompt: FloatArray
-    """(layers, D): at the last token of the prompt."""
+    """States at the last token of the prompt, (layers, D)."""
     answer: FloatArray
-    """(T, layers, D): at each token of the answer."""
+    """States at each token of the answer, (T, layers, D)."""
 
 
 @torch.inference_mode()
@@ -265,15 +275,24 @@ def text_states(
     layers: Sequence[int],
     chat: bool = True,
 ) -> TextStates:
-    """Returns the states of these layers, in one forward pass. Layer 0 is the input of the first block, i the output of
-    block i.
+    """Returns the states of these layers, from one forward pass.
 
-    `prompt` is the user's message or a list of `{"role", "content"}`; it is put into the tokenizer's chat template, as
-    `collect` does, or with `chat=False` taken as it is. Raises `LLMError` where the model has no such layer, and for an
-    empty prompt.
+    Layer 0 is the input of the first block, layer i the output of block i. Raises `LLMError` if the model has no such
+    layer, and for an empty prompt.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        prompt: the user's message, or a list of `{"role", "content"}`.
+        answer: the answer.
+        layers: the layers.
+        chat: whether the prompt is put into the tokenizer's chat template, as `collect` does; else it is used
+            unchanged.
     """
     if chat:
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+        messages = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(message) for message in prompt]
+        )
         template = getattr(tokenizer, "chat_template", None) or PLAIN_TEMPLATE
         settings = {"chat_template": template, "tokenize": False, "add_generation_prompt": True}
         before = encode_text(tokenizer, tokenizer.apply_chat_template(messages, **settings))
@@ -284,15 +303,15 @@ def text_states(
     after = encode_text(tokenizer, answer)
     if not before:
         raise LLMError("the prompt has no tokens: there is no state before the answer; give a prompt")
-    read: dict[int, Tensor] = {}
+    states_of: dict[int, Tensor] = {}
 
     def keep(layer: int, hidden: Tensor) -> None:
-        read[layer] = hidden[0, len(before) - 1 :].float().cpu()
+        states_of[layer] = hidden[0, len(before) - 1 :].float().cpu()
 
     ids = torch.tensor([[*before, *after]], device=model.device)
     inner = getattr(model, "base_model", model)  # without the head, which would compute logits
     with layer_hooks(model, sorted(layers), keep):
         inner(input_ids=ids, use_cache=False)
-    states = torch.stack([read[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
+    states = torch.stack([states_of[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
     tokens = tuple(str(tokenizer.decode([token])) for token in after)
     return TextStates(tokens, np.asarray(states[0]), np.asarray(states[1:]))

@@ -1,4 +1,4 @@
-"""A language model on this machine, through transformers: batched, with log-probabilities and hidden states."""
+"""A local language model, run by transformers: batched, with log-probabilities and hidden states."""
 
 import asyncio
 import time
@@ -46,16 +46,17 @@ from metaprobe.records.types import Call, Message, Sampling, Usage
 class _Waiting:
     asked: "_Job"
     kind: int
-    """Only requests of one kind share a batch: those that may generate about as many tokens."""
+    """Only requests of one kind share a batch: those with similar token limits."""
     length: int
     answer: "asyncio.Future[Call]"
 
 
 class BatchQueue:
-    """`await queue.submit(request)` from many tasks; `run` answers them in batches, in a worker thread.
+    """Answers requests of many tasks in batches: tasks await `submit`, and `run` answers a batch in a worker thread.
 
-    A batch is taken when every task that can submit has done so. It holds requests of one kind, the kind with most
-    waiting; of more than fit, the longest, so that little is padded, or those that `choose` names.
+    A batch starts when every task that can submit has done so. It holds requests of one kind, the kind with most
+    requests. If more requests wait than fit, it takes the longest, so that little is padded, or those that `choose`
+    selects.
     """
 
     def __init__(
@@ -65,9 +66,13 @@ class BatchQueue:
         batch_size: int,
         choose: Callable[[Sequence["_Job"], int], Sequence[int]] | None = None,
     ) -> None:
-        """`run` gets an event beside the batch, which is set when nobody waits for the batch any more: it may stop.
+        """Sets up the queue.
 
-        `choose`: of requests in the order of their lengths, which so many to answer together.
+        Args:
+            run: answers a batch. Its second argument is an event that is set when nobody waits for the batch any more,
+                so that it may stop.
+            batch_size: most requests in a batch.
+            choose: selects requests to answer together, from requests in the order of their lengths and a number.
         """
         self._run = run
         self._batch_size = batch_size
@@ -78,7 +83,13 @@ class BatchQueue:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metaprobe-llm")
 
     async def submit(self, asked: "_Job", *, kind: int, length: int) -> Call:
-        """The answer to one request; raises what `run` returned for it as an exception."""
+        """Returns the answer to one request; raises the exception that `run` returned for it.
+
+        Args:
+            asked: the request.
+            kind: only requests of one kind share a batch.
+            length: tokens of the prompt.
+        """
         waiting = _Waiting(asked, kind, length, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._worker is None or self._worker.done():
@@ -96,8 +107,8 @@ class BatchQueue:
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 batch = self._take()
-                asked = [waiting.asked for waiting in batch]
-                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, asked, abandoned)
+                jobs = [waiting.asked for waiting in batch]
+                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, jobs, abandoned)
                 for waiting, answer in zip(batch, answers, strict=True):
                     if waiting.answer.done():  # its task was cancelled meanwhile
                         continue
@@ -131,7 +142,7 @@ class BatchQueue:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One request on its way through the queue."""
+    """One request in the queue."""
 
     request: Request
     prompt: list[int]
@@ -146,10 +157,10 @@ _UNREAD: Any = object()
 class LocalLLM:
     """Answers concurrent requests in batches. Log-probabilities are raw: the model's own, before temperature.
 
-    Raw also where `Sampling.json_schema` holds the text to a schema: the log-probability of a token is what the model
-    gave it among all tokens, not among those that the schema allowed. Where a stop text ends an answer, the tokens kept
-    are those that make up the text before it; a token that holds the end of the text and the beginning of the stop text
-    is kept whole, with its log-probability, and `text` ends within it.
+    They are raw as well if `Sampling.json_schema` restricts the text: a token's log-probability is the model's among
+    all tokens, not among the allowed ones. If a stop text ends an answer, the tokens of the text before it are kept. A
+    token that holds the end of the text and the beginning of the stop text is kept whole, with its log-probability, and
+    `text` ends within it.
     """
 
     def __init__(
@@ -167,7 +178,7 @@ class LocalLLM:
         self.revision = revision
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.capture = capture
-        """The hidden states that are kept for requests that ask for them."""
+        """Hidden states that are kept for requests that ask for them."""
         self.capabilities = Capabilities(
             logprobs=True,
             top_logprobs=top_logprobs,
@@ -175,10 +186,10 @@ class LocalLLM:
             stream=True,
         )
         self.model = model.eval()
-        """The transformers model; `StateReplay` reads it too."""
+        """The transformers model; `StateReplay` uses it too."""
         self.tokenizer = tokenizer
         self.shareable = shareable(model)
-        """Whether a beginning that prompts share may be read once for all of them."""
+        """Whether a common prefix of prompts may be read once."""
         self._queue = BatchQueue(
             self._answer,
             batch_size=batch_size,
@@ -192,12 +203,12 @@ class LocalLLM:
         self._eos_ids = sorted({int(token) for token in listed if token is not None})
         text_config = model.config.get_text_config()
         self.vocabulary: int = text_config.vocab_size
-        """Token ids are below it."""
+        """Upper bound of token ids, exclusive."""
         self._grammars = Grammars(tokenizer, vocabulary=self.vocabulary, eos_ids=self._eos_ids)
         self.context: int = getattr(text_config, "max_position_embeddings", None) or 1 << 30
         """Most tokens that the model reads at once."""
         self.piece = cache(lambda token: str(tokenizer.decode([token])))
-        """A token's own text."""
+        """Returns a token's own text."""
 
     @classmethod
     def load(
@@ -209,10 +220,14 @@ class LocalLLM:
         layers: str | None = None,
         device: str | None = None,
     ) -> "LocalLLM":
-        """Load an embedded model, a local folder, a GGUF file or a hub id, in bfloat16.
+        """Loads an embedded model, a local folder, a GGUF file or a hub id, in bfloat16.
 
-        `layers`: whose hidden states to keep at answers: `all`, `every:N`, or numbers such as `0,8,16`.
-        `device`: a torch device; by default a GPU where torch sees one, else the CPU.
+        Args:
+            model: the name.
+            batch_size: requests generated at once.
+            top_logprobs: alternatives kept for each token.
+            layers: layers whose hidden states are kept: `all`, `every:N`, or numbers such as `0,8,16`.
+            device: a torch device; by default a GPU if torch sees one, else the CPU.
         """
         weights: Weights = resolve(model)
         try:
@@ -237,22 +252,22 @@ class LocalLLM:
         )
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
-        """Prompt token ids, by the model's chat template."""
+        """Returns the prompt's token ids, by the model's chat template."""
         return encode_chat(self.tokenizer, messages)
 
     async def complete(self, request: Request) -> Call:
-        """The finished call.
+        """Returns the finished call.
 
         Raises `LLMError` for a prompt that leaves no room in the model's context, and for a JSON Schema that cannot be
-        followed.
+        enforced.
         """
         return await self._generated(request)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The tokens as they come, then the call that `complete` would have given.
+        """Yields the tokens as they arrive, then the call that `complete` would return.
 
-        A token that may turn out to belong to a stop text is held back until that is known. Who stops listening stops
-        the generation.
+        A token that may belong to a stop text is held back until this is known. If the caller stops reading, the
+        generation stops.
         """
         loop, tokens = asyncio.get_running_loop(), asyncio.Queue[Token | None]()
 
@@ -347,13 +362,13 @@ class LocalLLM:
         if self.capture is not None and request.hidden:
             row.states = RowStates(self.capture, self.piece, revocable=row.stops.window if row.stops else 0)
         if (on_token := job.on_token) is not None:
-            told = 0
+            sent = 0
 
             def tell(count: int) -> None:
-                nonlocal told
-                for i in range(told, count):
+                nonlocal sent
+                for i in range(sent, count):
                     on_token(Token(self.piece(row.tokens[i]), row.logprobs[i], row.top[i] if row.top else None))
-                told = max(told, count)
+                sent = max(sent, count)
 
             row.listener = tell
         return row
@@ -427,5 +442,5 @@ class LocalLLM:
 
 @cache
 def _computing(device: str) -> Lock:
-    """Held while a model computes on this device."""
+    """Returns the lock that is held while a model computes on this device."""
     return Lock()

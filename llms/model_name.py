@@ -1,4 +1,4 @@
-"""Models by name, as `--llm` takes them: which of them runs here, and what answers under the name."""
+"""Models by name, as `--llm` takes them: whether a model runs locally, and the object that answers for it."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,28 +13,30 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import LogprobsMode
 
 API, ENGINE, DECISIONS = "openai:", "vllm:", "decisions:"
-"""How the names begin of an endpoint that writes texts, of a model that vLLM runs here, and of a decision API."""
+"""Prefixes of the names of an endpoint that writes texts, of a model that vLLM runs here, and of a decision API."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """Name of a model: `openai:MODEL@URL`, `decisions:MODEL@URL`, `vllm:MODEL`, or a local one's name or path."""
+    """Name of a model: `openai:MODEL@URL`, `decisions:MODEL@URL`, `vllm:MODEL`, or the name or path of a
+    local model.
+    """
 
     text: str
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it answers on another machine, and so needs no limit here."""
+        """Whether the model answers on another machine, so that no token limit is needed here."""
         return self.text.startswith((API, DECISIONS))
 
     @property
     def decides(self) -> bool:
-        """Whether it answers typed questions and writes no text."""
+        """Whether the model answers typed questions and writes no text."""
         return self.text.startswith(DECISIONS)
 
     @property
     def keeps_states(self) -> bool:
-        """Whether its hidden states can be kept."""
+        """Whether the model's hidden states can be kept."""
         return not self.text.startswith((API, DECISIONS, ENGINE))
 
     def open(
@@ -46,16 +48,16 @@ class ModelName:
         batch_size: int = 32,
         concurrency: int = 128,
     ) -> LLM:
-        """Returns the model, loaded or ready to be asked.
+        """Returns the model, loaded or ready for requests.
+
+        Raises `MissingExtra` for a package that is not installed, and `LLMError` for a model that cannot be loaded.
 
         Args:
-            api: options of an endpoint, as `api_options` reads them.
+            api: options of an endpoint, as `api_options` returns them.
             layers: layers whose hidden states are kept; None for none.
-            top_logprobs: alternatives of each token that are asked for.
+            top_logprobs: alternatives requested for each token.
             batch_size: requests that a local model generates at once.
-            concurrency: requests to an endpoint that are in flight at once.
-
-        Raises `MissingExtra` for a package that is not installed, `LLMError` for a model that cannot be had.
+            concurrency: most concurrent requests to an endpoint.
         """
         if self.decides:
             require("openai", "api")
@@ -90,11 +92,13 @@ API_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_wait_s": (_POSITIVE, "a number above 0"),
     "attempts": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
 }
-"""Options of `OpenAILLM` that a command may set: whether a value is one, and what is."""
+"""Options of `OpenAILLM` that a command may set: a function that checks a value, and a description of valid values."""
 
 
 def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[str, Any]:
-    """`KEY=VALUE` texts, and a file of prices, as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
+    """Returns options of `OpenAILLM` from texts `KEY=VALUE` and a file of prices. Raises `RecordError` for an invalid
+    one.
+    """
     options: dict[str, Any] = {}
     for text in given:
         key, separator, value_text = text.partition("=")

@@ -1,4 +1,4 @@
-"""Any endpoint that speaks OpenAI's chat completions: OpenAI itself, vLLM, SGLang, llama.cpp, and most others."""
+"""A model at any endpoint that speaks OpenAI's chat completions: OpenAI, vLLM, SGLang, llama.cpp, and most others."""
 
 import json
 import logging
@@ -24,18 +24,18 @@ CHAT_PATH = "/chat/completions"
 
 @dataclass(slots=True)
 class OpenStream:
-    """A streamed answer that is being read."""
+    """A streamed answer while it is being read."""
 
     chunks: openai.AsyncStream[object]
     joined: AnswerStream = field(default_factory=AnswerStream)
     waiting: list[Token] = field(default_factory=list)
-    """Tokens that have come and were not yet taken."""
+    """Tokens that have arrived and were not yet taken."""
     taken: int = 0
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
     async def begin(cls, client: openai.AsyncOpenAI, body: Mapping[str, Any]) -> Self:
-        """Ask for a chat completion as a stream, and read it up to its first token."""
+        """Requests a chat completion as a stream, and reads it up to its first token."""
         started = time.perf_counter()
         chunks = await client.post(
             CHAT_PATH,
@@ -54,7 +54,7 @@ class OpenStream:
         return stream
 
     async def read(self) -> bool:
-        """Wait for the next chunk. False where there is none; raises `InvalidResponse` where the stream was cut."""
+        """Waits for the next chunk. Returns False at the end. Raises `InvalidResponse` if the stream was cut."""
         try:
             chunk = await anext(self.chunks)
         except StopAsyncIteration:
@@ -69,17 +69,22 @@ class OpenStream:
         return True
 
     def take(self) -> list[Token]:
-        """The tokens that have come since the last time."""
+        """Returns the tokens that have arrived since the last call."""
         tokens, self.waiting = self.waiting, []
         self.taken += len(tokens)
         return tokens
 
 
 async def post(client: openai.AsyncOpenAI, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON object that comes back. Raises `InvalidResponse` for anything else.
+    """Returns the JSON object in the answer to a POST request. Raises `InvalidResponse` for anything else.
 
-    As a plain object, as in a stream: the client's own models of questions and answers take time (more than a
-    millisecond a request) and trip over odd servers.
+    The object is plain, as in a stream. The client's own models of requests and answers take more than a millisecond
+    each, and fail for unusual servers.
+
+    Args:
+        client: the client.
+        path: path of the URL.
+        body: the request.
     """
     try:
         answer = await client.post(path, body=body, cast_to=object)
@@ -92,23 +97,26 @@ async def post(client: openai.AsyncOpenAI, path: str, body: Mapping[str, Any]) -
 
 
 async def served_models(url: str) -> list[str]:
-    """Returns the names of the models that an endpoint lists. Raises `LLMError` where it does not list any."""
+    """Returns the names of the models that an endpoint lists. Raises `LLMError` if it lists none."""
     endpoint = Endpoint(url, concurrency=1, attempts=1)
     try:
         async with endpoint.slot() as client:
             listed = await endpoint.once(client.get("/models", cast_to=object), "its list of models")
     finally:
         await endpoint.aclose()
-    names = [text(one.get("id")) for one in each((fields(listed) or {}).get("data"))]
-    if not (known := [name for name in names if name]):
+    names = [text(model.get("id")) for model in each((fields(listed) or {}).get("data"))]
+    if not (known_names := [name for name in names if name]):
         raise LLMError(f"{endpoint.address} lists no models; name the one to ask")
-    return known
+    return known_names
 
 
 def token_ids(given: object, count: int, *, left_out: int = 0) -> IntArray | None:
-    """Ids that some servers give on request (vLLM: `return_token_ids`), where there is one for each token.
+    """Returns token ids that some servers send on request (vLLM: `return_token_ids`); None unless each token has one.
 
-    `left_out`: how many tokens at the end were left out, with their ids.
+    Args:
+        given: the ids.
+        count: number of tokens of the answer.
+        left_out: how many tokens at the end were left out, with their ids.
     """
     if not isinstance(given, list) or len(given) != count + left_out or not all(type(token) is int for token in given):
         return None
@@ -130,10 +138,10 @@ SchemaForm = Literal["auto", "json_schema", "json_object", "none"]
 Answer = TypeVar("Answer")
 
 PLAIN_SAMPLING: Mapping[str, float] = {"repeat_penalty": 1.0, "repetition_penalty": 1.0, "min_p": 0.0, "top_k": 0}
-"""An `extra_body` that switches off what vLLM and llama.cpp put between a model and its tokens unasked.
+"""An `extra_body` that switches off samplers that vLLM and llama.cpp add by default.
 
-Without it llama-cpp-python punishes repetition (1.1) even at temperature 0, so that the tokens are not the likeliest
-ones, and vLLM takes such settings from the model's own folder. OpenAI does not know these fields and refuses them.
+Without it, llama-cpp-python penalises repetition (1.1) even at temperature 0, so the tokens are not the likeliest ones.
+vLLM takes such settings from the model's own folder. OpenAI does not know these fields and refuses them.
 """
 
 _SAID_OTHERWISE = {"model", "messages", "prompt", "temperature", "top_p", "seed", "stop", "max_tokens", "n", "stream"}
@@ -145,24 +153,30 @@ logger = logging.getLogger(__name__)
 class OpenAILLM(EndpointLLM):
     """Answers requests through an endpoint, many at a time.
 
-    A request that fails for a reason that may pass (no connection, no answer in time, 408, 409, 425, 429, 5xx, an
-    answer that cannot be read) is asked again, after the time that `Retry-After` names or else an exponentially growing
-    random one. The client's own retries are off: they see neither an unreadable answer nor a cut stream, and give up on
-    a `Retry-After` above two minutes.
+    A request is retried after a failure that may pass: no connection, no answer in time, 408, 409, 425, 429, 5xx, an
+    unreadable answer. It waits as long as `Retry-After` says, or else an exponentially growing random time. The
+    client's own retries are off: they see neither an unreadable answer nor a cut stream, and give up on a `Retry-After`
+    above two minutes. The key is read from `OPENAI_API_KEY`.
 
-    `base_url`: by default `OPENAI_BASE_URL`, else OpenAI. The key is `OPENAI_API_KEY`.
-
-    `logprobs=False`: for models that refuse to be asked for them.
-    `logprobs_mode`: what the endpoint's log-probabilities are; vLLM (by default) and llama.cpp give `raw` ones.
-    `schema_form`: how a JSON Schema is sent: `json_schema` (OpenAI, vLLM, SGLang), `json_object` with a schema
-    (llama-cpp-python), `none` (not at all), or `auto`: the first, and the second from the moment the endpoint refuses
-    the first and takes the second, which is logged.
-    `revision`: which weights these are. It must not change while a store or a cache is filled, so it is never
-    taken from an answer; what the server says of itself stands in each `Call.model_revision`.
-    `prices`: see `pricing.Price.of_model`. `extra_body`: further fields of every request, such as `PLAIN_SAMPLING`, or
-    vLLM's `{"return_token_ids": True}`, which are then recorded.
-    `timeout_s`: of one attempt; of a stream, between two chunks. `max_wait_s`: the longest `Retry-After` obeyed; a
-    longer one is an error at once. `attempts`: the first included. `sleep`: waits between them.
+    Args:
+        model: name of the model.
+        base_url: address; by default `OPENAI_BASE_URL`, else OpenAI.
+        top_logprobs: alternatives requested for each token.
+        logprobs: whether log-probabilities are requested; False for models that refuse to give them.
+        logprobs_mode: `raw` or `processed`, as the endpoint gives them; vLLM (by default) and llama.cpp give `raw`
+            ones.
+        schema_form: how a JSON Schema is sent: `json_schema` (OpenAI, vLLM, SGLang), `json_object` with a schema
+            (llama-cpp-python), `none` (not sent), or `auto`. `auto` uses the first form until the endpoint refuses it
+            and accepts the second; this is logged.
+        revision: version of the weights. It must not change while a store or a cache is filled, so it is never taken
+            from an answer. What the server states is in each `Call.model_revision`.
+        prices: prices by model, see `pricing.Price.of_model`.
+        extra_body: additional fields of every request, such as `PLAIN_SAMPLING`, or vLLM's `{"return_token_ids":
+            True}`, whose ids are then recorded.
+        timeout_s: time limit of one attempt in seconds; for a stream, between two chunks.
+        max_wait_s: longest `Retry-After` that is followed; a longer one is an error at once.
+        attempts: most attempts, with the first.
+        sleep: waits between attempts.
     """
 
     SCHEME = "openai:"
@@ -181,7 +195,9 @@ class OpenAILLM(EndpointLLM):
         extra_body: Mapping[str, Any] | None = None,
         **reach: Unpack[Reach],
     ) -> None:
-        """Raises `LLMError` for an empty name, fewer than 0 alternatives, or fields that a request says otherwise."""
+        """Raises `LLMError` for an empty name, a negative number of alternatives, or fields of `extra_body` that
+        requests set.
+        """
         super().__init__(model, base_url, revision, **reach)
         if top_logprobs < 0:
             raise LLMError(f"top_logprobs is {top_logprobs}; expected at least 0")
@@ -189,24 +205,24 @@ class OpenAILLM(EndpointLLM):
             raise LLMError(f"extra_body holds {', '.join(sorted(taken))}: a call would be recorded with other values")
         self._given_form = schema_form
         self.schema_form: SchemaForm = schema_form
-        """Form in which a JSON Schema is sent; `auto` until the endpoint has taken one."""
+        """Form in which a JSON Schema is sent; `auto` until the endpoint has accepted a form."""
         self._top_logprobs = top_logprobs
         self._logprobs = logprobs
         self._logprobs_mode: LogprobsMode = logprobs_mode
         self.price = Price.of_model(model, self._endpoint.host, prices)
-        """Price of the model's tokens; None where it is not known."""
+        """Price of the model's tokens; None if it is not known."""
         self.extra_body = dict(extra_body or {})
         self._has_warned = False
 
     @property
     def asked_how(self) -> str:
-        """Address and settings on which answers and their records depend; nothing secret."""
+        """Address and settings on which answers and their records depend, without secrets."""
         how = [self.endpoint, self.extra_body, self._logprobs, self._logprobs_mode, self._given_form]
         return json.dumps(how, sort_keys=True)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Says what the endpoint is asked for. Where it does not give that, the calls show it."""
+        """The data requested from the endpoint. If the endpoint does not return them, the calls show this."""
         return Capabilities(
             logprobs=self._logprobs,
             top_logprobs=self._top_logprobs if self._logprobs else 0,
@@ -214,9 +230,9 @@ class OpenAILLM(EndpointLLM):
         )
 
     async def complete(self, request: Request) -> Call:
-        """The finished call; `latency_ms` is that of the attempt that succeeded. Raises `LLMError`.
+        """Returns the finished call; `latency_ms` is that of the successful attempt. Raises `LLMError`.
 
-        Where the server gave no log-probabilities, or ones that cannot be right, the call has none.
+        If the server sent no log-probabilities, or impossible ones, the call has none.
         """
         async with self._endpoint.slot() as client:
 
@@ -228,9 +244,9 @@ class OpenAILLM(EndpointLLM):
             return await self._answer(request, ask)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The tokens as they come, then the finished call. Raises `LLMError`.
+        """Yields the tokens as they arrive, then the finished call. Raises `LLMError`.
 
-        Asked again only as long as no token has come: what was yielded cannot be taken back.
+        It retries only before the first token, because yielded tokens cannot be taken back.
         """
         async with self._endpoint.slot() as client:
 
@@ -250,7 +266,9 @@ class OpenAILLM(EndpointLLM):
             yield self._call(request, stream.joined.response(), _since(stream.started))
 
     async def _answer(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
-        """Returns the answer of `ask` for the request's body, in the form of JSON Schema that the endpoint takes."""
+        """Returns the answer of `ask` for the request's body, with the JSON Schema in a form that the
+        endpoint accepts.
+        """
         sampling = request.sampling
         if sampling.max_tokens is not None and sampling.max_tokens < 1:
             raise LLMError(f"{_named(request)}: max_tokens must be at least 1, got {sampling.max_tokens}")
@@ -312,7 +330,7 @@ class OpenAILLM(EndpointLLM):
     def _call(self, request: Request, answer: Mapping[str, Any], latency_ms: float) -> Call:
         parsed_text = parse_text(answer)
         usage, measured = parsed_text.usage, dict[str, Any]()
-        kept = left_out = 0
+        kept_count = left_out = 0
         try:
             scored = parse_response(answer)
         except InvalidResponse as error:
@@ -320,13 +338,13 @@ class OpenAILLM(EndpointLLM):
                 self._has_warned = True
                 logger.warning("%r: recorded without log-probabilities, now and maybe later: %s", self, error)
         else:
-            kept, left_out, top = len(scored.tokens), scored.left_out, scored.top_logprobs
+            kept_count, left_out, top = len(scored.tokens), scored.left_out, scored.top_logprobs
             # Some servers give more alternatives than were asked for.
             top = top[:, : self._top_logprobs] if top is not None and self._top_logprobs else None
             measured = {name: getattr(scored, name) for name in ("tokens", "logprobs", "segments")}
             measured["top_logprobs"] = top
             if answer.get("usage") is None:  # llama-cpp-python does not count in a stream
-                usage = Usage(completion_tokens=kept)
+                usage = Usage(completion_tokens=kept_count)
         # The server names itself: the model served, where that is another name, and the fingerprint.
         model = answer.get("model")
         served = (model if model != self.name else None, answer.get("system_fingerprint"))
@@ -337,7 +355,7 @@ class OpenAILLM(EndpointLLM):
             model_revision=" ".join(str(part) for part in served if part) or self.revision,
             prompt_token_ids=token_ids(answer.get("prompt_token_ids"), usage.prompt_tokens),
             text=parsed_text.text,
-            token_ids=token_ids(answer["choices"][0].get("token_ids"), kept, left_out=left_out),
+            token_ids=token_ids(answer["choices"][0].get("token_ids"), kept_count, left_out=left_out),
             **measured,
             logprobs_mode=self._logprobs_mode,
             finish_reason=parsed_text.finish_reason,

@@ -1,4 +1,4 @@
-"""Estimates what calls cost, from a table of prices. The provider's bill is the truth."""
+"""Estimates the cost of calls from a table of prices. Only the provider's bill is exact."""
 
 import json
 import re
@@ -22,11 +22,13 @@ class Price:
     completion: float
 
     def cost_usd(self, usage: Usage) -> float:
-        """Returns the most a call cost: prompt tokens that the provider had cached, and billed lower, count in full."""
+        """Returns the most that a call cost. Prompt tokens that the provider cached, and billed lower,
+        count in full.
+        """
         return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
 
     def cost_of(self, response: object) -> float | None:
-        """Returns what a chat completion cost, by the tokens that it counts; None where it counts none."""
+        """Returns the cost of a chat completion by its token counts; None if it has none."""
         counted = fields(get(response, "usage")) or {}
         if counted.get("prompt_tokens") is None:
             return None
@@ -40,24 +42,29 @@ class Price:
         prices: "Mapping[str, Price] | None" = None,
         listed: "Mapping[str, Price] | None" = None,
     ) -> "Price | None":
-        """Returns the price of a model where it is known, else None. A dated snapshot costs what its model does.
+        """Returns the price of a model if it is known, else None. A dated snapshot has the price of its model.
 
-        Without `prices`, only OpenAI's own endpoint is known, by `listed` (by default `OPENAI_PRICES`): the same name
-        costs something else elsewhere.
+        Without `prices`, prices are known only for OpenAI's own endpoint: the same name costs something else elsewhere.
+
+        Args:
+            model: name of the model.
+            host: host of the endpoint.
+            prices: your own table of prices.
+            listed: OpenAI's prices, by default `OPENAI_PRICES`.
         """
-        known = (OPENAI_PRICES if listed is None else listed) if host == OPENAI_HOST else {}
-        table = known if prices is None else prices
+        listed_prices = (OPENAI_PRICES if listed is None else listed) if host == OPENAI_HOST else {}
+        table = listed_prices if prices is None else prices
         return table.get(model) or table.get(_SNAPSHOT.sub("", model))
 
     @classmethod
     def read(cls, path: str | Path) -> "dict[str, Price]":
-        """Returns a table of your own.
+        """Returns your own table of prices from a file.
 
-        It is JSON, `{"MODEL": {"prompt": USD, "completion": USD}}`, for a million tokens each. Raises `LLMError`.
+        The file is JSON, `{"MODEL": {"prompt": USD, "completion": USD}}`, for a million tokens each. Raises `LLMError`.
         """
         try:
-            given = json.loads(Path(path).read_text(encoding="utf-8"))
-            prices = {str(model): cls(float(p["prompt"]), float(p["completion"])) for model, p in given.items()}
+            table = json.loads(Path(path).read_text(encoding="utf-8"))
+            prices = {str(model): cls(float(p["prompt"]), float(p["completion"])) for model, p in table.items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise LLMError(
                 f"no prices in {path} ({type(error).__name__}: {error}); "
@@ -81,8 +88,8 @@ OPENAI_PRICES: Mapping[str, Price] = {
     "gpt-4.1-mini": Price(0.4, 1.6),
     "gpt-4.1-nano": Price(0.1, 0.4),
 }
-"""OpenAI's standard rates in the first half of 2026, of the models that give log-probabilities."""
+"""OpenAI's standard prices in the first half of 2026, of models that give log-probabilities."""
 
 
 DECISION_PRICES: Mapping[str, Price] = {"gpt-6-luna": Price(0.1, 0.0)}
-"""OpenAI's rates for decisions in October 2026: what is read costs, answers do not."""
+"""OpenAI's prices for decisions in October 2026: prompt tokens cost, answers do not."""

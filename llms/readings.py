@@ -1,4 +1,4 @@
-"""Reads recorded calls again, without drawing: hidden states of their tokens, or another model's log-probabilities."""
+"""Reads recorded calls again, without sampling: hidden states of their tokens, or another model's log-probabilities."""
 
 import bisect
 import dataclasses
@@ -27,23 +27,23 @@ from metaprobe.records.spelling import last_place
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, Message
 
 CHECKED_TOKENS = 64
-"""Tokens of an answer that are compared with what was recorded: enough to see another model or template."""
+"""Tokens of an answer that are compared with the record: enough to detect another model or template."""
 
 
 class CallReader(Protocol):
     """A model that reads token ids: `LocalLLM`, or vLLM's engine."""
 
     name: str
-    """The model's name as it is written into records."""
+    """The model's name in records."""
     revision: str
     dtype: str
-    """Type of the weights, as NumPy names it."""
+    """Type of the weights, in NumPy's names."""
     tokenizer: Any
-    """The model's own tokenizer, of transformers."""
+    """The model's own tokenizer, from transformers."""
     context: int
     """Most tokens that the model reads at once."""
     vocabulary: int
-    """Token ids are below this number."""
+    """Upper bound of token ids, exclusive."""
     piece: Any
     """A function from a token id to the token's own text."""
 
@@ -53,23 +53,24 @@ class CallReader(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """One call as the token ids that are read."""
+    """One call as token ids to read."""
 
     call_id: str
     prompt: list[int]
     answer: list[int]
     answer_at: NDArray[np.intp]
-    """Places of the answer's tokens in prompt and answer, without thinking and markers: (A,), at least one place.
-    Where there are none, it is the last prompt token's place."""
+    """Indices of the answer's tokens in prompt and answer, without thinking and markers: (A,), at least one.
+
+    If there are no such tokens, it is the index of the last prompt token.
+    """
     thinking_at: NDArray[np.intp]
-    """Places of the thinking's tokens, found in the same way."""
+    """Indices of the thinking's tokens, in the same form."""
     exact_at: NDArray[np.intp]
-    """Places of the tokens that spell the exact answer, found in the same way; empty where the answer does not hold
-    the exact answer."""
+    """Indices of the tokens that spell the exact answer, in the same form; empty if the answer does not hold it."""
     rebuilt: bool
-    """Whether ids were made by template and tokenizer, because none were recorded."""
+    """Whether template and tokenizer made the ids, because none were recorded."""
     logprobs: NDArray[np.float32] | None
-    """The recorded raw log-probabilities of `answer`, where they can be compared."""
+    """Recorded raw log-probabilities of `answer`; None if they cannot be compared."""
 
     @property
     def tokens(self) -> int:
@@ -79,28 +80,35 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadStates:
-    """States that were kept of one call."""
+    """Hidden states that were kept of one call."""
 
     hidden: Hidden
     tokens: NDArray[np.float16] | None
-    """Every answer token, (T, layers, width), where asked for."""
+    """States of every answer token, (T, layers, width); None if they were not requested."""
 
 
 class Readings(ABC):
-    """Makes readings of recorded calls, for certain layers and positions, and reads them.
+    """Converts recorded calls to token ids, and reads them, for certain layers and positions.
 
     Layers are those of `metaprobe.llms.hidden_capture.Capture`, and so are the positions while a model answers.
-    `before_exact` is the last token before the one in which the exact answer begins: the last prompt token where the
-    answer begins with it, and the last answer token where the answer does not hold it, for there everything was said
-    and no exact answer is to come. `exact_last` and `exact_mean` read the tokens that spell the exact answer, and those
-    of the whole answer where it does not hold the exact answer (Orgad et al. 2024, arXiv:2410.02707).
+    `before_exact` is the last token before the token in which the exact answer begins. If the answer begins with the
+    exact answer, this is the last prompt token. If the answer does not hold the exact answer, it is the last answer
+    token, because all words were said by then. `exact_last` and `exact_mean` read the tokens that spell the exact
+    answer, or all answer tokens if the answer does not hold it (Orgad et al. 2024, arXiv:2410.02707).
     """
 
     def __init__(
         self, reader: CallReader, config: Any, *, layers: str, positions: Sequence[str] | None, tokens: bool
     ) -> None:
-        """`config`: the model's, of transformers. `layers`: `all`, `every:N`, or numbers. `positions`: those of a
-        `Capture` by default. Raises `LLMError`."""
+        """Raises `LLMError` for unknown layers or positions.
+
+        Args:
+            reader: the model that reads.
+            config: the model's configuration, from transformers.
+            layers: `all`, `every:N`, or numbers.
+            positions: token positions; by default those of a `Capture`.
+            tokens: whether the states of every answer token are kept.
+        """
         self._reader = reader
         self.layers = chosen_layers(layers, config)
         wanted = Capture(self.layers).positions if positions is None else positions
@@ -112,7 +120,9 @@ class Readings(ABC):
         self._tokens = tokens
 
     def reading(self, call: Call, exact: str) -> Reading:
-        """The call as it is read. Raises `LLMError` where it holds nothing to read, or what this model cannot read."""
+        """Returns the call as token ids. Raises `LLMError` if there is nothing to read, or this model
+        cannot read it.
+        """
         if call.reader not in ("", reader_name(self._reader.name, self._reader.revision)):
             call = without_readings(call, "")  # its tokens are those of another tokenizer
         if call.prompt_token_ids is None and not call.messages:
@@ -120,15 +130,15 @@ class Readings(ABC):
                 f"call {call.id} holds neither prompt token ids nor messages: there is nothing to read. It was stored "
                 f"without texts (--no-text); collect it again, with --layers to keep hidden states at once"
             )
-        kept = call.prompt_token_ids is not None and call.token_ids is not None
+        has_ids = call.prompt_token_ids is not None and call.token_ids is not None
         prompt = self._reader.encode(call.messages) if call.prompt_token_ids is None else call.prompt_token_ids.tolist()
         answer = self._answer_ids(call) if call.token_ids is None else call.token_ids.tolist()
-        known = self._reader.vocabulary
+        vocabulary = self._reader.vocabulary
         for ids in (prompt, answer):
-            if ids and not 0 <= (worst := max(ids, key=lambda i: abs(i - known / 2))) < known:
+            if ids and not 0 <= (worst := max(ids, key=lambda i: abs(i - vocabulary / 2))) < vocabulary:
                 raise LLMError(
-                    f"call {call.id} has token id {worst}, and {self._reader.name} knows ids below {known}: the call "
-                    f"is of another tokenizer; load the model that answered it"
+                    f"call {call.id} has token id {worst}, and {self._reader.name} knows ids below {vocabulary}: the "
+                    f"call is of another tokenizer; load the model that answered it"
                 )
         if not prompt:
             raise LLMError(f"call {call.id} has an empty prompt: there is no state before its answer")
@@ -151,7 +161,7 @@ class Readings(ABC):
             answer_at=answer_at if len(answer_at) else nowhere,
             thinking_at=thinking_at if len(thinking_at) else nowhere,
             exact_at=len(prompt) + self._exact_tokens(answer, exact),
-            rebuilt=not kept,
+            rebuilt=not has_ids,
             logprobs=np.asarray(call.logprobs, dtype=np.float32) if comparable else None,
         )
 
@@ -191,16 +201,17 @@ class Readings(ABC):
 
     @abstractmethod
     def read(self, readings: Sequence[Reading], *, batch_size: int = 32) -> list[ReadStates]:
-        """The states of these calls, in this order."""
+        """Returns the states of these calls, in this order."""
 
     @abstractmethod
     def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
-        """The log-probabilities, nats, of each continuation (T,) after its prompt; both are token ids."""
+        """Returns the log-probabilities (T,), in nats, of each continuation after its prompt; both are token ids."""
 
     def disagreement(self, readings: Sequence[Reading]) -> float | None:
-        """Mean absolute difference, in nats a token, of this model's log-probabilities from the recorded ones.
+        """Returns the mean absolute difference of this model's log-probabilities from the recorded ones, in nats a
+        token.
 
-        None where none of the calls has any that could be compared. Only the beginning of an answer is compared.
+        None if no call has comparable ones. Only the beginning of an answer is compared.
         """
         compared = [r for r in readings if r.logprobs is not None]
         if not compared:
@@ -211,9 +222,9 @@ class Readings(ABC):
         return float(np.abs(recorded - here)[usable].mean()) if usable.any() else None
 
     def _answer_ids(self, call: Call) -> list[int]:
-        """The recorded tokens as ids where the tokenizer knows each of them, else the text as the tokenizer splits it.
+        """Returns the recorded tokens as ids if the tokenizer knows each of them, else the tokenized text.
 
-        A model may have split its answer otherwise than the tokenizer would; what it saw is what counts.
+        A model may have split its answer in another way than the tokenizer would. The model's own split counts.
         """
         whole = self._ids(call.text)
         if not call.tokens or tuple(self._reader.piece(i) for i in whole) == call.tokens:
@@ -226,7 +237,7 @@ class Readings(ABC):
         return encode_text(self._reader.tokenizer, text)
 
     def _exact_tokens(self, answer: list[int], exact: str) -> NDArray[np.intp]:
-        """Indices of the answer tokens that spell the exact answer; none where the answer does not hold it."""
+        """Returns the indices of the answer tokens that spell the exact answer; none if the answer does not hold it."""
         text = self._text(answer)
         # A whole word is preferred to a part of a word, and the last place to others.
         pattern = rf"(?<!\w){re.escape(exact)}(?!\w)" if 0 < len(exact) <= LONGEST_WORD else ""
@@ -247,18 +258,20 @@ class Readings(ABC):
 
 
 LONGEST_WORD = 200
-"""Characters of an exact answer that is looked for as a word of its own; a longer one stands in its text but once."""
+"""Longest exact answer, in characters, that is searched as a separate word. A longer one occurs only once
+in its text.
+"""
 
 
 def span_of(reading: Reading, position: str) -> NDArray[np.intp]:
-    """Returns the places of the tokens of the part that a position belongs to."""
+    """Returns the indices of the tokens of the part that a position belongs to."""
     if position.startswith("thinking"):
         return reading.thinking_at
     return reading.exact_at if position.startswith("exact") and len(reading.exact_at) else reading.answer_at
 
 
 def place_of(reading: Reading, position: str) -> int:
-    """Returns the place in prompt and answer of the token that a position names."""
+    """Returns the index in prompt and answer of the token that a position names."""
     if position == "prompt_last":
         return len(reading.prompt) - 1
     if position == "before_exact":
@@ -273,33 +286,39 @@ NO_TEXT = "no text is kept, or the answer is empty"
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """A call as a reader leaves it."""
+    """A call after another model has read it."""
 
     call: Call
-    """With the reader's tokens and log-probabilities; with none where it could not be read."""
+    """The call with the reader's tokens and log-probabilities; without any if it could not be read."""
     tokens: int
-    """Number of tokens of prompt and answer that were read; 0 where nothing was read."""
+    """Number of tokens of prompt and answer that were read; 0 if nothing was read."""
     unread: str
-    """Why it could not be read; empty where it was."""
+    """Why the call could not be read; empty if it was read."""
 
 
 def reader_name(name: str, revision: str) -> str:
-    """`NAME@REVISION`, as it stands in `Call.reader`."""
+    """Returns `NAME@REVISION`, the form of `Call.reader`."""
     return f"{name}@{revision}"
 
 
 def read_answers(
     llm: LocalLLM, calls: Sequence[Call], *, batch_size: int = 32, top_logprobs: int = 0
 ) -> list[ReadAnswer]:
-    """The calls in this order, each with the raw log-probabilities that `llm` gives its text, teacher-forced.
+    """Returns the calls in this order, each with the raw log-probabilities that `llm` gives its text, teacher-forced.
 
-    The reader sees the messages through its own chat template, and the text as its own tokenizer splits it. Tokens,
-    token ids, segments and log-probabilities are then the reader's; model, text, labels' ids and everything else stay
-    those of the answer. What cannot be read (without messages or text, or longer than the reader's context) comes back
-    without log-probabilities and with the reason: the answering model's own numbers are not left among the reader's.
+    The reader sees the messages through its own chat template, and the text in its own tokenization. Tokens, token ids,
+    segments and log-probabilities are then the reader's; model, text, labels' ids and everything else stay. A call that
+    cannot be read (without messages or text, or longer than the reader's context) is returned without
+    log-probabilities, with the reason. So the answering model's numbers are never mixed with the reader's.
+
+    Args:
+        llm: the model that reads.
+        calls: the calls.
+        batch_size: calls read at once.
+        top_logprobs: alternatives kept for each token.
     """
     taken = [_prepared(llm, call) for call in calls]
-    pairs = {i: one for i, one in enumerate(taken) if not isinstance(one, str)}
+    pairs = {i: ids for i, ids in enumerate(taken) if not isinstance(ids, str)}
     order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))  # of like length together: little is padded
     done: dict[int, ReadAnswer] = {}
     for start in range(0, len(order), batch_size):
@@ -310,7 +329,7 @@ def read_answers(
             pad=llm.tokenizer.pad_token_id,
             top_logprobs=top_logprobs,
         )
-        done |= {i: _read(llm, calls[i], *pairs[i], one) for i, one in zip(rows, scored, strict=True)}
+        done |= {i: _read(llm, calls[i], *pairs[i], score) for i, score in zip(rows, scored, strict=True)}
     reader = reader_name(llm.name, llm.revision)
     return [
         done[i] if i in done else ReadAnswer(without_readings(call, reader), 0, str(taken[i]))
@@ -326,7 +345,7 @@ def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], score
             f"overflow in {llm.dtype}; load sound ones, in bfloat16 or float32"
         )
     tokens = tuple(llm.piece(token) for token in answer)
-    read = dataclasses.replace(
+    read_call = dataclasses.replace(
         without_readings(call, reader_name(llm.name, llm.revision)),
         prompt_token_ids=np.asarray(prompt, dtype=np.int32),
         tokens=tokens,
@@ -336,11 +355,11 @@ def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], score
         segments=marked(tokens),
         logprobs_mode="raw",
     )
-    return ReadAnswer(read, len(prompt) + len(answer), "")
+    return ReadAnswer(read_call, len(prompt) + len(answer), "")
 
 
 def without_readings(call: Call, reader: str) -> Call:
-    """The call without what the model that answered, or another reader, said of its tokens."""
+    """Returns the call without all data about its tokens from the answering model or another reader."""
     return dataclasses.replace(
         call,
         prompt_token_ids=None,
@@ -355,7 +374,7 @@ def without_readings(call: Call, reader: str) -> Call:
 
 
 def _prepared(llm: LocalLLM, call: Call) -> tuple[list[int], list[int]] | str:
-    """Token ids of prompt and answer, or why there are none."""
+    """Returns the token ids of prompt and answer, or why there are none."""
     if call.error is not None:
         return CALL_HAD_FAILED
     if not call.messages:
@@ -375,16 +394,23 @@ def _prepared(llm: LocalLLM, call: Call) -> tuple[list[int], list[int]] | str:
 
 
 class _DeepEnough(Exception):
-    """The deepest layer that is wanted was read: the blocks above it need not be computed."""
+    """Raised after the deepest requested layer was read, so that the blocks above it are not computed."""
 
 
 class StateReplay(Readings):
-    """Reads recorded calls in a loaded model, through transformers."""
+    """Reads recorded calls in a loaded model, with transformers."""
 
     def __init__(
         self, llm: LocalLLM, *, layers: str = "all", positions: Sequence[str] | None = None, tokens: bool = False
     ) -> None:
-        """`layers`: `all`, `every:N`, or numbers. `positions`: those of a `Capture` by default. Raises `LLMError`."""
+        """Raises `LLMError` for unknown layers or positions.
+
+        Args:
+            llm: the model.
+            layers: `all`, `every:N`, or numbers.
+            positions: token positions; by default those of a `Capture`.
+            tokens: whether the states of every answer token are kept.
+        """
         super().__init__(llm, llm.model.config, layers=layers, positions=positions, tokens=tokens)
         self._llm, self._model, self._tokenizer = llm, llm.model, llm.tokenizer
 
@@ -396,10 +422,11 @@ class StateReplay(Readings):
         return StateReplay(self._llm, layers=",".join(map(str, self.layers)), positions=positions)
 
     def read(self, readings: Sequence[Reading], *, batch_size: int = 32) -> list[ReadStates]:
-        """The states of these calls, in this order. Calls of like length are read together, so that little is padded.
+        """Returns the states of these calls, in this order. Calls of similar length are read together, so that little
+        is padded.
 
-        What is kept of a call depends on who else is in its batch by no more than rounding: in float32 by less than
-        float16 shows, in bfloat16 by 0.6 % of its length, at most 1.4 % (SmolLM2-135M, alone against batches of 32).
+        The other calls in a batch change a call's states only by rounding. In float32 this is less than float16 shows;
+        in bfloat16 it is 0.6 % of its length, at most 1.4 % (SmolLM2-135M, alone against batches of 32).
         """
         order = sorted(range(len(readings)), key=lambda i: readings[i].tokens)
         states: dict[int, ReadStates] = {}
@@ -410,7 +437,7 @@ class StateReplay(Readings):
 
     def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
         pad = self._tokenizer.pad_token_id
-        return [one.logprobs.numpy() for one in score_continuations(self._model, pairs, pad=pad)]
+        return [scored.logprobs.numpy() for scored in score_continuations(self._model, pairs, pad=pad)]
 
     @torch.inference_mode()
     def _batch(self, batch: Sequence[Reading]) -> list[ReadStates]:
@@ -422,17 +449,19 @@ class StateReplay(Readings):
         mask = torch.tensor([[1] * r.tokens + [0] * (longest - r.tokens) for r in batch], device=device)
         singles = [position for position in self.positions if not position.endswith("_mean")]
         places = [[place_of(r, position) for position in singles] for r in batch]
-        at = torch.tensor(places, dtype=torch.long, device=device)  # where only means are asked for, it is empty
+        token_places = torch.tensor(
+            places, dtype=torch.long, device=device
+        )  # where only means are asked for, it is empty
         rows = torch.arange(len(batch), device=device)[:, None]
         states: list[Tensor] = []  # a layer each: (B, positions, D), float32
         answers: list[list[Tensor]] = []  # a layer each, a row each: (T, D), float32
 
         def keep(layer: int, hidden: Tensor) -> None:
-            read = dict(zip(singles, hidden[rows, at].float().unbind(1), strict=True))
-            for position in set(self.positions) - read.keys():
+            states_at = dict(zip(singles, hidden[rows, token_places].float().unbind(1), strict=True))
+            for position in set(self.positions) - states_at.keys():
                 spans = [hidden[i, span_of(r, position)] for i, r in enumerate(batch)]
-                read[position] = torch.stack([span.float().mean(0) for span in spans])
-            states.append(torch.stack([read[position] for position in self.positions], dim=1))
+                states_at[position] = torch.stack([span.float().mean(0) for span in spans])
+            states.append(torch.stack([states_at[position] for position in self.positions], dim=1))
             if self._tokens:
                 answers.append([hidden[i, len(r.prompt) : r.tokens].float().cpu() for i, r in enumerate(batch)])
             if layer == self.layers[-1]:

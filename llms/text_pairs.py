@@ -1,4 +1,6 @@
-"""Questions and answers of anybody, read by a local model: hidden states of texts that no model need have written."""
+"""Reads questions and answers of any origin with a local model: hidden states of texts that no model has to have
+written.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,12 +24,16 @@ PAIRS_PER_BATCH = 32
 
 
 class PairReader:
-    """A loaded model that reads questions and answers: a causal one through its own chat template, a sentence encoder
-    (BERT and its like) as a pair of texts."""
+    """A loaded model that reads questions and answers.
+
+    A causal model reads them through its own chat template, a sentence encoder (BERT and the like) as a pair of texts.
+    """
 
     def __init__(self, model: str, revision: str = "") -> None:
-        """`revision`: the one that the states must be of. Raises `LLMError` where the model cannot be loaded, or is
-        another one."""
+        """Raises `LLMError` if the model cannot be loaded, or has another revision.
+
+        `revision` is the required revision of the model; empty accepts any.
+        """
         weights, is_encoder = resolve(model), False
         with suppress(OSError, ValueError):  # `LocalLLM` says what is wrong with such a model
             config = AutoConfig.from_pretrained(weights.location)
@@ -43,16 +49,18 @@ class PairReader:
 
     @classmethod
     def load(cls, wanted: Mapping[str, Any]) -> "PairReader":
-        """Returns the reader that a contract's entry `states` asks for; raises as the class does."""
+        """Returns the reader that a contract's entry `states` names. Raises `LLMError` as the constructor does."""
         return cls(str(wanted["model"]), str(wanted["revision"]))
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """Positions that are worth reading. Each token of an encoder sees the whole text, so that none is the last."""
+        """Positions that are worth reading. In an encoder each token sees the whole text, so no token is the last."""
         return ("answer_mean",) if isinstance(self.llm, SentenceEncoder) else ("answer_last", "answer_mean")
 
     def layers(self, choice: str) -> tuple[int, ...]:
-        """Returns the layers that an option means; of an encoder also the last one, whose mean it was trained for."""
+        """Returns the layers that an option means. For an encoder the last layer is added, whose mean it was trained
+        for.
+        """
         config = self.llm.model.config
         last = [config.num_hidden_layers] if isinstance(self.llm, SentenceEncoder) else []
         return tuple(sorted({*chosen_layers(choice, config), *last}))
@@ -60,9 +68,15 @@ class PairReader:
     def states(
         self, questions: Sequence[str], answers: Sequence[str], layers: Sequence[int], positions: Sequence[str]
     ) -> NDArray[np.float16]:
-        """Returns states (n, layers, positions, D); of a causal model nothing above the last one is computed.
+        """Returns states (n, layers, positions, D). In a causal model the blocks above the last layer are not computed.
 
         Raises `LLMError` for a text that is longer than a causal model's context.
+
+        Args:
+            questions: n questions.
+            answers: n answers.
+            layers: the layers.
+            positions: the token positions.
         """
         if isinstance(self.llm, SentenceEncoder):
             return self.llm.means(questions, answers, layers)[:, :, None]
@@ -71,15 +85,15 @@ class PairReader:
             Call(id=f"text {i}", model="", messages=(Message("user", question),), text=answer)
             for i, (question, answer) in enumerate(zip(questions, answers, strict=True))
         ]
-        read = replay.read([replay.reading(call, "") for call in calls])
-        return np.stack([one.hidden.values for one in read])
+        read_states = replay.read([replay.reading(call, "") for call in calls])
+        return np.stack([states.hidden.values for states in read_states])
 
 
 class SentenceEncoder:
     """A sentence encoder, in float32."""
 
     def __init__(self, weights: Weights) -> None:
-        """Raises `LLMError` where the model cannot be loaded."""
+        """Raises `LLMError` if the model cannot be loaded."""
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(weights.location)
             network = AutoModel.from_pretrained(weights.location, dtype=torch.float32)
@@ -93,9 +107,14 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def means(self, questions: Sequence[str], answers: Sequence[str], layers: Sequence[int]) -> NDArray[np.float16]:
-        """Returns the mean over the answer's tokens (n, layers, D), each read beside the question.
+        """Returns the mean over the answer's tokens (n, layers, D), each answer read beside its question.
 
         Of a question the last tokens are read, up to half the model's context. A longer answer is read in windows.
+
+        Args:
+            questions: n questions.
+            answers: n answers.
+            layers: the layers.
         """
         order = sorted(range(len(answers)), key=lambda i: len(questions[i]) + len(answers[i]))
         rows: dict[int, Any] = {}
@@ -106,7 +125,13 @@ class SentenceEncoder:
         return to_float16(np.stack([rows[i] for i in range(len(order))]))
 
     def _batch(self, questions: list[str], answers: list[str], layers: Sequence[int]) -> NDArray[np.float32]:
-        """Returns the means (n, layers, D) of one batch."""
+        """Returns the means (n, layers, D) of one batch.
+
+        Args:
+            questions: n questions.
+            answers: n answers.
+            layers: the layers.
+        """
         encoded = self.tokenizer(
             questions,
             answers,
@@ -117,19 +142,19 @@ class SentenceEncoder:
             return_tensors="pt",
         ).to(self.model.device)
         windows = encoded.pop("overflow_to_sample_mapping")
-        own = [[part == 1 for part in encoded.sequence_ids(i)] for i in range(len(windows))]
-        answered = torch.tensor(own, device=self.model.device).float()  # (windows, tokens)
+        is_answer = [[part == 1 for part in encoded.sequence_ids(i)] for i in range(len(windows))]
+        answered = torch.tensor(is_answer, device=self.model.device).float()  # (windows, tokens)
         sums: list[torch.Tensor] = []
         with layer_hooks(self.model, layers, lambda _, hidden: sums.append((answered[:, None] @ hidden)[:, 0])):
             self.model(**encoded)
-        kept = torch.stack(sums, dim=1)
-        total = kept.new_zeros(len(answers), *kept.shape[1:]).index_add_(0, windows, kept)
+        window_sums = torch.stack(sums, dim=1)
+        total = window_sums.new_zeros(len(answers), *window_sums.shape[1:]).index_add_(0, windows, window_sums)
         count = answered.new_zeros(len(answers)).index_add_(0, windows, answered.sum(dim=1))
         means: NDArray[np.float32] = (total / count[:, None, None].clamp(min=1)).cpu().numpy()
         return means
 
     def _end(self, question: str) -> str:
-        """Returns the end of a question that is read."""
+        """Returns the last part of a question, which is read."""
         most = self.context // 2
         places = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         return question[places[-most][0] :] if len(places) > most else question

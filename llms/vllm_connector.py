@@ -1,4 +1,4 @@
-"""vLLM's connector of hidden states, also for a CPU. vLLM imports it by name, in its own processes."""
+"""vLLM's connector of hidden states, also for a CPU. vLLM imports this module by name, in its own processes."""
 
 import fcntl
 import os
@@ -13,22 +13,22 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connecto
 
 
 class HiddenStatesConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]  # vLLM has its own environment
-    """The stock one under a name of ours."""
+    """vLLM's own connector under a name in this package."""
 
 
 class _Copied:
-    """Stands for an event of CUDA: on a CPU a copy is done when it returns."""
+    """Replaces a CUDA event: on a CPU a copy is finished when it returns."""
 
     def synchronize(self) -> None:
-        """Nothing is to be waited for."""
+        """Does nothing: there is nothing to wait for."""
 
     def query(self) -> bool:
-        """True: the copy is done."""
+        """Returns True: the copy is finished."""
         return True
 
 
 class CpuHiddenStatesConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]
-    """Copies states without pinned memory and without streams."""
+    """Copies states without pinned memory and without CUDA streams."""
 
     def _submit_async_write(self, pending: Any) -> None:
         blocks = torch.tensor(pending.block_ids, dtype=torch.long)

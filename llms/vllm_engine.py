@@ -1,4 +1,4 @@
-"""A language model on this machine through vLLM's own engine: requests join the running batch as they come."""
+"""A local language model, run by vLLM's own engine: requests join the running batch as they arrive."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ from metaprobe.records.types import Call, FloatArray, Message, Sampling, Usage
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """One request on its way into the engine."""
+    """One request to the engine."""
 
     name: str
     prompt: list[int]
@@ -33,9 +33,9 @@ class _Asked:
 
 
 class EngineSteps:
-    """Steps a `vllm.v1.engine.llm_engine.LLMEngine`, or what has its methods, as long as something is to be answered.
+    """Steps a `vllm.v1.engine.llm_engine.LLMEngine`, or an object with its methods, while requests are open.
 
-    Requests of several event loops may be in flight together. One that is cancelled is taken out of the engine.
+    Requests of several event loops may run together. A cancelled request is removed from the engine.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -46,22 +46,28 @@ class EngineSteps:
         self._thread: Thread | None = None
 
     async def ask(self, name: str, prompt: list[int], params: Any) -> Any:
-        """The finished `RequestOutput`. Raises `LLMError` where the engine refuses the request or fails."""
+        """Returns the finished `RequestOutput`. Raises `LLMError` if the engine refuses the request or fails.
+
+        Args:
+            name: name of the request.
+            prompt: token ids of the prompt.
+            params: sampling parameters.
+        """
         if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._work, name="vllm-steps", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
         # One question may be asked twice at once, and the engine knows requests by their names.
-        asked = _Asked(f"{name}#{next(self._numbers)}", prompt, params, loop, loop.create_future())
-        self._inbox.put(asked)
+        request = _Asked(f"{name}#{next(self._numbers)}", prompt, params, loop, loop.create_future())
+        self._inbox.put(request)
         try:
-            return await asked.answer
+            return await request.answer
         except asyncio.CancelledError:
-            self._inbox.put(asked.name)
+            self._inbox.put(request.name)
             raise
 
     def end(self) -> None:
-        """Ends the thread when the step that is running is done; what is still open is cancelled."""
+        """Ends the thread after the running step; open requests are cancelled."""
         if self._thread is not None and self._thread.is_alive():
             self._inbox.put(None)
             self._thread.join()
@@ -71,37 +77,37 @@ class EngineSteps:
         while self._take():
             try:
                 for output in self._engine.step():
-                    if output.finished and (asked := self._open.pop(output.request_id, None)):
-                        _answer(asked, output)
+                    if output.finished and (finished := self._open.pop(output.request_id, None)):
+                        _answer(finished, output)
             except Exception as error:  # whatever it is, those who wait must hear of it
                 self._fail(f"the engine failed ({type(error).__name__}: {error})")
 
     def _take(self) -> bool:
-        """Takes in what was asked; waits where nothing is open. False where the work is to end."""
+        """Takes in new requests; waits if none is open. Returns False if the work is to end."""
         while True:
             try:
-                asked = self._inbox.get(block=not self._open)
+                item = self._inbox.get(block=not self._open)
             except queue.Empty:
                 return True
-            if asked is None:
+            if item is None:
                 self._engine.abort_request(list(self._open))
                 self._fail("the engine was closed")
                 return False
-            if isinstance(asked, str):
-                if self._open.pop(asked, None):
-                    self._engine.abort_request([asked])
+            if isinstance(item, str):
+                if self._open.pop(item, None):
+                    self._engine.abort_request([item])
                 continue
             try:
-                self._engine.add_request(asked.name, {"prompt_token_ids": asked.prompt}, asked.params)
+                self._engine.add_request(item.name, {"prompt_token_ids": item.prompt}, item.params)
             except Exception as error:  # of one request: the others go on
                 why = f"the engine refuses it ({type(error).__name__}: {error})"
-                _answer(asked, LLMError(f"request {asked.name}: {why}"))
+                _answer(item, LLMError(f"request {item.name}: {why}"))
             else:
-                self._open[asked.name] = asked
+                self._open[item.name] = item
 
     def _fail(self, reason: str) -> None:
-        for name, asked in list(self._open.items()):
-            _answer(asked, LLMError(f"request {name}: {reason}"))
+        for name, request in list(self._open.items()):
+            _answer(request, LLMError(f"request {name}: {reason}"))
         self._open.clear()
 
 
@@ -118,7 +124,7 @@ def _answer(asked: _Asked, what: object) -> None:
 
 
 def import_vllm() -> Any:
-    """The module `vllm`, with its engine in this process. Raises `LLMError` where it is not installed."""
+    """Returns the module `vllm`, with its engine in this process. Raises `LLMError` if it is not installed."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     try:
@@ -133,13 +139,15 @@ def import_vllm() -> Any:
 
 
 def on_cpu() -> bool:
-    """Whether vLLM runs on this machine's processor."""
+    """Returns whether vLLM runs on the CPU of this machine."""
     return bool(import_module("vllm.platforms").current_platform.is_cpu())
 
 
 def engine_options(location: str, **chosen: Any) -> dict[str, Any]:
-    """Arguments of `vllm.LLM` for reading log-probabilities and states: raw numbers, prefix caching, no compiling on a
-    CPU. `chosen` goes before."""
+    """Returns arguments of `vllm.LLM` for reading log-probabilities and states; `chosen` overrides them.
+
+    They set raw numbers, prefix caching, and no compilation on a CPU.
+    """
     options: dict[str, Any] = {
         "model": location,
         "dtype": "bfloat16",
@@ -158,13 +166,21 @@ def engine_options(location: str, **chosen: Any) -> dict[str, Any]:
 class EngineLLM:
     """Answers requests through `vllm.LLM`. Log-probabilities are raw: the model's own, before temperature.
 
-    The engine runs in a thread of this process and takes in requests while others are being answered. Prompts are made
-    by the chat template that `LocalLLM` uses, so the same request has the same prompt tokens; numbers differ by the
+    The engine runs in a thread of this process, and accepts requests while others are being answered. Prompts are made
+    by the chat template that `LocalLLM` uses, so the same request has the same prompt tokens. The numbers differ by the
     rounding of other kernels.
     """
 
     def __init__(self, engine: Any, tokenizer: Any, *, name: str, revision: str, top_logprobs: int = 0) -> None:
-        """`engine`: a `vllm.LLM` whose `logprobs_mode` is `raw_logprobs`."""
+        """`engine` is a `vllm.LLM` whose `logprobs_mode` is `raw_logprobs`.
+
+        Args:
+            engine: the engine.
+            tokenizer: the model's tokenizer.
+            name: the model's name in records.
+            revision: version of the weights.
+            top_logprobs: alternatives kept for each token.
+        """
         config = engine.llm_engine.vllm_config.model_config
         if config.logprobs_mode != "raw_logprobs":
             raise LLMError(
@@ -185,7 +201,7 @@ class EngineLLM:
 
     @classmethod
     def load(cls, model: str, *, top_logprobs: int = 0, **options: Any) -> "EngineLLM":
-        """Load what `llms.weights.resolve` finds. `options`: further arguments of `vllm.LLM`."""
+        """Loads a model that `llms.weights.resolve` finds. `options` are additional arguments of `vllm.LLM`."""
         vllm = import_vllm()
         weights = resolve(model)
         chosen = {"max_logprobs": max(top_logprobs, 1), **options}
@@ -202,11 +218,13 @@ class EngineLLM:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Ends the engine's thread. The engine itself goes with the last reference to it."""
+        """Ends the engine's thread. The engine itself is freed with the last reference to it."""
         self._steps.end()
 
     async def complete(self, request: Request) -> Call:
-        """The finished call. Raises `LLMError` for a prompt that leaves no room, and for what the engine refuses."""
+        """Returns the finished call. Raises `LLMError` for a prompt that leaves no room, or a request that the engine
+        refuses.
+        """
         if not request.messages:
             raise LLMError(f"request {request.id}: nothing to answer: there are no messages")
         prompt = self.encode(request.messages)
@@ -219,14 +237,16 @@ class EngineLLM:
         return self._read(request, prompt, output, (time.perf_counter() - started) * 1000)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The tokens of the finished call, then the call: this engine tells of an answer when it is there."""
+        """Yields the tokens of the finished call, then the call. This engine returns an answer only when it is
+        complete.
+        """
         call = await self.complete(request)
         for token in replay_tokens(call):
             yield token
         yield call
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
-        """Prompt token ids, by the model's chat template."""
+        """Returns the prompt's token ids, by the model's chat template."""
         return encode_chat(self._tokenizer, messages)
 
     def _params(self, sampling: Sampling, prompt: int) -> Any:
@@ -252,30 +272,30 @@ class EngineLLM:
         [answer] = output.outputs
         usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(answer.token_ids))
         k = self.capabilities.top_logprobs
-        read: Mapping[str, Any]
+        read_fields: Mapping[str, Any]
         try:
             parsed = read_vllm(output, 0)
         except InvalidResponse:
             if answer.text:
                 raise
             nothing: FloatArray = np.empty(0, np.float32)
-            read = {
+            read_fields = {
                 "text": "",
                 "token_ids": np.empty(0, np.int32),
                 "logprobs": nothing,
                 "top_logprobs": np.empty((0, k), np.float32) if k else None,
             }
         else:
-            kept = len(parsed.logprobs)
-            read = {
+            kept_count = len(parsed.logprobs)
+            read_fields = {
                 "text": parsed.text,
                 "tokens": parsed.tokens,
-                "token_ids": np.asarray(answer.token_ids[:kept], dtype=np.int32),
+                "token_ids": np.asarray(answer.token_ids[:kept_count], dtype=np.int32),
                 "logprobs": parsed.logprobs,
                 # A token that was drawn and is none of the k likeliest is given besides.
                 "top_logprobs": None if parsed.top_logprobs is None or not k else parsed.top_logprobs[:, :k],
                 "segments": parsed.segments,
             }
         return request.local_call(
-            self, prompt, finish_reason=answer.finish_reason or "", usage=usage, latency_ms=latency_ms, **read
+            self, prompt, finish_reason=answer.finish_reason or "", usage=usage, latency_ms=latency_ms, **read_fields
         )

@@ -1,7 +1,7 @@
-"""Hidden states through vLLM: the engine reads prompt and answer, a connector writes the states of each token.
+"""Reads hidden states with vLLM: the engine reads prompt and answer, and a connector writes the states of each token.
 
-vLLM (0.32) extracts hidden states as a method of speculative decoding whose draft model draws nothing, with a connector
-that writes one file a request. Its layers have our numbers: 0 is the input of block 1, i the output of block i.
+vLLM (0.32) extracts hidden states as a method of speculative decoding whose draft model draws nothing. Its connector
+writes one file for each request. Its layers have our numbers: 0 is the input of block 1, i the output of block i.
 """
 
 import tempfile
@@ -29,11 +29,16 @@ STOCK = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_conn
 
 
 class StatesEngine:
-    """A `vllm.LLM` that reads token ids and gives the states of all their tokens."""
+    """A `vllm.LLM` that reads token ids and returns the states of all their tokens."""
 
     def __init__(self, model: str, layers: str, **options: Any) -> None:
-        """`layers`: `all`, `every:N`, or numbers. `options`: further arguments of `vllm.LLM`. Raises `LLMError` where
-        vLLM is not installed or cannot load the model."""
+        """Raises `LLMError` if vLLM is not installed or cannot load the model.
+
+        Args:
+            model: name of the model.
+            layers: `all`, `every:N`, or numbers.
+            **options: additional arguments of `vllm.LLM`.
+        """
         self._vllm = vllm = import_vllm()
         weights = resolve(model)
         self.name, self.revision = weights.name, weights.revision or "unknown"
@@ -61,21 +66,21 @@ class StatesEngine:
             self._engine = vllm.LLM(**engine_options(weights.location, **chosen))
         except (OSError, ValueError, RuntimeError) as error:
             raise LLMError(f"vLLM cannot load {model!r} for hidden states: {error}") from error
-        known = self._engine.llm_engine.vllm_config.model_config
-        self.dtype = str(known.dtype).removeprefix("torch.")
-        self.context: int = known.max_model_len - 1  # it draws a token besides
+        model_config = self._engine.llm_engine.vllm_config.model_config
+        self.dtype = str(model_config.dtype).removeprefix("torch.")
+        self.context: int = model_config.max_model_len - 1  # it draws a token besides
         self.vocabulary: int = self.config.get_text_config().vocab_size
         self.tokenizer = tokenizer = complete_tokenizer(self._engine.get_tokenizer())
         self.piece = cache(lambda token: str(tokenizer.decode([token])))
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
-        """Prompt token ids, by the model's chat template."""
+        """Returns the prompt's token ids, by the model's chat template."""
         return encode_chat(self.tokenizer, messages)
 
     def states(self, sequences: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        """The states of each sequence of token ids, (T, layers, width), in this order.
+        """Returns the states of each sequence of token ids, (T, layers, width), in this order.
 
-        Raises `LLMError` where what was written is not of these tokens, or not of so many layers.
+        Raises `LLMError` if the written file has other tokens or another number of layers.
         """
         outputs = self._ask(sequences)
         # In one process nobody steps the engine any more, and the last files are written when it is stepped.
@@ -97,7 +102,7 @@ class StatesEngine:
         return states
 
     def logprobs(self, sequences: Sequence[list[int]]) -> list[FloatArray]:
-        """The log-probability, nats, of each token but the first of each sequence, (T - 1,)."""
+        """Returns the log-probability, in nats, of each token except the first of each sequence, (T - 1,)."""
         rows_of = []
         for output, ids in zip(self._ask(sequences, prompt_logprobs=0), sequences, strict=True):
             for path in (_path(output), f"{_path(output)}.lock"):
@@ -114,10 +119,16 @@ class StatesEngine:
 
 
 class EngineReplay(Readings):
-    """Reads recorded calls in vLLM's engine."""
+    """Reads recorded calls with vLLM's engine."""
 
     def __init__(self, engine: StatesEngine, *, positions: Sequence[str] | None = None, tokens: bool = False) -> None:
-        """`positions`: those of a `Capture` by default. Raises `LLMError`."""
+        """`positions` are token positions, by default those of a `Capture`. Raises `LLMError` for unknown ones.
+
+        Args:
+            engine: the engine.
+            positions: token positions to keep.
+            tokens: whether the states of every answer token are kept.
+        """
         layers = ",".join(map(str, engine.layers))
         super().__init__(engine, engine.config, layers=layers, positions=positions, tokens=tokens)
         self._engine = engine
@@ -130,10 +141,10 @@ class EngineReplay(Readings):
         return EngineReplay(self._engine, positions=positions)
 
     def read(self, readings: Sequence[Reading], *, batch_size: int = 32) -> list[ReadStates]:
-        """The states of these calls, in this order; the engine batches them as it likes."""
-        read = self._engine.states([reading.prompt + reading.answer for reading in readings])
-        kept = []
-        for reading, states in zip(readings, read, strict=True):
+        """Returns the states of these calls, in this order. The engine chooses its own batches."""
+        sequence_states = self._engine.states([reading.prompt + reading.answer for reading in readings])
+        states_of_calls = []
+        for reading, states in zip(readings, sequence_states, strict=True):
             values = [
                 states[span_of(reading, position)].mean(axis=0)
                 if position.endswith("_mean")
@@ -141,8 +152,10 @@ class EngineReplay(Readings):
                 for position in self.positions
             ]  # each (layers, width)
             hidden = Hidden(to_float16(np.stack(values, axis=1)), self.layers, self.positions)
-            kept.append(ReadStates(hidden, to_float16(states[len(reading.prompt) :]) if self._tokens else None))
-        return kept
+            states_of_calls.append(
+                ReadStates(hidden, to_float16(states[len(reading.prompt) :]) if self._tokens else None)
+            )
+        return states_of_calls
 
     def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
         numbers_of = self._engine.logprobs([prompt + rest for prompt, rest in pairs])
@@ -150,7 +163,7 @@ class EngineReplay(Readings):
 
 
 def _path(output: Any) -> str:
-    given = (output.kv_transfer_params or {}).get("hidden_states_path")
-    if not given:
+    path = (output.kv_transfer_params or {}).get("hidden_states_path")
+    if not path:
         raise LLMError("vLLM names no file of hidden states; expected kv_transfer_params['hidden_states_path']")
-    return str(given)
+    return str(path)

@@ -1,13 +1,14 @@
-"""A running estimate while transformers' `generate` writes, which may end a row: hooks and a stopping criterion.
+"""Estimates confidence while transformers' `generate` writes, and may end a row: hooks and a stopping criterion.
 
     with watch(model, layers=probe.layers, read=probe.follow, stop_below=0.2, after=10) as watcher:
         model.generate(**inputs, stopping_criteria=[watcher])
     watcher.confidence[row][i]  # once answer token i of that row had been read
 
-Which tokens an estimate knows. `generate` draws answer token t, appends it, asks the stopping criteria, and only its
-next forward pass reads token t. So the estimate after token t is there one token later, and a row that is ended
-because of it holds token t + 1 too, unread. The last token of an answer that `max_new_tokens` cut is never read, and
-has no estimate; an answer that ended by itself has one for each of its tokens, the end-of-sequence token not counted.
+Which tokens an estimate has seen: `generate` draws answer token t, appends it, calls the stopping criteria, and reads
+token t only in its next forward pass. So the estimate after token t is known one token later. A row that is ended
+because of this estimate also holds token t + 1, unread. The last token of an answer that `max_new_tokens` cut is never
+read, and has no estimate. An answer that ended by itself has an estimate for each of its tokens, except the
+end-of-sequence token.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,14 +26,14 @@ from metaprobe.llms.hidden_capture import Capture, StateReader, decoder_blocks
 from metaprobe.records.types import FloatArray
 
 Stop = Callable[[int, Sequence[float]], bool]
-"""(row, its confidences so far) -> whether to end it."""
+"""A function of (row, its confidences so far) that returns whether to end the row."""
 
 
 class TextEstimate(Protocol):
-    """Follows one answer, as the running estimate of a hidden-state probe does."""
+    """Estimates the confidence of one growing answer, as a hidden-state probe does."""
 
     def push(self, state: FloatArray, /) -> float:
-        """The estimate now that the next answer token, of this state, has been read."""
+        """Returns the estimate after the next answer token; `state` is the token's hidden state."""
         ...
 
 
@@ -46,7 +47,7 @@ class _Row:
 
 
 class Watcher(StoppingCriteria):
-    """Follows the rows of one `generate`, greedy or sampling; `watch` makes it."""
+    """Follows the rows of one `generate` call, greedy or sampling; made by `watch`."""
 
     def __init__(
         self,
@@ -74,15 +75,15 @@ class Watcher(StoppingCriteria):
 
     @property
     def stopped(self) -> list[bool]:
-        """Whether each row was ended here."""
+        """Whether each row was ended by this watcher."""
         return [row.stopped for row in self._rows]
 
     @property
     def lengths(self) -> list[int]:
         """Number of answer tokens of each row, without the end-of-sequence token.
 
-        What `generate` returns is as long as the longest row. Behind a row that ended stand padding tokens; where the
-        model has no end-of-sequence token, `generate` goes on writing there until all rows have ended.
+        The result of `generate` is as long as the longest row. After a row that ended there are padding tokens. Without
+        an end-of-sequence token `generate` continues to write there until all rows have ended.
         """
         return [row.length for row in self._rows]
 
@@ -151,18 +152,23 @@ def watch(
     after: int = 1,
     end_ids: Collection[int] | None = None,
 ) -> Iterator[Watcher]:
-    """A stopping criterion for one `generate` of this model. The hooks are gone when the block is left, however.
+    """Yields a stopping criterion for one `generate` call of this model. Its hooks are removed at the end of the block.
 
-    `layers`: which states are read, with the indices of `Capture`; of several, one state holds them in this order,
-    flattened. Nothing is kept of them but the latest. Batches are padded on the left, as `generate` wants them.
-    `read`: called for each row with the state of its last prompt token, gives what follows the row: `probe.follow`.
-    `stop_below`, or `stop`: what ends a row, once the estimates of at least `after` of its tokens are known; neither
-    ends none. Where nothing is ended, the output is that of a `generate` without a watcher.
-    `end_ids`: the tokens that end an answer, and the padding token; by default those of the model's generation
-    settings. To be given where `generate` has others.
+    If no row is ended, the output equals that of a `generate` without a watcher. Batches are padded on the left, as
+    `generate` requires. Raises `LLMError` for a layer that the model does not have. Within `generate` it is raised for
+    beam search, an assistant model, a second `generate`, and states that are NaN or infinite.
 
-    Raises `LLMError` for a layer that the model does not have, and within `generate` for beam search, an assistant
-    model, a second `generate`, and states that are NaN or infinite.
+    Args:
+        model: the model.
+        layers: layers to read, with the indices of `Capture`; the states of several layers are joined in this order.
+            Only the latest states are kept.
+        read: called for each row with the state of its last prompt token; returns the row's estimator, such as
+            `probe.follow`.
+        stop_below: ends a row whose confidence is below it.
+        stop: a function that decides whether to end a row, instead of `stop_below`; without either no row is ended.
+        after: number of tokens of a row that need an estimate before it may end.
+        end_ids: tokens that end an answer, and the padding token; by default those of the model's generation settings.
+            Give them if `generate` has others.
     """
     last = len(decoder_blocks(model))
     if not layers or len(set(layers)) != len(layers) or not all(0 <= layer <= last for layer in layers):
@@ -187,7 +193,7 @@ def _below(least: float) -> Stop:
 
 
 def _end_ids(model: PreTrainedModel) -> set[int]:
-    """End-of-sequence and padding tokens: `generate` writes padding behind a row that has ended."""
+    """Returns end-of-sequence and padding tokens: `generate` writes padding after a row that has ended."""
     config: Any = model.generation_config
     if config is None:
         return set()

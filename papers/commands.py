@@ -31,7 +31,7 @@ OneStore = Annotated[Path, Option(kind="runs", argument=True)]
 
 
 class CollectCommand(click.Command):
-    """Lists at the end of its help the systems and tasks that there are, those of installed packages too."""
+    """Lists at the end of its help all systems and tasks, those of installed packages too."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from metaprobe.papers.systems.named_systems import system_names
@@ -86,11 +86,11 @@ def judge(
 
     from metaprobe.papers.collecting.judge import launch_judge
 
-    named: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
+    options: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
     with progress_bar("judge", " runs", ends=True) as bar:
         on_total, on_chunk = bar_counters(bar)
         watching: dict[str, Any] = {"on_total": on_total, "on_chunk": on_chunk}
-        report = launch_judge(runs, llm, out, questions, concurrency=concurrency, **watching, **named)
+        report = launch_judge(runs, llm, out, questions, concurrency=concurrency, **watching, **options)
     click.echo(json.dumps(dataclasses.asdict(report)))
     if report.failed:
         click.echo(f"{report.failed} runs are not judged, the first: {report.failure}", err=True)

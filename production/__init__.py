@@ -1,1 +1,1 @@
-"""Serve, log, label, estimate, watch and renew predictors in production."""
+"""Serves, logs, labels, estimates, watches and renews predictors in production."""

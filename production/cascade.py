@@ -1,11 +1,11 @@
-"""Asks a weak model, judges its answer, and asks a strong one where that is not good enough.
+"""Asks a weak model, judges its answer, and asks a strong model if the answer is not good enough.
 
     cascade = Cascade(Tier(client, "gpt-4o-mini"), Tier(client, "gpt-4o"), predictor, threshold=0.7)
     answer = cascade.chat.completions.create(messages=messages)
     answer.choices[0].message.content, answer.verdict.score, answer.answered_by, answer.cost_usd
 
-It has the shape of an OpenAI client, sync (`Cascade`) and async (`AsyncCascade`). The clients are the user's own, and
-are never changed.
+It has the interface of an OpenAI client, sync (`Cascade`) and async (`AsyncCascade`). The clients are the user's own,
+and are never changed.
 """
 
 import inspect
@@ -34,8 +34,9 @@ from metaprobe.api import (
 
 CASCADE_POINT = "assess"
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"
-"""Under `State.features[""]`, for a policy of the user's own: the cost of the question so far, and about that of the
-strong model."""
+"""Keys of `State.features[""]`, for a user's own policy: the cost of the question so far, and the likely cost of the
+strong model.
+"""
 
 Unjudged = Literal["strong", "keep"]
 WeakError = Literal["raise", "strong"]
@@ -49,45 +50,49 @@ class Tier:
     client: Any
     """An `openai.OpenAI` or `openai.AsyncOpenAI`, or anything with the same `chat.completions.create`."""
     model: str
-    """Its name there, which is also the agent's name in every decision."""
+    """Name of the model for its client, and the agent's name in every decision."""
     price: Price | None = None
-    """US dollars for a million tokens. Without it OpenAI's own models have their list price, others none."""
+    """US dollars for a million tokens. Without it OpenAI's own models have their list price, and other models none."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that only requests to this model carry, such as `temperature` or `extra_body`."""
+    """Fields for requests to this model only, such as `temperature` or `extra_body`."""
 
     def cost_usd(self, response: object, at: "Tier | None" = None) -> float | None:
-        """Returns what an answer cost, or would have cost of the tier `at`, in US dollars; None where it is unknown."""
+        """Returns the cost of an answer in US dollars, or its cost at the price of another tier; None if it
+        is unknown.
+        """
         price = (at or self).known_price
         return None if price is None else price.cost_of(response)
 
     @property
     def known_price(self) -> Price | None:
-        """The price that was given, or the list price of one of OpenAI's models at OpenAI; else None."""
+        """The given price, or the list price of one of OpenAI's models at OpenAI; else None."""
         host = urlsplit(str(getattr(self.client, "base_url", ""))).hostname or ""
         return self.price or Price.of_model(self.model, host)
 
 
 @dataclass(frozen=True, slots=True)
 class CascadeAnswer:
-    """The answer that was kept, and how it came to be. Every other attribute is that of `response`."""
+    """The answer that was kept, and how it was chosen. Every other attribute is that of `response`."""
 
     response: Any = field(repr=False)
-    """The response of the model that answered, as its client returned it."""
+    """Response of the model that answered, as its client returned it."""
     answered_by: str
     """Name of that model."""
     verdict: Verdict | None
-    """On the weak model's answer; None where it could not be judged, for `reason`."""
+    """Verdict on the weak model's answer; None if it could not be judged, see `reason`."""
     decision: Decision | None
-    """The policy's decision; None where there was nothing to decide."""
+    """The policy's decision; None if there was nothing to decide."""
     reason: str
     """Why this answer was kept."""
     cost_usd: float | None
-    """US dollars for both models; None where the price or the tokens of one that answered are unknown. A failed
-    response is paid for by its tokens; a call that raised says none, and adds nothing."""
+    """US dollars for both models; None if the price or the tokens of a model that answered are unknown.
+
+    A failed response is paid for by its tokens. A call that raised an error has no tokens, and adds nothing.
+    """
     weak: Any = field(default=None, repr=False)
-    """The weak model's answer; None where it failed."""
+    """The weak model's answer; None if it failed."""
     strong: Any = field(default=None, repr=False)
-    """The strong model's answer; None where it was not asked, or failed."""
+    """The strong model's answer; None if it was not asked, or failed."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in self.__dataclass_fields__:
@@ -97,18 +102,18 @@ class CascadeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CascadeCounts:
-    """Counts of a cascade so far."""
+    """Totals of a cascade so far."""
 
     questions: int = 0
-    """Questions that were answered."""
+    """Number of questions that were answered."""
     by_strong: int = 0
-    """Questions that the strong model answered."""
+    """Number of questions that the strong model answered."""
     cost_usd: float | None = 0.0
-    """US dollars for all of them; None as soon as that of one is unknown."""
+    """US dollars for all questions; None as soon as the cost of one is unknown."""
 
 
 class _Cascading:
-    """The part that both cascades share: everything but waiting for a client."""
+    """Base of both cascades. It does everything except waiting for a client."""
 
     def __init__(
         self,
@@ -122,18 +127,26 @@ class _Cascading:
         on_weak_error: WeakError = "raise",
         on_strong_error: StrongError = "raise",
     ) -> None:
-        """Asks the strong model where the score is below `threshold`, or as `policy` decides at the point `assess`
-        (`execute` keeps the answer, `ask` asks the strong model); at most one of them is given.
+        """Sets up the cascade. Raises `RecordError` for options that do not fit together.
 
-        Without either the predictor's own operating point is the threshold (`accept`, else `flag`, else 0.5).
-        `unjudged`: what is done with an answer of the weak model that has no score (a tool call, a refusal, one without
-        log-probabilities). `on_weak_error` and `on_strong_error`: whether an error of one model is raised, or the other
-        model's answer is taken.
+        At most one of `threshold` and `policy` may be given. Without either, the predictor's own operating point is the
+        threshold (`accept`, else `flag`, else 0.5).
 
-        A response that holds no answer (`failure_of`: an error, no choice, a blank text) is a failed call, which is
-        never kept and paid for. The strong model is asked in the weak one's place, whatever else was said; a failed
-        response of the strong model is `on_strong_error`. Raises `RecordError` for what does not fit together; a
-        request raises `InvalidResponse`, which names both models, where neither gave an answer.
+        A response without an answer (`failure_of`: an error, no choice, a blank text) is a failed call. It is never
+        kept, but paid for. If the weak model's response fails, the strong model is asked, whatever the options say. If
+        the strong model's response fails, `on_strong_error` decides. A request raises `InvalidResponse`, which names
+        both models, if neither gave an answer.
+
+        Args:
+            weak: the weak model.
+            strong: the strong model.
+            predictor: judges the weak model's answer.
+            threshold: score below which the strong model is asked.
+            policy: decides at the point `assess`: `execute` keeps the answer, `ask` asks the strong model.
+            unjudged: what to do with a weak model's answer without a score (a tool call, a refusal, no
+                log-probabilities).
+            on_weak_error: whether an error of the weak model is raised, or the strong model is asked.
+            on_strong_error: whether an error of the strong model is raised, or the weak model's answer is kept.
         """
         if not hasattr(predictor, "signals"):
             raise RecordError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
@@ -155,7 +168,7 @@ class _Cascading:
 
     @property
     def counts(self) -> CascadeCounts:
-        """The counts so far."""
+        """Totals so far."""
         return self._counts
 
     def _create(self, **request: Any) -> Any:
@@ -166,10 +179,11 @@ class _Cascading:
         raise NotImplementedError
 
     async def _answer(self, request: dict[str, Any]) -> CascadeAnswer:
-        """Asks, judges and asks again. Waits for nothing but `_ask`.
+        """Asks the weak model, judges its answer, and asks the strong model if needed. Waits only in `_ask`.
 
-        Raises `RecordError` for a request that a cascade cannot answer, before anything is asked.
+        Raises `RecordError` before any model is asked, for a request that a cascade cannot answer.
         """
+        # Refuse requests that a cascade cannot judge.
         if request.get("stream"):
             raise RecordError(
                 "stream=True: a cascade reads the whole answer before it can keep it; leave stream out, or watch the "
@@ -182,11 +196,12 @@ class _Cascading:
                 f"model={request['model']!r}: this cascade asks {self.weak.model} and, where it must, "
                 f"{self.strong.model}; leave model out"
             )
+        # Ask the weak model, and judge its answer.
         weak = strong = verdict = decision = None
         costs: list[float | None] = []
         try:
-            asked = {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
-            answer = await self._ask(self.weak, asked)
+            to_send = {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
+            answer = await self._ask(self.weak, to_send)
         except Exception as error:
             if self._on_weak_error == "raise":
                 raise
@@ -198,11 +213,12 @@ class _Cascading:
             else:
                 weak = answer
                 asks, why, verdict, decision = self._judge(weak, costs[0])
+        # Ask the strong model, if the weak answer is not kept.
         if asks:
             raises = self._on_strong_error == "raise" or weak is None
             try:
-                asked = {**request, **self.strong.options, "model": self.strong.model}
-                answer = await self._ask(self.strong, asked)
+                to_send = {**request, **self.strong.options, "model": self.strong.model}
+                answer = await self._ask(self.strong, to_send)
             except Exception as error:
                 if raises:
                     raise
@@ -215,6 +231,7 @@ class _Cascading:
                         raise InvalidResponse(why.removeprefix("; "))
                 else:
                     strong = answer
+        # Count the question and its cost.
         cost = None if None in costs else sum(filter(None, costs))
         with self._lock:
             before = self._counts
@@ -226,7 +243,9 @@ class _Cascading:
         return CascadeAnswer(response, tier.model, verdict, decision, why, cost, weak=weak, strong=strong)
 
     def _judge(self, weak: Any, spent: float | None) -> tuple[bool, str, Verdict | None, Decision | None]:
-        """Returns whether to ask the strong model after this answer of the weak one, why, and by which decision."""
+        """Returns whether to ask the strong model after this answer of the weak one, the reason, the verdict, and the
+        decision.
+        """
         scored = score_response(self._predictor, weak)
         if scored.verdict is None or scored.verdict.score is None:
             why = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
@@ -240,7 +259,7 @@ class _Cascading:
 
 
 class Cascade(_Cascading):
-    """A cascade of two synchronous clients. May be shared by threads, as far as the clients may."""
+    """A cascade of two synchronous clients. Threads may share it if they may share the clients."""
 
     def _create(self, **request: Any) -> CascadeAnswer:
         answering = self._answer(request)
@@ -277,7 +296,7 @@ class AsyncCascade(_Cascading):
 
 
 class _Completions:
-    """`cascade.chat.completions`."""
+    """The attribute `cascade.chat.completions`."""
 
     def __init__(self, create: Callable[..., Any]) -> None:
         self.create = create

@@ -1,4 +1,4 @@
-"""Writes verdicts into the logs of Inspect (`inspect_ai`), as the score of each sample.
+"""Writes verdicts into logs of Inspect (`inspect_ai`), as the score of each sample.
 
 Task(dataset=..., scorer=[match(), verdict("bundled:quality")])    # with logprobs=True
 """
@@ -23,9 +23,9 @@ inspect_scorer: Any = require("inspect_ai.scorer", "inspect-ai>=0.3.285")
 def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
     """Returns a scorer that gives each sample the checkpoint's score of its answer, in [0, 1].
 
-    Heads, flag and reasons stand in the score's metadata. An answer that cannot be scored is left unscored, with its
-    reason, so that no mean counts it. `checkpoint`: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`. `log`: the
-    file or URL of a score log that is to hold each verdict as well.
+    Heads, flag and reasons are in the score's metadata. An answer that cannot be scored stays without a score, with the
+    reason, so that no mean counts it. `checkpoint` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`. `log` is
+    the file or URL of a score log that also stores each verdict.
     """
     predictor = QualityPredictor.load(checkpoint)
     hand_over: OnVerdict | None = None

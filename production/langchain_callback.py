@@ -1,4 +1,4 @@
-"""Scores what LangChain's models answer, on their own, in chains, or in a LangGraph graph.
+"""Scores answers of LangChain's models, alone, in chains, or in a LangGraph graph.
 
 handler = VerdictHandler(QualityPredictor.load(path), on_verdict=print)
 graph.invoke(state, config={"callbacks": [handler]})    # the model is bound with logprobs=True
@@ -18,10 +18,10 @@ METADATA_KEY = "metaprobe"
 class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
     """A callback handler. `ainvoke` runs it in the event loop, where it takes well under a millisecond.
 
-    The verdict goes to `on_verdict`, with `run_id`, `parent_run_id`, `tags` and `metadata` (LangGraph puts the node's
-    name there, as `langgraph_node`) as its context; and, unless `annotate` is False, into the message, so that a later
-    node can read `message.response_metadata["metaprobe"]["score"]`. A message that was streamed has been handed out
-    before its verdict is known, and stays without.
+    Each verdict goes to `on_verdict`. Its context holds `run_id`, `parent_run_id`, `tags` and `metadata`, where
+    LangGraph stores the node's name as `langgraph_node`. Unless `annotate` is False, the verdict is also stored in the
+    message, so that a later node can read `message.response_metadata["metaprobe"]["score"]`. A streamed message was
+    delivered before its verdict is known, so it gets none.
     """
 
     run_inline = True
@@ -40,13 +40,13 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
     def on_chat_model_start(
         self, serialized: Any, asked: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
     ) -> None:
-        """Remembers the run's metadata."""
+        """Stores the run's metadata."""
         self._metadata[run_id] = metadata or {}
 
     on_llm_start = on_chat_model_start
 
     def on_llm_error(self, error: BaseException, *, run_id: Any, **known: Any) -> None:
-        """Forgets the run."""
+        """Forgets the run's metadata."""
         self._metadata.pop(run_id, None)
 
     def on_llm_end(
@@ -58,11 +58,11 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
         for generations in response.generations:
             for generation in generations:
                 message = getattr(generation, "message", None)
-                told = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
+                answer_metadata = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
                 scored = score_response(
                     self._predictor,
-                    _completion(generation.text, told, message),
-                    response_id=_text(told.get("id")) or _text(getattr(message, "id", None)),
+                    _completion(generation.text, answer_metadata, message),
+                    response_id=_text(answer_metadata.get("id")) or _text(getattr(message, "id", None)),
                     context=context,
                 )
                 if self._annotate and message is not None:
@@ -72,9 +72,15 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
 
 
 def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:
-    """The chat completion that LangChain took apart. The Responses API's log-probabilities come as a plain list.
+    """Returns the chat completion that LangChain has taken apart.
 
-    Calls whose arguments are no JSON stand apart from the others, and those of the older kind apart from both.
+    The Responses API's log-probabilities are a plain list. LangChain stores calls with invalid JSON arguments
+    separately, and calls of the older kind in a third place.
+
+    Args:
+        content: text of the answer.
+        known: metadata of the answer.
+        message: the message, if there is one.
     """
     logprobs = known.get("logprobs")
     calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
@@ -93,5 +99,5 @@ def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[st
 
 
 def _text(value: object) -> str:
-    """Returns the value where it is text, else nothing: an id of another type is none."""
+    """Returns the value if it is a string, else an empty string: an id of another type is no id."""
     return value if isinstance(value, str) else ""

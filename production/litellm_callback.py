@@ -1,4 +1,4 @@
-"""Scores what LiteLLM brings, from whichever provider.
+"""Scores answers of LiteLLM, from any provider.
 
 litellm.callbacks = [VerdictLogger(QualityPredictor.load(path), on_verdict=print)]
 litellm.completion(..., logprobs=True)
@@ -19,7 +19,7 @@ METADATA_KEY = "metaprobe"
 ANSWERING_CALLS = frozenset(
     {"completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses"}
 )
-"""Types of call that bring an answer; embeddings, images and the like are passed over."""
+"""Types of calls that return an answer. Embeddings, images and the like are ignored."""
 MAX_CALLS = 4096
 """Number of calls that are remembered as scored."""
 _LOST = (
@@ -31,14 +31,14 @@ _LOST = (
 class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
     """A LiteLLM callback, for the library and for its proxy.
 
-    The verdict goes to `on_verdict`, with `litellm_call_id` and `metadata` as its context, and into the call's metadata
-    under `metaprobe`, where callbacks that come after this one find it. LiteLLM calls it when the answer has been
-    handed out, on another thread or later in the event loop. Only asynchronous calls can await what `on_verdict`
-    returns. Of two callbacks with one checkpoint LiteLLM keeps the first.
+    Each verdict goes to `on_verdict`, with `litellm_call_id` and `metadata` as its context. It is also stored in the
+    call's metadata under `metaprobe`, where later callbacks find it. LiteLLM runs the callback after the answer was
+    delivered, on another thread or later in the event loop. Only asynchronous calls can await the result of
+    `on_verdict`. Of two callbacks with one checkpoint LiteLLM keeps the first.
 
-    Streams: the answer that LiteLLM (1.109) rebuilds for its callbacks has lost the log-probabilities, and the chunks
-    reach them out of order or not at all. In the proxy they are gathered on their way out; in the library there is no
-    verdict, with that reason, and `metaprobe.routing.watch_stream.watch` does it.
+    Streams: the answer that LiteLLM (1.109) rebuilds for its callbacks has no log-probabilities, and chunks reach
+    callbacks out of order or not at all. In the proxy the chunks are collected on their way to the caller. In the
+    library there is no verdict, with this reason; use `metaprobe.routing.watch_stream.watch` there.
     """
 
     def __init__(self, predictor: QualityPredictor, *, on_verdict: OnVerdict | None = None) -> None:
@@ -50,7 +50,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         self._lock = Lock()
 
     def log_success_event(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """A synchronous call has ended."""
+        """Scores a synchronous call that has ended."""
         scored = self._verdict(kwargs, response_obj)
         if scored is not None and self._on_verdict is not None:
             self._on_verdict(scored)
@@ -58,14 +58,14 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
-        """An asynchronous call has ended."""
+        """Scores an asynchronous call that has ended."""
         if (scored := self._verdict(kwargs, response_obj)) is not None:
             await hand_on(scored, self._on_verdict)
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
     ) -> AsyncIterator[Any]:
-        """A streamed answer on its way out of the proxy; it is left as it is."""
+        """Yields a streamed answer on its way out of the proxy, unchanged, and scores it."""
         context = _context(request_data.get("litellm_call_id"), request_data)
         self._is_new(context["litellm_call_id"])  # the event that LiteLLM logs of it knows less
 
@@ -78,9 +78,9 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
             yield chunk
 
     def _verdict(self, kwargs: dict[str, Any], response: Any) -> Scored | None:
-        """Returns the verdict; None for what is no answer, and for a call that was scored already.
+        """Returns the verdict; None if there is no answer, or if the call was scored before.
 
-        Of some calls LiteLLM logs both events.
+        For some calls LiteLLM logs both events.
         """
         context = _context(kwargs.get("litellm_call_id"), kwargs.setdefault("litellm_params", {}))
         if kwargs.get("call_type") not in ANSWERING_CALLS or not self._is_new(context["litellm_call_id"]):
@@ -105,13 +105,13 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
 
 
 def _context(call: object, holder: dict[str, Any]) -> dict[str, Any]:
-    """Returns what is known of the call; its metadata are those of `holder`, and are given to it where it has none."""
+    """Returns the call's id and metadata. The metadata are those of `holder`, which gets empty ones if it has none."""
     if holder.get("metadata") is None:
         holder["metadata"] = {}
     return {"litellm_call_id": str(call), "metadata": holder["metadata"]}
 
 
 async def hand_on(scored: Scored, on_verdict: OnVerdict | None) -> None:
-    """Calls `on_verdict`, and awaits what it returns if that can be awaited."""
+    """Calls `on_verdict`, and awaits its result if it is awaitable."""
     if on_verdict is not None and inspect.isawaitable(handed := on_verdict(scored)):
         await handed

@@ -34,7 +34,7 @@ from metaprobe.production.score_log_tables import alarm_table, estimate_table, o
 COMMANDS = click.Group()
 DAY = 86400.0
 ALARM = 3
-"""Exit code of `drift` where there is a new alarm."""
+"""Exit code of `drift` if there is a new alarm."""
 Log = Annotated[str, Option("The score log: a SQLite file, or the URL of a database.", metavar="LOG")]
 OfModel = Annotated[str | None, Option("Only answers of this model.")]
 OfVersion = Annotated[
@@ -77,32 +77,41 @@ def feedback(
     from metaprobe.api import IdFault, list_faults
     from metaprobe.production.monitoring.label_files import read_label_file
 
+    # Read the file.
     with lines.handling():
         labels = read_label_file(
             file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
         )
+    # Store the labels.
     with opened_log(log) as opened:
         before = opened.dropped_labels
-        known = opened.add_labels(labels)
+        known_count = opened.add_labels(labels)
         dropped = opened.dropped_labels - before
         weaker = opened.passed_over(labels)
-        unknown = opened.unknown_ids(one.request_id for one in labels) if known < len(labels) else []
-        bare = {one: "".join(one.split()) for one in unknown if IdFault.of(one) == IdFault.BLANKS}
+        unknown = opened.unknown_ids(label.request_id for label in labels) if known_count < len(labels) else []
+        bare = {
+            request_id: "".join(request_id.split())
+            for request_id in unknown
+            if IdFault.of(request_id) == IdFault.BLANKS
+        }
         without_blanks = set(bare.values()) - set(opened.unknown_ids(bare.values()))
-    right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
+    # Report the labels, and those that do not count.
+    right, wrong = sum(label.value == 1 for label in labels), sum(label.value == 0 for label in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
     if weaker:
-        names = ", ".join(dict.fromkeys(one.request_id for one in weaker[:5])) + (", ..." if len(weaker) > 5 else "")
+        names = ", ".join(dict.fromkeys(label.request_id for label in weaker[:5])) + (
+            ", ..." if len(weaker) > 5 else ""
+        )
         click.echo(
             f"{len(weaker)} of judges or programs do not count: the log holds labels of a stronger source (a person "
             f"before a program before a judge) for these answers: {names}",
             err=True,
         )
-    if known < len(labels):
+    if known_count < len(labels):
         names = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         click.echo(
-            f"{len(labels) - known} are of answers that the log does not hold; they count once it does, within 7 days: "
-            f"{names}",
+            f"{len(labels) - known_count} are of answers that the log does not hold; they count once it does, "
+            f"within 7 days: {names}",
             err=True,
         )
         for fault in list_faults(unknown):
@@ -185,9 +194,9 @@ def sample(
 
 @contextmanager
 def _claimed(out: Path | None) -> Iterator[None]:
-    """Makes the file, empty, and takes it away again where the block fails.
+    """Creates the file, empty, and removes it if the block fails.
 
-    One that is there is refused: it may be a sheet with labels that are nowhere else, or the log itself.
+    An existing file is refused: it may be a sheet with labels that are nowhere else, or the log itself.
     """
     if out is None:
         yield
@@ -479,14 +488,14 @@ def export(
         digest = None if checkpoint is None else find_version(opened, checkpoint)
         entries = opened.entries(since=since, model=model, checkpoint=digest)
         counted = (counts.update(["answers"]) or entry for entry in entries)
-        for one in requests_for(to, counted, trace_tag=trace_tag):
-            counts["verdicts"] += one.verdicts
+        for request in requests_for(to, counted, trace_tag=trace_tag):
+            counts["verdicts"] += request.verdicts
             if file is not None:
-                file.write(json.dumps(one.body) + "\n")
+                file.write(json.dumps(request.body) + "\n")
             if send is not None and not failed:
                 try:
-                    counts["refused"] += (bad := send(one))
-                    counts["taken"] += one.verdicts - bad
+                    counts["refused"] += (bad := send(request))
+                    counts["taken"] += request.verdicts - bad
                 except NotPosted as error:
                     failed = str(error)
     if left := counts["answers"] - counts["verdicts"]:

@@ -1,12 +1,12 @@
-"""The guard: a new version takes the running one's place only where it is better on answers that neither learned from.
+"""Promotes a new version only if it is better than the running one, on answers from which neither has learned.
 
-Whether it is better, `training/versions.py` decides. `promote_scored` judges predictors on the labelled answers of a
-score log. The log holds the scores of the version that runs. Those of the new one follow from these where it is the
-running one recalibrated. Else they come from verdicts that were only compared (a shadow), or from the log-probabilities
-of the answers, where the log keeps them. An answer that was drawn for a label with propensity p weighs 1 / p. Where
-some were drawn, labels of other answers count only once (nearly) all answers that the new version has not learned from
-are labelled: people who choose answers may have a reason. `Promotion.left_out` counts the labels that do not count, and
-a refusal names them.
+`training/versions.py` decides whether it is better. `promote_scored` judges predictors on the labelled answers of a
+score log. The log holds the scores of the running version. The new version's scores follow from them if it is the
+running one recalibrated. Otherwise they come from verdicts that were only compared (a shadow), or from the answers'
+log-probabilities, if the log stores them. An answer that was drawn for a label with propensity p has the weight 1 / p.
+If some answers were drawn, labels of others count only once (nearly) all answers that are new to the new version are
+labelled, because people who choose answers may have a reason. `Promotion.left_out` counts the labels that do not count,
+and a refusal names them.
 """
 
 import shutil
@@ -52,11 +52,21 @@ def promote_scored(
     margin: float = Promotion.accepted_loss,
     seed: int = 0,
 ) -> Promotion:
-    """The new version only where it is better on labelled answers of the log, as `promote` has it for run stores.
+    """Promotes the new version only if it is better on labelled answers of the log, by the rules of `promote` for run
+    stores.
 
-    `sharper`: judged by its probabilities, whose gain must surely be above 0, while the order may not be worse by more
-    than the margin; None takes this for a version that was recalibrated from the running one, whose order is the same.
-    Raises `RecordError` where the log holds no answers that both can be judged on.
+    Raises `RecordError` if the log holds no answers on which both can be judged.
+
+    Args:
+        new: the new version.
+        running: the running version.
+        log: the score log.
+        not_worse: whether to promote also a version that is not worse by more than the margin.
+        sharper: whether to judge by probabilities, whose gain must surely be above 0, while the order may not be worse
+            by more than the margin. None means: if the new version was recalibrated from the running one, so that its
+            order is the same.
+        margin: margin of AUROC and Brier score.
+        seed: seed of the intervals.
     """
     if margin < 0:
         raise ValueError(f"margin is {margin:g}; expected at least 0")
@@ -98,12 +108,19 @@ def promote_in_log(
     location: str = "",
     **options: Any,
 ) -> Promotion:
-    """Decides as `promote_scored`, and where it promotes, writes an event into the log that `roll_back` reads.
+    """Decides as `promote_scored`. After a promotion it writes an event into the log, which `roll_back` reads.
 
-    `pins`: a file of `serve --pins` in which the new version then takes the running one's place, as the checkpoint at
-    `location` (its folder where that is empty). Where the file pins the running one under several names, only the pins
-    of models whose answers decided are exchanged. Both happen or neither: raises `RecordError` where the file pins no
-    such version, and `LogError` where the log cannot be written; the file then says what it said.
+    Both changes happen, or neither. Raises `RecordError` if the file pins no such version, and `LogError` if the log
+    cannot be written; the file is then unchanged.
+
+    Args:
+        new: the new version.
+        running: the running version.
+        log: the score log.
+        pins: a file of `serve --pins` in which the new version replaces the running one. If it pins the running one
+            under several names, only the pins of models whose answers decided are exchanged.
+        location: location of the new version in the file; by default its folder.
+        **options: other options of `promote_scored`.
     """
     decided = promote_scored(new, running, log, **options)
     if decided.promoted:
@@ -138,16 +155,21 @@ class PairedScores:
     labelled: LabelledScores
     """n answers, with the running version's scores."""
     scores: NDArray[np.float64]
-    """(n,): the new version's scores of the same answers."""
+    """Scores (n,) of the new version for the same answers."""
     left_out: Mapping[str, int]
-    """Reason -> how many labelled answers of the running version were left out for it."""
+    """Maps a reason to the number of labelled answers of the running version that were left out for it."""
 
 
 def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
-    """Returns the labelled answers that the running version scored, with its scores and those of the new one.
+    """Returns the labelled answers that the running version scored, with its scores and those of the new version.
 
-    Answers that the new one has learned from, or may have, are left out: those until the last of them. Raises
-    `RecordError` where none is left.
+    Answers from which the new version has learned, or may have, are left out: all until the last of them. Raises
+    `RecordError` if none is left.
+
+    Args:
+        new: the new version.
+        running: the running version.
+        log: the score log.
     """
     labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
     learned = learned_until(new.checkpoint)  # of a version that was only trained the log says it, where `retrain` did
@@ -158,21 +180,28 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
     if len(unseen) < len(labelled) and len(unseen):  # whether all are labelled is asked of these answers alone
         unseen = labelled_of_log(log, checkpoint=running.checkpoint.digest, since=float(np.nextafter(learned, np.inf)))
     scores = _scores_of(new, running, log, unseen)
-    known = np.isfinite(scores)
-    counts = {LEARNED_REASON: len(labelled) - len(unseen), UNSCORED: int((~known).sum())}
+    has_score = np.isfinite(scores)
+    counts = {LEARNED_REASON: len(labelled) - len(unseen), UNSCORED: int((~has_score).sum())}
     left_out = {why: count for why, count in counts.items() if count}
-    if not known.any():
+    if not has_score.any():
         raise RecordError(
             f"none of the {len(labelled)} labelled answers of the log can decide; {_say_left_out(left_out)}: label "
             "what comes"
         )
-    return PairedScores(unseen.rows(known), scores[known], left_out)
+    return PairedScores(unseen.rows(has_score), scores[has_score], left_out)
 
 
 def _scores_of(
     new: QualityPredictor, running: QualityPredictor, log: ScoreLog, labelled: LabelledScores
 ) -> NDArray[np.float64]:
-    """(n,): NaN where the new version's score cannot be known."""
+    """Returns the new version's scores (n,); NaN for an unknown score.
+
+    Args:
+        new: the new version.
+        running: the running version.
+        log: the score log.
+        labelled: the labelled answers.
+    """
     with suppress(ContractMismatch):  # which it is where it was not recalibrated from the running one
         return score_again(new.checkpoint, running.checkpoint, labelled)
     shadows = log.shadow_scores(new.checkpoint.digest)
@@ -190,18 +219,18 @@ def _scores_of(
 
 
 def roll_back(log: ScoreLog, *, pins: Path | None = None) -> dict[str, str]:
-    """Returns what ran before the last promotion that was not taken back, as `{"digest", "path", "was"}`.
+    """Returns the version that ran before the last promotion that was not rolled back, as `{"digest", "path", "was"}`.
 
-    `was` is the digest that was promoted. It is written into the log, and `pins` changes with it, as in
-    `promote_in_log`.
-
-    Raises `RecordError` where there is none.
+    `was` is the digest that was promoted. The rollback is written into the log, and `pins` changes with it, as in
+    `promote_in_log`. Raises `RecordError` if there is no such promotion.
     """
     taken_back = {str(event.details.get("promotion")) for event in log.events(ROLLED_BACK)}
     for event in reversed(log.events(PROMOTED)):
         if str(event.time) not in taken_back:
             details = event.details
-            before = {name: str(details[of]) for name, of in (("digest", "from"), ("path", "from_path"), ("was", "to"))}
+            before = {
+                name: str(details[key]) for name, key in (("digest", "from"), ("path", "from_path"), ("was", "to"))
+            }
             names = details.get("names")
             details = {**before, "promotion": str(event.time)}
             swapped = before["was"], before["path"], before["digest"]
@@ -218,7 +247,16 @@ def _exchange(
     swapped: tuple[str, str, str],
     names: Sequence[str] | None,
 ) -> None:
-    """Writes the event and changes the pin, or neither. `swapped`: the first arguments of `swap_pin` after the file."""
+    """Writes the event and changes the pin, or neither.
+
+    Args:
+        log: the score log.
+        kind: kind of the event.
+        details: its details.
+        pins: the pins file; None for none.
+        swapped: the arguments of `swap_pin` after the file.
+        names: names whose pins are exchanged; None for all.
+    """
     if pins is None:
         return log.event(kind, details)
     pins = pins.resolve()  # a link stays one, and who reads what it leads to sees the change
@@ -231,10 +269,15 @@ def _exchange(
 
 
 def names_to_swap(pins: Path, before: str, models: Sequence[str]) -> tuple[str, ...] | None:
-    """Returns the names under which the digest `before` is pinned and may be exchanged; None where it has one name.
+    """Returns the names under which the digest `before` is pinned and may be exchanged; None if it has only one name.
 
-    Of several names these are the ones of `models`, whose labelled answers decided; the empty name, of all models that
-    have no pin of their own, where there is such a model. Raises `RecordError` where there is none.
+    With several names, these are the names of `models`, whose labelled answers decided. The empty name, for all models
+    without a pin of their own, is included if there is such a model. Raises `RecordError` if no name is left.
+
+    Args:
+        pins: the pins file.
+        before: the digest.
+        models: models whose answers decided.
     """
     lines = [line.partition("#")[0].split() for line in _read(pins).splitlines()]
     pinned = [(split_name(words[0])[0], words[1].lower()) for words in lines if len(words) == 2]
@@ -252,13 +295,19 @@ def names_to_swap(pins: Path, before: str, models: Sequence[str]) -> tuple[str, 
 
 
 def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequence[str] | None = None) -> None:
-    """Puts the checkpoint at `location`, of this digest, wherever the file pins the digest `before`.
+    """Replaces the digest `before` in the file by the checkpoint at `location`, with its digest.
 
     Lines are read as the server reads them, and comments stay. The file is renamed into place, so that a server sees
-    the old one or the new one. A file that pins `digest` and no more `before` stays as it is: a promotion that was
-    killed before the log had it can be made again. `names`: the names whose pins are exchanged; None for all.
+    the old one or the new one. A file that already pins `digest`, and not `before`, stays unchanged: so a promotion
+    that was killed before the log had it can be repeated. Raises `RecordError` if no line pins either digest, and for a
+    location that no line can name.
 
-    Raises `RecordError` where no line pins either digest, and for a location that no line can name.
+    Args:
+        pins: the pins file.
+        before: the digest to replace.
+        location: location of the new checkpoint.
+        digest: its digest.
+        names: names whose pins are exchanged; None for all.
     """
     if "#" in location or location.split() != [location]:
         raise RecordError(
@@ -290,9 +339,9 @@ def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequenc
 
 @contextmanager
 def put_back(pins: Path) -> Iterator[None]:
-    """Restores the file where the block fails.
+    """Restores the file if the block fails.
 
-    Raises `StoreHeld` where another promotion changes the file: one of them would be lost.
+    Raises `StoreHeld` if another promotion changes the file: one of the changes would be lost.
     """
     with OneWriter(pins.parent, of=pins.name):
         before = _read(pins)

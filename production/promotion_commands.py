@@ -57,6 +57,7 @@ def promote(
     """
     from metaprobe.api import load_verified
 
+    # Go back to the version before.
     if rollback:
         from metaprobe.production.promotion import roll_back
 
@@ -64,13 +65,15 @@ def promote(
             raise click.UsageError("--rollback takes --log URL, and nothing else")
         with opened_log(log) as opened:
             restored = roll_back(opened, pins=pins)
-        told = "rolled back {was}\nrun         {digest}\nfolder      {path}".format(**restored)
-        click.echo(json.dumps(restored) if as_json else told)
+        text = "rolled back {was}\nrun         {digest}\nfolder      {path}".format(**restored)
+        click.echo(json.dumps(restored) if as_json else text)
         return
+    # Check the options that go together.
     if new is None or running is None or bool(data) == (log is not None):
         raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
     if pins is not None and log is None:
         raise click.UsageError("--pins goes with --log")
+    # Decide, by the kind of the checkpoints and the source of the data.
     kinds = [load_verified(location).manifest.kind for location in (new, running)]
     context = click.get_current_context()
     options = ("target", "not_worse", "margin", "stage", "agent", "seed", "price")
@@ -103,6 +106,7 @@ def promote(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
             "(quality, blend, hidden), or two panels"
         )
+    # Print the decision.
     from metaprobe.api import plain
 
     result = plain(asdict(decided))
@@ -112,10 +116,10 @@ def promote(
 
 
 def refuse_options(options: set[str], whom: str) -> None:
-    """Raises for an option that would be passed over in silence."""
+    """Raises `UsageError` for an option that would otherwise be ignored."""
     if options:
-        named = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
-        raise click.UsageError(f"{named}: not for {whom}")
+        shown_names = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
+        raise click.UsageError(f"{shown_names}: not for {whom}")
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:

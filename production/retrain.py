@@ -1,9 +1,9 @@
-"""A new predictor from stored runs and the log together, the stored ones thinned to what answers are like now.
+"""Trains a new predictor on stored runs and the log together; stored runs are thinned to resemble current answers.
 
-A classifier tells stored from logged answers by their terms (`probes.features`); its odds are how much likelier an
-answer is now than it was, the importance weight. No trainer here takes weights, so stored runs are drawn with a
-probability in proportion to theirs: those that are like today's stay, others mostly go. Labelled answers of the log
-are taken whole, but for the latest, which are left for the guard (`promote --log`).
+A classifier separates stored from logged answers by their terms (`probes.features`). Its odds say how much likelier an
+answer is now than before: the importance weight. The trainers here take no weights, so stored runs are drawn with a
+probability in proportion to their weight. Runs that resemble today's answers stay, others mostly go. All labelled
+answers of the log are used except the latest, which are left for the guard (`promote --log`).
 """
 
 from collections.abc import Sequence
@@ -37,32 +37,32 @@ TARGET = "correct"
 HELD_BACK = 0.3
 """Share of the labelled answers, the latest ones, that are left for the guard."""
 RECENT_ANSWERS = 2000
-"""Logged answers that say what answers are like now."""
+"""Number of logged answers that represent current answers."""
 FEWEST_LOGGED = 50
-"""Logged answers with log-probabilities without which nothing is compared."""
+"""Fewest logged answers with log-probabilities for a comparison."""
 LOG_SYSTEM = "logged"
-"""The system that runs from a log name."""
+"""System of the runs that are made from a log."""
 KEPT_QUANTILE = 0.9
 """Stored runs whose weight is above this quantile are all kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrained:
-    """A new checkpoint, and what it was trained on."""
+    """A new checkpoint, and the data on which it was trained."""
 
     checkpoint: Checkpoint
     stored: int
-    """Stored runs."""
+    """Number of stored runs."""
     kept: int
-    """Stored runs that were kept."""
+    """Number of stored runs that were kept."""
     logged: int
-    """Labelled answers of the log that it learned from."""
+    """Number of labelled answers of the log from which it learned."""
     held_back: int
-    """Latest labelled answers, which it did not learn from."""
+    """Number of latest labelled answers, from which it did not learn."""
     until: float
-    """Time of the last answer that it learned from; -1 where it learned from none."""
+    """Time of the last answer from which it learned; -1 if there is none."""
     without: int = 0
-    """Labelled answers of the log whose log-probabilities it does not hold; nothing is learned from these."""
+    """Number of labelled answers whose log-probabilities the log lacks, so that they are not used."""
 
 
 def retrain_quality(
@@ -75,11 +75,19 @@ def retrain_quality(
     held_back: float = HELD_BACK,
     logprobs_mode: LogprobsMode = "unknown",
 ) -> Retrained:
-    """Returns the new checkpoint, trained on stored runs that are like the log's answers and on the log's labels.
+    """Returns the new checkpoint, trained on stored runs that resemble the log's answers, and on the log's labels.
 
-    `model`, `since`: which answers of the log say what answers are like now. The log must keep log-probabilities;
-    `logprobs_mode` says what they are, for a log does not know. Raises `RecordError` where fewer than 50 of these
-    answers have any, where stored ones are of another mode, and as `train_quality` does.
+    The log must store log-probabilities. Raises `RecordError` if fewer than 50 of the selected answers have any, if
+    stored ones have another mode, and as `train_quality` does.
+
+    Args:
+        stores: run stores.
+        log: the score log.
+        options: options of the training.
+        model: model whose answers represent current ones; by default any.
+        since: earliest time of these answers, in seconds since 1970.
+        held_back: share of the labelled answers, the latest, that is left for the guard.
+        logprobs_mode: mode of the log's log-probabilities, which a log does not know.
     """
     if not 0 <= held_back < 1:
         raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
@@ -90,7 +98,7 @@ def retrain_quality(
             f"the log holds {len(recent)} of these answers with log-probabilities, and telling what answers are like "
             f"now takes {FEWEST_LOGGED}: serve with --log-logprobs, or choose more by --since and --model"
         )
-    given = log.columns(model=model, since=since, labelled=True)
+    labelled_columns = log.columns(model=model, since=since, labelled=True)
     labelled_runs = _logged(log, model, since, logprobs_mode, labelled=True, at_most=None, seed=options.seed)
     learned, times = labelled_runs[: len(labelled_runs) - round(held_back * len(labelled_runs))], {}
     if learned:
@@ -104,19 +112,22 @@ def retrain_quality(
             f"the stored log-probabilities are {', '.join(sorted(others))}, those of the log {logprobs_mode}; say what "
             "the log's are (--logprobs-mode), or train on the log alone"
         )
-    kept = []
+    kept_runs = []
     if old:
         weights = importance(old, recent, target=TARGET)
         whole = float(np.quantile(weights[weights > 0], KEPT_QUANTILE))
         chosen = np.random.default_rng(options.seed).random(len(old)) * whole < weights
-        kept = [old[place] for place in np.flatnonzero(chosen)]
+        kept_runs = [old[place] for place in np.flatnonzero(chosen)]
     with TemporaryDirectory() as folder:
-        RunStore(Path(folder) / "runs").append([*kept, *learned])
+        RunStore(Path(folder) / "runs").append([*kept_runs, *learned])
         checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=TARGET))
     until = max((float(times[run.id]) for run in learned), default=-1.0)
-    log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept), "logged": len(learned)})
-    later, without = len(labelled_runs) - len(learned), int(np.isfinite(given.label).sum()) - len(labelled_runs)
-    return Retrained(checkpoint, len(old), len(kept), len(learned), later, until, without)
+    log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept_runs), "logged": len(learned)})
+    later, without = (
+        len(labelled_runs) - len(learned),
+        int(np.isfinite(labelled_columns.label).sum()) - len(labelled_runs),
+    )
+    return Retrained(checkpoint, len(old), len(kept_runs), len(learned), later, until, without)
 
 
 def _logged(
@@ -129,7 +140,18 @@ def _logged(
     at_most: int | None,
     seed: int,
 ) -> list[Run]:
-    """Answers with log-probabilities as runs, in the order of their times; drawn at random where there are more."""
+    """Returns answers with log-probabilities as runs, in the order of time; drawn at random if there are more than
+    `at_most`.
+
+    Args:
+        log: the score log.
+        model: model that answered; None for any.
+        since: earliest time, in seconds since 1970; None for any.
+        mode: mode of the log-probabilities.
+        labelled: whether to return only labelled answers.
+        at_most: most answers; None for all.
+        seed: seed of the draw.
+    """
     columns = log.columns(model=model, since=since, labelled=labelled, ids=True)
     rows = np.flatnonzero(np.isfinite(columns.label)) if labelled else np.arange(len(columns))
     if at_most is not None and len(rows) > at_most:

@@ -1,4 +1,4 @@
-"""Tables of the commands on a score log, and how these commands open the log."""
+"""Tables of the commands on a score log, and the function with which these commands open the log."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,36 +18,42 @@ Line = Mapping[str, Any]
 
 
 def estimate_table(lines: Sequence[Line]) -> Iterator[str]:
-    """A row for each estimate; below them what is assumed, and why an estimate is missing."""
+    """Yields a row for each estimate; below them the assumptions, and why an estimate is missing."""
     several = len({(line["checkpoint"], line["part"]) for line in lines}) > 1
     head = ["share", "method", "value", "95 % interval", "labels", "answers", "labels to halve it"]
     rows = [["part", *head] if several else head]
     for line in lines:
         interval = f"{shown_number(line['low'])} to {shown_number(line['high'])}"
         more = "-" if line["next_halving"] is None else f"{line['next_halving']} more"
-        own = [line["of"], line["method"], shown_number(line["value"]), interval, line["labels"], line["rows"], more]
+        cells = [line["of"], line["method"], shown_number(line["value"]), interval, line["labels"], line["rows"], more]
         part = " ".join(filter(None, (str(line["checkpoint"])[:12], str(line["part"] or ""))))
-        rows.append([str(cell) for cell in ([part, *own] if several else own)])
+        rows.append([str(cell) for cell in ([part, *cells] if several else cells)])
     reasons = [(f"{line['of']} by {line['method']}", line["reason"]) for line in lines]
     yield from text_table(rows, reasons)
     yield from text_table([], [(f"{line['method']} assumes", line["assumption"]) for line in lines])
 
 
 def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
-    """A row for each alarm: what moved, which way, of which version, since when, and the means before and after."""
+    """Yields a row for each alarm: what moved, its direction, version, start, and the means before and after."""
     rows = [["stream", "moved", "version", "began", "before", "after", "evidence"]]
-    for one in alarms:
-        moved = " ".join(str(one[key]) for key in ("what", "moved") if one.get(key))
-        means = [shown_number(one.get(key)) for key in ("before", "after", "evidence")]
-        version, began = str(one.get("checkpoint") or "")[:12], "-"
-        if one.get("began") is not None:
-            began = datetime.fromtimestamp(float(one["began"]), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        rows.append([str(one.get("stream", "")), moved, version, began, *means])
-    yield from text_table(rows, ((str(one.get("stream", "")), one.get("text")) for one in alarms))
+    for alarm in alarms:
+        moved = " ".join(str(alarm[key]) for key in ("what", "moved") if alarm.get(key))
+        means = [shown_number(alarm.get(key)) for key in ("before", "after", "evidence")]
+        version, began = str(alarm.get("checkpoint") or "")[:12], "-"
+        if alarm.get("began") is not None:
+            began = datetime.fromtimestamp(float(alarm["began"]), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        rows.append([str(alarm.get("stream", "")), moved, version, began, *means])
+    yield from text_table(rows, ((str(alarm.get("stream", "")), alarm.get("text")) for alarm in alarms))
 
 
 def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[Line]], Iterable[str]]) -> None:
-    """Prints results: each as a line of JSON, or all of them as `table` writes them."""
+    """Prints results: each as a line of JSON, or all of them as `table` writes them.
+
+    Args:
+        lines: the results.
+        as_json: whether to print JSON.
+        table: makes the lines of the table.
+    """
     if as_json:
         for line in lines:
             click.echo(json.dumps(line))
@@ -56,12 +62,12 @@ def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[L
 
 
 def promotion_table(decided: Line) -> Iterator[str]:
-    """The decision, the gains with their intervals, the digest to run, and why not."""
+    """Yields the decision, the gains with their intervals, the digest to run, and the reasons for a refusal."""
     rows = [["gain of the new version", "value", "95 % interval", "answers"]]
     for key, name in (("auroc_gain", "AUROC"), ("brier_gain", "Brier score"), ("gain", "accuracy minus price")):
-        if held := decided.get(key):
-            ends = _signed_interval(held)
-            rows.append([name, shown_number(held["estimate"], sign=True), ends, str(held.get("n", "-"))])
+        if gain := decided.get(key):
+            ends = _signed_interval(gain)
+            rows.append([name, shown_number(gain["estimate"], sign=True), ends, str(gain.get("n", "-"))])
     yield "promoted" if decided["promoted"] else "refused"
     yield from text_table(rows)
     yield f"run       {decided['digest']}"
@@ -69,7 +75,7 @@ def promotion_table(decided: Line) -> Iterator[str]:
         beside = f"{checked['status']} beside the new version's own held-out figures"
         yield from text_table([], [("check", ": ".join(filter(None, [beside, "; ".join(checked["reasons"])])))])
     reasons = decided.get("reasons") or [decided.get("reason")]
-    yield from text_table([], (("reason", one) for one in reasons))
+    yield from text_table([], (("reason", reason) for reason in reasons))
 
 
 def _signed_interval(held: Line) -> str:
@@ -78,7 +84,9 @@ def _signed_interval(held: Line) -> str:
 
 @contextmanager
 def opened_log(url: str) -> Iterator["ScoreLog"]:
-    """The log, closed afterwards. A file that is not there is refused: labels in a new log would be of no answer."""
+    """Yields the log, which is closed afterwards. A missing file is refused: labels in a new log would have
+    no answers.
+    """
     from metaprobe.production.monitoring.log import ScoreLog
 
     file = Path(url.removeprefix("sqlite:///"))

@@ -1,10 +1,10 @@
-"""Verdicts into a score log, and from it to where traces are.
+"""Writes verdicts into a score log, and exports them from it to the program that keeps the traces.
 
     log = ScoreLog.open("scores.sqlite")
     watch(stream, predictor, on_verdict=log_verdicts(log))
 
-What leaves the log are Langfuse scores, MLflow assessments, or OpenTelemetry log records. A file holds one request body
-a line, and `poster` sends such bodies to the product itself. Labels come back the other way
+The log is exported as Langfuse scores, MLflow assessments, or OpenTelemetry log records. A file holds one request body
+a line, and `poster` sends such bodies to the product itself. Labels come back in the other direction
 (`metaprobe.production.monitoring.label_files`), by the same ids.
 """
 
@@ -38,29 +38,40 @@ _IDS = ("litellm_call_id", "run_id")
 def log_verdicts(
     log: "ScoreLog", *, tags: Tags | None = None, texts: bool = False, logprobs: bool = False
 ) -> OnVerdict:
-    """An `on_verdict` that hands each verdict to the log, which never waits.
+    """Returns an `on_verdict` function that passes each verdict to the log, which never waits.
 
-    An answer is logged under the id that its server gave it, else under LiteLLM's or LangChain's id of the call, else
-    under one made up. `tags`: those of every answer, or a function that gives an answer's. `texts`, `logprobs`: whether
-    the answer's text and log-probabilities are logged too.
+    An answer is logged under its server's id, else under LiteLLM's or LangChain's id of the call, else under a new one.
+
+    Args:
+        log: the score log.
+        tags: tags of every answer, or a function that returns an answer's tags.
+        texts: whether the answer's text is logged too.
+        logprobs: whether its log-probabilities are logged too.
     """
 
     def hand_over(scored: Scored) -> None:
-        given = tags(scored) if callable(tags) else tags or {}
-        log.write(entry_of_scored(scored, tags=given, texts=texts, logprobs=logprobs))
+        tags_of_answer = tags(scored) if callable(tags) else tags or {}
+        log.write(entry_of_scored(scored, tags=tags_of_answer, texts=texts, logprobs=logprobs))
 
     return hand_over
 
 
 def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, logprobs: bool) -> Entry:
-    """The entry for one verdict; see `log_verdicts`."""
+    """Returns the entry for one verdict; see `log_verdicts`.
+
+    Args:
+        scored: the verdict.
+        tags: tags of the answer.
+        texts: whether the answer's text is logged.
+        logprobs: whether its log-probabilities are logged.
+    """
     verdict, answer = scored.verdict, None
     if scored.response is not None:
         with suppress(InvalidResponse):
             answer = parse_response(scored.response, top=False)
-    known = [str(scored.context[name]) for name in _IDS if scored.context.get(name)]
+    call_ids = [str(scored.context[name]) for name in _IDS if scored.context.get(name)]
     return Entry(
-        request_id=scored.response_id or (known[0] if known else uuid.uuid4().hex),
+        request_id=scored.response_id or (call_ids[0] if call_ids else uuid.uuid4().hex),
         time=time.time(),
         model=scored.model or (answer.model if answer else ""),
         checkpoint=verdict.checkpoint if verdict else "",
@@ -80,43 +91,47 @@ def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, log
 
 
 VERDICTS_PER_REQUEST = 100
-"""Verdicts in one request of Langfuse and OpenTelemetry; Langfuse takes 3.5 MB, and a verdict is below 10 kB."""
+"""Most verdicts in one request to Langfuse or OpenTelemetry. Langfuse takes 3.5 MB, and a verdict is below 10 kB."""
 _SPACE = uuid.UUID("6d706c47-0000-5000-8000-000000000000")
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One request."""
+    """One request to a product."""
 
     path: str
-    """Below the product's address."""
+    """Path below the product's address."""
     body: Mapping[str, Any]
     verdicts: int
 
 
 def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> Iterator[Outgoing]:
-    """Yields what is to be posted to `langfuse`, `mlflow` or `otel`.
+    """Yields the requests to post to `langfuse`, `mlflow` or `otel`.
 
-    `trace_tag`: the tag under which an answer's trace is named; without it the answer's request id is the trace's. An
-    answer that has no such tag keeps its request id. Langfuse has no score without a value: answers without a verdict
-    are left out for it. Raises `RecordError` for another destination.
+    Langfuse has no score without a value, so answers without a verdict are left out for it. Raises `RecordError` for
+    another destination.
+
+    Args:
+        to: the destination.
+        entries: entries of the log.
+        trace_tag: tag with the id of an answer's trace; without the tag the answer's request id is the trace's.
     """
     _check_destination(to)
     return POST_BODIES[to](entries, trace_tag)
 
 
 def poster(to: str) -> Callable[[Outgoing], int]:
-    """Returns a function that posts a request and returns how many verdicts of it the product refused.
+    """Returns a function that posts a request and returns how many of its verdicts the product refused.
 
-    `to`: as in `requests_for`. Raises `RecordError` where the environment names no address or no key. The function
-    raises `NotPosted` where a request was not taken.
+    `to` is as in `requests_for`. Raises `RecordError` if the environment names no address or no key. The function
+    raises `NotPosted` if a request was not accepted.
     """
     _check_destination(to)
     base, headers = _address_of(to)
 
-    def post(one: Outgoing) -> int:
-        answer = post_json(base + one.path, one.body, headers)
+    def post(request: Outgoing) -> int:
+        answer = post_json(base + request.path, request.body, headers)
         errors, partial = answer.get("errors"), answer.get("partialSuccess")
         if to == "langfuse":
             return len(errors) if isinstance(errors, list) else 0
@@ -133,14 +148,16 @@ def _check_destination(to: str) -> None:
 
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
-    known = ((one, *named_value(OURS, one.score, one.heads)) for one in entries)
-    for some in batches((one for one in known if one[2] is not None), VERDICTS_PER_REQUEST):
+    named_entries = ((entry, *named_value(OURS, entry.score, entry.heads)) for entry in entries)
+    for some in batches(
+        (named_entry for named_entry in named_entries if named_entry[2] is not None), VERDICTS_PER_REQUEST
+    ):
         events = []
         for entry, name, value in some:
             # By its id, a score that is sent again takes the place of the one before.
-            own = str(uuid.uuid5(_SPACE, f"{entry.request_id}\n{entry.checkpoint}"))
+            score_id = str(uuid.uuid5(_SPACE, f"{entry.request_id}\n{entry.checkpoint}"))
             body = {
-                "id": own,
+                "id": score_id,
                 "traceId": _trace_of(entry, trace_tag),
                 "name": name,
                 "value": value,
@@ -177,12 +194,12 @@ def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
         for entry in some:
             trace_id, now = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
             name, value = named_value(OURS, entry.score, entry.heads)
-            told = evaluation_attributes(
+            values = evaluation_attributes(
                 name, score=value, flagged=entry.flagged, reason=entry.reason, response_id=entry.request_id
             )
             attributes = [
                 {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"doubleValue": value}}
-                for key, value in told.items()
+                for key, value in values.items()
             ]
             record = {"timeUnixNano": now, "observedTimeUnixNano": now, "eventName": EVENT, "attributes": attributes}
             records.append(record | ({"traceId": trace_id} if _TRACE_ID.fullmatch(trace_id) else {}))
@@ -193,9 +210,9 @@ def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
 
 
 def _about(entry: Entry) -> dict[str, Any]:
-    known = {"request_id": entry.request_id, "checkpoint": entry.checkpoint, "model": entry.model}
+    facts = {"request_id": entry.request_id, "checkpoint": entry.checkpoint, "model": entry.model}
     flagged = {} if entry.flagged is None else {"flagged": entry.flagged}
-    return {name: value for name, value in known.items() if value} | flagged
+    return {name: value for name, value in facts.items() if value} | flagged
 
 
 def _trace_of(entry: Entry, tag: str) -> str:
@@ -207,7 +224,7 @@ def _moment(entry: Entry) -> str:
 
 
 def _address_of(to: str) -> tuple[str, dict[str, str]]:
-    """Returns a product's URL and the headers that it wants, from environment variables. Raises `RecordError`."""
+    """Returns a product's URL and its headers, from environment variables. Raises `RecordError`."""
     if to == "langfuse":
         base = checked_url(_needed("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL", bare=True)
         return base, _basic(_needed("LANGFUSE_PUBLIC_KEY"), _needed("LANGFUSE_SECRET_KEY"))
@@ -217,12 +234,14 @@ def _address_of(to: str) -> tuple[str, dict[str, str]]:
             return base, {"Authorization": f"Bearer {token}"}
         user = os.environ.get("MLFLOW_TRACKING_USERNAME")
         return base, _basic(user, _needed("MLFLOW_TRACKING_PASSWORD")) if user else {}
-    if own := os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"):
-        base = checked_url(own, "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", bare=True)
+    if logs_endpoint := os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"):
+        base = checked_url(logs_endpoint, "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", bare=True)
     else:
         name = "OTEL_EXPORTER_OTLP_ENDPOINT"
         base = checked_url(_needed(name), name, bare=True) + "/v1/logs"
-    pairs = (one.partition("=") for one in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",") if one.strip())
+    pairs = (
+        pair.partition("=") for pair in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",") if pair.strip()
+    )
     return base, {name.strip(): unquote(value.strip()) for name, _, value in pairs}
 
 
@@ -240,4 +259,4 @@ def _basic(user: str, password: str) -> dict[str, str]:
 
 
 POST_BODIES = {"langfuse": _langfuse, "mlflow": _mlflow, "otel": _otel}
-"""Destination -> what is posted there, given the entries and the tag that names an answer's trace."""
+"""Maps a destination to the function that makes its requests from entries and the tag of an answer's trace."""

@@ -33,7 +33,7 @@ STATES_PREFIX = "states-"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which hidden states are kept of each call: the same for all calls of a store."""
+    """Which layers and positions of the hidden states are kept. All calls of a store have one layout."""
 
     layers: tuple[int, ...]
     positions: tuple[str, ...]
@@ -55,7 +55,7 @@ class Activations:
 
 
 def layout_of(hidden: Hidden, call_id: str) -> Layout:
-    """Returns the layout of this call's hidden states. Raises `StoreMismatch` where the array has another shape."""
+    """Returns the layout of this call's hidden states. Raises `StoreMismatch` if the array's shape does not fit it."""
     expected = (len(hidden.layers), len(hidden.positions))
     if hidden.model:
         raise StoreMismatch(
@@ -71,9 +71,10 @@ def layout_of(hidden: Hidden, call_id: str) -> Layout:
 
 
 def to_float16(values: FloatArray) -> NDArray[np.float16]:
-    """Rounded, and held at the largest float16 where beyond it, as a few channels of some models are.
+    """Returns the values as float16. Values beyond the largest float16, as a few channels of some models have, are
+    clipped.
 
-    An infinity would spoil every mean it enters.
+    An infinity would spoil every mean that includes it.
     """
     largest = np.finfo(np.float16).max
     return np.clip(values, -largest, largest).astype(np.float16)
@@ -95,9 +96,9 @@ def write_canaries(folder: Path, hidden: Iterable[Hidden]) -> None:
 
 
 def activation_bytes(hidden: dict[str, Hidden], *, model: str = "") -> bytes:
-    """The content of an activation file: call id -> hidden states, all of one layout.
+    """Returns the content of an activation file: the hidden states by call id, all of one layout.
 
-    `model`: which one read them, where it is another than the one that answered.
+    `model` names the model that read the states, if another model gave the answers.
     """
     first = next(iter(hidden.values()))
     # safetensors writes the memory as it lies, and what was cut out by index may lie in another order.
@@ -134,13 +135,19 @@ class ActivationFile:
         )
         """The canaries' states by the same source, which stand in a file of their own; None where there are none."""
         self.model: str = metadata.get("model", "")
-        """Which model read them, where it is another than the one that answered."""
+        """Name of the model that read the states, if another model gave the answers."""
         expected = [len(self.call_ids), len(self.layout.layers), len(self.layout.positions), self.layout.width]
         if shape != expected:
             raise ValueError(f"the tensor has shape {shape}, its header speaks of {expected}")
 
     def read(self, rows: NDArray[np.intp], layers: Sequence[int], positions: Sequence[int]) -> NDArray[np.float16]:
-        """(rows, layers, positions, width), all three by index. Only these layers and positions are read."""
+        """Returns an array (rows, layers, positions, width); only these layers and positions are read.
+
+        Args:
+            rows: indices of the calls in the file.
+            layers: indices into the file's layers.
+            positions: indices into the file's positions.
+        """
         out = np.empty((len(rows), len(layers), len(positions), self.layout.width), dtype=np.float16)
         with _opened(self.path) as file:
             tensor = file.get_slice("hidden")
@@ -153,7 +160,13 @@ class ActivationFile:
 
 
 def _listed(metadata: dict[str, str], key: str, kind: type) -> tuple[Any, ...]:
-    """The list that a header holds under a key. Raises `ValueError` where it is no list of strings or layer numbers."""
+    """Returns the list that a header holds under a key. Raises `ValueError` if its elements are not of type `kind`.
+
+    Args:
+        metadata: the header of the file.
+        key: name of the list.
+        kind: type of each element: `str`, or `int` for layer numbers, which may not be negative.
+    """
     try:
         values = json.loads(metadata[key])
     except RecursionError as error:
@@ -180,19 +193,26 @@ def gather(
     positions: Sequence[str] | None = None,
     model: str | None = None,
 ) -> Activations:
-    """The hidden states of these calls, in this order; of every call, of every layer and at every position by default.
+    """Returns the hidden states of the given calls, in the given order.
 
-    Where files hold different layers or positions, those are read that hold all that is asked for. Raises `RecordError`
-    naming the calls, layers or positions that are not stored, and `StoreMismatch` where the answer would not be one:
-    where files that differ in what was left open all hold what was asked for.
+    If files hold different layers or positions, only files that hold all requested ones are read. Raises `RecordError`
+    with the names of calls, layers or positions that are not stored. Raises `StoreMismatch` if the request is
+    ambiguous: several files hold everything requested, but differ in what the request left open.
+
+    Args:
+        files: activation files of one store.
+        call_ids: calls to read; by default all.
+        layers: layers to read; by default all.
+        positions: token positions to read; by default all.
+        model: model that read the states, if another model gave the answers.
     """
     files = list(files)
     if not files:
         raise RecordError("the store holds no hidden states; collect with layers to keep, or run `metaprobe extract`")
     files = _fitting(files, call_ids, layers, positions, model)
-    known = dict.fromkeys(call_id for file in files for call_id in file.call_ids)
-    wanted = list(known) if call_ids is None else list(call_ids)
-    if missing := [call_id for call_id in wanted if call_id not in known]:
+    stored_ids = dict.fromkeys(call_id for file in files for call_id in file.call_ids)
+    wanted = list(stored_ids) if call_ids is None else list(call_ids)
+    if missing := [call_id for call_id in wanted if call_id not in stored_ids]:
         raise RecordError(
             f"no hidden states are stored for {len(missing)} of {len(wanted)} calls, such as {missing[:5]};"
             " leave them out, or run `metaprobe extract`"
@@ -205,10 +225,16 @@ def gather(
 def join_activations(
     files: Sequence[ActivationFile], call_ids: Sequence[str], layers: Sequence[int], positions: Sequence[str]
 ) -> NDArray[np.float16]:
-    """(n, layers, positions, width) of these calls, in this order, each state from the first file that holds it.
+    """Returns an array (n, layers, positions, width) of these calls, each state from the first file that holds it.
 
-    So what several requests kept of the same calls reads as one. Raises `RecordError` where a call lacks a state that
-    is asked for, and `StoreMismatch` where the files differ in width.
+    So states of the same calls that several requests kept are read together. Raises `RecordError` if a call lacks a
+    requested state, and `StoreMismatch` if the files differ in width.
+
+    Args:
+        files: activation files, searched in this order.
+        call_ids: n calls, in the order of the result.
+        layers: layer numbers to read.
+        positions: names of the token positions to read.
     """
     lacking = np.ones((len(call_ids), len(layers), len(positions)), dtype=bool)
     values = np.empty((*lacking.shape, files[0].layout.width if files else 0), dtype=np.float16)
@@ -216,25 +242,27 @@ def join_activations(
     for row, call_id in enumerate(call_ids):
         rows.setdefault(call_id, []).append(row)
     for file in files:
-        kept = file.layout
-        at: dict[str, int] = {}
+        layout = file.layout
+        place_of: dict[str, int] = {}
         for place, call_id in enumerate(file.call_ids):
-            at.setdefault(call_id, place)  # a call that was stored twice: the first one, as for runs
-        pairs = [(row, place) for call_id, place in at.items() for row in rows.get(call_id, ())]
+            place_of.setdefault(call_id, place)  # a call that was stored twice: the first one, as for runs
+        pairs = [(row, place) for call_id, place in place_of.items() for row in rows.get(call_id, ())]
         into = (
             np.array([row for row, _ in pairs], dtype=np.intp),
-            np.array([i for i, layer in enumerate(layers) if layer in kept.layers], dtype=np.intp),
-            np.array([j for j, position in enumerate(positions) if position in kept.positions], dtype=np.intp),
+            np.array([i for i, layer in enumerate(layers) if layer in layout.layers], dtype=np.intp),
+            np.array([j for j, position in enumerate(positions) if position in layout.positions], dtype=np.intp),
         )
         cells = np.ix_(*into)
         if not lacking[cells].any():
             continue
-        if kept.width != values.shape[-1]:
-            raise StoreMismatch(f"{file.path} has hidden states of width {kept.width}; others have {values.shape[-1]}")
+        if layout.width != values.shape[-1]:
+            raise StoreMismatch(
+                f"{file.path} has hidden states of width {layout.width}; others have {values.shape[-1]}"
+            )
         states = file.read(
             np.array([place for _, place in pairs], dtype=np.intp),
-            [kept.layers.index(layers[i]) for i in into[1]],
-            [kept.positions.index(positions[j]) for j in into[2]],
+            [layout.layers.index(layers[i]) for i in into[1]],
+            [layout.positions.index(positions[j]) for j in into[2]],
         )
         values[cells] = np.where(lacking[cells][..., None], states, values[cells])
         lacking[cells] = False
@@ -254,7 +282,15 @@ def _fitting(
     positions: Sequence[str] | None,
     model: str | None,
 ) -> list[ActivationFile]:
-    """The files that can answer, all with one answer to what was left open."""
+    """Returns the files that hold everything requested. These files agree in all that the request left open.
+
+    Args:
+        files: the files.
+        call_ids: ids of the requested calls; None for any.
+        layers: requested layers; None for any.
+        positions: requested positions; None for any.
+        model: requested model; None for any.
+    """
     calls = set(call_ids or ())
     fitting: dict[tuple[Any, ...], list[ActivationFile]] = {}
     for file in files:

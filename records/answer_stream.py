@@ -1,9 +1,9 @@
-"""Reads a streamed answer: chunks in; tokens, text and end out.
+"""Reads a streamed answer: takes its chunks, and gives its tokens, its text and how it ended.
 
-`AnswerStream` is the one reader of streams, for answers on their way through a proxy, watched in a program, asked of an
-endpoint, or recorded as a list of chunks. Its chunks are those of chat or text completions, events of the Responses
-API, chunks of Ollama's own API, events of the openai client's `chat.completions.stream`, or what vLLM's
-`AsyncLLM.generate` yields. Standard library only, as `openai_format`, which reads the result.
+`AnswerStream` is the only reader of streams. It serves the proxy, watched streams, asked endpoints and recorded lists
+of chunks. It reads chunks of chat or text completions, events of the Responses API, chunks of Ollama's own API, events
+of the openai client's `chat.completions.stream`, and outputs of vLLM's `AsyncLLM.generate`. It uses the standard
+library only, as does `openai_format`, which reads the result.
 """
 
 from collections import deque
@@ -40,16 +40,16 @@ from metaprobe.records.reading import (
 from metaprobe.records.segments import END_TOKEN, SPACE, KindReader
 
 Entry = Mapping[str, Any]
-"""{token, logprob, top_logprobs} of one token."""
+"""One token of a chunk: {token, logprob, top_logprobs}."""
 Kind = Literal["", "chat", "text", "event"]
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
 _SAYS_AN_END = ("finish_reason", "native_finish_reason", "finish_details", "content_filter_results")
-"""Fields of a choice that `end_of` reads."""
+"""Fields of a choice from which `end_of` reads how the answer ended."""
 _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "content")
 _HELPER_EVENTS = ("content.", "refusal.", "logprobs.", "tool_calls.function.")
-"""Beginnings of the types of events that the openai client's `chat.completions.stream` gives beside its chunks."""
+"""Prefixes of event types that the openai client's `chat.completions.stream` adds to the server's chunks."""
 _UNKNOWN = (
     "the chunks of the stream have the keys {}; expected those of chat or text completions, of the Responses API, of"
     " Ollama or of vLLM: ask an endpoint that speaks OpenAI's format, or score the whole answer"
@@ -58,31 +58,33 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of the followed answer that one chunk brings."""
+    """The part of the followed answer that one chunk adds."""
 
     text: str = ""
     """Text of the answer."""
     thought: str = ""
-    """Text of the reasoning before it, where the server tells it apart."""
+    """Text of the reasoning before the answer, if the server separates it."""
     entries: Sequence[Entry] = ()
     """The tokens of the chunk, in order."""
     spoken: Sequence[Entry] = ()
-    """Tokens of this chunk or earlier ones that are now known to be of the answer, and were not known before."""
+    """Tokens of this or earlier chunks that are now known to belong to the answer, and were not known before."""
 
 
 def kind_of(part: Mapping[str, Any]) -> Kind:
-    """`event`, `chat` or `text` for a piece of such a stream; empty for anything else."""
+    """Returns the kind of a stream's chunk: `event`, `chat` or `text`; empty for anything else."""
     if is_event(part):
         return "event"
     choices: Sequence[Any] = as_list(part.get("choices")) or ()
-    first = next((held for held in map(fields, choices) if held is not None), {})
+    first = next((choice for choice in map(fields, choices) if choice is not None), {})
     if part.get("object") == "chat.completion.chunk" or "delta" in first:
         return "chat"
     return "text" if "text" in first and "message" not in first else ""
 
 
 class AnswerStream:
-    """`add` every chunk as it comes; `response()` is then what the same request gives without streaming.
+    """Collects the chunks of one streamed answer.
+
+    Call `add` for each chunk as it arrives. `response()` then returns what the same request returns without streaming.
 
         >>> stream = AnswerStream()
         >>> entry = {"token": "4", "logprob": -0.1}
@@ -91,34 +93,34 @@ class AnswerStream:
         >>> stream.ended
         False
 
-    Of tool calls only that there are any is kept, as the finish reason.
+    Of tool calls only their existence is kept, as the finish reason.
     """
 
     def __init__(self, choice: int = 0) -> None:
-        """`choice`: which answer to follow, where the chunks are of several."""
+        """`choice` is the index of the answer to follow, if the stream carries several answers."""
         self._choice = choice
         self.kind: Kind = ""
-        """The kind of the stream's chunks; empty until a chunk shows it."""
+        """Kind of the stream's chunks; empty until a chunk shows the kind."""
         self.known: dict[str, Any] = {}
-        """Fields of the whole answer that the chunks state: id, model, usage."""
+        """Fields of the whole answer that the chunks state, such as id, model and usage."""
         self.has_others = False
-        """Whether chunks came of an answer that is not followed."""
+        """Whether chunks of an answer arrived that is not followed."""
         self.declined = self.called = False
         """Whether a refusal, or a tool call, has begun."""
         self.echoes = False
-        """Whether a token came without a log-probability: the prompt is echoed."""
+        """Whether a token arrived without a log-probability, which means that the prompt is echoed."""
         self._one = OneAnswer()
         self._parts: dict[tuple[str, str], OneAnswer] = {}
-        """Tells, for each part of the output of a response, whether its events are of one item."""
+        """Checks, for each part of a response's output, that all its events belong to one item."""
         self._has_created = False
-        """Whether the event came that opens a response."""
+        """Whether the event that opens a response has arrived."""
         self._last_event: int | None = None
-        """Number of the event that closes a response, -1 where it has no number; None until it comes."""
+        """Number of the event that closes a response; -1 if the event has no number, None until it arrives."""
         self._outputs: _Outputs | None = None
-        """Reads chunks that are vLLM's own outputs; None for all other streams."""
+        """Reads outputs of vLLM; None for all other streams."""
         self._begun = False
         self._odd: list[str] = []
-        """The keys of the first chunk of an unknown kind."""
+        """Keys of the first chunk whose kind is unknown."""
         self._events: list[Mapping[str, Any]] = []
         self._text: list[str] = []
         self._thinking: list[str] = []
@@ -126,7 +128,7 @@ class AnswerStream:
         self._entries: list[Entry] = []
         self._thinking_entries: list[Entry] = []
         self._columns: dict[str, list[Any]] = {}
-        """Log-probabilities of a text completion, as its chunks give them."""
+        """Log-probability columns of a text completion, joined over the chunks."""
         self._token_ids: list[Any] = []
         self._has_logprobs = False
         self._answer = _AnswerTokens()
@@ -135,43 +137,46 @@ class AnswerStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the server has said how the answer ended; without that it was cut. Unknown for events."""
+        """Whether the server has said how the answer ended. An answer without an end was cut. Unknown for events."""
         return self._finish_reason is not None
 
     def add(self, chunk: object) -> Piece:
-        """Returns what the chunk brings. Raises `InvalidResponse` for what is no chunk, and for an error."""
+        """Takes in a chunk and returns its part of the answer.
+
+        Raises `InvalidResponse` if the object is not a chunk, or if it is an error message.
+        """
         if not self._begun:  # all chunks of a stream are of one kind, and looking costs a fifth of reading one
             self._begun = True
             self._outputs = _Outputs() if is_vllm(chunk) else None
-        held = chunk if self._outputs is None else self._outputs.chunk(chunk)
-        if type(held) is not dict:
-            held = fields(held)
-        if held is None:
+        part = chunk if self._outputs is None else self._outputs.chunk(chunk)
+        if type(part) is not dict:
+            part = fields(part)
+        if part is None:
             raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
-        if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
-            held = fields(held.get("chunk")) or {}
-        if "choices" not in held and is_ollama_chunk(held):
-            held = ollama_as_chunk(held)
-        refuse_error(held)
-        if held.get("type") and is_event(held):
-            return self._event(held)
-        if "choices" not in held:
-            if text(held.get("type")).startswith(_HELPER_EVENTS):
-                self._odd = self._odd or some_keys(held)
+        if part.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
+            part = fields(part.get("chunk")) or {}
+        if "choices" not in part and is_ollama_chunk(part):
+            part = ollama_as_chunk(part)
+        refuse_error(part)
+        if part.get("type") and is_event(part):
+            return self._event(part)
+        if "choices" not in part:
+            if text(part.get("type")).startswith(_HELPER_EVENTS):
+                self._odd = self._odd or some_keys(part)
                 return Piece()  # the openai client's other events say the same again
-            if held and not held.get("usage"):
+            if part and not part.get("usage"):
                 if not self.kind:
-                    raise InvalidResponse(_UNKNOWN.format(some_keys(held)))
+                    raise InvalidResponse(_UNKNOWN.format(some_keys(part)))
                 raise InvalidResponse(
-                    f"a chunk of the stream has the keys {some_keys(held)} and no choices; expected chunks of one"
+                    f"a chunk of the stream has the keys {some_keys(part)} and no choices; expected chunks of one"
                     " answer: if this is an error message, ask again"
                 )
-        return self._chunk(held)
+        return self._chunk(part)
 
     def response(self) -> Mapping[str, Any]:
-        """Returns the chat completion, text completion or response that the chunks so far amount to.
+        """Returns the chat completion, text completion or response that the chunks so far make up.
 
-        Raises `InvalidResponse` where no chunk was of a known kind, and where chunks are of more than one answer.
+        Raises `InvalidResponse` if no chunk is of a known kind, or if the chunks belong to more than one answer.
         """
         if self._odd and not self.kind:
             raise InvalidResponse(_UNKNOWN.format(self._odd))
@@ -186,19 +191,24 @@ class AnswerStream:
             beside = {"refusal": "".join(self._refusal), "reasoning_content": "".join(self._thinking)}
             message = {"role": "assistant", "content": "".join(self._text)} | {k: v for k, v in beside.items() if v}
             # The tokens of a refusal stand under a key of their own, also without streaming.
-            held = {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}
-            held |= {"reasoning_content": self._thinking_entries} if self._thinking_entries else {}
-            logprobs = held if self._has_logprobs else None
+            logprob_entries = (
+                {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}
+            )
+            logprob_entries |= {"reasoning_content": self._thinking_entries} if self._thinking_entries else {}
+            logprobs = logprob_entries if self._has_logprobs else None
             choice |= {"message": message, "logprobs": logprobs, "token_ids": self._token_ids or None}
         return {**self.known, "choices": [{**choice, **self._ended_by}]}
 
     @property
     def fault(self) -> str:
-        """Why the chunks are of more than one answer; empty as long as no chunk has said so."""
+        """Why the chunks belong to more than one answer; empty while they belong to one."""
         return self._one.fault
 
     def _begins_anew(self) -> str:
-        """Returns where the answer's beginning comes again, as after a retry; vLLM's own outputs are of one request."""
+        """Returns how the answer begins a second time, as after a retry; empty if it does not.
+
+        Outputs of vLLM belong to one request, so they are not checked.
+        """
         if self._outputs is not None or self.kind == "event":
             return ""
         if self.kind == "text" and self._columns.get("tokens"):
@@ -214,11 +224,11 @@ class AnswerStream:
         self.kind = "event"
         self._events.append(event)
         self.called |= begins_call(event)
-        named = fields(event.get("response")) or {}
-        before, now = self.known.get("id"), named.get("id")
+        response = fields(event.get("response")) or {}
+        before, now = self.known.get("id"), response.get("id")
         if before and now and before != now:
             self._one.fault = self.fault or ANOTHER_RESPONSE.format(text(before)[:60], text(now)[:60])
-        self.known.update({name: named[name] for name in _LASTING if named.get(name) is not None})
+        self.known.update({name: response[name] for name in _LASTING if response.get(name) is not None})
         if event["type"] == "response.created":
             if self._has_created:
                 self._one.fault = self.fault or CREATED_AGAIN
@@ -235,11 +245,11 @@ class AnswerStream:
         part = self._parts.setdefault(place, OneAnswer())
         part.add(text(event.get("item_id")), "", False, True, False, False)
         self._one.fault = self.fault or part.fault
-        given = [entry for entry in map(fields, as_list(event.get("logprobs")) or ()) if entry]
-        return Piece(text(event.get("delta")), "", given, given)
+        entries = [entry for entry in map(fields, as_list(event.get("logprobs")) or ()) if entry]
+        return Piece(text(event.get("delta")), "", entries, entries)
 
     def _chunk(self, held: Mapping[str, Any]) -> Piece:
-        """Takes in a chunk of a chat or text completion. Of a sound chunk each field is looked at once."""
+        """Takes in a chunk of a chat or text completion. In a valid chunk each field is read once."""
         if not self.kind:  # a first chunk may come without choices
             self.kind = kind_of(held)
         choice, ends = self._chosen(held)
@@ -259,8 +269,8 @@ class AnswerStream:
                     thought = delta[name]
                     break
             entries = self._chat_entries(choice, delta)
-            if given := choice.get("token_ids"):
-                self._token_ids.extend(as_list(given) or ())
+            if token_ids := choice.get("token_ids"):
+                self._token_ids.extend(as_list(token_ids) or ())
         self._text.append(brought)
         self._thinking.append(thought)
         self.echoes = self.echoes or None in [entry.get("logprob") for entry in entries]
@@ -277,9 +287,9 @@ class AnswerStream:
         return Piece(brought, thought, entries, self._answer.feed(entries, thought=thought, brought=brought))
 
     def _chosen(self, held: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """Returns (the chunk's choice of the followed answer, whether that says how the answer ended).
+        """Returns the chunk's choice of the followed answer, and whether that choice says how the answer ended.
 
-        The choice is empty where the chunk brings usage or another answer.
+        The choice is empty if the chunk carries only usage or another answer.
         """
         for key in _LASTING:
             if (value := held.get(key)) is not None:
@@ -287,8 +297,8 @@ class AnswerStream:
         chosen: Mapping[str, Any] | None = None
         ends = False
         choices = held.get("choices")
-        for one in choices if type(choices) is list else as_list(choices) or ():
-            choice = one if type(one) is dict else fields(one)
+        for listed in choices if type(choices) is list else as_list(choices) or ():
+            choice = listed if type(listed) is dict else fields(listed)
             if not choice:
                 continue
             index = choice.get("index")
@@ -330,33 +340,36 @@ class AnswerStream:
         return entries
 
     def _text_entries(self, choice: Mapping[str, Any]) -> Sequence[Entry]:
-        """Log-probabilities come as columns, or as entries from llama.cpp's server."""
-        given = fields(choice.get("logprobs")) or {}
-        for name, column in given.items():
+        """Returns the token entries of a text completion's choice.
+
+        Log-probabilities arrive as columns, or from llama.cpp's server as entries.
+        """
+        logprobs = fields(choice.get("logprobs")) or {}
+        for name, column in logprobs.items():
             if name in _COLUMNS and column is not None:
                 if as_list(column) is None:
                     raise InvalidResponse(
                         f"logprobs.{name} of a chunk came as {type(column).__name__}; expected a list"
                     )
                 self._columns.setdefault(name, []).extend(column)
-        if given.get("content"):
-            return _entries(given["content"])
-        tokens, rows = as_list(given.get("tokens")) or (), as_list(given.get("top_logprobs")) or ()
+        if logprobs.get("content"):
+            return _entries(logprobs["content"])
+        tokens, rows = as_list(logprobs.get("tokens")) or (), as_list(logprobs.get("top_logprobs")) or ()
         entries: list[Entry] = []
-        for place, value in enumerate(as_list(given.get("token_logprobs")) or ()):
+        for place, value in enumerate(as_list(logprobs.get("token_logprobs")) or ()):
             row = fields(rows[place]) if place < len(rows) else None
             entries.append(
                 {
                     "token": text(tokens[place]) if place < len(tokens) else "",
                     "logprob": value,
-                    "top_logprobs": [{"token": token, "logprob": one} for token, one in (row or {}).items()],
+                    "top_logprobs": [{"token": token, "logprob": logprob} for token, logprob in (row or {}).items()],
                 }
             )
         return entries
 
 
 def _entries(given: object) -> Sequence[Entry]:
-    """{token, logprob, top_logprobs} of each token that a chunk brings."""
+    """Returns {token, logprob, top_logprobs} of each token in a chunk."""
     values = given if type(given) is list else as_list(given)
     if not values and values is not None:
         return ()
@@ -370,27 +383,33 @@ def _entries(given: object) -> Sequence[Entry]:
 
 
 def _shows(entries: Sequence[Entry]) -> bool:
-    """Whether a token among them is more than an end token or a token without text."""
+    """Returns whether a token among the entries is more than an end token or a token without text."""
     return any(entry.get("token") for entry in _without_ends(entries))
 
 
 class _AnswerTokens:
-    """Told every chunk of one stream, gives the entries of those tokens that are known to be of the answer.
+    """Finds which tokens of one stream belong to the answer, and not to the thinking before it.
 
-    A server says in its chunks what is thinking and what is answer, or the tokens hold the markers. Where neither is
-    so, as with a template that opens the thinking in the prompt and a server that parses nothing, all tokens count as
-    the answer's: nothing in the stream tells.
+    Servers mark thinking in their chunks, or the tokens hold the markers. If neither is so, all tokens count as the
+    answer: nothing in the stream tells them apart. This happens if a template opens the thinking in the prompt and the
+    server does not parse it.
     """
 
     def __init__(self) -> None:
         self._reader: KindReader | None = KindReader()
-        """Tells thinking from answer; None once everything that comes is of the answer."""
+        """Separates thinking from answer; None once all further tokens belong to the answer."""
         self._waiting: deque[Entry] = deque()
         self._early: list[Entry] = []
         self._has_text = self._has_thought = False
 
     def feed(self, entries: Sequence[Entry], *, thought: str, brought: str) -> Sequence[Entry]:
-        """The answer's tokens that are known now. `thought`, `brought`: the chunk's texts of thinking and answer."""
+        """Returns the tokens that are now known to belong to the answer.
+
+        Args:
+            entries: the chunk's tokens.
+            thought: the chunk's text of thinking.
+            brought: the chunk's text of the answer.
+        """
         if self._reader is None:
             return _without_ends(entries)
         if not self._has_text:  # until a text comes with them, tokens may be of either
@@ -429,7 +448,7 @@ class _AnswerTokens:
 
 
 def _without_ends(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """The tokens without end tokens: SGLang sends one before it says that the answer has ended."""
+    """Returns the entries without end tokens: SGLang sends one before it says that the answer has ended."""
     return [
         entry
         for entry in entries
@@ -438,42 +457,46 @@ def _without_ends(entries: Sequence[Entry]) -> Sequence[Entry]:
 
 
 class _Outputs:
-    """Turns each `RequestOutput` of one vLLM request into a chunk with what it adds: tokens, text, and how it ended.
+    """Turns each `RequestOutput` of one vLLM request into a chunk with the new tokens, the new text, and the end.
 
-    vLLM gives only what is new (`RequestOutputKind.DELTA`) or all so far (`CUMULATIVE`, its default), and an output
-    does not say which: its `cumulative_logprob`, always of all tokens so far, does.
+    vLLM sends only what is new (`RequestOutputKind.DELTA`) or everything so far (`CUMULATIVE`, its default). An output
+    does not name its kind. It shows in `cumulative_logprob`, which always sums all tokens so far.
     """
 
     def __init__(self) -> None:
         self._answers: dict[int, _OutputSoFar] = {}
 
     def chunk(self, output: object) -> dict[str, Any]:
-        """The chunk. Raises `InvalidResponse` where tokens and their log-probabilities do not belong together."""
+        """Returns the chunk. Raises `InvalidResponse` if the number of log-probabilities differs from the number of
+        tokens.
+        """
         outputs = as_list(get(output, "outputs")) or ()
-        return {"id": text(get(output, "request_id")), "choices": [self._choice(one) for one in outputs]}
+        return {"id": text(get(output, "request_id")), "choices": [self._choice(answer) for answer in outputs]}
 
     def _choice(self, output: object) -> dict[str, Any]:
         index = get(output, "index")
         index = index if type(index) is int else 0
         answer = self._answers.setdefault(index, _OutputSoFar())
-        ids, given = as_list(get(output, "token_ids")) or (), get(output, "logprobs")
-        if given is not None and (as_list(given) is None or len(given) != len(ids)):
-            came = type(given).__name__ if as_list(given) is None else f"{len(given)} positions"
+        ids, logprobs = as_list(get(output, "token_ids")) or (), get(output, "logprobs")
+        if logprobs is not None and (as_list(logprobs) is None or len(logprobs) != len(ids)):
+            came = type(logprobs).__name__ if as_list(logprobs) is None else f"{len(logprobs)} positions"
             raise InvalidResponse(
                 f"a vLLM output has {came} of log-probabilities and {len(ids)} token_ids; expected as many of both"
             )
-        shown, cumulative, known = text(get(output, "text")), get(output, "cumulative_logprob"), 0
+        shown, cumulative, known_count = text(get(output, "text")), get(output, "cumulative_logprob"), 0
         if answer.ids and list(ids[: len(answer.ids)]) == answer.ids:
-            if answer.whole is None and given is not None and isinstance(cumulative, int | float):
-                here = _sum(_vllm_entries(ids, given))
+            if answer.whole is None and logprobs is not None and isinstance(cumulative, int | float):
+                here = _sum(_vllm_entries(ids, logprobs))
                 with_all, with_new = abs(cumulative - here), abs(cumulative - answer.total - here)
                 if with_all != with_new:  # zeros so far tell nothing, and not finite numbers neither
                     answer.whole = with_all < with_new
             longer = len(ids) > len(answer.ids) and shown.startswith(answer.text)
-            known = len(answer.ids) if (longer if answer.whole is None else answer.whole) else 0  # are known already
-        ids = list(ids[known:])
-        entries = None if given is None else _vllm_entries(ids, given[known:])
-        brought = shown[len(answer.text) if known else 0 :]
+            known_count = (
+                len(answer.ids) if (longer if answer.whole is None else answer.whole) else 0
+            )  # are known already
+        ids = list(ids[known_count:])
+        entries = None if logprobs is None else _vllm_entries(ids, logprobs[known_count:])
+        brought = shown[len(answer.text) if known_count else 0 :]
         answer.ids += ids
         answer.text += brought
         answer.total += _sum(entries or ())
@@ -494,15 +517,15 @@ class _OutputSoFar:
     ids: list[Any] = field(default_factory=list)
     text: str = ""
     total: float = 0.0
-    """The sum of its log-probabilities."""
+    """Sum of the answer's log-probabilities."""
     whole: bool | None = None
-    """Whether outputs hold all so far; None until one has shown it."""
+    """Whether each output holds everything so far; None until an output has shown it."""
 
 
 def _vllm_entries(ids: Sequence[Any], given: Any) -> list[dict[str, Any]]:
-    """The drawn tokens and their alternatives, as a chunk has them."""
+    """Returns the drawn tokens and their alternatives in the form of a chunk's entries."""
     entries = entries_of(ids, given, alone=False)
-    return [entry | {"top_logprobs": [{"logprob": one} for one in entry["top_logprobs"]]} for entry in entries]
+    return [entry | {"top_logprobs": [{"logprob": logprob} for logprob in entry["top_logprobs"]]} for entry in entries]
 
 
 def _sum(entries: Sequence[dict[str, Any]]) -> float:

@@ -1,8 +1,8 @@
-"""One rule for the bad lines of every file: they are left out, counted by reason, and the first of each is named.
+"""Treats bad lines of every file by one rule: they are left out, counted by reason, and the first of each is named.
 
-A reader opens `reading(path)`, hands each bad line to `BadFile.leave_out`, and counts the others with `BadFile.sound`.
-A command says beforehand, with `handling`, whether the first bad line stops it and which file keeps bad lines. Where
-more than half of a file's lines are bad, the file is refused. Standard library only.
+A reader opens `reading(path)`, passes each bad line to `BadFile.leave_out`, and counts the good lines in
+`BadFile.sound`. A command sets beforehand, with `handling`, whether the first bad line stops it and which file keeps
+bad lines. If more than half of a file's lines are bad, the file is refused. Standard library only.
 """
 
 import json
@@ -19,30 +19,30 @@ from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprob
 from metaprobe.records.writing import atomic_write
 
 MOST_REASONS = 20
-"""Reasons that are counted apart for one file; lines with further reasons are counted together."""
+"""Most reasons that are counted separately for one file. Lines with further reasons are counted together."""
 OTHERS = "for other reasons"
 NO_LOGPROBS = "no log-probabilities"
 OTHER_TOKENS = "the tokens with the log-probabilities do not spell the answer, so they are of another"
 ZEROS = "every log-probability is 0, or the same, which stands for none here"
-"""Reasons that readers of logs and of lines have in common."""
+"""Reasons that readers of logs and readers of lines share."""
 LONGEST_REASON = 120
-"""Characters kept of a reason; the message about the first line is whole."""
+"""Most characters of a reason that are kept. The message about the first line is kept whole."""
 
 
 class RawLine(dict[str, Any]):
-    """The object that a line holds, with the line as it came."""
+    """The object of a line, with the raw bytes of the line."""
 
     __slots__ = ("head", "raw")
 
     def __init__(self, values: Mapping[str, Any], raw: bytes, head: bytes = b"") -> None:
-        """`raw`: the line with its end, or all lines of a row of CSV. `head`: the line with the columns' names."""
+        """`raw`: the line with its line end, or all lines of a CSV row. `head`: the line with the columns' names."""
         super().__init__(values)
         self.raw, self.head = raw, head
 
 
 @dataclass(slots=True)
 class Reason:
-    """How many lines are bad for one reason."""
+    """Number of lines that are bad for one reason."""
 
     count: int
     first: str
@@ -50,19 +50,19 @@ class Reason:
 
 
 class BadFile:
-    """The bad lines of one file, by reason."""
+    """Counts the bad lines of one file by reason."""
 
     def __init__(self, path: str | Path, *, strict: bool = False, unit: str = "lines") -> None:
         """`strict`: whether the first bad line raises. `unit`: what the file consists of, in the plural."""
         self.path, self.strict, self.unit = path, strict, unit
         self.sound = self.bad = 0
-        """How many lines were read, and how many were left out."""
+        """Number of lines read, and number of lines left out."""
         self.reasons: dict[str, Reason] = {}
         self.keep: KeptLines | None = None
-        """File that keeps the lines as they came; None where bad lines are not kept."""
+        """File that keeps the bad lines as raw bytes; None if they are not kept."""
 
     def leave_out(self, error: ImportFileError) -> None:
-        """Counts a bad line, and keeps it where that was asked for. Raises the error where the first bad line stops."""
+        """Counts a bad line, and keeps it if a file for bad lines is set. Raises the error if `strict`."""
         if self.strict:
             raise error
         self.bad += 1
@@ -84,12 +84,12 @@ class BadFile:
         self.leave_out(at_line(self.path, number, what, line))
 
     def leave_out_record(self, number: int, what: str, record: object = None) -> None:
-        """Counts a record as bad, and keeps it where it is given, as `leave_out` does.
+        """Counts a record as bad, and keeps it if it is given, as `leave_out` does.
 
         Args:
             number: the record, counted from 1.
             what: what is wrong with it.
-            record: what it holds; None where it cannot be kept.
+            record: its content; None if it cannot be kept.
         """
         error = of_kind(f"{self.path}, record {number}: {what}", words_of_reason(what))
         if record is not None:
@@ -97,39 +97,39 @@ class BadFile:
         self.leave_out(error)
 
     def check(self) -> None:
-        """Raises `ImportFileError` where more than half of the lines are bad."""
+        """Raises `ImportFileError` if more than half of the lines are bad."""
         if refusal := self.refusal():
             raise ImportFileError(refusal)
 
     def refusal(self) -> str:
-        """Returns why the file is refused where more than half of its lines are bad; else nothing."""
+        """Returns why the file is refused, if more than half of its lines are bad; else an empty text."""
         if self.bad <= self.sound:
             return ""
         first = next(iter(self.reasons.values())).first
-        rest = [f"{one.count} x {kind}" for kind, one in self.reasons.items()]
-        told = first if self.bad == 1 else f"{first} ({', '.join(rest)})"
+        rest = [f"{reason.count} x {kind}" for kind, reason in self.reasons.items()]
+        summary = first if self.bad == 1 else f"{first} ({', '.join(rest)})"
         return (
             f"{self.bad} of {self.bad + self.sound} {self.unit} of {self.path} are bad, more than half, so that nothing"
-            f" of it is taken; the first: {told}"
+            f" of it is taken; the first: {summary}"
         )
 
     def said(self) -> str:
-        """Returns what was left out, a line for each reason; empty where nothing was."""
+        """Returns what was left out, with one line for each reason; empty if nothing was left out."""
         if not self.bad:
             return ""
         lines = [f"{self.bad} of {self.bad + self.sound} {self.unit} of {self.path} are bad and left out:"]
-        lines += [f"{one.count} x {kind}; the first: {one.first}" for kind, one in self.reasons.items()]
+        lines += [f"{reason.count} x {kind}; the first: {reason.first}" for kind, reason in self.reasons.items()]
         return "\n  ".join(lines)
 
 
 class KeptLines:
-    """A file to which bad lines are written as they came, so that they can be mended and given again.
+    """A file to which bad lines are written as raw bytes, so that they can be corrected and read again.
 
-    It appears under its name when the command has ended well, and only where there was a bad line.
+    The file gets its name when the command has ended without an error, and only if there was a bad line.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Raises `ImportFileError` where the file exists: it may hold lines that somebody mended."""
+        """Raises `ImportFileError` if the file exists: it may hold lines that somebody corrected."""
         self.path = Path(path)
         if self.path.is_dir() or (self.path.exists() and self.path.stat().st_size):
             raise ImportFileError(
@@ -144,8 +144,10 @@ class KeptLines:
         self._last: object = None
 
     def add(self, source: object) -> None:
-        """Writes a line: its bytes where they are known, else the object as JSON. Of several answers of one line the
-        line is written once."""
+        """Writes a line: its bytes if they are known, else the object as JSON.
+
+        If one line holds several answers, the line is written once.
+        """
         if source is self._last and isinstance(source, RawLine):
             return
         self._last = source
@@ -172,26 +174,27 @@ def _ended(line: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Rule:
-    """The running command's way to treat bad lines."""
+    """How the running command treats bad lines."""
 
     strict: bool = False
     keep: KeptLines | None = None
     told: set[Path] = field(default_factory=set)
-    """Files of which it was said: a command may read one several times."""
+    """Files whose bad lines were already reported. A command may read a file several times."""
 
 
 _running: ContextVar[_Rule | None] = ContextVar("bad_lines", default=None)
-"""The rule of the running command. It is no argument, because the readers are many calls below."""
+"""Rule of the running command. A context variable, because the readers are many calls below the command."""
 
 
 @contextmanager
 def handling(*, strict: bool = False, bad: str | Path | None = None) -> Iterator[None]:
-    """Within the block, readers stop at the first bad line where `strict`, and write bad lines to the file `bad`.
+    """Sets how readers treat bad lines within the block. What was left out is reported once for each file.
 
-    Of each file it is said once what was left out. Raises `ImportFileError` where the file `bad` exists.
+    With `strict`, readers stop at the first bad line. Bad lines are written to the file `bad`, if it is given. Raises
+    `ImportFileError` if the file `bad` exists.
     """
-    with ExitStack() as held:
-        keep = None if bad is None else held.enter_context(KeptLines(bad))
+    with ExitStack() as stack:
+        keep = None if bad is None else stack.enter_context(KeptLines(bad))
         token = _running.set(_Rule(strict, keep))
         try:
             yield
@@ -201,20 +204,24 @@ def handling(*, strict: bool = False, bad: str | Path | None = None) -> Iterator
 
 @contextmanager
 def reading(path: str | Path, *, strict: bool | None = None, unit: str = "lines") -> Iterator[BadFile]:
-    """Yields the counts of a file's bad lines; after the block a warning says what was left out.
+    """Yields the counts of a file's bad lines. After the block a warning reports what was left out.
 
-    `strict`: by default what the running command says, else False. Raises `ImportFileError` after the block where more
-    than half of the lines are bad.
+    Raises `ImportFileError` after the block if more than half of the lines are bad.
+
+    Args:
+        path: the file.
+        strict: whether the first bad line raises; by default as the running command has set it, else False.
+        unit: what the file consists of, in the plural.
     """
     rule = _running.get() or _Rule()
     bad = BadFile(path, strict=rule.strict if strict is None else strict, unit=unit)
     place = Path(path).absolute()
-    known = place in rule.told
-    bad.keep = None if known else rule.keep
+    already_told = place in rule.told
+    bad.keep = None if already_told else rule.keep
     yield bad
     bad.check()
     rule.told.add(place)
-    if bad.bad and not known:
+    if bad.bad and not already_told:
         warnings.warn(bad.said(), stacklevel=4)
 
 
@@ -230,7 +237,7 @@ _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why a line is bad, in words that are the same for all lines with this fault."""
+    """Returns why a line is bad, in words that are equal for all lines with this fault."""
     if isinstance(error, ImportFileError) and error.kind:
         return error.kind
     if isinstance(error, NoLogprobs):
@@ -241,13 +248,13 @@ def reason_of(error: Exception) -> str:
 
 
 def at_line(path: str | Path, number: int, what: str | Exception, source: object = None) -> ImportFileError:
-    """Returns an error about that line.
+    """Returns an error about one line of a file.
 
     Args:
         path: the file.
-        number: the line, counted from 1.
+        number: number of the line, from 1.
         what: what is wrong with the line: a message, or the error that says it.
-        source: what the line holds, for whoever keeps bad lines.
+        source: object or bytes of the line, for the file of bad lines.
     """
     error = ImportFileError(f"{path}:{number}: {what}")
     error.line, error.source = number, source
@@ -265,7 +272,7 @@ def words_of_reason(message: str) -> str:
 
 
 def counted(lines: Iterable[Any], bad: BadFile) -> Iterator[Any]:
-    """Yields the same, and counts each as a line that was read."""
+    """Yields the same lines, and counts each as read in `bad.sound`."""
     for line in lines:
         bad.sound += 1
         yield line

@@ -1,10 +1,11 @@
-"""Finds the answer within a model's text, and tells whether it is right and whether two answers are the same.
+"""Finds the answer in a model's text, tells whether it is right, and whether two answers are equal.
 
-This is the door to `records.answers`, which reads texts, numbers, options and code: the four forms of `Item.check`.
-Systems that vote compare answers by the same parts by which task sets score them, so that votes and scores agree.
+Other rooms reach `records.answers` through this module. It reads texts, numbers, options and code: the four forms of
+`Item.check`. Systems that vote and task sets that score compare answers by the same functions, so votes and scores
+agree.
 
-An answer may be dressed: "Answer: **Paris**.", "the yen (JPY)", "$1,200", "3 + 4 = 7", "The capital is Paris.";
-beside the gold it may hold only words of the question's own sentence and words without content. It may not be hedged,
+An answer may have additions: "Answer: **Paris**.", "the yen (JPY)", "$1,200", "3 + 4 = 7", "The capital is Paris."
+Beside the gold it may hold only words of the question's own sentence and words without content. It may not be hedged,
 negated, or one of several: "not Paris", "Paris or London" and "Paris, London" are wrong. A number is read whole, with
 its sign, fraction, exponent and unit, and never from a part of a longer expression.
 """
@@ -77,9 +78,9 @@ _ASIDE = re.compile(r"(?<!\s)\s*+(?<!\w)\([^()]*\)")
 
 
 def is_correct(item: Item, answer: str) -> bool:
-    """Whether `answer` is what the item asks for. Raises `RecordError` where the item cannot be checked by a program.
+    """Returns whether `answer` is what the item asks for. Raises `RecordError` if no program can check the item.
 
-    `answer` is the answer alone (a first line, or what followed "Answer:"); for functions the whole text.
+    `answer` is the answer alone (a first line, or the text after "Answer:"). For functions it is the whole text.
     """
     if not item.gold:
         raise RecordError(f"item {item.id!r} has no gold answer: give one, or do not score it")
@@ -143,7 +144,14 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
 
 
 def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
-    """Whether the text is `wanted`, or `wanted` and otherwise only words of the question and filler."""
+    """Returns whether the text is `wanted`, alone or with only words of the question and filler beside it.
+
+    Args:
+        text: text of the answer.
+        wanted: words of the gold.
+        question: the question.
+        fold: whether upper and lower case are equal.
+    """
     spoken = words(text, fold=fold)
     if spoken == wanted:
         return True
@@ -154,23 +162,26 @@ def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
     beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered}
     if spoken[-len(wanted) :] == wanted:
         beside.discard("=")  # "x = 5"
-    asked = without_accents(question)  # as an answer is read that repeats its names
+    plain_question = without_accents(question)  # as an answer is read that repeats its names
     # The sentence that asks is the last one that ends in "?"; where there is none, all of them count.
-    asking = [part for part in SENTENCE_END.split(asked) if part.rstrip().endswith("?")]
-    return beside <= {stem(word) for word in words(asking[-1] if asking else asked)} | FILLER
+    asking = [part for part in SENTENCE_END.split(plain_question) if part.rstrip().endswith("?")]
+    return beside <= {stem(word) for word in words(asking[-1] if asking else plain_question)} | FILLER
 
 
 MOST_ANSWER_MARKS = 32
-"""Places of "answer", "####" and the like that are looked at, from the end of a text. A text with more repeats
-itself."""
+"""Most marks such as "answer" and "####" that are read, counted from the end of a text. A text with more repeats
+itself.
+"""
 MOST_BEFORE = 80
-"""Characters before "answer" that may lead to it: "So the final numerical"."""
+"""Most characters before "answer" that may lead to it: "So the final numerical"."""
 MOST_LINES = 40
-"""Lines of a text in which an answer without a mark is looked for, from its end."""
+"""Most lines in which an answer without a mark is searched, counted from the end of the text."""
 MOST_LINE_TEXT = 4000
-"""Characters of these lines together. A longer line is still looked at, but none before it."""
+"""Most characters of these lines together. A longer last line is still read, but no line before it."""
 MOST_THOUGHTS = 64
-"""Marks of thinking that are read with care. Of a text with more, what follows the last closing mark is the answer."""
+"""Most marks of thinking that are read one by one. In a text with more, the answer is what follows the last closing
+mark.
+"""
 
 _ASCII_LEADS = tuple(filter(str.isascii, LEADS))
 _LEADS_TO = re.compile(
@@ -193,11 +204,12 @@ _NUMBERED = re.compile(r"\W{0,4}(\d{1,2})[.)]\s+(?=\S)")
 
 
 def final_answer(item: Item, text: str) -> str:
-    """Returns the text in `<answer>`, or what the last of "Answer:", "####" and `\\boxed{}` leads to; of a function all
-    text. Thinking before the answer is left out.
+    r"""Returns the answer in a model's text: the text in `<answer>`, or after the last "Answer:", "####" or in
+    `\\boxed{}`.
 
-    Else the first line if it is the letter of an option, or the last line that names an option, or, where a number is
-    asked for, holds one; or the last line.
+    Without such a mark it is the first line if that is an option's letter. Otherwise it is the last line that names an
+    option, or, for a number item, the last line that holds a number. Otherwise it is the last line. For a function it
+    is the whole text. Thinking before the answer is left out.
     """
     item, text = _with_shown_options(item), text.strip()
     if len(text) <= 15 and text.isalnum():
@@ -226,21 +238,21 @@ def final_answer(item: Item, text: str) -> str:
 
 
 def _with_shown_options(item: Item) -> Item:
-    """The item with the options that its question shows, where it is checked by options and names none."""
+    """Returns the item with the options that its question shows, if the item is checked by options but lists none."""
     if item.check != "choice" or item.choices or not (shown := options_in(item.question)):
         return item
     return replace(item, choices=shown)
 
 
 def _last_fenced(lines: list[str]) -> list[str]:
-    """The text of the fence that the last line closes, as one line of an answer."""
+    """Returns the text of the fence that the last line closes, as one line of an answer."""
     opening = next((place for place in range(len(lines) - 2, -1, -1) if lines[place].startswith(FENCE)), -1)
     inside = lines[opening + 1 : -1]
     return ["\n".join(inside)] if inside else []
 
 
 def _spoken(text: str) -> str:
-    """The text without the thinking before it."""
+    """Returns the text without the thinking before it."""
     if "<" not in text and "THINK" not in text and "◁" not in text:
         return text
     if sum(text.count(mark) for mark in (*CLOSINGS, *OPENINGS)) <= MOST_THOUGHTS:
@@ -249,7 +261,9 @@ def _spoken(text: str) -> str:
 
 
 def _last_lines(lines: list[str]) -> Iterator[str]:
-    """Yields the last lines, the last first: `MOST_LINES` at most, and those that begin in the last characters."""
+    """Yields the last lines, the last first: at most `MOST_LINES`, and only lines within the last `MOST_LINE_TEXT`
+    characters.
+    """
     left = MOST_LINE_TEXT
     for line in reversed(lines[-MOST_LINES:]):
         yield line
@@ -259,17 +273,19 @@ def _last_lines(lines: list[str]) -> Iterator[str]:
 
 
 def _without_place(line: str, lines: list[str]) -> str:
-    """The line without its number in an enumeration, where the number before it begins another line."""
+    """Returns the line without its number in an enumeration, if the previous number begins another line."""
     place = _NUMBERED.match(line)
     if place and any(
-        (other := _NUMBERED.match(one)) and int(other[1]) == int(place[1]) - 1 for one in lines[-MOST_LINES:]
+        (other := _NUMBERED.match(earlier)) and int(other[1]) == int(place[1]) - 1 for earlier in lines[-MOST_LINES:]
     ):
         return line[place.end() :]
     return line
 
 
 def _marked(text: str) -> str:
-    """The answer that a tag marks, or else the last of those that "Answer:", "####" or a box marks; empty without."""
+    """Returns the answer in the last tag, or else after the last "Answer:" or "####" or in the last box; empty without
+    one.
+    """
     for tag in reversed(deque(_TAGGED.finditer(text), MOST_ANSWER_MARKS)) if "<" in text else ():
         end = _TAG_ENDS.search(text, tag.end())
         if answer := text[tag.end() : end.start() if end else len(text)].strip():
@@ -286,12 +302,18 @@ def _marked(text: str) -> str:
 
 
 def _last(pattern: re.Pattern[str], text: str, needs: str) -> list[re.Match[str]]:
-    """The last matches of a pattern, `MOST_ANSWER_MARKS` at most."""
+    """Returns the last matches of a pattern, at most `MOST_ANSWER_MARKS`; none if the text lacks `needs`.
+
+    Args:
+        pattern: what to find.
+        text: where to search.
+        needs: a text without which the pattern cannot match; checked first, because it is fast.
+    """
     return list(deque(pattern.finditer(text), MOST_ANSWER_MARKS)) if needs in text else []
 
 
 def _named(text: str) -> Iterator[tuple[int, str]]:
-    """Yields where "Answer:" and its like stand at the beginning of a sentence, and what follows in the line."""
+    """Yields the place of each "Answer:" or the like at the beginning of a sentence, and the rest of its line."""
     lower = text.replace("İ", "I").lower()  # as long as the text
     for name in _ASCII_LEADS if text.isascii() else LEADS:
         place, left = lower.rfind(name), MOST_ANSWER_MARKS
@@ -303,8 +325,10 @@ def _named(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _sentence_of(said: re.Match[str]) -> str:
-    """The answer to which "Answer:" or "The answer is" leads, without the end of bold type that begins before it. What
-    follows "is" is a sentence, whose end is no factorial."""
+    """Returns the answer to which "Answer:" or "The answer is" leads, without an unopened end of bold type.
+
+    After "is" the answer is a sentence, so its last exclamation mark is no factorial.
+    """
     answer = said[1]
     if answer.count("**") == 1 and (bold := _BOLD_ENDS.search(answer)):
         answer = answer[: bold.start()]
@@ -312,12 +336,12 @@ def _sentence_of(said: re.Match[str]) -> str:
 
 
 def canonical(item: Item, answer: str) -> str:
-    """A form in which equal answers are equal: the number, the choice, the code, or the words. Empty for no answer.
+    """Returns a form in which equal answers are equal: the number, the choice, the code, or the words. Empty for no
+    answer.
 
     Numbers and choices are read as the scorer reads them. Of several numbers, which the scorer refuses, the last
-    counts, but a list stays a list ("3 5"), "3 or 5" is neither, and "not 5" is not 5. An answer to a number item that
-    is no number is compared as text. Words are those that the question does not have: "Bamako" for "The capital of Mali
-    is Bamako."
+    counts. But a list stays a list ("3 5"), "3 or 5" is neither, and "not 5" is not 5. An answer to a number item that
+    is no number is compared as text. Words of the question are left out: "Bamako" for "The capital of Mali is Bamako."
     """
     if item.check == "function":
         return function_code(answer) or ""
@@ -334,9 +358,10 @@ def canonical(item: Item, answer: str) -> str:
 
 
 def most_voted(item: Item, answers: dict[str, tuple[str, float]]) -> str:
-    """The name whose answer has most weight behind it; the heaviest single vote, then the first, among equals.
+    """Returns the name of the voter whose answer has the largest total weight. MetaCogAgent, equation 3.
 
-    `answers`: voter -> (answer, weight >= 0). Empty answers do not count while another is there. MetaCogAgent, eq. 3.
+    Among equal totals the heaviest single vote wins, then the first. Empty answers do not count if there is another
+    answer. `answers` maps each voter to (answer, weight >= 0).
     """
     forms = {name: canonical(item, answer) for name, (answer, _) in answers.items()}
     voters = [name for name in answers if forms[name]] or list(answers)

@@ -1,7 +1,7 @@
-"""One SQLite file that any number of threads and processes of a machine write to: what was committed outlives them.
+"""An SQLite file that many threads and processes of one machine write to; committed rows outlive their process.
 
-WAL mode: any process may be killed (SIGKILL) and costs the others nothing. After a power failure the last rows may be
-missing; the file stays whole.
+The file is in WAL mode: a killed process (SIGKILL) does not harm the others. After a power failure the last rows may be
+missing, but the file stays valid.
 """
 
 import sqlite3
@@ -15,14 +15,16 @@ from typing import Any
 from metaprobe.records.errors import RecordError, Unwritable
 
 _STEPS = 10_000
-"""Steps of SQLite's machine between two looks at the clock while a file is written anew: some milliseconds."""
+"""Steps of SQLite's virtual machine between two checks of the time limit while a file is rewritten: a few
+milliseconds.
+"""
 
 
 class Database:
-    """A file of one kind, with one table. Every error names the file and the way out."""
+    """An SQLite file of one kind, with one table. Every error names the file and what to do."""
 
     busy_s = 60
-    """Seconds for which another program may hold the file before that is an error."""
+    """Seconds for which another program may lock the file before an error is raised."""
 
     def __init__(
         self,
@@ -36,12 +38,17 @@ class Database:
         error: Callable[[str], RecordError] = RecordError,
         wait_s: float = busy_s,
     ) -> None:
-        """Opens the file, or makes it with `table`, a CREATE statement.
+        """Opens the file, or creates it. Raises `error` if the file is of another kind, or damaged.
 
-        `what`: how errors call it, as in "call cache". `application` tells it from any other SQLite file; `version`
-        goes up when an older reader could no longer read what is written. `lost`: what becomes of its rows where a
-        damaged file is moved away. `wait_s`: how long a statement waits for another process that holds the file.
-        Raises `error` where the file is something else, or damaged.
+        Args:
+            path: the file.
+            what: name of the kind of file in errors, such as "call cache".
+            table: CREATE statement of the table.
+            application: number that distinguishes this kind from other SQLite files.
+            version: version of the format; it is raised when an older reader could no longer read the file.
+            lost: what errors say is lost if a damaged file is moved away.
+            error: class of the errors that are raised.
+            wait_s: seconds for which a statement waits for another process that locks the file.
         """
         self.path = Path(path)
         self._what, self._lost, self._error, self._wait_s = what, lost, error, wait_s
@@ -64,30 +71,32 @@ class Database:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection itself, for who brings statements of its own; used inside `named`."""
+        """The SQLite connection, for callers with statements of their own. Use it inside `named`."""
         return self._db
 
     def execute(self, statement: str, values: tuple[Any, ...] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
-        """One statement; inside `named`."""
+        """Runs one statement. Use it inside `named`."""
         return self._db.execute(statement, values)
 
     def count(self, table: str) -> int:
-        """Rows of a table."""
+        """Returns the number of rows of a table."""
         with self.named():
             return int(self.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
     def check(self) -> None:
-        """Reads the whole file. Raises `error` where its structure is damaged; who reads a row sees to its values."""
+        """Reads the whole file. Raises `error` if its structure is damaged. The values of a row are checked by its
+        reader.
+        """
         with self.named():
             if (fault := self.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(" ".join(fault.split()))
 
     def write_anew(self, within_s: float) -> None:
-        """Writes the file anew, so that no byte of a deleted row is left in it or in the journal; inside `named`.
+        """Rewrites the file, so that no byte of a deleted row stays in it or in the journal. Use it inside `named`.
 
-        `secure_delete` alone is not enough: rows that SQLite moves to another page leave a copy in the unused part of
-        the first one. Raises `sqlite3.OperationalError` where that takes longer than `within_s` seconds, or another
-        process reads the file for as long.
+        `secure_delete` alone is not enough: a row that SQLite moves to another page leaves a copy in the unused part of
+        the first page. Raises `sqlite3.OperationalError` if rewriting takes longer than `within_s` seconds, or another
+        process reads the file for that long.
         """
         deadline = time.monotonic() + within_s
         self._db.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
@@ -99,9 +108,9 @@ class Database:
         self.empty_journal(within_s)
 
     def empty_journal(self, within_s: float) -> None:
-        """Moves the journal into the file; inside `named`.
+        """Moves the journal into the file. Use it inside `named`.
 
-        Raises `sqlite3.OperationalError` where others read it for as long as `within_s` seconds.
+        Raises `sqlite3.OperationalError` if other processes read the journal for longer than `within_s` seconds.
         """
         with self._waiting(within_s):
             if self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
@@ -122,7 +131,7 @@ class Database:
 
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
-        """All of the statements or none; inside `named`."""
+        """Commits all statements of the block, or none if one fails. Use it inside `named`."""
         self._db.execute(f"BEGIN {kind}")
         try:
             yield
@@ -133,9 +142,9 @@ class Database:
 
     @contextmanager
     def named(self, *, keeping: bool = False) -> Iterator[None]:
-        """One thread at a time; what SQLite says goes out with the file's name and the way out.
+        """Locks the connection for one thread; errors of SQLite are raised with the file's name and what to do.
 
-        `keeping`: rows that must not be lost are written, so that what goes out is an `Unwritable`.
+        With `keeping`, the block writes rows that must not be lost, so an error is raised as `Unwritable`.
         """
         kind = Unwritable if keeping else self._error
         with self._lock:
@@ -171,7 +180,10 @@ class Database:
                 time.sleep(0.01)
 
     def _is_ours(self, application: int, version: int) -> bool:
-        """False for an empty file. One transaction: another process may be making the table just now."""
+        """Returns whether the file has our application id and version; False for an empty file.
+
+        Both are read in one transaction, because another process may be creating the table.
+        """
         with self.transaction("DEFERRED"):
             kind, format_, tables = (
                 self._db.execute(question).fetchone()[0]

@@ -14,13 +14,15 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import DecisionAnswer, DecisionKind
 
 QUESTIONS_ROLE = "questions"
-"""Role of the message that holds a request's questions, as JSON. It is the last message of the call that asks them."""
+"""Role of the message that holds a request's questions as JSON. It is the last message of the call that asks them."""
 MOST_QUESTIONS = 400
 OPTIONS = {"choice": (2, 255, "choices", "value"), "score": (2, 10, "levels", "label")}
-"""Kind -> fewest and most options of a question, the field that lists them, and the key of an option's name."""
+"""Maps a kind to (fewest options, most options, field that lists the options, key of an option's name)."""
 PROBABILITY_ROUNDING = 0.01 + 1e-9
-"""How far probabilities may be from adding up to 1, and a score (as a share of its scale) from its mean level: servers
-round what they send."""
+"""Tolerance for the sum of probabilities, and for a score's distance from its mean level as a share of the scale.
+
+Servers round the numbers that they send.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +32,20 @@ class DecisionQuestion:
     kind: DecisionKind
     """Never `refusal`."""
     instructions: str
-    """The statement or question. Parts are joined by line breaks, and JSON parts are written as JSON."""
+    """The statement or question as text. Parts are joined by line breaks, and JSON parts are written as JSON."""
     name: str | None = None
     options: tuple[str | bool, ...] = ()
-    """Values of a choice, labels of a score's levels from the lowest to the highest; empty for a predicate."""
+    """Values of a choice, or labels of a score's levels from lowest to highest; empty for a predicate."""
     unread: str = ""
-    """Names the parts of the question that are not text, such as `an image`; empty where all is text."""
+    """Kind of a part that is not text, such as `an image`; empty if all parts are text."""
 
 
 def read_questions(given: object) -> list[DecisionQuestion]:
-    """Returns the questions of a request. Raises `InvalidResponse`, naming the one that the format forbids."""
+    """Returns the questions of a request. Raises `InvalidResponse`, naming the question that breaks the format."""
     if not isinstance(given, (list, tuple)) or not 1 <= len(given) <= MOST_QUESTIONS:
         got = f"{len(given)} of them" if isinstance(given, (list, tuple)) else _shown(given)
         raise InvalidResponse(f"questions: got {got}; expected a list of 1 to {MOST_QUESTIONS}")
-    questions = [_question(one, f"questions[{number}]") for number, one in enumerate(given)]
+    questions = [_question(question, f"questions[{number}]") for number, question in enumerate(given)]
     names = [question.name for question in questions if question.name is not None]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -68,22 +70,29 @@ def _question(given: object, place: str) -> DecisionQuestion:
         listed = given.get(field)
         if not isinstance(listed, (list, tuple)) or not least <= len(listed) <= most:
             raise InvalidResponse(f"{place}.{field} is {_shown(listed)}; expected a list of {least} to {most}")
-        for number, one in enumerate(listed):
-            held, where = (one if isinstance(one, Mapping) else {}), f"{place}.{field}[{number}]"
-            if not isinstance(held.get(key), (str, bool) if kind == "choice" else str):
-                raise InvalidResponse(f"{where}.{key} is {_shown(held.get(key))}; expected a string")
-            if not isinstance(held.get("description"), str | None):
-                raise InvalidResponse(f"{where}.description is {_shown(held['description'])}; expected a string")
-            options = (*options, held[key])
+        for number, option in enumerate(listed):
+            fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.{field}[{number}]"
+            if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
+                raise InvalidResponse(f"{where}.{key} is {_shown(fields_of_option.get(key))}; expected a string")
+            if not isinstance(fields_of_option.get("description"), str | None):
+                raise InvalidResponse(
+                    f"{where}.description is {_shown(fields_of_option['description'])}; expected a string"
+                )
+            options = (*options, fields_of_option[key])
         if len({(type(option), option) for option in options}) < len(options):
             raise InvalidResponse(f"{place}.{field} holds one {key} twice; expected different ones")
     return DecisionQuestion(kind, instructions, name, options, unread)
 
 
 def read_parts(given: object, place: str, *, kinds: Sequence[str] = ("input_text",)) -> tuple[str, str]:
-    """(text, what else there is) of a content that is a string or a list of parts of text, images and JSON.
+    """Returns (text, kind of a part that is not text) of a content: a string, or a list of text, image and JSON parts.
 
-    `kinds`: types of the parts that hold text. Raises `InvalidResponse` for anything else.
+    Raises `InvalidResponse` for any other content.
+
+    Args:
+        given: the content.
+        place: name of the content in errors.
+        kinds: types of the parts that hold text.
     """
     if isinstance(given, str):
         return given, ""
@@ -91,13 +100,13 @@ def read_parts(given: object, place: str, *, kinds: Sequence[str] = ("input_text
         raise InvalidResponse(f"{place} is {_shown(given)}; expected a string or a list of parts")
     texts, unread = [], ""
     for number, part in enumerate(given):
-        held = part if isinstance(part, Mapping) else {}
-        kind = held.get("type")
-        if kind in kinds and isinstance(held.get("text"), str):
-            texts.append(held["text"])
-        elif kind == "input_json" and isinstance(held.get("data"), (Mapping, list)):
-            texts.append(json.dumps(held["data"], ensure_ascii=False))
-        elif kind == "input_image" and isinstance(held.get("image_url"), str):
+        fields_of_part = part if isinstance(part, Mapping) else {}
+        kind = fields_of_part.get("type")
+        if kind in kinds and isinstance(fields_of_part.get("text"), str):
+            texts.append(fields_of_part["text"])
+        elif kind == "input_json" and isinstance(fields_of_part.get("data"), (Mapping, list)):
+            texts.append(json.dumps(fields_of_part["data"], ensure_ascii=False))
+        elif kind == "input_image" and isinstance(fields_of_part.get("image_url"), str):
             unread = "an image"
         else:
             raise InvalidResponse(f"{place}[{number}] is {_shown(part)}; expected a part of {', '.join(kinds)}")
@@ -107,42 +116,46 @@ def read_parts(given: object, place: str, *, kinds: Sequence[str] = ("input_text
 def decision_answers(
     decision: object, call_id: str, *, source: str = "", questions: Sequence[DecisionQuestion] | None = None
 ) -> tuple[DecisionAnswer, ...]:
-    """Returns the answers of a decision about one call, in the questions' order.
+    """Returns the answers of a decision about one call, in the order of the questions.
 
-    `decision`: openai's `Decision`, the same as a dictionary or JSON text, or its list of answers. `source`: by default
-    the model that the decision names. With `questions`, each answer is held against its question: another name, kind,
-    number of answers or option is an error, and an option without a probability is named in the reason. Raises
-    `InvalidResponse`.
+    With `questions`, each answer must fit its question: another name, kind, number of answers or option raises
+    `InvalidResponse`. An option without a probability is named in the answer's reason.
+
+    Args:
+        decision: openai's `Decision`, its dictionary or JSON text, or its list of answers.
+        call_id: the call that the decision is about.
+        source: who decided; by default the model that the decision names.
+        questions: the questions that were asked, if they are known.
     """
-    held: Any = decision
+    parsed: Any = decision
     if isinstance(decision, (str, bytes)):
         try:
-            held = json.loads(decision)
+            parsed = json.loads(decision)
         except (ValueError, RecursionError) as error:
             raise InvalidResponse(f"a decision is no JSON ({type(error).__name__}); expected answers") from error
     elif hasattr(decision, "model_dump"):
-        held = decision.model_dump()
-    listed = held.get("answers") if isinstance(held, Mapping) else held
+        parsed = decision.model_dump()
+    listed = parsed.get("answers") if isinstance(parsed, Mapping) else parsed
     if not isinstance(listed, list):
         raise InvalidResponse(f"a decision has no list of answers but {_shown(listed)}; expected answers")
     if questions is not None and len(questions) != len(listed):
         raise InvalidResponse(f"{len(listed)} answers came to {len(questions)} questions; expected one for each")
-    if not source and isinstance(held, Mapping):
-        source = held["model"] if isinstance(held.get("model"), str) else ""
+    if not source and isinstance(parsed, Mapping):
+        source = parsed["model"] if isinstance(parsed.get("model"), str) else ""
     answers = [
-        _answer(one, number, call_id, source, None if questions is None else questions[number])
-        for number, one in enumerate(listed)
+        _answer(answer, number, call_id, source, None if questions is None else questions[number])
+        for number, answer in enumerate(listed)
     ]
-    named = [answer.question for answer in answers]
-    if len(set(named)) < len(named):
+    question_names = [answer.question for answer in answers]
+    if len(set(question_names)) < len(question_names):
         raise InvalidResponse("two answers of a decision have one name; expected different names")
     return tuple(answers)
 
 
 def _answer(given: object, number: int, call_id: str, source: str, question: DecisionQuestion | None) -> DecisionAnswer:
     place = f"answers[{number}]"
-    held = given if isinstance(given, Mapping) else {}
-    kind, name = str(held.get("type")), held.get("name")
+    fields_of_answer = given if isinstance(given, Mapping) else {}
+    kind, name = str(fields_of_answer.get("type")), fields_of_answer.get("name")
     if kind not in get_args(DecisionKind) or (name is not None and not isinstance(name, str)):
         raise InvalidResponse(f"{place} is {_shown(given)}; expected a predicate, choice, score or refusal")
     if question is not None and (name != question.name or kind not in (question.kind, "refusal")):
@@ -154,12 +167,12 @@ def _answer(given: object, number: int, call_id: str, source: str, question: Dec
     if kind == "refusal":
         return DecisionAnswer(**about, reason=f"{source or 'the judge'} refused to answer")
     if kind == "predicate":
-        return DecisionAnswer(**about, value=_share(held.get("probability"), f"{place}.probability"))
+        return DecisionAnswer(**about, value=_share(fields_of_answer.get("probability"), f"{place}.probability"))
     options = None if question is None else question.options
-    names, probabilities = _distribution(held.get("probabilities"), kind, place, options)
+    names, probabilities = _distribution(fields_of_answer.get("probabilities"), kind, place, options)
     missing = [option for option, p in zip(names, probabilities, strict=True) if p is None]
     reason = f"no probability of {', '.join(missing)}" if missing else "" if names else "no probabilities came"
-    confidence = held.get("confidence")
+    confidence = fields_of_answer.get("confidence")
     about |= {
         "options": names,
         "probabilities": probabilities,
@@ -167,44 +180,57 @@ def _answer(given: object, number: int, call_id: str, source: str, question: Dec
         "reason": reason,
     }
     if kind == "choice":
-        choice = held.get("choice")
-        known = options if options is not None else [one["value"] for one in held["probabilities"]]
-        if not isinstance(choice, (str, bool)) or (known and not _among(choice, known)):
+        choice = fields_of_answer.get("choice")
+        known_options = (
+            options if options is not None else [option["value"] for option in fields_of_answer["probabilities"]]
+        )
+        if not isinstance(choice, (str, bool)) or (known_options and not _among(choice, known_options)):
             raise InvalidResponse(f"{place}.choice is {_shown(choice)}; expected one of the options")
         return DecisionAnswer(**about, choice=_named(choice))
-    return DecisionAnswer(**about, value=_score(held.get("score"), probabilities, bool(missing), place))
+    return DecisionAnswer(**about, value=_score(fields_of_answer.get("score"), probabilities, bool(missing), place))
 
 
 def _distribution(
     given: object, kind: str, place: str, options: Sequence[str | bool] | None
 ) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
-    """(names, probabilities) of the options, in the question's order where it is known."""
+    """Returns (names, probabilities) of the options, in the question's order if it is known.
+
+    Args:
+        given: list of options with probabilities, as received.
+        kind: kind of the question.
+        place: name of the answer in errors.
+        options: options of the question, if they are known.
+    """
     if not isinstance(given, list):
         raise InvalidResponse(f"{place}.probabilities is {_shown(given)}; expected a list")
     came: dict[str, float] = {}
-    for number, one in enumerate(given):
-        held, where = (one if isinstance(one, Mapping) else {}), f"{place}.probabilities[{number}]"
+    for number, option in enumerate(given):
+        fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.probabilities[{number}]"
         key = "value" if kind == "choice" else "label"
-        if not isinstance(held.get(key), (str, bool) if kind == "choice" else str):
-            raise InvalidResponse(f"{where} is {_shown(one)}; expected {key} and probability")
-        if kind == "score" and type(held.get("value")) is not int:
-            raise InvalidResponse(f"{where}.value is {_shown(held.get('value'))}; expected the level's number")
-        name = _named(held[key])
-        if options is not None and not _among(held[key], options):
-            raise InvalidResponse(f"{where} names {_shown(held[key])}; expected one of the question's options")
+        if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
+            raise InvalidResponse(f"{where} is {_shown(option)}; expected {key} and probability")
+        if kind == "score" and type(fields_of_option.get("value")) is not int:
+            raise InvalidResponse(
+                f"{where}.value is {_shown(fields_of_option.get('value'))}; expected the level's number"
+            )
+        name = _named(fields_of_option[key])
+        if options is not None and not _among(fields_of_option[key], options):
+            raise InvalidResponse(
+                f"{where} names {_shown(fields_of_option[key])}; expected one of the question's options"
+            )
         if name in came:
             raise InvalidResponse(f"{where} names {name!r} again; expected each option once, and none written alike")
-        came[name] = _share(held.get("probability"), f"{where}.probability")
+        came[name] = _share(fields_of_option.get("probability"), f"{where}.probability")
     if kind == "score":
-        levels = [held["value"] for held in given]
-        known = [_named(option) for option in options] if options is not None else None
+        levels = [option["value"] for option in given]
+        known_names = [_named(option) for option in options] if options is not None else None
         for name, level in zip(came, levels, strict=True):
-            if known is not None and (not 0 <= level < len(known) or known[level] != name):
-                raise InvalidResponse(f"{place}.probabilities: level {level} is named {name!r}; expected {known}")
+            if known_names is not None and (not 0 <= level < len(known_names) or known_names[level] != name):
+                raise InvalidResponse(f"{place}.probabilities: level {level} is named {name!r}; expected {known_names}")
         order = sorted(range(len(levels)), key=levels.__getitem__)
-        if known is None and [levels[i] for i in order] != list(range(len(levels))):
+        if known_names is None and [levels[i] for i in order] != list(range(len(levels))):
             raise InvalidResponse(f"{place}.probabilities has levels {sorted(levels)}; expected each from 0 up once")
-        names = tuple(known) if known is not None else tuple(list(came)[i] for i in order)
+        names = tuple(known_names) if known_names is not None else tuple(list(came)[i] for i in order)
     else:
         names = tuple(came) if options is None else tuple(_named(option) for option in options)
     total = math.fsum(came.values())
@@ -234,8 +260,8 @@ def _is_number(given: object) -> TypeGuard[int | float]:
 
 
 def _among(option: str | bool, options: Sequence[str | bool]) -> bool:
-    """Whether it is one of the options: the string `true` is another one than the boolean."""
-    return any(type(one) is type(option) and one == option for one in options)
+    """Returns whether the option is one of the options. The string `true` differs from the boolean."""
+    return any(type(other) is type(option) and other == option for other in options)
 
 
 def _named(option: str | bool) -> str:

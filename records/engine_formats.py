@@ -1,19 +1,18 @@
-"""Reads what engines give by their own interfaces: vLLM offline, SGLang, llama.cpp's server, transformers' `generate`.
+"""Reads answers in the engines' own formats: vLLM offline, SGLang, llama.cpp's server, transformers' `generate`.
 
-All are told by shape alone, and no engine and no tensor library is imported: a step's row of transformers is turned
-into a NumPy array, and its log-softmax taken in float64.
+Each format is recognised by its shape. No engine and no tensor library is imported: a step's row of transformers is
+converted to a NumPy array, and its log-softmax is computed in float64.
 
-Where an answer of transformers ends. Rows of a batch that end early are padded, and the output says neither by what nor
-after what, so:
+Where an answer of transformers ends: rows of a batch that end early are padded, and the output states neither the
+padding token nor the end token. So:
 
-- one row alone is never padded: all its tokens count, the end-of-sequence token too if it came;
-- say what ends an answer, `parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})`, and a row
-  is cut exactly: that token and what follows are left out, as in a `Call`;
-- otherwise a row of a batch is refused, because it may be padded.
+- A single row is never padded: all its tokens count, also an end-of-sequence token.
+- With the end token given, `parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})`, a row is
+  cut exactly: that token and all later ones are left out, as in a `Call`.
+- Otherwise a row of a batch is refused, because it may be padded.
 
-Where its thinking ends. The output has no texts, so it is told likewise by `"thinking_end_token_id"`, the id of
-`</think>`, and `"thinking_start_token_id"` where the model writes `<think>` itself; without the first, all counts as
-the answer.
+Where its thinking ends: the output has no texts, so the caller gives `"thinking_end_token_id"`, the id of `</think>`,
+and `"thinking_start_token_id"` if the model writes `<think>` itself. Without the first, all tokens count as the answer.
 """
 
 import math
@@ -44,7 +43,7 @@ from metaprobe.records.types import LogprobsMode, Segment, Usage
 
 
 def is_vllm(response: object) -> bool:
-    """Whether this is a `RequestOutput` or a `CompletionOutput`, or their fields in a dictionary."""
+    """Returns whether this is a `RequestOutput` or a `CompletionOutput`, or a dictionary with their fields."""
     if as_list(get(response, "outputs")) is not None and get(response, "prompt_token_ids") is not None:
         return True
     names = ("token_ids", "logprobs", "text", "finish_reason", "cumulative_logprob")
@@ -52,11 +51,16 @@ def is_vllm(response: object) -> bool:
 
 
 def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse:
-    """The answer of a `RequestOutput` (`choice` of its outputs) or a `CompletionOutput`.
+    """Returns the answer of a `RequestOutput` or a `CompletionOutput`. The end token and tokens of a stop text are left
+    out.
 
-    Its log-probabilities are taken for raw, as vLLM gives them unless the engine's `logprobs_mode` says otherwise.
-    The output does not show that: state it if you changed it. The temperature is not in the output either. The end
-    token, and the tokens of a stop text, are left out.
+    The log-probabilities count as raw, as vLLM gives them unless the engine's `logprobs_mode` is changed. The output
+    shows neither this mode nor the temperature, so state the mode if you changed it.
+
+    Args:
+        response: the output.
+        choice: index of the answer among the outputs of a `RequestOutput`.
+        top: whether alternatives are read.
     """
     prompt: Sequence[int] = ()
     note = ""
@@ -65,17 +69,17 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
             raise InvalidResponse(f"the RequestOutput has {len(outputs)} outputs; expected outputs[{choice}]")
         prompt, response = as_list(get(response, "prompt_token_ids")) or (), outputs[choice]
         note = first_of(len(outputs), choice)
-    ids, given = as_list(get(response, "token_ids")), get(response, "logprobs")
-    if given is None:
+    ids, logprobs = as_list(get(response, "token_ids")), get(response, "logprobs")
+    if logprobs is None:
         raise InvalidResponse("the vLLM output holds no log-probabilities; generate with SamplingParams(logprobs=k)")
-    if ids is None or as_list(given) is None or len(given) != len(ids):
-        came = f"{len(given)} positions" if as_list(given) is not None else type(given).__name__
+    if ids is None or as_list(logprobs) is None or len(logprobs) != len(ids):
+        came = f"{len(logprobs)} positions" if as_list(logprobs) is not None else type(logprobs).__name__
         raise InvalidResponse(
             f"the vLLM output has {came} of log-probabilities and {'no' if ids is None else len(ids)} token_ids;"
             " expected as many of both: was the output edited?"
         )
     parsed = parse_entries(
-        entries_of(ids, given),
+        entries_of(ids, logprobs),
         "the vLLM output",
         text=text(get(response, "text")),
         finish_reason=read_end(get(response, "finish_reason")),
@@ -91,11 +95,14 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
 
 
 def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[dict[str, Any]]:
-    """Returns {token, logprob, top_logprobs} of each drawn token; `top_logprobs` holds the numbers alone.
+    """Returns {token, logprob, top_logprobs} of each drawn token; `top_logprobs` holds only numbers.
 
-    `given` is a list of mappings from token id to `Logprob`, or a `FlatLogprobs`, which builds them when it is read.
-    `alone`: whether the drawn token is listed where it is the only one of its position.
-    Raises `InvalidResponse` where a position cannot be read or does not hold its drawn token.
+    Raises `InvalidResponse` if a position cannot be read or lacks its drawn token.
+
+    Args:
+        ids: ids of the drawn tokens.
+        given: list of mappings from token id to `Logprob`, or a `FlatLogprobs`, which builds them when it is read.
+        alone: whether `top_logprobs` has the drawn token if it is the only token of its position.
     """
     try:
         positions = [given[number] for number in range(len(given))]
@@ -130,37 +137,44 @@ def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[di
 
 
 def is_sglang(response: object) -> bool:
-    """Whether this is what `/generate` or `Engine.generate` gives for one prompt."""
+    """Returns whether this is an answer of SGLang's `/generate` or `Engine.generate` to one prompt."""
     return isinstance(response, Mapping) and isinstance(response.get("meta_info"), Mapping)
 
 
 def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """SGLang's own answer: (log-probability, token id, text or None) for each token, and the same for alternatives.
+    """Returns an answer in SGLang's own format. The end token, which `finish_reason.matched` names, is left out.
 
-    Taken for processed, that is after temperature and before top-k and top-p, as SGLang gives them unless
-    `SGLANG_RETURN_ORIGINAL_LOGPROB` is set, which the answer does not show. The temperature is not in it either.
-    The end token, which `finish_reason.matched` names, is left out.
+    The format has (log-probability, token id, text or None) for each token, and the same for alternatives. The numbers
+    count as processed, that is after temperature and before top-k and top-p. SGLang gives these unless
+    `SGLANG_RETURN_ORIGINAL_LOGPROB` is set. The answer shows neither this setting nor the temperature.
+
+    Args:
+        response: the answer.
+        choice: index of the answer; SGLang gives one.
+        top: whether alternatives are read.
     """
     only_choice(choice, "an SGLang answer")
     info = response["meta_info"]
-    given = as_list(info.get("output_token_logprobs"))
-    if given is None:
+    # Find the log-probabilities.
+    token_logprobs = as_list(info.get("output_token_logprobs"))
+    if token_logprobs is None:
         raise InvalidResponse(
             "the SGLang answer holds no log-probabilities (meta_info.output_token_logprobs is missing);"
             " generate with return_logprob=True (and top_logprobs_num=k)"
         )
     rows = as_list(info.get("output_top_logprobs")) or ()
-    if rows and len(rows) != len(given):
+    if rows and len(rows) != len(token_logprobs):
         raise InvalidResponse(
-            f"meta_info.output_top_logprobs has {len(rows)} entries and output_token_logprobs {len(given)};"
+            f"meta_info.output_top_logprobs has {len(rows)} entries and output_token_logprobs {len(token_logprobs)};"
             " expected as many: was the answer edited?"
         )
+    # Read one entry a token.
     entries = []
-    for number, one in enumerate(given):
-        triple = as_list(one)
+    for number, listed in enumerate(token_logprobs):
+        triple = as_list(listed)
         if not triple:
             raise InvalidResponse(
-                f"the SGLang log-probability of token {number} came as {type(one).__name__};"
+                f"the SGLang log-probability of token {number} came as {type(listed).__name__};"
                 " expected (log-probability, token id, text)"
             )
         try:
@@ -173,6 +187,7 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
         entries.append(
             {"token": text(triple[2]) if len(triple) > 2 else "", "logprob": triple[0], "top_logprobs": others}
         )
+    # Parse them, and drop an end token that the text lacks.
     parsed = parse_entries(
         entries,
         "meta_info.output_token_logprobs",
@@ -186,36 +201,42 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
     stopped = parsed.finish_reason == STOP
     # With `no_stop_trim` the end token is in the text.
     shows_end = bool(parsed.tokens[-1]) and parsed.text.endswith(parsed.tokens[-1])
-    if stopped and type(matched) is int and list(given[-1][1:2]) == [matched] and not shows_end:
+    if stopped and type(matched) is int and list(token_logprobs[-1][1:2]) == [matched] and not shows_end:
         parsed = without_last(parsed)
     ending: Ending = "text" if stopped and isinstance(matched, str) else ""
     return settle(parsed, None, ending, counted=parsed.usage.completion_tokens)
 
 
 _STOP_TYPES: dict[str, Ending] = {"eos": "some", "word": "text", "limit": ""}
-"""By `stop_type`. The end token comes with its log-probability and without text."""
+"""Maps `stop_type` to how the answer ended. The end token has a log-probability and no text."""
 
 
 def is_llama_cpp(response: object) -> bool:
-    """Whether this is what llama.cpp's `/completion` gives."""
+    """Returns whether this is an answer of llama.cpp's `/completion`."""
     return isinstance(response, Mapping) and ("completion_probabilities" in response or "tokens_predicted" in response)
 
 
 def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """llama.cpp's own answer, in each of its shapes.
+    """Returns an answer in one of llama.cpp's own formats.
 
-    {token, logprob, top_logprobs}: raw. {token, prob, top_probs}, asked for with `post_sampling_probs`, and the older
-    {content, probs: [{tok_str, prob}]}: processed; at temperature 0 they are all 1, say nothing, and are refused.
+    The format {token, logprob, top_logprobs} is raw. The format {token, prob, top_probs}, requested with
+    `post_sampling_probs`, and the older {content, probs: [{tok_str, prob}]} are processed. At temperature 0 these are
+    all 1, say nothing, and are refused.
+
+    Args:
+        response: the answer.
+        choice: index of the answer; llama.cpp gives one.
+        top: whether alternatives are read.
     """
     only_choice(choice, "a llama.cpp answer")
     settings = fields(response.get("generation_settings")) or {}
     temperature = read_temperature(settings.get("temperature"))
-    given = as_list(response.get("completion_probabilities"))
-    entries = [fields(entry) for entry in given or ()]
+    probabilities = as_list(response.get("completion_probabilities"))
+    entries = [fields(entry) for entry in probabilities or ()]
     if not entries or None in entries:
         raise InvalidResponse(
             "the llama.cpp answer holds no log-probabilities (completion_probabilities is"
-            f" {'empty or missing' if not given else 'not a list of objects'}); request it with n_probs=k"
+            f" {'empty or missing' if not probabilities else 'not a list of objects'}); request it with n_probs=k"
         )
     raw = all("logprob" in entry for entry in entries if entry)
     kind = text(response.get("stop_type"))
@@ -247,20 +268,20 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -
 
 
 def _logs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """An entry of probabilities as one of log-probabilities."""
+    """Returns an entry of probabilities as an entry of log-probabilities."""
     older = as_list(entry.get("probs"))
     rows = older if older is not None else as_list(entry.get("top_probs")) or ()
-    held = [row for row in map(fields, rows) if row is not None]
+    alternatives = [row for row in map(fields, rows) if row is not None]
     token, drawn = entry.get("token"), entry.get("prob")
     if older is not None:  # the drawn token is told by its text, and is missing where it is none of the likeliest
         token = entry.get("content")
-        drawn = next((row.get("prob") for row in held if row.get("tok_str") == token), None)
+        drawn = next((row.get("prob") for row in alternatives if row.get("tok_str") == token), None)
         if drawn is None:
             raise InvalidResponse(
-                f"the probability of token {number} is not among its {len(held)} likeliest; expected it there: request"
-                " more with n_probs, or use a version of llama.cpp that gives it apart"
+                f"the probability of token {number} is not among its {len(alternatives)} likeliest; expected it there:"
+                " request more with n_probs, or use a version of llama.cpp that gives it apart"
             )
-    top = [{"logprob": _log(row.get("prob"), number)} for row in held]
+    top = [{"logprob": _log(row.get("prob"), number)} for row in alternatives]
     return {"token": token, "logprob": _log(drawn, number), "top_logprobs": top}
 
 
@@ -274,16 +295,22 @@ def _log(probability: object, number: int) -> float:
 
 
 def is_generated(response: object) -> bool:
-    """Whether this is what `generate` returns, or its fields in a dictionary."""
+    """Returns whether this is an output of transformers' `generate`, or a dictionary with its fields."""
     return get(response, "sequences") is not None and not callable(get(response, "sequences"))
 
 
 def read_generated(response: object, choice: int, top: bool = True) -> ParsedResponse:
-    """The answer in row `choice` of the sequences: raw from the logits where they came, else processed from the scores.
+    """Returns the answer in one row of the sequences: raw if the logits are there, else processed from the scores.
 
-    `sequences` may begin with the prompt. Alternatives are never read, whatever `top` says. Beams are refused, for a
-    step's row is not the sequence's there.
+    `sequences` may begin with the prompt. Beams are refused, because a step's row does not belong to one sequence
+    there.
+
+    Args:
+        response: the output.
+        choice: index of the row.
+        top: ignored; alternatives are never read.
     """
+    # Refuse an output that cannot be read.
     mode, steps = _steps(response)
     sequences = array(get(response, "sequences"))
     if sequences.ndim != 2 or sequences.dtype.kind not in "iu" or sequences.shape[1] < len(steps):
@@ -298,6 +325,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
             "the output is of a beam search, whose scores are the beams'; expected greedy search or sampling:"
             " pass what model.compute_transition_scores gives for this sequence instead"
         )
+    # Ids of the answer, up to its end token.
     ids: NDArray[Any] = sequences[choice, sequences.shape[1] - len(steps) :]
     if (eos := get(response, "eos_token_id")) is not None:
         ends = np.flatnonzero(np.isin(ids, array(eos)))
@@ -308,6 +336,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
             " answer; expected to be told what ends one:"
             ' parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})'
         )
+    # Thinking and answer.
     segments: tuple[Segment, ...] = ()
     closing, opening = get(response, "thinking_end_token_id"), get(response, "thinking_start_token_id")
     if closing is not None and len(ids):
@@ -318,6 +347,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
             segments = tuple(part for part in parts if part.start < part.end)
         elif begin:
             segments = (Segment("thinking", begin, len(ids)),)
+    # The log-probability of each token.
     logprobs = [
         _logprob(step, choice, int(token), number)
         for number, (step, token) in enumerate(zip(steps[: len(ids)], ids, strict=True))
@@ -333,14 +363,14 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
 
 
 def _steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
-    named: tuple[tuple[str, LogprobsMode], ...] = (("logits", "raw"), ("scores", "processed"))
-    for name, mode in named:
-        given = get(response, name)
-        if given is None:
+    fields_and_modes: tuple[tuple[str, LogprobsMode], ...] = (("logits", "raw"), ("scores", "processed"))
+    for name, mode in fields_and_modes:
+        step_rows = get(response, name)
+        if step_rows is None:
             continue
-        if not (steps := as_list(given)):
+        if not (steps := as_list(step_rows)):
             raise InvalidResponse(
-                f"{name} came empty or as {type(given).__name__}; expected a tuple of arrays (rows, vocabulary)"
+                f"{name} came empty or as {type(step_rows).__name__}; expected a tuple of arrays (rows, vocabulary)"
             )
         return mode, steps
     raise InvalidResponse(

@@ -23,11 +23,11 @@ class InvalidResponse(RecordError):
     """A response that cannot be scored."""
 
     other_tokens: bool = False
-    """Whether the answer is complete, and its log-probabilities are of other tokens or of a part of its own."""
+    """Whether the answer is complete, but its log-probabilities belong to other tokens or to a part of it."""
 
 
 def of_other_tokens(message: str) -> InvalidResponse:
-    """Returns the error about an answer whose log-probabilities are of other tokens than its own."""
+    """Returns the error about an answer whose log-probabilities belong to other tokens than its own."""
     error = InvalidResponse(message)
     error.other_tokens = True
     return error
@@ -37,22 +37,22 @@ class NoLogprobs(InvalidResponse):
     """A complete answer that came without log-probabilities."""
 
     placeholders: bool = False
-    """Whether numbers came that stand for none, for example because all of them are 0."""
+    """Whether numbers came that are only placeholders, for example all 0."""
 
 
 class ImportFileError(RecordError):
     """A line of an import file cannot be imported; the error carries file and line."""
 
     line: int | None = None
-    """Which one, counted from 1, where it is known."""
+    """Number of the line, from 1; None if it is not known."""
     source: object = None
-    """The line itself, as bytes or as the object that it holds, where it is known."""
+    """The line itself, as bytes or as its object; None if it is not known."""
     kind: str = ""
-    """Why the line is bad, in words that are the same for all lines with this fault; empty where nobody said it."""
+    """Why the line is bad, in words that are equal for all lines with this fault; empty if not set."""
 
 
 def of_kind(message: str, kind: str) -> ImportFileError:
-    """Returns the error about a line with this message, counted under that reason."""
+    """Returns an error about a line, with its message and the reason under which the line is counted."""
     error = ImportFileError(message)
     error.kind = kind
     return error

@@ -1,4 +1,4 @@
-"""The one door to optional dependencies: a missing one says which extra to install, and how.
+"""Imports optional dependencies. An error about a missing one says which extra to install, and how.
 
 The package is on no registry, so an extra is installed from a checkout or with the wheel.
 """
@@ -10,11 +10,11 @@ from types import ModuleType
 from metaprobe.records.errors import MissingExtra
 
 EXTRAS = ("fit", "train", "api", "hub", "serve", "postgres", "math")
-"""Extras of this package. A package that serves one purpose only is no extra: it is named itself."""
+"""Extras of this package. A dependency of a single purpose has no extra; errors name the dependency itself."""
 
 
 def how_to_install(extra: str) -> str:
-    """Returns the line to type for an extra of this package, or for another requirement of pip."""
+    """Returns the command that installs an extra of this package, or another requirement of pip."""
     if extra not in EXTRAS:
         return f"pip install '{extra}'"
     wheel = f"metaprobe-{version('metaprobe')}-py3-none-any.whl"
@@ -22,9 +22,9 @@ def how_to_install(extra: str) -> str:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Returns the imported module. Raises `MissingExtra` with the line to type where it is absent.
+    """Returns the imported module. If it is missing, raises `MissingExtra` with the command that installs it.
 
-    `extra`: one of `EXTRAS`, or what pip is to install, such as "clingo>=5.8,<6".
+    `extra` is one of `EXTRAS`, or a requirement of pip such as "clingo>=5.8,<6".
     """
     try:
         return importlib.import_module(module)

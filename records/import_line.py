@@ -1,12 +1,12 @@
-"""The one form that every file is brought into: an import line, checked and made a run; and rows of CSV as such lines.
+"""Checks an import line and makes a run of it. Every file is converted to import lines; so are rows of CSV.
 
-    {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
-     "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode",
-     "question_id", "decisions": <a Decision of openai-python, or a list of them>}
+ {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
+ "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode",
+ "question_id", "decisions": <a Decision of openai-python, or a list of them>}
 
-`correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
-`verbalized_confidence` or `decisions` about it. `question` may stand for the messages, and `answer`, with `logprobs`
-and `tokens` as lists beside it, for the response (`spelled_out`).
+`correct` may also be a key of the line itself. Only `response` is required. An answer without log-probabilities needs a
+`verbalized_confidence`, or `decisions` about it. `question` may replace the messages. `answer`, with the lists
+`logprobs` and `tokens` beside it, may replace the response (`spelled_out`).
 """
 
 import json
@@ -46,7 +46,7 @@ LABEL_VALUES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("correct", "critical"), (0, 1)),
     **dict.fromkeys(("instruction", "justification", "evidence"), (1, 2, 3)),
 }
-"""Label name -> the values that it may have. No training accepts another value, so none is stored."""
+"""Maps a label name to its allowed values. No training accepts another value, so none is stored."""
 LABEL_BOUNDS = dict.fromkeys(("q", "quality"), (0.0, 9.0))
 
 _HUGE = 1e300
@@ -57,7 +57,7 @@ _PLACES = {
     **dict.fromkeys(("prompt", "input", "query"), ("question", '"..."')),
     "confidence": ("verbalized_confidence", "0.8"),
 }
-"""Key that other programs use -> the key of a line for the same thing, with an example."""
+"""Maps a key that other programs use to our key for the same thing, with an example."""
 
 
 def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
@@ -72,7 +72,14 @@ def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
 
 
 def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:
-    """A finite number in [low, high]. True and False are 1 and 0, as labels are often written so."""
+    """Returns a finite number in [low, high]. True and False become 1 and 0, because labels are often written so.
+
+    Args:
+        value: the value of the line.
+        name: its name in errors.
+        low: smallest allowed number.
+        high: largest allowed number.
+    """
     if not isinstance(value, (int, float)) or not low <= value <= high:  # a NaN fails the comparison
         bounds = "a finite number" if high == _HUGE else f"a number from {low:g} to {high:g}"
         raise ImportFileError(f"{name} is {name_value(value)}; expected {bounds}")
@@ -80,45 +87,45 @@ def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) 
 
 
 def with_labels(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the line with `correct` among its labels, where it stands beside them.
+    """Returns the line with `correct` moved into its labels, if it is a key of the line itself.
 
-    Raises `ImportFileError` where the labels say something else of `correct`.
+    Raises `ImportFileError` if the labels have another value of `correct`.
     """
     if "correct" not in record:
         return record
     value, labels = record["correct"], record.get("labels")
     if labels is not None and not isinstance(labels, dict):
         return record  # which is refused as it is
-    held = {} if labels is None else labels
-    if held.get("correct", value) != value:
+    own_labels = {} if labels is None else labels
+    if own_labels.get("correct", value) != value:
         raise ImportFileError(
-            f'"correct" is {name_value(value)}, and "labels" has {name_value(held["correct"])}; expected the same in'
-            " both, or one of the two"
+            f'"correct" is {name_value(value)}, and "labels" has {name_value(own_labels["correct"])}; expected the same'
+            " in both, or one of the two"
         )
-    rest = {key: held for key, held in record.items() if key != "correct"}
-    return {**rest, "labels": {**held, "correct": value}}
+    rest = {key: value_of_key for key, value_of_key in record.items() if key != "correct"}
+    return {**rest, "labels": {**own_labels, "correct": value}}
 
 
 def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
-    """Returns the labels of a line. A label of null is not known, and is left out."""
+    """Returns the labels of a line. A label with the value null is unknown, and is left out."""
     if labels is None:
         return ()
     if not isinstance(labels, dict):
         raise ImportFileError(f'"labels" is {name_value(labels)}; expected an object such as {{"correct": 1}}')
-    known = {name: value for name, value in labels.items() if value is not None}
-    for name, value in known.items():
+    known_labels = {name: value for name, value in labels.items() if value is not None}
+    for name, value in known_labels.items():
         allowed = LABEL_VALUES.get(name)
         if allowed and value not in allowed:
             raise ImportFileError(f"label {name!r} is {name_value(value)}; expected {' or '.join(map(str, allowed))}")
-        known[name] = _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
-    return tuple(Label(call_id, name, value, IMPORTED_SYSTEM) for name, value in known.items())
+        known_labels[name] = _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
+    return tuple(Label(call_id, name, value, IMPORTED_SYSTEM) for name, value in known_labels.items())
 
 
 def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(key, what to do about it) for each key of a line that looks as if it were meant for another place."""
+    """Yields (key, what to do about it) for each key of a line that seems to belong in another place."""
     # A bare response has keys of its own, among them a prompt.
-    own = set() if "response" in record else {"prompt", "input"}
-    for key in record.keys() & _PLACES.keys() - own:
+    keys_of_response = set() if "response" in record else {"prompt", "input"}
+    for key in record.keys() & _PLACES.keys() - keys_of_response:
         place, example = _PLACES[key]
         if record.get(place) is None and not (place == "question" and record.get("messages")):
             yield key, f'"{key}" is not read; if it was meant for "{place}", write "{place}": {example}'
@@ -128,17 +135,22 @@ def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def statements_of(record: dict[str, Any], response: object, call_id: str) -> tuple[Statement, ...]:
-    """Returns the confidence that a line states, and what came under `metaprobe_signals` of its response.
+    """Returns the confidence that a line states, and the numbers under `metaprobe_signals` of its response.
 
-    The line's confidence goes before the response's. With null the model was asked and stated none; without the key it
-    was not asked.
+    The line's confidence replaces the response's. With null the model was asked but stated none; without the key it was
+    not asked.
+
+    Args:
+        record: the line.
+        response: its response.
+        call_id: id of the call.
     """
-    own: dict[str, float | None] = {}
+    of_the_line: dict[str, float | None] = {}
     if "verbalized_confidence" in record:
         value = record["verbalized_confidence"]
-        own["confidence"] = None if value is None else _number(value, '"verbalized_confidence"', 0.0, 1.0)
-    given = response.stated if isinstance(response, ParsedResponse) else {}
-    stated = own | {name: given[name] for name in sorted(given.keys() - own.keys())}
+        of_the_line["confidence"] = None if value is None else _number(value, '"verbalized_confidence"', 0.0, 1.0)
+    of_the_response = response.stated if isinstance(response, ParsedResponse) else {}
+    stated = of_the_line | {name: of_the_response[name] for name in sorted(of_the_response.keys() - of_the_line.keys())}
     return tuple(Statement(call_id, name, number) for name, number in stated.items())
 
 
@@ -159,45 +171,45 @@ def sampling_of(sampling: object) -> Sampling:
         raise ImportFileError(
             f'"sampling" is {name_value(sampling)}; expected {{"temperature", "top_p", "seed", "max_tokens"}}'
         )
-    given: dict[str, Any] = {}
+    fields_given: dict[str, Any] = {}
     for key, bounds in {"temperature": (0.0, 100.0), "top_p": (0.0, 1.0)}.items():
         if sampling.get(key) is not None:
-            given[key] = _number(sampling[key], f"sampling {key!r}", *bounds)
+            fields_given[key] = _number(sampling[key], f"sampling {key!r}", *bounds)
     for key in ("seed", "max_tokens"):
         value = sampling.get(key)
         if value is not None:
             if not isinstance(value, int) or not -(2**63) <= value < 2**63:
                 raise ImportFileError(f"sampling {key!r} is {name_value(value)}; expected a whole number of 64 bits")
-            given[key] = value
-    return Sampling(**given)
+            fields_given[key] = value
+    return Sampling(**fields_given)
 
 
 def segments_of(record: dict[str, Any], tokens: int) -> dict[str, tuple[Segment, ...]]:
-    """Returns {"segments": ...} where a line states segments of its answer's tokens; else an empty dictionary."""
-    given = record.get("segments")
-    if given is None:
+    """Returns {"segments": ...} if a line states segments of its answer's tokens; else an empty dictionary."""
+    stated = record.get("segments")
+    if stated is None:
         return {}
-    held = given if isinstance(given, list) else [given]
+    listed = stated if isinstance(stated, list) else [stated]
     names = ("kind", "start", "end")
     if not all(
-        isinstance(s, dict) and s.keys() >= set(names) and type(s["start"]) is type(s["end"]) is int for s in held
+        isinstance(s, dict) and s.keys() >= set(names) and type(s["start"]) is type(s["end"]) is int for s in listed
     ):
         raise ImportFileError(
-            f'"segments" is {name_value(given)}; expected a list of {{"kind", "start", "end"}}, the last two in tokens'
+            f'"segments" is {name_value(stated)}; expected a list of {{"kind", "start", "end"}}, the last two in tokens'
         )
-    return {"segments": check_segments([Segment(*(s[name] for name in names)) for s in held], tokens)}
+    return {"segments": check_segments([Segment(*(s[name] for name in names)) for s in listed], tokens)}
 
 
 def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, ...]:
-    """Returns the answers of the line's decisions; of one judge, every question has one answer."""
-    given = record.get("decisions")
-    held = () if given is None else given if isinstance(given, list) else [given]
+    """Returns the answers of the line's decisions. One judge may answer each question once."""
+    stated = record.get("decisions")
+    decisions = () if stated is None else stated if isinstance(stated, list) else [stated]
     try:
-        answers = tuple(answer for decision in held for answer in decision_answers(decision, call_id))
+        answers = tuple(answer for decision in decisions for answer in decision_answers(decision, call_id))
     except InvalidResponse as error:
         raise ImportFileError(f'"decisions": {error}') from error
-    asked = [(answer.source, answer.question) for answer in answers]
-    if twice := next((one for one in asked if asked.count(one) > 1), None):
+    sources_and_questions = [(answer.source, answer.question) for answer in answers]
+    if twice := next((pair for pair in sources_and_questions if sources_and_questions.count(pair) > 1), None):
         raise ImportFileError(
             f'"decisions": {twice[0] or "one judge"} answered {twice[1]!r} twice; expected one answer'
         )
@@ -205,8 +217,10 @@ def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, 
 
 
 QUESTION_KEY = "question_id"
-"""Key of a line that names its question; without it the group does, and without that the line stands alone."""
-"""Name of the system of runs that came from a file, and the source of their labels."""
+"""Key of a line that names its question. Without it the `group` names the question; without both each line is its own
+question.
+"""
+"""Name of the system of runs that were imported from a file; also the source of their labels."""
 _KEYS = """id group run_id model task stage agent logprobs_mode messages response labels verbalized_confidence sampling
     segments decisions"""
 KEYS = (QUESTION_KEY, *_KEYS.split())
@@ -214,11 +228,16 @@ KEYS = (QUESTION_KEY, *_KEYS.split())
 
 
 def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False) -> Run:
-    """Returns the run of one line. A bare completion or response, or a line of Batch output, will do as well.
+    """Returns the run of one line: an import line, a bare completion or response, or a line of Batch output.
 
-    With `plain` it may be one without log-probabilities, which has its text and labels and no numbers.
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
+
+    Args:
+        record: the line.
+        default_id: id of the run if the line has none.
+        plain: whether a response without log-probabilities is allowed; its run has text and labels, and no numbers.
     """
+    # The parts of the line.
     record = with_labels(_checked(record))
     response = _answer(record, plain=plain)
     line_id, run_id, id = _ids(record, default_id)
@@ -226,10 +245,11 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     sampling = sampling_of(record.get("sampling"))
     measured: dict[str, Any] = {}
     note = ""
+    # Measurements of a response with log-probabilities or hidden states.
     if isinstance(response, ParsedResponse):
         note = "; ".join(filter(None, (response.note, response.top_fault)))
-        kept = ("tokens", "logprobs", "top_logprobs", "segments", "hidden")
-        measured = {name: getattr(response, name) for name in kept}
+        field_names = ("tokens", "logprobs", "top_logprobs", "segments", "hidden")
+        measured = {name: getattr(response, name) for name in field_names}
         measured |= segments_of(record, len(response.logprobs))
         if not len(response.logprobs):  # it came with hidden states alone
             measured |= {"logprobs": None, "tokens": ()}
@@ -238,6 +258,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
             measured["hidden"] = replace(response.hidden, model="")
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
+    # The mode of the log-probabilities: the line's, else the response's.
     mode: Any = record.get("logprobs_mode")
     mode = getattr(response, "logprobs_mode", "unknown") if mode is None else mode
     if mode not in get_args(LogprobsMode):
@@ -279,15 +300,17 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
 
 
 def _checked(record: dict[str, Any]) -> dict[str, Any]:
-    """The line with its answer under `response`, however it came."""
+    """Returns the line with its answer under `response`, whatever its original form."""
     if is_ollama_chunk(record) or ("response" not in record and is_native(record)):
-        own = {key: record[key] for key in (*KEYS, "correct") if key in record and key not in ("model", "response")}
-        record = {**own, "response": record}
+        keys_of_line = {
+            key: record[key] for key in (*KEYS, "correct") if key in record and key not in ("model", "response")
+        }
+        record = {**keys_of_line, "response": record}
     if "response" not in record and ("choices" in record or record.get("object") == "response"):
         record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
     if "response" not in record and isinstance(record.get("answers"), list):  # a bare Decision, of whatever text
-        own = {key: value for key, value in record.items() if key not in ("answers", "model", "usage")}
-        record = {**own, "decisions": {"answers": record["answers"], "model": record.get("model")}}
+        keys_of_line = {key: value for key, value in record.items() if key not in ("answers", "model", "usage")}
+        record = {**keys_of_line, "decisions": {"answers": record["answers"], "model": record.get("model")}}
     if isinstance(record.get("agents"), dict) and "response" not in record:
         raise ImportFileError(
             'the line is an outcome of "agents", and no answer; expected answer lines: `metaprobe train router` reads'
@@ -312,23 +335,25 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def spelled_out(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the line with `messages` in place of a `question`, and a `response` in place of an `answer` with its
-    `logprobs`, `tokens` and `finish_reason`. A line that has messages, or a response, keeps its own.
+    """Returns the line with `messages` in place of `question`, and `response` in place of `answer`.
 
-    Raises `ImportFileError` for a question that is no text, and for log-probabilities that are no list.
+    The keys `logprobs`, `tokens` and `finish_reason` become parts of the response. A line that has messages, or a
+    response, keeps its own. Raises `ImportFileError` if the question is no text, or the log-probabilities are no list.
     """
     if record.get("messages") is None and record.get("question") is not None:
-        asked = [{"role": "user", "content": string(record, "question")}]
-        record = {**{key: value for key, value in record.items() if key != "question"}, "messages": asked}
+        messages = [{"role": "user", "content": string(record, "question")}]
+        record = {**{key: value for key, value in record.items() if key != "question"}, "messages": messages}
     if "response" not in record and isinstance(record.get("answer"), str):
-        told = completion_of(record["answer"], record)
+        completion = completion_of(record["answer"], record)
         rest = {key: value for key, value in record.items() if key not in ("answer", *BESIDE)}
-        record = {**rest, "response": told}
+        record = {**rest, "response": completion}
     return record
 
 
 def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
-    """Reads the line's response; without log-probabilities only where that is allowed or a confidence is stated."""
+    """Returns the line's parsed response. It must have log-probabilities, unless `plain` or the line states a
+    confidence.
+    """
     if record.get("response") is None:  # decisions about a text that was not kept
         return ParsedText("")
     try:
@@ -345,7 +370,9 @@ def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedTe
 
 
 def text_of_line(record: dict[str, Any]) -> ParsedText:
-    """Returns what a line's response says, without its log-probabilities. Raises `InvalidResponse` for no answer."""
+    """Returns the text of a line's response, without its log-probabilities. Raises `InvalidResponse` if there is no
+    answer.
+    """
     response = _checked(record).get("response")
     if response is None:  # decisions about a text that was not kept
         return ParsedText("")
@@ -355,13 +382,13 @@ def text_of_line(record: dict[str, Any]) -> ParsedText:
 
 
 def without_token_logprobs(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a response as the chat completion that says the same without its log-probabilities."""
-    told = as_completion(response)
-    return {**told, "choices": [{**choice, "logprobs": None} for choice in told["choices"]]}
+    """Returns a response as a chat completion without log-probabilities."""
+    completion = as_completion(response)
+    return {**completion, "choices": [{**choice, "logprobs": None} for choice in completion["choices"]]}
 
 
 def id_of_line(record: dict[str, Any], default_id: str) -> str:
-    """Returns the id of a line's run, also where the rest of the line is wrong."""
+    """Returns the id of a line's run, even if the rest of the line is wrong."""
     try:
         return _ids(record, default_id)[2]
     except ImportFileError:
@@ -369,18 +396,18 @@ def id_of_line(record: dict[str, Any], default_id: str) -> str:
 
 
 def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
-    """(the line's id, its run_id, both together). In Batch output the user's own id is `custom_id`."""
-    held = record.get("response")
+    """Returns (id of the line, its run_id, both joined). In Batch output the user's own id is `custom_id`."""
+    response = record.get("response")
     # A request that failed has no response.
-    of_batch = isinstance(held.get("body"), dict) if isinstance(held, dict) else held is None
-    own = "custom_id" if isinstance(record.get("custom_id"), str) and of_batch else "id"
-    line_id = string(record, own, number=True) or default_id
+    of_batch = isinstance(response.get("body"), dict) if isinstance(response, dict) else response is None
+    id_key = "custom_id" if isinstance(record.get("custom_id"), str) and of_batch else "id"
+    line_id = string(record, id_key, number=True) or default_id
     run_id = string(record, "run_id", number=True)
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
 
 
 def question_id_of(record: dict[str, Any], line_id: str) -> str:
-    """Returns the name of a line's question. Answers to one question are samples, of which a panel keeps one."""
+    """Returns the id of a line's question. Answers to one question are samples, of which a panel keeps one."""
     return string(record, QUESTION_KEY, number=True) or string(record, "group", number=True) or line_id
 
 
@@ -413,7 +440,7 @@ _BESIDE = frozenset("group question_id run_id task model stage agent who source 
 
 
 def labels_alone(names: Set[str]) -> bool:
-    """Returns whether columns, or the keys of a line, of these names are labels by id alone, without answers."""
+    """Returns whether these column names or keys belong to labels with ids, without answers."""
     labels = {name for name in names if name in _LABELS or name.startswith(_LABEL)}
     return bool(labels and names & _IDS) and names <= labels | _IDS | _BESIDE
 
@@ -423,11 +450,17 @@ def csv_lines(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, answer line) for each row of a CSV file.
 
-    `response` is the text of the answer where there is a column `logprobs`: a JSON list of numbers, with `tokens` as a
-    JSON list of strings beside it, or of {token, logprob, top_logprobs}. Without that column it is a whole response as
-    JSON, or a text without log-probabilities. `question` is the user's message, `correct` is 1, 0, true or false,
-    `labels.NAME` a label of that name; `messages`, `labels`, `sampling` and `segments` are JSON; other columns are
-    taken as they are. A bad row raises `ImportFileError`, or is handed to `on_error`.
+    If there is a column `logprobs`, `response` is the text of the answer. `logprobs` is a JSON list of numbers, with
+    `tokens` as a JSON list of strings beside it, or a list of {token, logprob, top_logprobs}. Without that column,
+    `response` is a whole response as JSON, or a text without log-probabilities. `question` is the user's message,
+    `correct` is 1, 0, true or false, and `labels.NAME` is a label of that name. `messages`, `labels`, `sampling` and
+    `segments` are JSON; other columns are taken unchanged. A bad row raises `ImportFileError`, or is passed to
+    `on_error`.
+
+    Args:
+        path: the file.
+        on_error: called with the error about each bad row; by default the error is raised.
+        on_bytes: called with the number of bytes read so far.
     """
     for number, row in iter_csv(path, on_error=on_error, on_bytes=on_bytes):
         names = row.keys()
@@ -459,10 +492,12 @@ def _line(given: Mapping[str, str]) -> dict[str, Any]:
         name.removeprefix(_LABEL): _cell_number(name, cell) for name, cell in row.items() if name.startswith(_LABEL)
     }
     if labels:
-        held = line.get("labels", {})
-        if not isinstance(held, dict) or held.keys() & labels.keys():
-            raise ImportFileError(f'"labels" is {name_value(held)}; expected an object without {", ".join(labels)}')
-        line["labels"] = held | labels
+        labels_stated = line.get("labels", {})
+        if not isinstance(labels_stated, dict) or labels_stated.keys() & labels.keys():
+            raise ImportFileError(
+                f'"labels" is {name_value(labels_stated)}; expected an object without {", ".join(labels)}'
+            )
+        line["labels"] = labels_stated | labels
     if "correct" in row:
         if (value := _TRUTH.get(row["correct"].strip().lower())) is None:
             raise ImportFileError(f'"correct" is {name_value(row["correct"])}; expected 1, 0, true or false')

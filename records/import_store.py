@@ -1,4 +1,4 @@
-"""Puts the answers of a file, lines of ours or a log of another program, into a run store."""
+"""Imports the answers of a file into a run store: lines of our own format, or a log of another program."""
 
 import re
 from collections import Counter
@@ -20,46 +20,48 @@ from metaprobe.records.store import RunStore, as_stored
 from metaprobe.records.types import Run
 
 HELD_LINES = 1024
-"""Lines that are stored already are compared with the store so many at a time, so that memory stays bounded."""
+"""Number of already stored lines that are compared with the store at a time, so that memory stays bounded."""
 
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
-"""Left out of what is counted: doubts that differ by their numbers are of one kind."""
+"""Matches the numbers in a doubt. They are removed before counting, so doubts that differ only by numbers
+count as one.
+"""
 
 
 @dataclass(slots=True)
 class ImportReport:
-    """Counts of the lines of an import file, by what became of them."""
+    """Number of lines of an import file, by the result of their import."""
 
     imported: int = 0
     already_stored: int = 0
-    """Lines whose answer the store held before, so that importing again adds nothing twice."""
+    """Lines whose answer was already in the store. Importing a file again adds nothing twice."""
     labelled: int = 0
-    """Lines that have the label `correct`, of those imported and those already stored."""
+    """Lines with the label `correct`, among those imported and those already stored."""
     labelled_otherwise: int = 0
-    """Lines that have only other labels, such as scores between 0 and 1, of those imported and those already stored."""
+    """Lines with other labels only, such as scores between 0 and 1, among those imported and those already stored."""
     groups: int = 0
-    """Different groups among all these lines: as many as lines where none gives a group."""
+    """Number of different groups among these lines. Lines without a group each count as one."""
     relabelled: int = 0
-    """Lines already stored that said something else of their answer (labels, group, confidence, prompt, ...)."""
+    """Already stored lines whose labels, group, confidence, prompt or the like differed from the store."""
     notes: tuple[str, ...] = ()
     """Notes on keys that look like a label or prompt in the wrong place: each key once, with its first line."""
     bad: int = 0
-    """How many lines were left out because something is wrong with them."""
+    """Number of lines that were left out because they are bad."""
     reasons: dict[str, Reason] = field(default_factory=dict)
-    """Why lines are bad -> how many of them, and the message about the first."""
+    """Maps the reason why lines are bad to their number and the message about the first."""
     said: str = ""
-    """Message about the bad lines that were left out, a line for each reason; empty where no line is bad."""
+    """Message about the bad lines, with a line for each reason; empty if no line is bad."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """How many samples of a log are no answers that can be taken, by reason."""
+    """Number of samples of a log that are not answers that can be imported, by reason."""
     form: str = LINES.name
-    """The format that was read."""
+    """Name of the format that was read."""
     without_logprobs: int = 0
-    """Lines that came without log-probabilities: for their stated confidence, or for another model to read."""
+    """Lines without log-probabilities, imported for their stated confidence, or for another model to read."""
     taken: Counter[str] = field(default_factory=Counter)
-    """Number of answers by what the reader took for the label `correct`, or by why they have none."""
+    """Number of answers, by the score that the reader took for `correct`, or by why they have none."""
     doubts: Counter[str] = field(default_factory=Counter)
-    """Number of stored answers by what their verdicts will mention, such as that the answer was aborted."""
+    """Number of stored answers, by the doubt that their verdicts will mention, such as that the answer was aborted."""
 
 
 def import_file(
@@ -85,35 +87,31 @@ def import_file(
         >>> import_file("lines.jsonl", RunStore("imported")).imported
         1
 
-    `form` is one of `metaprobe.records.importer.LOG_FORMAT_NAMES`, or `auto`, which recognises the format by the
-    content.
+    Bad lines are left out, and the report counts them by reason. A line is identified by its id. If the store already
+    has its answer, the keys of the line replace the stored ones, and missing keys stay unchanged. A line is bad if its
+    id is stored with another answer or prompt. So two files whose lines have no ids need different names.
 
-    Bad lines are left out, and the report counts them by reason. Lines are identified by their ids: what a line says of
-    an answer that is stored already replaces what was said before, and keys that it leaves out stay unchanged. An id
-    that is stored with another answer or prompt makes a line bad, so two files whose lines have no ids need different
-    names.
+    Raises `ImportFileError` if more than half of the lines are bad, and then stores nothing of them. Raises it too if
+    no answer of a log can be imported, or if a compressed file is damaged; the answers before the damage are then
+    stored. Raises `RecordError` if the store's folder holds other files and no runs.
 
     Args:
         path: the file, or a folder that HELM wrote.
         store: where the answers go.
         form: one of `metaprobe.records.importer.LOG_FORMAT_NAMES`, or `auto`, which recognises the format by the
-        content. strict: whether the first bad line raises `ImportFileError`. The lines before it are stored, and the
-        import
-            continues there when it is called again with a corrected line.
-        bad: a new file for the bad lines as they came. Of a log whose samples are no lines it holds objects with
-            `kind`, `reason` and `source`, for samples that are left out too.
+            content.
+        strict: whether the first bad line raises `ImportFileError`. The lines before it are stored, and a second call
+            with a corrected line continues there.
+        bad: a new file for the bad lines as raw bytes. For a log whose samples are not lines it holds objects with
+            `kind`, `reason` and `source`, also for samples that are left out.
         correct: the score of a log that says whether an answer is right.
         requests: the file that a batch was made from.
-        stated: a function that reads the confidence from the text of an answer without log-probabilities, which is then
-            stored for its confidence alone.
-        plain: whether every answer without log-probabilities is stored, without numbers, so that another model can read
-            it (`metaprobe.llms.extract`).
-        on_line: is called after every answer that was read.
-        on_bytes: is called with the bytes read so far.
-
-    Raises `ImportFileError` where more than half of the lines are bad, and stores nothing of them; where no answer of a
-    log can be imported; and where a compressed file is damaged, whose answers before the damage are stored. Raises
-    `RecordError` where the store's folder holds other files and no runs.
+        stated: a function that reads the confidence from the text of an answer without log-probabilities. The answer is
+            then stored for its confidence alone.
+        plain: whether every answer without log-probabilities is stored, without numbers, for another model to read
+            (`metaprobe.llms.extract`).
+        on_line: called after every answer that was read.
+        on_bytes: called with the number of bytes read so far.
     """
     path = Path(path)
     _check_folder(store.path)
@@ -141,7 +139,7 @@ def import_file(
 
 
 def _check_folder(folder: Path) -> None:
-    """Raises `RecordError` for a folder that holds other files and no runs; hidden ones do not count."""
+    """Raises `RecordError` if a folder holds other files and no runs. Hidden files do not count."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     others = [name for name in names if not name.startswith(".")]
     if others and not any(name.startswith("runs-") and name.endswith(".parquet") for name in others):
@@ -152,7 +150,7 @@ def _check_folder(folder: Path) -> None:
 
 
 class _Import:
-    """One import, and what became of its lines so far."""
+    """State of one running import, with the results of its lines so far."""
 
     def __init__(
         self,
@@ -165,7 +163,7 @@ class _Import:
         strict: bool,
         keep: KeptLines | None,
     ) -> None:
-        """`keep`: the file for bad lines. The other arguments are those of `import_file`."""
+        """`keep` is the file for bad lines. The other arguments are those of `import_file`."""
         self.report = ImportReport(form=form.name)
         self._path, self._store, self._form, self._keep = path, store, form, keep
         self._stated = stated
@@ -176,14 +174,14 @@ class _Import:
         self._again: list[Line] = []
         self._groups: set[tuple[str, str]] = set()
         self._noted: set[str] = set()
-        """Keys that have a note."""
+        """Keys for which a note was made."""
         self._checked = strict
-        """Whether it is known that no more than half of all lines are bad."""
+        """Whether it is known that at most half of all lines are bad."""
         self._refused = False
         """Whether more than half of the lines are bad."""
 
     def read(self, on_line: Callable[[], object]) -> None:
-        """Reads the whole file. What was read when an error ends it is stored, unless most lines are bad."""
+        """Reads the whole file. If an error ends it, the lines before are stored, unless most lines are bad."""
         ended = False
         try:
             self._read(on_line)
@@ -215,7 +213,9 @@ class _Import:
                 self._count(line)
 
     def _check_before_changes(self) -> None:
-        """Reads the whole file once, before stored answers are changed, so that nothing is where most lines are bad."""
+        """Reads the whole file once before stored answers are changed, so that nothing changes if most
+        lines are bad.
+        """
         if self._checked or self._path.is_fifo():  # a pipe cannot be read twice
             return
         whole = BadFile(self._path, unit=self._bad.unit)
@@ -230,7 +230,7 @@ class _Import:
         self._checked = True
 
     def _check(self, bad: BadFile) -> None:
-        """Raises where more than half of the lines are bad, so that nothing of the file is stored."""
+        """Raises `ImportFileError` if more than half of the lines are bad, so that nothing of the file is stored."""
         try:
             bad.check()
         except ImportFileError:
@@ -238,7 +238,7 @@ class _Import:
             raise
 
     def _on_bad(self, error: ImportFileError) -> None:
-        """Counts a bad line, and writes it into the file of bad lines. Raises the error where the import is strict."""
+        """Counts a bad line, and writes it into the file of bad lines. Raises the error if the import is strict."""
         self._bad.leave_out(error)
         if self._keep is not None:
             of_line = error.line is not None or isinstance(error.source, RawLine)
@@ -264,16 +264,16 @@ class _Import:
         self.report.left_out[reason] += 1
         self._bad.sound += 1  # nothing is wrong with it
         if self._keep is not None:
-            told = f"{self._path}: {sample.place}: {reason}"
+            message = f"{self._path}: {sample.place}: {reason}"
             source = sample.source or sample.line
             of_line = sample.number is not None or isinstance(source, RawLine)
-            self._keep.add(source if of_line else {"kind": "left out", "reason": told, "source": source})
+            self._keep.add(source if of_line else {"kind": "left out", "reason": message, "source": source})
 
     def _relabel(self, *, ended: bool = False) -> None:
-        """Replaces what the store says of its answers by what the lines held back say of them.
+        """Updates stored answers with the labels, groups and other keys of the lines held back.
 
-        Lines that are of another answer than the stored one are bad. `ended`: whether the whole file was read, so that
-        it is known whether most of its lines are bad.
+        A line whose answer differs from the stored one is bad. `ended` says that the whole file was read, so it is
+        known whether most of its lines are bad.
         """
         left, self._again = {line.run.id: line for line in self._again}, []
         shards = {self._shards[id] for id in left}
@@ -303,7 +303,7 @@ class _Import:
             raise errors[0]
 
     def _is_other(self, stored: Run, left: dict[str, Line]) -> bool:
-        """Whether a line held back is of another answer than the stored one of its id."""
+        """Returns whether a line held back has another answer than the stored run of its id."""
         line = left.get(stored.id)
         return line is not None and not _same_answer(stored, as_stored(line.run), _keys(stored, line))
 
@@ -333,9 +333,9 @@ OTHER_ANSWER = "an id that is stored with another answer or prompt"
 
 
 def _keys(stored: Run, line: Line) -> set[str]:
-    """Returns the keys under which a line says something.
+    """Returns the keys of a line that have a value.
 
-    A key of null or of nothing says nothing, but a confidence of null says that none was stated.
+    A null or empty value counts as missing. But a confidence of null says that the model stated none.
     """
     keys = {key for key, value in line.record.items() if value not in (None, "", [], {})}
     keys |= line.record.keys() & {"verbalized_confidence"}
@@ -351,11 +351,19 @@ _OF_RUN = {
 }
 _OF_ITEM = {"group": ("group",), QUESTION_KEY: ("id", "group"), "task": ("task",), "messages": ("question",)}
 _OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "sampling", "logprobs_mode")}
-"""Fields that the keys of a line fill."""
+"""These three tables map a key of the line to the fields of run, item and call that it fills."""
 
 
 def _same_answer(stored: Run, told: Run, keys: Container[str]) -> bool:
-    """Hidden states stay with the call, so a prompt may come late, but not change."""
+    """Returns whether the stored run and the line's run hold one answer.
+
+    Hidden states stay with the call, so a prompt may be added later, but may not change.
+
+    Args:
+        stored: the run in the store.
+        told: the run of the line.
+        keys: keys of the line that have a value.
+    """
     if stored.system != told.system:
         return False
     old, (new,) = stored.calls[0], told.calls  # a judge's calls may follow
@@ -368,7 +376,13 @@ def _same_answer(stored: Run, told: Run, keys: Container[str]) -> bool:
 
 
 def _updated(stored: Run, told: Run, keys: Container[str]) -> Run:
-    """The stored run with what is told under these keys; itself where that is nothing new."""
+    """Returns the stored run with the line's values under these keys; the same object if nothing changes.
+
+    Args:
+        stored: the run in the store.
+        told: the run of the line.
+        keys: keys of the line that have a value.
+    """
     (old, *judged), (new,) = stored.calls, told.calls
     of_run, of_item, of_call = (
         {

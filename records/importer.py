@@ -1,4 +1,4 @@
-"""Reads a file of answers as runs: lines in our own format, or a log of another program, which its content tells.
+"""Reads a file of answers as runs: lines in our own format, or a log of another program, recognised by its content.
 
 `LOG_FORMATS` lists all formats that `metaprobe import --from` takes.
 """
@@ -37,24 +37,24 @@ from metaprobe.records.types import Run
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """One format of logs."""
+    """A format of files with answers."""
 
     name: str
     what: str
-    """Description for people."""
+    """Description for users."""
     read: Callable[[Path, LogOptions], Iterator[Sample]]
     keys: tuple[frozenset[str], ...] = ()
-    """Keys at the top of its document or line, any of these sets of them."""
+    """Sets of keys at the top of a document or line. The format is recognised if all keys of one set are there."""
 
 
 def read_lines(path: Path, options: LogOptions) -> Iterator[Sample]:
-    """Yields each line of a file in the import format; of a Parquet or CSV file each row."""
+    """Yields each line of a file in the import format, or each row of a Parquet or CSV file."""
     if options.correct:
         raise ImportFileError(
             f'{path}: answer lines have "labels" and no scores, so there is none called {options.correct!r}'
         )
-    read = csv_lines if is_csv(path) else records_of
-    for number, record in read(path, on_error=options.on_error, on_bytes=options.on_bytes):
+    read_records = csv_lines if is_csv(path) else records_of
+    for number, record in read_records(path, on_error=options.on_error, on_bytes=options.on_bytes):
         yield Sample(f"line {number}", record, number=number)
 
 
@@ -84,12 +84,12 @@ LOG_FORMATS = (
     ),
     LINES,
 )
-"""The first whose keys are all there reads the file; what is none of the others are answer lines."""
+"""The first format whose keys are all there reads the file. A file that fits no other format holds answer lines."""
 LOG_FORMAT_NAMES = tuple(form.name for form in LOG_FORMATS)
 
 
 def format_of(path: Path, name: str = "auto") -> LogFormat:
-    """Returns the format of that name, or the one that the content tells. Raises `ImportFileError` for neither."""
+    """Returns the format with that name, or the format that the content shows. Raises `ImportFileError` for neither."""
     if name != "auto":
         for form in LOG_FORMATS:
             if form.name == name:
@@ -122,7 +122,7 @@ def _form_of(keys: Set[str]) -> LogFormat:
 
 
 FORMAT_LINES = 9
-"""First lines of a file that tell its format: one of them may be bad."""
+"""Number of first lines from which the format is recognised: one of them may be bad."""
 
 
 def _form_of_lines(path: Path) -> LogFormat:
@@ -135,8 +135,11 @@ def _form_of_lines(path: Path) -> LogFormat:
 
 
 MASKED_LOGPROB = -9999.0
-"""The number that OpenAI and vLLM write for a token that is not among the likeliest. No model says less of a token that
-it drew; a lower number is a mask, as -1e9, -1e30 or the lowest float32."""
+"""Number that OpenAI and vLLM write for a token that is not among the likeliest.
+
+No model gives a lower log-probability to a token that it drew. A lower number is a mask, such as -1e9, -1e30 or the
+lowest float32.
+"""
 
 SAME_ID = "an id that another line has"
 MASKED = f"a log-probability below {MASKED_LOGPROB:g}"
@@ -147,12 +150,12 @@ NOT_STATED = ", and the answer states no confidence that can be read"
 def read_openai_lines(path: str | Path, *, strict: bool | None = None) -> Iterator[Run]:
     """Yields one run with one call for each line. Bad lines are left out, and a warning counts them by reason.
 
-    The run's id is the line's `id`, after `run_id` and a slash where that is given, so that two collections over the
-    same questions can share a store; the call has the same id. A line without an id is called FILE-line-N, N counting
-    every line of the file from 1.
+    The run's id is the line's `id`. If the line has a `run_id`, it comes first, followed by a slash. So two collections
+    over the same questions can share a store. The call has the id of the run. A line without an id is called
+    FILE-line-N, where N counts every line of the file from 1.
 
-    `strict`: whether the first bad line raises `ImportFileError`; by default what the running command says, else False.
-    Raises `ImportFileError` at the end where more than half of the lines are bad.
+    `strict` says whether the first bad line raises `ImportFileError`; by default as the running command has set it,
+    else False. Raises `ImportFileError` at the end if more than half of the lines are bad.
     """
     with reading(path, strict=strict) as bad:
         for line in counted(read_log(Path(path), LINES, LogOptions(on_error=bad.leave_out)), bad):
@@ -161,7 +164,7 @@ def read_openai_lines(path: str | Path, *, strict: bool | None = None) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that was read, with its number."""
+    """A line that was read, with its number and its run."""
 
     number: int
     record: dict[str, Any]
@@ -172,11 +175,11 @@ class Line:
     """Source of the label `correct`, as in `Sample.taken`."""
 
     def error(self, path: Path, what: str) -> ImportFileError:
-        """Returns an error about it."""
+        """Returns an error about this line."""
         return _at(path, Sample(self.place, self.record, number=None if self.place else self.number), what)
 
     def without_answer(self) -> "Line":
-        """The same without what takes room: thousands of lines are held until they are compared with the store."""
+        """Returns the line without its large fields, because thousands of lines wait for comparison with the store."""
         # An answer without log-probabilities can be known again by its text alone.
         texts = [call.text if call.logprobs is None else "" for call in self.run.calls]
         calls = tuple(
@@ -195,11 +198,18 @@ def read_log(
     stated: Callable[[str], float | None] | None = None,
     on_left_out: Callable[[Sample, str], object] = lambda sample, reason: None,
 ) -> Iterator[Line]:
-    """Yields each answer of a log as a line; what is no answer, or has no log-probabilities, goes to `on_left_out`.
+    """Yields each answer of a log as a line.
 
-    `stated` reads a confidence out of the text of an answer without log-probabilities, which is then taken for it;
-    with `options.plain` it is taken in any case. What is wrong with an answer goes to `options.on_error`, or is raised.
+    An error about an answer goes to `options.on_error`, or is raised.
+
+    Args:
+        path: the file.
+        form: its format.
+        options: how to read it. With `options.plain` every answer without log-probabilities is kept.
+        stated: reads a confidence from the text of an answer without log-probabilities, which is then kept.
+        on_left_out: called with each sample that is no answer or has no log-probabilities, and why.
     """
+    # The file's name, from which lines without an id get their ids.
     name = path.name
     for suffix in (".gz", ".jsonl"):
         name = name.removesuffix(suffix)
@@ -208,6 +218,7 @@ def read_log(
         if sample.line is None:
             on_left_out(sample, sample.left_out)
             continue
+        # Make the run of a sample, or refuse it.
         number = sample.number or count
         try:
             record, taken = with_labels(sample.line), sample.taken
@@ -264,7 +275,15 @@ def _run_of_line(
     options: LogOptions,
     stated: Callable[[str], float | None] | None,
 ) -> Run:
-    """The run of a line. An answer of a log whose log-probabilities are of other tokens is taken as one without any."""
+    """Returns the run of a line. If log-probabilities of a log belong to other tokens, the answer is read without them.
+
+    Args:
+        line: the line.
+        default_id: id of the run if the line has none.
+        form: format of the file.
+        options: how the file is read.
+        stated: reads a confidence from the text of an answer without log-probabilities.
+    """
     try:
         return run_of_line(line, default_id)
     except InvalidResponse as problem:

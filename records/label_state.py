@@ -1,7 +1,7 @@
-"""Whether a record of a judgement counts, and whether a high value in it is good, by its names and keys.
+"""Decides by names and keys whether a record of a judgement counts, and whether a high value in it is good.
 
-Names are read in any spelling: `reviewStatus`, `review_status` and `review-status` are the same. A key that speaks of
-validity, errors, review or retraction must have a value that is known to be good.
+Names are read in any spelling: `reviewStatus`, `review_status` and `review-status` are equal. A key about validity,
+errors, review or retraction must have a value that is known to be good.
 """
 
 import re
@@ -27,7 +27,7 @@ _FILLING = frozenset(
     "label llm metric model of openai output overall query rating response responses result retrieval retrieved score "
     "the to up user was".split()
 )
-"""Words of a name that say nothing of its direction."""
+"""Words of a name that do not show whether a high value is good."""
 _GOOD_WORDS = (_GOOD - {"quality", "thumbs", "feedback", "safety"}) | frozenset(
     "compliant excellent great readable supported".split()
 )
@@ -46,14 +46,14 @@ _GONE = frozenset(
     "retract retracted retraction reverted revoked skipped stacktrace superseded tombstone traceback ungraded "
     "unparsable unparseable unreliable unreviewed unscored untrusted unverified voided withdrawn".split()
 )
-"""Words of a key under which anything but nothing means that the record does not count."""
+"""Words of a key whose record does not count, unless the value is empty or false."""
 _GONE_ALONE = frozenset(
     "disabled draft duplicate hidden ignored inactive incomplete preliminary provisional stacktrace stale tentative "
     "timedout unfinished void".split()
 )
-"""The same, for words that say it only where they are the whole key."""
+"""Words with that meaning only if they are the whole key."""
 _VALID = frozenset("approved reviewed succeeded success successful valid validity".split())
-"""Words of a key under which a no means that the record does not count."""
+"""Words of a key whose record does not count if the value is a no."""
 _VALID_ALONE = frozenset(
     "accepted active complete completed confirmed done enabled final finalised finalized finished ok published "
     "reliable submitted succeeded success successful trusted usable verified".split()
@@ -64,9 +64,9 @@ _BESIDE = frozenset(
     "at by comment comments count date explanation from id ids name note notes text time timestamp type until url "
     "version".split()
 )
-"""Last words of a key that only tells more about a state, such as `reviewed_by`."""
+"""Last words of a key that only adds details to a state, such as `reviewed_by`."""
 _GLUED = frozenset("annotation code execution has is judge label message optimization queue score trace was".split())
-"""Words that a key may hold beside others without a mark between them, as in `isdeleted`."""
+"""Words that a key may join to others without a mark between them, as in `isdeleted`."""
 _FINAL = frozenset(
     "200 accepted active annotated approved complete completed confirmed done final finalised finalized finished "
     "graded labeled labelled ok published reviewed scored submitted succeeded success successful valid verified".split()
@@ -88,30 +88,30 @@ _TURNED = frozenset("flipped inverse inverted negated reverse reversed".split())
 
 
 def name_words(name: str) -> list[str]:
-    """Returns the words of a name in lower case, whether capitals, marks or nothing part them."""
+    """Returns the words of a name in lower case. The words may be joined by capitals, by marks, or directly."""
     words = [word.casefold() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
-    known = _GONE | _GONE_ALONE | _VALID | _VALID_ALONE | _STATUS | _BESIDE | _GLUED | {"direction"}
-    if len(words) == 1 and words[0] not in known:
+    known_words = _GONE | _GONE_ALONE | _VALID | _VALID_ALONE | _STATUS | _BESIDE | _GLUED | {"direction"}
+    if len(words) == 1 and words[0] not in known_words:
         for place in range(2, len(words[0]) - 1):
             parts = [words[0][:place], words[0][place:]]
-            if known.issuperset(parts):
+            if known_words.issuperset(parts):
                 return parts
     return words
 
 
 @dataclass(frozen=True, slots=True)
 class LabelWords:
-    """A name of a label, or a word that is its value, and what its words say."""
+    """A label's name, or a word that is its value, and the meaning of its words."""
 
     text: str
     maximize: ClassVar[str] = MAXIMIZE
-    """Direction of a name under which a high value is good."""
+    """Direction of a name whose high values are good."""
     minimize: ClassVar[str] = MINIMIZE
-    """Direction of a name under which a high value is bad."""
+    """Direction of a name whose high values are bad."""
 
     @property
     def direction(self) -> str:
-        """`maximize` where a high value under this name is good, `minimize` where it is bad, else nothing.
+        """`maximize` if a high value under this name is good, `minimize` if it is bad, else empty.
 
         Each word of the name must be known: `is_correct` and `hallucination_score` are, `not_correct` is not.
         """
@@ -123,14 +123,14 @@ class LabelWords:
 
     @property
     def may_be_bad(self) -> bool:
-        """Whether a high value under this name may be bad: it has a word for what is bad, or a negation."""
+        """Whether a high value under this name may be bad: the name has a word for something bad, or a negation."""
         return bool(set(name_words(self.text)) & (_BAD | _BAD_WORDS | _NEGATIONS))
 
     @property
     def meaning(self) -> float | None:
-        """1 for a word that calls an answer good, as `factual`, 0 for one that calls it bad, else None.
+        """1 for a word that calls an answer good, such as `factual`; 0 for one that calls it bad; else None.
 
-        `not` or `non` before the word turns it.
+        `not` or `non` before the word reverses it.
         """
         words = name_words(self.text)
         turned = len(words) == 2 and words[0] in _NEGATIONS
@@ -141,22 +141,24 @@ class LabelWords:
 
     @property
     def tells_part(self) -> bool:
-        """Whether a word calls an answer good in part, as `partially correct`."""
+        """Whether a word calls an answer partly good, as `partially correct`."""
         words = name_words(self.text)
         return words[:1] != [] and words[0] in _PARTLY and set(words[1:]) <= _GOOD_WORDS
 
     @property
     def tells_state(self) -> bool:
-        """Whether a category tells that nothing was judged, or may do so, as `NOT_PARSABLE` and `error`."""
+        """Whether a category says, or may say, that nothing was judged, as `NOT_PARSABLE` and `error`."""
         words = set(name_words(self.text))
         return not words or bool(words & (_NEGATIONS | _GONE | _GONE_ALONE | _STATUS))
 
 
 def why_no_label(record: Mapping[str, Any], *deeper: Mapping[str, Any], harmless: Sequence[str] = ()) -> str:
-    """Returns why a record with these keys is no label that counts, such as `it is deleted`; else nothing.
+    """Returns why a record with these keys is no label that counts, such as `it is deleted`; else an empty text.
 
-    `deeper`: records that belong to it, such as its metadata, of which the fields of fields are read too. `harmless`:
-    keys of `record` that its program's own rules explain.
+    Args:
+        record: the record.
+        deeper: records that belong to it, such as its metadata; their nested fields are read too.
+        harmless: keys of `record` whose meaning is known from the program that wrote it.
     """
     for key, value in record.items():
         if key not in harmless and (why := _why(str(key), value)):
@@ -171,9 +173,9 @@ def why_no_label(record: Mapping[str, Any], *deeper: Mapping[str, Any], harmless
 
 
 def why_not_right(line: Mapping[str, Any]) -> str:
-    """Returns why 1 and 0 beside these fields do not mean right and wrong, as they do in a line of one's own.
+    """Returns why 1 and 0 beside these fields may not mean right and wrong; empty if they do.
 
-    Returns nothing where they do. A line that states that a high value is bad has no such label either.
+    In lines that users write themselves they do. A line that states that a high value is bad has no such label.
     """
     metadata = line.get("metadata")
     inner = metadata if isinstance(metadata, Mapping) else {}
@@ -182,45 +184,49 @@ def why_not_right(line: Mapping[str, Any]) -> str:
 
 
 def _why(key: str, value: object) -> str:
-    """Why a field means that its record does not count; empty where it does not mean that."""
+    """Returns why a field means that its record does not count; empty if it does not mean that."""
     words = name_words(key)
     if words[:1] in (["is"], ["has"], ["was"]):
         words = words[1:]
-    told = " ".join(str("" if value is None else value).split())
-    word, alone, held = told.casefold().replace("_", " "), "".join(words), set(words)
-    turned = bool(held & _NEGATIONS)
+    shown_value = " ".join(str("" if value is None else value).split())
+    word, alone, key_words = shown_value.casefold().replace("_", " "), "".join(words), set(words)
+    turned = bool(key_words & _NEGATIONS)
     if alone == "timeout" and word == "true":  # else it is how long a judge may take
-        return f"`{key}` is {told}"
-    if held & _GONE or alone in _GONE_ALONE or (turned and held & (_VALID | _VALID_ALONE)):
-        return "" if _is_nothing(value) else f"`{key}` is {told[:40]}"
+        return f"`{key}` is {shown_value}"
+    if key_words & _GONE or alone in _GONE_ALONE or (turned and key_words & (_VALID | _VALID_ALONE)):
+        return "" if _is_nothing(value) else f"`{key}` is {shown_value[:40]}"
     if words[-1:] and words[-1] in _BESIDE:
         return ""
-    if held & _STATUS:
-        return "" if word in _FINAL | _ABSENT or _is_nothing(value, _ABSENT) else f"`{key}` is {told[:40]!r}, not final"
-    if (held & _VALID or alone in _VALID_ALONE) and word not in _TRUE | _FINAL | _ABSENT:
-        return f"`{key}` is {told[:40]}"
+    if key_words & _STATUS:
+        return (
+            ""
+            if word in _FINAL | _ABSENT or _is_nothing(value, _ABSENT)
+            else f"`{key}` is {shown_value[:40]!r}, not final"
+        )
+    if (key_words & _VALID or alone in _VALID_ALONE) and word not in _TRUE | _FINAL | _ABSENT:
+        return f"`{key}` is {shown_value[:40]}"
     return ""
 
 
 def _is_nothing(value: object, nothing: frozenset[str] = _NOTHING) -> bool:
     if isinstance(value, (Mapping, list, tuple)):
-        return all(_is_nothing(one, nothing) for one in (value.values() if isinstance(value, Mapping) else value))
+        return all(_is_nothing(inner, nothing) for inner in (value.values() if isinstance(value, Mapping) else value))
     return str("" if value is None else value).strip().casefold() in nothing
 
 
 def stated_direction(*records: Mapping[str, Any]) -> str:
     """Returns `maximize` or `minimize` as these records state it, or their own words for another direction.
 
-    Returns nothing where none of them states any, and both where they contradict each other.
+    Empty if no record states a direction; both joined by "and" if the records contradict each other.
     """
     directions: dict[str, None] = {}
     for record in records:
         for key, value in record.items():
             inner = value.items() if isinstance(value, Mapping) and record is not records[0] else ()
-            for name, told in ((key, value), *inner):
-                stated = _direction(str(name), told)
+            for name, stated_value in ((key, value), *inner):
+                stated = _direction(str(name), stated_value)
                 if not stated and record is not records[0]:
-                    word = str(told).strip().casefold().replace("_", " ")
+                    word = str(stated_value).strip().casefold().replace("_", " ")
                     stated = "" if word in _SHORT else _DIRECTIONS.get(word, "")
                 if stated:
                     directions[stated] = None
@@ -228,16 +234,16 @@ def stated_direction(*records: Mapping[str, Any]) -> str:
 
 
 def _direction(key: str, value: object) -> str:
-    """The direction that one field states; empty where it states none."""
+    """Returns the direction that one field states; empty if it states none."""
     if isinstance(value, Mapping) or _is_nothing(value, _ABSENT):
         return ""
-    words, told = name_words(key), str(value).strip().casefold()
+    words, stated_value = name_words(key), str(value).strip().casefold()
     joined = "".join(words)
     if {"direction", "polarity"} & set(words) or joined == "better":
-        return _DIRECTIONS.get(told.replace("_", " "), told[:40])
-    truth = True if told in _TRUE else False if told in _NOTHING else None
+        return _DIRECTIONS.get(stated_value.replace("_", " "), stated_value[:40])
+    truth = True if stated_value in _TRUE else False if stated_value in _NOTHING else None
     better = _BETTER.search(joined)
     if better or joined in ("maximise", "maximize", "minimise", "minimize"):
         up = better[1] not in ("less", "lower", "smaller") if better else joined.startswith("max")
-        return f"{key} {told[:20]}" if truth is None else MAXIMIZE if up == truth else MINIMIZE
-    return f"{key} {told[:20]}" if joined.removeprefix("is") in _TURNED and truth is not False else ""
+        return f"{key} {stated_value[:20]}" if truth is None else MAXIMIZE if up == truth else MINIMIZE
+    return f"{key} {stated_value[:20]}" if joined.removeprefix("is") in _TURNED and truth is not False else ""

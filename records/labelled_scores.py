@@ -1,4 +1,4 @@
-"""Answers with a score and a label, and which of them to keep so that all had the same chance to be drawn."""
+"""Holds answers with a score and a label, and selects labelled answers so that all had an equal chance to be drawn."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,44 +11,46 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledScores:
-    """Answers with a score and a label. Every field has an entry for each, in the order of their times."""
+    """Answers with a score and a label. Every field has one entry for each answer, in the order of time."""
 
     score: Floats
-    """In [0, 1], as the checkpoint gave it."""
+    """Score of the checkpoint, in [0, 1]."""
     label: Floats
-    """1 right, 0 wrong, or the share of several judges."""
+    """1 right, 0 wrong, or the share of several judges who said right."""
     propensity: Floats
-    """Probability with which the answer was drawn for a label; NaN where it was not drawn."""
+    """Probability with which the answer was drawn for a label; NaN if it was not drawn."""
     time: Floats
-    """Seconds since 1970 when the answer ended; 0 where it is not known."""
+    """Seconds since 1970 when the answer ended; 0 if the time is not known."""
     model: NDArray[np.str_]
     group: NDArray[np.str_]
-    """Name of what belongs together, such as answers to one question; in a log each answer is a group."""
+    """Group of the answer, such as its question. In a log each answer is a group."""
 
     def __len__(self) -> int:
         return len(self.score)
 
     @property
     def y(self) -> NDArray[np.int64]:
-        """Right or wrong, 1 or 0: what most judges said, and right where they were divided."""
+        """Labels as 1 (right) or 0 (wrong): the vote of most judges, and right if they were divided."""
         return (self.label >= 0.5).astype(np.int64)
 
     def rows(self, chosen: NDArray[Any]) -> "LabelledScores":
-        """The chosen answers, by index or by mask."""
-        return LabelledScores(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        """Returns the chosen answers, by index or by mask."""
+        return LabelledScores(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def thin(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:
-    """Returns which of the labelled answers (n,) to keep so that all answers had the same chance to be among them.
+    """Returns a mask (n,) of the labelled answers to keep, so that all answers had an equal chance to be kept.
 
-    An answer that was drawn with probability p is kept with probability smallest p / p. What promises something of
-    answers that are as good as new ones, as thresholds do, can then be used as it is, with fewer labels. Where some
-    have a propensity, those without one are left out; where none has, all are kept.
+    An answer that was drawn with probability p is kept with probability (smallest p) / p. The kept answers are like new
+    ones, as a promise about new answers, such as a threshold, needs. The cost is that fewer labels remain. If some
+    answers have a propensity, answers without one are left out. If none has one, all are kept.
     """
     drawn = np.asarray(propensity, dtype=np.float64)
-    known = np.isfinite(drawn)
-    if not known.any():
+    has_propensity = np.isfinite(drawn)
+    if not has_propensity.any():
         return np.ones(len(drawn), dtype=np.bool_)
     lots = np.random.default_rng(seed).random(len(drawn))
-    kept: NDArray[np.bool_] = known & (lots * np.where(known, drawn, 1.0) < drawn[known].min())
-    return kept
+    keep: NDArray[np.bool_] = has_propensity & (
+        lots * np.where(has_propensity, drawn, 1.0) < drawn[has_propensity].min()
+    )
+    return keep

@@ -1,6 +1,6 @@
-"""Records of a file, one in memory at a time: JSON lines and rows of CSV, plain or of gzip, and rows of Parquet.
+"""Reads records of a file one at a time: JSON lines and CSV rows, plain or gzip, and rows of Parquet.
 
-Standard library only, but for Parquet (extra `fit`).
+Standard library only, except for Parquet (extra `fit`).
 """
 
 import csv
@@ -20,37 +20,42 @@ from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.extras import require
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
-"""First bytes of files of gzip and of Parquet."""
+"""First bytes of gzip files and of Parquet files."""
 UNREAD_COMPRESSIONS = {
     b"\x28\xb5\x2f\xfd": "compressed with Zstandard; expected plain lines or .gz: unpack it with `zstd -d`",
     b"ARROW1": "an Arrow file; expected Parquet: pyarrow.parquet.write_table writes it",
     b"\xff\xff\xff\xff": "an Arrow stream; expected Parquet: pyarrow.parquet.write_table writes it",
 }
-"""First bytes of files that are not read -> what to do with them."""
+"""Maps the first bytes of files that cannot be read to what to do with them."""
 READ_BYTES = 1 << 16
 """Bytes that are read at once."""
 
 MOST_COLUMNS = 10_000
-"""Columns of a Parquet file, those within structs too; a run store has 80."""
+"""Most columns of a Parquet file, with those within structs. A run store has 80."""
 MOST_VALUES = 4_000_000
-"""Values in all columns of any Parquet file; a larger file may hold `VALUES_RATIO` for each of its bytes. A value takes
-about 100 bytes as a Python object."""
+"""Most values of all columns of a Parquet file. A larger file may hold `VALUES_RATIO` values for each of its bytes.
+
+A value takes about 100 bytes as a Python object.
+"""
 VALUES_RATIO = 30
-"""Recorded stores hold at most 1.02 values a byte."""
+"""Most values for each byte of a large Parquet file. Recorded stores hold at most 1.02 values a byte."""
 MAX_UNPACKED_BYTES = 256 << 20
-"""Bytes that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
+"""Bytes that any Parquet file may unpack to. A larger file may unpack to `BYTES_RATIO` times its size."""
 BYTES_RATIO = 400
-"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
+"""Most unpacked bytes for each byte of a large Parquet file.
+
+Recorded stores unpack to 2 to 20 times their size. Repeated prompts may be a hundred times smaller on disk.
+"""
 
 OnBytes = Callable[[int], object]
-"""Is called with the number of bytes read so far of the file on the disk, before they are unpacked."""
+"""A function that is called with the number of bytes read so far of the file on disk, before unpacking."""
 
 
 @contextmanager
 def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
-    """Yields the file's bytes, uncompressed. Raises `ImportFileError` where it cannot be opened.
+    """Yields the file's bytes, uncompressed. Raises `ImportFileError` if the file cannot be opened.
 
-    What reading a damaged file raises is known by `is_damage`.
+    `is_damage` recognises the errors of reading a damaged file.
     """
     expected = "expected JSON lines (.jsonl, .jsonl.gz) or a log"
     try:
@@ -70,20 +75,20 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
 
 
 def is_damage(error: Exception) -> bool:
-    """Returns whether the unpackers raise such an error for a compressed file that is damaged or cut off."""
+    """Returns whether an error is one that the unpackers raise for a damaged or truncated file."""
     damaged = isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error))
     return damaged or type(error).__name__ == "ZstdError"
 
 
 def read_whole(path: Path, most: int, expected: str) -> bytes:
-    """Returns the bytes of a file, unpacked where it is compressed.
+    """Returns the bytes of a file, unpacked if it is compressed.
+
+    Raises `ImportFileError` for a larger file, and for a damaged compressed file.
 
     Args:
         path: the file.
-        most: bytes beyond which it is refused, for a few kilobytes may unpack to more than the memory.
-        expected: what was expected in place of a larger file, and what to do.
-
-    Raises `ImportFileError` for a larger file, and for a compressed one that is damaged.
+        most: most bytes that are accepted, because a few kilobytes may unpack to more than the memory.
+        expected: what errors say was expected in place of a larger file, and what to do.
     """
     try:
         with opened(path) as file:
@@ -98,7 +103,7 @@ def read_whole(path: Path, most: int, expected: str) -> bytes:
 
 
 def check_values(metadata: Any, size: int) -> None:
-    """Raises `ValueError` where a Parquet file's footer speaks of far more values, or bytes, than `size` bytes hold."""
+    """Raises `ValueError` if a Parquet file's footer states far more values or bytes than `size` bytes can hold."""
     if metadata.num_columns > MOST_COLUMNS:
         raise ValueError(f"it has {metadata.num_columns} columns; expected at most {MOST_COLUMNS}")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -112,7 +117,7 @@ def check_values(metadata: Any, size: int) -> None:
 
 
 def check_unpacked(unpacked: int, size: int) -> None:
-    """Raises `ValueError` where a Parquet file of `size` bytes unpacks to far more bytes than answers do."""
+    """Raises `ValueError` if a Parquet file of `size` bytes unpacks to far more bytes than answers do."""
     most = max(MAX_UNPACKED_BYTES, BYTES_RATIO * size)
     if unpacked > most:
         raise ValueError(f"its {size} bytes unpack to {unpacked} or more; expected at most {most}, as answers do")
@@ -133,19 +138,26 @@ class _Telling(io.FileIO):
 
 
 MAX_LINE = 64 << 20
-"""Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
+"""Most bytes of one line. A response of 512 tokens with 15 alternatives each has 0.6 MB."""
 MAX_PASSED = 16
-"""Blocks of `MAX_LINE` bytes up to which a line that is too long is passed over; a few megabytes of gzip can unpack to
-a line of terabytes."""
+"""Most blocks of `MAX_LINE` bytes of an overlong line that are skipped. A few megabytes of gzip can unpack to a line of
+terabytes.
+"""
 
 MAX_BLANK = 1_000_000
-"""Blank lines in a row; a few kilobytes of gzip can unpack to billions."""
+"""Most blank lines in a row. A few kilobytes of gzip can unpack to billions."""
 
 OnError = Callable[[ImportFileError], None]
 
 
 def hand_over(error: ImportFileError, on_error: OnError | None, cause: Exception | None = None) -> None:
-    """Hands the error, with its cause, to `on_error`, or raises it where that is None."""
+    """Passes the error, with its cause, to `on_error`; raises it if `on_error` is None.
+
+    Args:
+        error: the error.
+        on_error: called with the error.
+        cause: the exception from which the error arose.
+    """
     error.__cause__ = cause
     if on_error is None:
         raise error
@@ -157,9 +169,14 @@ def iter_json_lines(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number from 1, object) for each line of a .jsonl file, also .gz. Blank lines are skipped.
 
-    A bad line raises `ImportFileError`, or is handed to `on_error` and passed over. A file that is one JSON document,
-    spread over its lines, always raises, and so does a compressed file that is damaged or cut off: how much of it is
-    missing is not known.
+    A bad line raises `ImportFileError`, or is passed to `on_error` and skipped. Two faults always raise: a file that is
+    one JSON document over several lines, and a damaged or truncated compressed file, because it is not known how much
+    is missing.
+
+    Args:
+        path: the file.
+        on_error: called with the error about each bad line; by default the error is raised.
+        on_bytes: called with the number of bytes read so far.
     """
     path = Path(path)
     number = blank = 0
@@ -210,11 +227,11 @@ def iter_json_lines(
 
 
 MAX_SHOWN = 1000
-"""Bytes that are kept of a line that is too long."""
+"""Bytes that are kept of an overlong line."""
 
 
 def _to_end_of_line(file: IO[bytes]) -> bool:
-    """Reads to the end of a line that is too long. Returns whether the line ends within `MAX_PASSED` blocks."""
+    """Skips to the end of an overlong line. Returns whether the line ends within `MAX_PASSED` blocks."""
     for _ in range(MAX_PASSED):
         rest = file.readline(MAX_LINE)
         if not rest or rest.endswith(b"\n"):
@@ -230,7 +247,13 @@ def _a_document(path: Path, opening: bytes) -> ImportFileError:
 
 
 def _broken(path: Path, number: int, line: bytes) -> ImportFileError:
-    """Returns the error about a first line that holds nothing but an opening bracket."""
+    """Returns the error about a first line that holds only an opening bracket.
+
+    Args:
+        path: the file.
+        number: number of the line.
+        line: the line.
+    """
     try:
         json_object(line.rstrip(b"\r\n"))
     except ImportFileError as problem:
@@ -239,19 +262,19 @@ def _broken(path: Path, number: int, line: bytes) -> ImportFileError:
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """Returns the JSON object that a line is. Raises `ImportFileError`, without file and line, where it is none."""
+    """Returns the JSON object of a line. Raises `ImportFileError`, without file and line, if it is no JSON object."""
     try:
         record = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        told = (
+        message = (
             f"byte {error.start + 1} (0x{raw[error.start]:02x}) is not UTF-8; convert the file, for instance with iconv"
         )
-        raise of_kind(told, NOT_UTF8) from error
+        raise of_kind(message, NOT_UTF8) from error
     except (ValueError, RecursionError) as error:
         # Its own message would speak of "line 1" of this line.
         what = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        told = f"not JSON: {what} (the line is {len(raw)} bytes long); expected one whole JSON object a line:"
-        raise of_kind(f"{told} if it was cut off, write it again or remove it", NOT_JSON) from error
+        message = f"not JSON: {what} (the line is {len(raw)} bytes long); expected one whole JSON object a line:"
+        raise of_kind(f"{message} if it was cut off, write it again or remove it", NOT_JSON) from error
     if not isinstance(record, dict):
         raise of_kind(f"came {name_value(record)}; expected one JSON object a line", NOT_JSON)
     return record
@@ -264,11 +287,11 @@ NOT_UTF8, NOT_JSON = "not UTF-8", "not one whole JSON object"
 ENDS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz"))
 """Endings of the names of CSV files."""
 _DELIMITERS = ",;\t"
-"""Signs that may separate cells. The head tells which one does: the sign that gives the most cells."""
+"""Signs that may separate cells. The sign that gives the most cells in the head line is used."""
 
 
 def is_csv(path: Path) -> bool:
-    """Returns whether the file's name ends as that of a CSV file."""
+    """Returns whether the file's name ends like that of a CSV file."""
     return path.name.lower().endswith(ENDS)
 
 
@@ -277,21 +300,28 @@ NO_ROW = "no row of CSV"
 """Reasons why a row is bad."""
 TOO_LONG = "too long"
 FEW_LINES = 20
-"""Lines of a text in a cell. Where more lines with two cells each follow a bad row, they are rows."""
+"""Most lines of a text in a cell. If more lines with two cells each follow a bad row, these lines are rows."""
 MAX_OPEN = 100_000
-"""Lines of one row, and lines in which the end of a bad row is looked for. A response of 512 tokens with 15
-alternatives, spread over lines, has 30,000."""
+"""Most lines of one row, and most lines in which the end of a bad row is searched.
+
+A response of 512 tokens with 15 alternatives, spread over lines, has 30,000.
+"""
 
 
 def iter_csv(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields (line number from 1 on which the row begins, cells by column) for each row.
+    """Yields (line number from 1 on which the row begins, cells by column) for each row of a CSV file.
 
-    Cells are parted by commas, semicolons or tabs, and rows without any text are passed over. A row with more or fewer
-    cells than the head, with a quote that is left open or in the wrong place, or with bytes that are not UTF-8 raises
-    `ImportFileError`, or is handed to `on_error` and passed over; the lines after such a row are read as if the row
-    were not there. A file whose head cannot be read, or names a column twice or not at all, always raises.
+    Cells are separated by commas, semicolons or tabs. Rows without text are skipped. A bad row raises
+    `ImportFileError`, or is passed to `on_error` and skipped. A row is bad if it has more or fewer cells than the head,
+    an open or misplaced quote, or bytes that are not UTF-8. Lines after a bad row are read as if that row were not
+    there. A file always raises if its head cannot be read, repeats a column's name, or lacks one.
+
+    Args:
+        path: the file.
+        on_error: called with the error about each bad row; by default the error is raised.
+        on_bytes: called with the number of bytes read so far.
     """
     if csv.field_size_limit() < MAX_LINE:
         csv.field_size_limit(MAX_LINE)  # by default 128 kB, less than the log-probabilities of a long answer
@@ -355,18 +385,18 @@ class _CsvRow:
     """All lines of the row."""
     cells: list[str]
     fault: tuple[str, str] | None = None
-    """The reason to count by, and the message."""
+    """The reason under which the row is counted, and the message."""
 
 
 class _CsvRows:
-    """Reads rows of CSV, each by itself: what is wrong with one row changes what is read of no other one."""
+    """Reads rows of CSV one by one, so that a bad row does not change how other rows are read."""
 
     def __init__(self, path: Path, text: IO[str], delimiter: str, width: int) -> None:
         self._path, self._text, self._delimiter, self._width = path, text, delimiter, width
         self._ahead: list[str] = []
-        """Lines that were read and not yet taken."""
+        """Lines that were read and not yet used."""
         self._number = 1
-        """The line that was taken last."""
+        """Number of the line that was used last."""
         cell = rf'(?:"(?:[^"]|"")*"|[^"{delimiter}\r\n]*)'
         self._regular = re.compile(rf"{cell}(?:{delimiter}{cell})*[\r\n]*")
 
@@ -383,7 +413,7 @@ class _CsvRows:
         return row
 
     def _line(self, place: int) -> str | None:
-        """Returns the line that many places ahead; None where the file has ended."""
+        """Returns the line `place` lines ahead; None after the end of the file."""
         while len(self._ahead) <= place:
             line = self._text.readline(MAX_LINE + 1)
             if not line:
@@ -395,14 +425,14 @@ class _CsvRows:
         return self._ahead[place]
 
     def _row(self, place: int) -> tuple[_CsvRow, int]:
-        """Returns the row that begins that many lines ahead, and how many lines were read for it."""
-        taken, held = 0, 0
+        """Returns the row that begins `place` lines ahead, and how many lines were read for it."""
+        taken, chars_read = 0, 0
 
         def lines() -> Iterator[str]:
-            nonlocal taken, held
+            nonlocal taken, chars_read
             while (line := self._line(place + taken)) is not None:
-                taken, held = taken + 1, held + len(line)
-                if held > MAX_LINE or taken > MAX_OPEN:
+                taken, chars_read = taken + 1, chars_read + len(line)
+                if chars_read > MAX_LINE or taken > MAX_OPEN:
                     raise csv.Error(TOO_LONG)
                 yield line
 
@@ -430,7 +460,7 @@ class _CsvRows:
         return _CsvRow(number, text, cells, fault), taken
 
     def _is_sound(self, place: int) -> bool:
-        """Returns whether a sound row begins that many lines ahead, with quotes around whole cells only."""
+        """Returns whether a valid row begins `place` lines ahead, with quotes only around whole cells."""
         row, _ = self._row(place)
         return row.fault is None and self._regular.fullmatch(row.text) is not None
 
@@ -438,18 +468,18 @@ class _CsvRows:
         """Returns how many of the lines ahead belong to the bad row that begins with the first of them.
 
         A quote that the first line leaves open may be a fault of that line alone, or open a cell of several lines. The
-        quote that would close the cell tells: where a sound row begins on its line, the first line alone is bad. So it
-        is where most lines before that quote are sound rows; of two columns it takes many, for a line of prose with one
-        comma is no row.
+        quote that would close the cell decides: if a valid row begins on its line, only the first line is bad. Only the
+        first line is bad, too, if most lines before that quote are valid rows. With two columns this takes many lines,
+        because prose with one comma is no row.
         """
         first = self._line(0) or ""
         if first.count('"') % 2 == 0:
             return 1
-        held, sound = len(first), 0
+        chars_read, sound = len(first), 0
         for place in range(1, MAX_OPEN):
-            if held > MAX_LINE or (line := self._line(place)) is None:
+            if chars_read > MAX_LINE or (line := self._line(place)) is None:
                 return 1
-            held += len(line)
+            chars_read += len(line)
             if line.count('"') % 2:
                 rows = 2 * sound > place - 1 and (self._width > 2 or place > FEW_LINES)
                 return 1 if rows or self._is_sound(place) else place + 1
@@ -459,7 +489,7 @@ class _CsvRows:
 
 _ROWS = 64
 _NESTED = ("labels", "messages", "sampling")
-"""Columns that may hold JSON as text; so may `response`, which is read as such anyway."""
+"""Columns that may hold JSON as text. `response` may too, and is always read so."""
 
 
 def is_table(path: Path) -> bool:
@@ -471,9 +501,14 @@ def is_table(path: Path) -> bool:
 def records_of(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 1, object) for each line or row; bad lines go to `on_error`, or raise.
+    """Yields (number from 1, object) for each line or row. Bad ones go to `on_error`, or raise.
 
-    Of a row, columns without a value are left out, as keys are that a line does not have.
+    Columns without a value are left out of a row, like keys that a line does not have.
+
+    Args:
+        path: the file.
+        on_error: called with the error about each bad line or row; by default the error is raised.
+        on_bytes: called with the number of bytes read so far.
     """
     if path.is_file() and is_table(path):
         yield from _rows(path, on_error, on_bytes)
@@ -500,12 +535,12 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
                     number += 1
                     row: dict[str, Any] = {}
                     try:
-                        one = batch.slice(index, 1)
-                        if one.nbytes > MAX_LINE:
+                        single_row = batch.slice(index, 1)
+                        if single_row.nbytes > MAX_LINE:
                             raise ImportFileError(
                                 f"the row is larger than {MAX_LINE} bytes; expected one response a row"
                             )
-                        [row] = one.to_pylist()
+                        [row] = single_row.to_pylist()
                         yield number, _record(row)
                     except ValueError as problem:
                         hand_over(at_line(path, number, problem, row), on_error, problem)
@@ -520,13 +555,13 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
 def _record(row: dict[str, Any]) -> dict[str, Any]:
     record = {key: value for key, value in row.items() if value is not None}
     for key in _NESTED:
-        if isinstance(held := record.get(key), str):
+        if isinstance(nested := record.get(key), str):
             try:
-                record[key] = json.loads(held)
+                record[key] = json.loads(nested)
             except (ValueError, RecursionError) as error:
                 raise ImportFileError(
                     f'the text under "{key}" is no JSON ({error}); expected JSON, or columns'
                 ) from error
-        elif isinstance(held, dict):  # a struct has all its fields in every row
-            record[key] = {name: value for name, value in held.items() if value is not None}
+        elif isinstance(nested, dict):  # a struct has all its fields in every row
+            record[key] = {name: value for name, value in nested.items() if value is not None}
     return record

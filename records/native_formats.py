@@ -1,7 +1,7 @@
-"""Reads the answers of APIs that do not speak OpenAI's format: of Ollama, TGI, Gemini and Cohere.
+"""Reads answers of APIs that do not speak OpenAI's format: Ollama, TGI, Gemini and Cohere.
 
-Each is told as the chat completion that says the same, and read as that. One that came without log-probabilities is
-answered with the option of its API that gives them.
+Each answer is converted to a chat completion. The error about an answer without log-probabilities names the API's
+option that requests them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,23 +14,23 @@ from metaprobe.records.reading import TOOL_CALL, as_list, each, error_message, f
 from metaprobe.records.response import ParsedResponse
 
 RULED_OUT = -9999.0
-"""Below it an alternative's log-probability is a mask: Gemini writes -1.3e30 for tokens that may not come."""
+"""An alternative with a lower log-probability is masked: Gemini writes -1.3e30 for tokens that are not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """One such API."""
+    """One API with a format of its own."""
 
     name: str
     recognises: Callable[[Mapping[str, Any]], bool]
     completion: Callable[[Mapping[str, Any], int], dict[str, Any]]
-    """The chat completion that says the same, of which answer."""
+    """Converts a response to a chat completion; the number chooses one of several answers."""
     ask: str
-    """The request option with which the API gives log-probabilities."""
+    """Request option with which the API gives log-probabilities."""
 
 
 def native_of(response: object) -> Native | None:
-    """Returns the API that an answer is of; None for any other."""
+    """Returns the API of an answer; None if it is of no known API."""
     if not isinstance(response, Mapping) or "choices" in response:
         return None
     return next((native for native in NATIVES if native.recognises(response)), None)
@@ -42,7 +42,7 @@ def is_native(response: object) -> bool:
 
 
 def as_completion(response: Mapping[str, Any], choice: int = 0) -> Mapping[str, Any]:
-    """Returns the chat completion that says the same; a response of an unknown API is returned unchanged."""
+    """Returns a response as a chat completion. A response of an unknown API is returned unchanged."""
     if is_response(response):
         return response_as_completion(response)
     native = native_of(response)
@@ -50,40 +50,53 @@ def as_completion(response: Mapping[str, Any], choice: int = 0) -> Mapping[str, 
 
 
 def read_native(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """Reads such an answer. Raises `NoLogprobs`, with what to ask for, where it has no log-probabilities."""
+    """Reads an answer of one of these APIs. Raises `NoLogprobs`, with the option to set, if it has no
+    log-probabilities.
+
+    Args:
+        response: the answer.
+        choice: number of the answer, if there are several.
+        top: whether alternatives are read.
+    """
     native = native_of(response)
     assert native is not None  # as `is_native` has said
-    told = native.completion(response, choice)
-    chosen = told["choices"][0]
+    as_chat = native.completion(response, choice)
+    chosen = as_chat["choices"][0]
     if not chosen["logprobs"]["content"] and chosen["finish_reason"] != TOOL_CALL:
-        average = any(_get(one, "avgLogprobs") is not None for one in each(response.get("candidates")))
+        average = any(_get(candidate, "avgLogprobs") is not None for candidate in each(response.get("candidates")))
         came = "only the average of them (avgLogprobs)" if average else "no log-probabilities"
         raise NoLogprobs(f"the answer of {native.name} holds {came}; expected one for each token: {native.ask}")
-    return read_completion(told, 0, top)
+    return read_completion(as_chat, 0, top)
 
 
 def _entry(token: object, logprob: object, top: Iterable[tuple[object, object]] = ()) -> dict[str, Any]:
-    """{token, logprob, top_logprobs}; alternatives that were ruled out are left out."""
-    kept = [
+    """Returns {token, logprob, top_logprobs}, without alternatives that were masked.
+
+    Args:
+        token: text of the token.
+        logprob: its log-probability.
+        top: alternatives, as pairs of text and log-probability.
+    """
+    alternatives = [
         {"token": text(other), "logprob": value}
         for other, value in top
         if not isinstance(value, int | float) or value >= RULED_OUT
     ]
-    return {"token": text(token), "logprob": logprob, "top_logprobs": kept}
+    return {"token": text(token), "logprob": logprob, "top_logprobs": alternatives}
 
 
-def _get(held: Mapping[str, Any], name: str) -> Any:
-    """The value under a name in camel case, or in snake case, as Google's client for Python writes it."""
-    if name in held:
-        return held[name]
-    return held.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))
+def _get(response_fields: Mapping[str, Any], name: str) -> Any:
+    """Returns the value under a name in camel case, or in snake case, which Google's Python client writes."""
+    if name in response_fields:
+        return response_fields[name]
+    return response_fields.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))
 
 
 # Ollama
 
 
 def is_ollama_chunk(part: object) -> bool:
-    """Whether this is what Ollama's `/api/chat` or `/api/generate` sends: an answer, or a chunk of its stream."""
+    """Whether this is an answer of Ollama's `/api/chat` or `/api/generate`, or a chunk of its stream."""
     return (
         isinstance(part, Mapping)
         and "done" in part
@@ -94,7 +107,7 @@ def is_ollama_chunk(part: object) -> bool:
 
 
 def ollama_as_chunk(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the chunk of a chat completion that says the same as a chunk of Ollama's stream."""
+    """Returns a chunk of Ollama's stream as a chunk of a chat completion."""
     [choice] = _ollama(part, 0)["choices"]
     message, called = choice["message"], choice["finish_reason"] == TOOL_CALL
     choice = {
@@ -161,21 +174,21 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         raise InvalidResponse(f"the answer of Gemini has {len(candidates)} candidates{why}; expected number {choice}")
     candidate = candidates[choice]
     parts = each((fields(candidate.get("content")) or {}).get("parts"))
-    given = fields(_get(candidate, "logprobsResult")) or {}
-    chosen, rows = each(_get(given, "chosenCandidates")), each(_get(given, "topCandidates"))
+    logprobs = fields(_get(candidate, "logprobsResult")) or {}
+    chosen, rows = each(_get(logprobs, "chosenCandidates")), each(_get(logprobs, "topCandidates"))
     if rows and len(rows) != len(chosen):
         raise InvalidResponse(
             f"logprobsResult has {len(chosen)} chosenCandidates and {len(rows)} topCandidates; expected as many"
         )
     entries = [
         _entry(
-            one.get("token"),
-            _get(one, "logProbability"),
+            token.get("token"),
+            _get(token, "logProbability"),
             [(other.get("token"), _get(other, "logProbability")) for other in each(rows[place].get("candidates"))]
             if rows
             else (),
         )
-        for place, one in enumerate(chosen)
+        for place, token in enumerate(chosen)
     ]
     counted = fields(_get(response, "usageMetadata")) or {}
     thought, spoken = _get(counted, "thoughtsTokenCount"), _get(counted, "candidatesTokenCount")
@@ -191,7 +204,7 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
 
 
 def _word(value: object) -> str:
-    """The word of a text, or of a member of an enumeration."""
+    """Returns the word of a string, or of a member of an enumeration."""
     return text(getattr(value, "value", value))
 
 
@@ -257,7 +270,7 @@ NATIVE_FORMAT_NAMES = ", ".join(native.name for native in NATIVES)
 
 
 def refusal_of(response: Mapping[str, Any]) -> str:
-    """Returns why an answer of another known API cannot be read, and the way on; empty for an unknown shape."""
+    """Returns why an answer of another known API cannot be read, and what to do; empty for an unknown shape."""
     if is_ollama_chunk(response):
         return (
             "the response is a chunk of a stream of Ollama's (done is false); expected the whole answer: ask with"

@@ -1,9 +1,9 @@
-"""Tells whether the chunks of a stream are of one answer.
+"""Checks whether the chunks of a stream belong to one answer.
 
-Gateways ask again where an upstream fails, clients join the streams of two questions, and proxies mix them. The joined
-text then looks like one answer, and its log-probabilities are of two. Known to be one answer are: one id on all chunks,
-or another id on each; the role on the first chunk, or on every one; a model's name that comes late; an end that is said
-twice; chunks without text, such as usage, content filters and keep-alives, anywhere.
+Gateways retry if an upstream fails, clients join the streams of two questions, and proxies mix them. The joined text
+then looks like one answer, but its log-probabilities belong to two. These all occur in one answer: one id on all
+chunks, or another id on each; the role on the first chunk, or on every chunk; a model's name that comes late; an end
+that is stated twice; chunks without text, such as usage, content filters and keep-alives, anywhere.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ CREATED_AGAIN = "a second event `response.created` opens an answer anew"
 ANOTHER_RESPONSE = "events of the responses {!r} and {!r} came"
 
 MAX_COMPARED_TOKENS = 16
-"""Tokens at the beginning of an answer that are compared with the tokens after them. A retry repeats more or is cut."""
+"""Tokens at the beginning of an answer that are compared with later tokens. A retry repeats more, or is cut."""
 FEWEST_COMPARED = 2
-"""Tokens that must come again: one token with the same log-probability may do so by chance."""
+"""Fewest tokens that must repeat. One token may have the same log-probability by chance."""
 _SURE = -0.05
-"""Log-probability above which tokens tell nothing of a repetition: a certain model gives the same number twice."""
+"""Tokens above this log-probability are no sign of a repetition: a certain model gives the same number twice."""
 
 
 def more_than_one(why: str) -> str:
@@ -32,15 +32,15 @@ def more_than_one(why: str) -> str:
 
 
 TWO_OF_ONE_INDEX = more_than_one(SAME_INDEX)
-"""Says of a stream that a chunk of it holds two choices of the same index."""
+"""The message about a stream in which a chunk holds two choices of the same index."""
 
 
 class OneAnswer:
-    """Told what each chunk brings of one choice, says in `fault` why the chunks are of more than one answer."""
+    """Takes in the chunks of one choice, and says in `fault` why they belong to more than one answer."""
 
     def __init__(self) -> None:
         self.fault = ""
-        """Why the chunks are of more than one answer; empty as long as nothing says so."""
+        """Why the chunks belong to more than one answer; empty while they may belong to one."""
         self.ended = False
         """Whether a chunk has said how the answer ended."""
         self._has_spoken = self._has_bare_text = self._opened_again = False
@@ -55,10 +55,12 @@ class OneAnswer:
         """Takes in a chunk.
 
         Args:
-            chunk_id, model: what the chunk names; empty for nothing.
-            role: whether it names the role of who speaks.
-            answered, thought: whether it brings text of the answer, or of the thinking before it.
-            ends: whether it says how the answer ended.
+            chunk_id: id of the chunk; empty if it has none.
+            model: model that the chunk names; empty if it names none.
+            role: whether the chunk names a role.
+            answered: whether the chunk has text of the answer.
+            thought: whether the chunk has text of the thinking before the answer.
+            ends: whether the chunk says how the answer ended.
         """
         spoke = answered or thought
         if role:
@@ -82,7 +84,7 @@ class OneAnswer:
         self.ended = self.ended or ends
 
     def _see_id(self, chunk_id: str) -> None:
-        """Takes in the id of a chunk with text: ids are all the same, or all different."""
+        """Records the id of a chunk with text, and a fault unless all ids are equal or all differ."""
         self._has_lasting_id = self._has_lasting_id or chunk_id in self._ids
         self._ids.add(chunk_id)
         if len(self._ids) > 1 and self._has_lasting_id:
@@ -91,10 +93,10 @@ class OneAnswer:
 
 
 def begins_anew(tokens: Sequence[str | None], logprobs: Sequence[Any]) -> str:
-    """Returns where the beginning of an answer comes again, with the same log-probabilities; empty where it does not.
+    """Returns where the beginning of an answer repeats with the same log-probabilities; empty if it does not.
 
-    A model that repeats its words gives them other log-probabilities, as more stands before them; a request that is
-    made again gives the same. Tokens that go round in one circle, three times or more, are no retry.
+    A model that repeats its words gives them other log-probabilities, because its context is longer. A repeated request
+    gives the same log-probabilities. Tokens that repeat in a circle, three times or more, are no retry.
     """
     for place in [i for i, token in enumerate(tokens) if token == tokens[0]][1:]:
         count = min(place, len(tokens) - place, MAX_COMPARED_TOKENS)

@@ -1,7 +1,7 @@
-"""Reads OpenAI's formats, from any server: chat and text completions, and responses of the Responses API.
+"""Reads OpenAI's formats from any server: chat and text completions, and responses of the Responses API.
 
-Those that hold no answer are told from the others. A response of the Responses API may come whole or as a list of its
-stream's events.
+Responses that hold no answer are recognised. A response of the Responses API may be whole, or a list of its stream's
+events.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,42 +45,46 @@ from metaprobe.records.types import Segment, Usage
 BROKEN_ENDS = frozenset(
     "error abort aborted cancelled canceled failed failure timeout insufficient_system_resource".split()
 )
-"""Finish reasons of answers that the server did not finish, by any cause of its own."""
+"""Finish reasons of answers that the server did not finish for reasons of its own."""
 
 
 def failure_of(response: object) -> str:
-    """Returns why a chat completion holds nothing that could be kept; empty where it holds an answer.
+    """Returns why a chat completion holds nothing to keep; empty if it holds an answer.
 
-    An answer is a text that is not blank, a call of a tool, a refusal, or sound. Never raises.
+    An answer is a text that is not blank, a tool call, a refusal, or sound. Never raises.
     """
-    held = fields(response)
-    if held is None:
+    completion_fields = fields(response)
+    if completion_fields is None:
         return f"a {type(response).__name__} came; expected a chat completion"
-    if held.get("error"):
-        return error_message(held) or "the response is an error without a message"
-    choices = as_list(held.get("choices")) or ()
+    if completion_fields.get("error"):
+        return error_message(completion_fields) or "the response is an error without a message"
+    choices = as_list(completion_fields.get("choices")) or ()
     choice = fields(choices[0]) if choices else None
     if choice is None:
-        return error_message(held) or "the response holds no choice"
+        return error_message(completion_fields) or "the response holds no choice"
     if choice.get("error"):
         return error_message(choice) or "the choice is an error without a message"
     end = text(choice.get("finish_reason"))
     if end.lower() in BROKEN_ENDS:
         return f"the answer ended with finish_reason {end!r}"
     message = fields(choice.get("message")) or {}
-    kept = [message.get(name) for name in ("tool_calls", "function_call", "refusal", "audio")]
-    if any(kept) or _has_text(message.get("content")):
+    other_answers = [message.get(name) for name in ("tool_calls", "function_call", "refusal", "audio")]
+    if any(other_answers) or _has_text(message.get("content")):
         return ""
     return "the answer is empty" + (f" (finish_reason {end!r})" if end else "")
 
 
 def _has_text(content: object) -> bool:
-    """Whether a message's content, a text or a list of parts, holds more than blanks."""
+    """Whether a message's content, a string or a list of parts, holds more than blanks."""
     if isinstance(content, str):
         return not content.isspace() and content != ""
     for part in as_list(content) or ():
-        held = fields(part) or {}
-        if held.get("type", "text") != "text" or text(held.get("text")).strip() or (isinstance(part, str) and part):
+        part_fields = fields(part) or {}
+        if (
+            part_fields.get("type", "text") != "text"
+            or text(part_fields.get("text")).strip()
+            or (isinstance(part, str) and part)
+        ):
             return True
     return False
 
@@ -92,24 +96,30 @@ CALLED = (
 
 
 _CALLS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
-"""Beginnings of tool calls that a server without a parser for them gives as text."""
+"""Beginnings of tool calls that a server without a parser for them returns as text."""
 
 
 _WHOLE = frozenset(("", "completed", "complete", "success", "succeeded", "ok", "done"))
-"""States of a whole answer, where a server names one beside the choices."""
+"""States of a whole answer, if a server names a state beside the choices."""
 
 
 def content_text(content: object) -> str:
-    """The text of a message's `content`: a string, a list of parts (of which the text ones count), or None."""
+    """Returns the text of a message's `content`: a string, a list of parts (only text parts count), or None."""
     if isinstance(content, str):
         return content
     return "".join(text((fields(part) or {}).get("text")) for part in as_list(content) or ())
 
 
 def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """Reads a chat or text completion, whichever of the two shapes its log-probabilities have."""
+    """Reads a chat or text completion, in either format of log-probabilities.
+
+    Args:
+        response: the completion.
+        choice: number of the answer, if there are several.
+        top: whether alternatives are read.
+    """
     answer, chosen = read_said(response, choice)
-    given = fields(chosen.get("logprobs")) or {}
+    logprobs_given = fields(chosen.get("logprobs")) or {}
     rest: dict[str, Any] = {
         "text": answer.text,
         "finish_reason": answer.finish_reason,
@@ -117,16 +127,18 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
         "usage": answer.usage,
         "note": first_of(len(response["choices"]), choice),
     }
-    if before := as_list(given.get("reasoning_content")):
+    if before := as_list(logprobs_given.get("reasoning_content")):
         # DeepSeek gives the thinking's log-probabilities under a key of their own.
-        both = [*before, *(as_list(given.get("content")) or ())]
+        both = [*before, *(as_list(logprobs_given.get("content")) or ())]
         parsed = parse_entries(both, f"choices[{choice}].logprobs", top=top, **rest)
         segments = Segment("thinking", 0, len(before)), Segment("answer", len(before), len(both))
         return check_text(replace(parsed, segments=segments[: 1 + (len(both) > len(before))]), both)
     # The tokens of a refusal stand under a key of their own.
-    entries = given.get("content") if given.get("content") is not None else given.get("refusal")
+    entries = (
+        logprobs_given.get("content") if logprobs_given.get("content") is not None else logprobs_given.get("refusal")
+    )
     has_none = answer.finish_reason in (TOOL_CALL, REFUSAL)
-    if answer.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
+    if answer.finish_reason == TOOL_CALL and not entries and not logprobs_given.get("token_logprobs"):
         raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
     # The usage is of all choices together.
     alone = len(response["choices"]) == 1 and response.get("n", 1) == 1
@@ -136,14 +148,14 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
         if has_none:
             return parsed
         return settle(parsed, answer.thinking, answer.ending, as_list(entries) or (), counted=counted)
-    if given.get("token_logprobs") is None:
+    if logprobs_given.get("token_logprobs") is None:
         raise NoLogprobs(
             f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {LOGPROBS_HINT}"
         )
-    tokens, logprobs, rows = _read_columns(given, answer.usage)
+    tokens, logprobs, rows = _read_columns(logprobs_given, answer.usage)
     if (
-        len(logprobs) < len(given["token_logprobs"])
-        and spelled(list(map(text, given["tokens"] or ())), answer.text).all
+        len(logprobs) < len(logprobs_given["token_logprobs"])
+        and spelled(list(map(text, logprobs_given["tokens"] or ())), answer.text).all
     ):
         rest["text"] = "".join(tokens)  # the prompt was echoed
     parsed = with_alternatives(ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), **rest), rows)
@@ -152,9 +164,13 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
 
 
 def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], logprobs: Mapping[str, Any]) -> str:
-    """Returns how the answer ended: `TOOL_CALL` where it calls a tool, `REFUSAL` where it only says why there is none.
+    """Returns how the answer ended: `TOOL_CALL` if it calls a tool, `REFUSAL` if it only says why there is no answer.
 
-    A refusal has a message and tokens of its own. `message` may hold `refusal`, `tool_calls` and `function_call`.
+    Args:
+        finish_reason: the server's word for the end.
+        spoken: text of the answer.
+        message: may hold `refusal`, `tool_calls` and `function_call`.
+        logprobs: log-probabilities; those of a refusal have a key of their own.
     """
     if message.get("tool_calls") or message.get("function_call") or read_end(finish_reason) == TOOL_CALL:
         return TOOL_CALL
@@ -165,12 +181,12 @@ def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], 
 
 
 def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
-    """(what the choice says, the choice)."""
+    """Returns (the text of the choice with its metadata, the choice)."""
     choices = as_list(response.get("choices"))
-    indices = [(fields(one) or {}).get("index") for one in choices or ()] if choices and len(choices) > 1 else []
+    indices = [(fields(listed) or {}).get("index") for listed in choices or ()] if choices and len(choices) > 1 else []
     if indices and choices is not None and sorted(map(str, indices)) == sorted(map(str, range(len(choices)))):
         in_order = sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))
-        choices = [one for _, one in in_order]
+        choices = [listed for _, listed in in_order]
     if choices is None or not 0 <= choice < len(choices):
         came = f"the keys {some_keys(response)}" if choices is None else f"{len(choices)} choices"
         if error := error_message(response):
@@ -206,7 +222,7 @@ THINKING_KEYS = ("reasoning_content", "reasoning")
 
 
 def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | None:
-    """The thinking that a message shows beside its answer; empty where it is counted and not shown, None where none."""
+    """Returns the thinking beside a message's answer; empty if it is counted but not shown, None if there is none."""
     for name in THINKING_KEYS:
         if isinstance(message.get(name), str) and message[name]:
             return str(message[name])
@@ -225,11 +241,11 @@ def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | N
 
 
 def _read_columns(given: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ...], list[Any], list[list[Any]]]:
-    """(tokens, log-probabilities, alternatives) of the answer in {tokens, token_logprobs, top_logprobs}.
+    """Returns (tokens, log-probabilities, alternatives) of the answer from {tokens, token_logprobs, top_logprobs}.
 
-    An echoed prompt (its first token has no log-probability, or there are as many tokens as prompt and answer have
-    together) is left out. Alternatives are a mapping from token to log-probability for each token; that of a drawn
-    token outside of the likeliest k, which most servers add, cannot be told from them and stays.
+    An echoed prompt is left out. It shows by a first token without log-probability, or by as many tokens as prompt and
+    answer have together. Alternatives are a mapping from token to log-probability for each token. Most servers add a
+    drawn token that is not among the likeliest k. It cannot be distinguished from the others, so it stays.
     """
     logprobs = as_list(given.get("token_logprobs"))
     if logprobs is None:
@@ -276,10 +292,17 @@ def completion(
     used: tuple[object, object, object] = (None, None, None),
     ended_by: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """Returns the chat completion that says the same as an answer of another format.
+    """Returns an answer of another format as a chat completion.
 
-    `thinking`: the text of the thinking, where it is known. `used`: tokens of the prompt, of the answer, and of the
-    thinking. `ended_by`: `stop_reason`, as vLLM says it, where it is known what the answer ended with.
+    Args:
+        spoken: text of the answer.
+        logprobs: its log-probabilities.
+        model: name of the model.
+        finish_reason: how the answer ended, in the words of its API.
+        thinking: text of the thinking, if it is known.
+        called: whether the answer is a tool call.
+        used: numbers of tokens of the prompt, of the answer, and of the thinking.
+        ended_by: `stop_reason` in vLLM's form, if it is known what ended the answer.
     """
     message = {"role": "assistant", "content": spoken} | ({"reasoning_content": thinking} if thinking else {})
     choice = {
@@ -302,11 +325,11 @@ CALLER_ITEMS = frozenset(
     "function_call custom_tool_call computer_call local_shell_call shell_call apply_patch_call"
     " mcp_approval_request".split()
 )
-"""Items that the caller is to carry out or to allow; the others are tools that the server uses by itself."""
+"""Kinds of items that the caller has to run or to allow. The server runs the other tools by itself."""
 
 
 def is_response(response: object) -> bool:
-    """Whether this is a whole response."""
+    """Whether this is a whole response of the Responses API."""
     return isinstance(response, Mapping) and (
         response.get("object") == "response" or ("output" in response and "choices" not in response)
     )
@@ -318,18 +341,23 @@ def is_event(part: object) -> bool:
 
 
 def begins_call(event: Mapping[str, Any]) -> bool:
-    """Whether this event is of a tool call, the caller's or the server's; an unknown kind of item counts as one."""
+    """Whether this event belongs to a tool call of the caller or the server. An unknown kind of item counts as one."""
     item = fields(event.get("item"))
     return "_call" in text(event.get("type")) or (item is not None and item.get("type") not in _WORDS)
 
 
 def read_response(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """Reads a response: the text of all its messages, one after the other, as openai's `output_text`.
+    """Reads a response of the Responses API: the text of all its messages, joined as in openai's `output_text`.
 
-    Tool calls and refusals have no log-probabilities there and are passed over, and so has the reasoning at OpenAI;
-    vLLM's cover the reasoning too, which is told apart. Raises `InvalidResponse` where nothing but these came. Where
-    the caller is to carry out a call, the finish reason is `tool_calls`. The API does not say whether its
+    Tool calls and refusals have no log-probabilities there, and are skipped. So is the reasoning at OpenAI; vLLM's
+    log-probabilities cover the reasoning too, which is then separated. Raises `InvalidResponse` if nothing else came.
+    If the caller has to run a tool call, the finish reason is `tool_calls`. The API does not say whether its
     log-probabilities are raw.
+
+    Args:
+        response: the response.
+        choice: number of the answer; a response has one.
+        top: whether alternatives are read.
     """
     only_choice(choice, "a response of the Responses API")
     failed = {"error": response.get("error") or "failed"} if response.get("status") == "failed" else {}
@@ -337,10 +365,10 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
     parts, other = text_parts(response.get("output"))
     entries: list[Any] = []
     for part in parts:
-        given = as_list(part.get("logprobs"))
-        if not given and part.get("text"):
+        logprobs = as_list(part.get("logprobs"))
+        if not logprobs and part.get("text"):
             raise NoLogprobs(f"the response holds text without log-probabilities; {_ASK}")
-        entries.extend(given or ())
+        entries.extend(logprobs or ())
     if not entries:
         came = ", ".join(sorted(other)) or "no output"
         raise InvalidResponse(
@@ -371,7 +399,7 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
 
 
 def response_as_completion(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the chat completion that says the same as a response, without log-probabilities."""
+    """Returns a response of the Responses API as a chat completion without log-probabilities."""
     parts, _ = text_parts(response.get("output"))
     counted = fields(response.get("usage")) or {}
     return completion(
@@ -384,53 +412,53 @@ def response_as_completion(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ended(response: Mapping[str, Any]) -> str:
-    """Returns the API's word for how a response ended; a message may say otherwise than a completed response."""
+    """Returns the API's word for how a response ended. A message may state another end than its completed response."""
     reason = fields(response.get("incomplete_details")) or {}
     ended = text(reason.get("reason")) or text(response.get("status"))
     return (_state(response) or ended) if ended == "completed" else ended
 
 
 def _state(response: Mapping[str, Any]) -> str:
-    """The first state of a message that is not completed; empty where all are."""
+    """Returns the first state of a message that is not completed; empty if all are completed."""
     states = [text(item.get("status")) for item in each(response.get("output")) if item.get("type") == "message"]
     return next((state for state in states if state not in ("", "completed")), "")
 
 
 def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The response that the events of its stream amount to, also where the stream was cut.
+    """Returns the response that the events of its stream make up, even if the stream was cut.
 
-    Events may come in any order where all are numbered. The closing event holds the whole response and is believed;
-    without it, the deltas are joined.
+    Events may come in any order if all are numbered. The closing event holds the whole response, which is used. Without
+    a closing event the deltas are joined.
     """
     events = list(events)
     if all(type(event.get("sequence_number")) is int for event in events):
         events.sort(key=lambda event: event["sequence_number"])
-    known: Mapping[str, Any] = {}
+    whole_response: Mapping[str, Any] = {}
     joined: dict[tuple[int, int], dict[str, Any]] = {}
     for event in events:
-        known = fields(event.get("response")) or known
+        whole_response = fields(event.get("response")) or whole_response
         if event.get("type") in ("response.output_text.delta", "response.output_text.done"):
-            at = event.get("output_index"), event.get("content_index")
-            place = (at[0] if type(at[0]) is int else 0, at[1] if type(at[1]) is int else 0)
+            indices = event.get("output_index"), event.get("content_index")
+            place = (indices[0] if type(indices[0]) is int else 0, indices[1] if type(indices[1]) is int else 0)
             part = joined.setdefault(place, {"type": "output_text", "text": "", "logprobs": []})
             part["text"] = text(event.get("text")) or part["text"] + text(event.get("delta"))
             if event["type"].endswith("done"):
                 continue  # it gives all log-probabilities once more
             part["logprobs"].extend(as_list(event.get("logprobs")) or ())
-    whole, _ = text_parts(known.get("output"))
+    whole, _ = text_parts(whole_response.get("output"))
     if any(part.get("logprobs") for part in whole) or not joined:
-        return known
+        return whole_response
     parts = [joined[place] for place in sorted(joined)]
     if spoken := "".join(text(part.get("text")) for part in whole):  # the closing event has the text, and no numbers
         entries = [entry for part in parts for entry in part["logprobs"]]
         parts = [{"type": "output_text", "text": spoken, "logprobs": entries}]
-    items = [item for item in each(known.get("output")) if item.get("type") != "message"]
-    message = {"type": "message", "content": parts, "status": _state(known)}
-    return {**known, "output": [*items, message]}
+    items = [item for item in each(whole_response.get("output")) if item.get("type") != "message"]
+    message = {"type": "message", "content": parts, "status": _state(whole_response)}
+    return {**whole_response, "output": [*items, message]}
 
 
 def text_parts(output: object) -> tuple[list[Mapping[str, Any]], set[str]]:
-    """Returns (the parts that are text, the kinds of everything else)."""
+    """Returns (the parts that are text, the kinds of all other items)."""
     parts: list[Mapping[str, Any]] = []
     other: set[str] = set()
     for item in each(output):

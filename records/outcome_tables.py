@@ -1,6 +1,7 @@
-"""Reads outcomes from a table: a row a question, a column a model. Standard library only.
+"""Reads outcomes from a table with one row for each question and one column for each model. Standard library only.
 
-Which columns are models is named, never guessed: a price or a temperature from 0 to 1 would look like a score.
+The caller names the columns of the models. They are not guessed, because a price or a temperature from 0 to 1 would
+look like a score.
 """
 
 import csv
@@ -13,14 +14,14 @@ from metaprobe.records.lines import hand_over
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 
 TABLES = {".csv": ",", ".tsv": "\t"}
-"""Ending of a table's name -> the sign between its cells."""
+"""Maps the ending of a table's name to the sign between its cells."""
 QUESTION_COLUMNS = ("question", "prompt", "query")
 DIMENSION_COLUMNS = ("dimension", "category", "subject", "task")
-"""Names of the column with the question, and of the one with its dimension; the first that is there is read."""
+"""Possible names of the columns with the question and with its dimension. The first that exists is read."""
 SCORES = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
-"""Words for a score; numbers from 0 to 1 are read too, and an empty cell is no label."""
+"""Maps words to scores. Numbers from 0 to 1 are read too, and an empty cell is no label."""
 MOST_CHARS = 1 << 20
-"""Characters of a cell; a longer one is a bad row."""
+"""Most characters of a cell. A row with a longer cell is bad."""
 
 
 def is_table(path: Path) -> bool:
@@ -78,7 +79,15 @@ def read_outcome_table(
 def _question(
     row: Mapping[str | None, str | None], line: int, question: str, dimension: str, models: Sequence[str]
 ) -> QuestionOutcomes:
-    """Returns the question of one row. Raises `ImportFileError` that names the column."""
+    """Returns the question of one row. Raises `ImportFileError` that names the column.
+
+    Args:
+        row: cells by column.
+        line: number of the row's line.
+        question: name of the column with the question.
+        dimension: name of the column with the dimension; empty if there is none.
+        models: names of the models' columns.
+    """
     if None in row or any(row.get(name) is None for name in models):
         raise ImportFileError(f"line {line} has another number of cells than the header")
     identity = (row.get("id") or "").strip() or f"row {line}"

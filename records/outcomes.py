@@ -1,15 +1,15 @@
-"""Reads and writes outcomes of asking agents: one question a line, with every agent asked. Standard library only.
+"""Reads and writes outcomes of asking agents: one question a line, with all agents asked. Standard library only.
 
-    {"id", "group", "question", "dimension",
-     "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms",
-                       "prompt_tokens", "completion_tokens", "confidence_source"}
-              or {"error", "cost_usd", "latency_ms"}},
-     "chosen", "propensities": {name: 0..1}}
+ {"id", "group", "question", "dimension",
+ "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms",
+                   "prompt_tokens", "completion_tokens", "confidence_source"}
+            or {"error", "cost_usd", "latency_ms"}},
+ "chosen", "propensities": {name: 0..1}}
 
-Only `id` and `agents` are required. An agent that was asked and failed has an `error`, or a cost and neither answer,
-label nor confidence. Its score is 0, for the user gets nothing from it. A full outcome holds every agent. A logged one
-holds those that were asked, the `chosen` action and the propensity of every legal one. Unknown keys are passed over:
-such files often carry more.
+Only `id` and `agents` are required. An agent that was asked and failed has an `error`, or a cost without answer, label
+and confidence. Its score is 0, because the user gets nothing from it. A full outcome holds every agent. A logged
+outcome holds the agents that were asked, the `chosen` action and the propensity of every legal action. Unknown keys are
+ignored, because such files often have more.
 """
 
 import gzip
@@ -26,64 +26,72 @@ from metaprobe.records.errors import ImportFileError, of_kind
 from metaprobe.records.lines import hand_over, iter_json_lines
 
 LONGEST_ERROR = 200
-"""Characters kept of an error: it may carry a whole page."""
+"""Most characters of an error that are kept: the error may hold a whole page."""
 ANSWER_KEYS = frozenset({"answer", "correct", "score", "confidence"})
-"""Keys of an agent that answered. A call that cost money or time and has none of them gave no answer; nor did one with
-a blank answer, no confidence and a score of at most 0. A missing answer beside a label is a text that was left out."""
+"""Keys of an agent that answered.
+
+A call that cost money or time, and has none of these keys, gave no answer. The same holds for a blank answer without
+confidence and with a score of at most 0. A missing answer beside a label is a text that was left out.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOutcome:
-    """The outcome of one agent on one question; None where a field is not known."""
+    """The outcome of one agent on one question. An unknown field is None."""
 
     answer: str = ""
     score: float | None = None
-    """In [0, 1]; 1 for a right answer."""
+    """Score in [0, 1]; 1 for a right answer."""
     confidence: float | None = None
-    """On the agent's own scale (a probability, a log-probability, ...): higher is surer. Known once it was asked.
-    May be -inf, the log-probability of what cannot be (in JSON -Infinity, as Python writes it)."""
+    """Confidence on the agent's own scale (a probability, a log-probability, ...): higher means surer. Known after
+    asking.
+
+    May be -inf, the log-probability of an impossible event (in JSON -Infinity, as Python writes it).
+    """
     cost_usd: float | None = None
     latency_ms: float | None = None
     confidence_source: str = ""
-    """The source of the confidence: `stated`, `logprobs`, the digest of a checkpoint, or that digest after `stated+`
-    where both are joined. Empty where the line does not say."""
+    """Source of the confidence: `stated`, `logprobs`, or the digest of a checkpoint.
+
+    The digest follows `stated+` if both are joined. Empty if the line does not name a source.
+    """
     error: str | None = None
-    """Why the call failed; None where it did not. The score of a failed call is 0, and it has no confidence."""
+    """Why the call failed; None if it did not. A failed call has the score 0 and no confidence."""
     prompt_tokens: float | None = None
     completion_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionOutcomes:
-    """One question, and what came of it with each agent that was asked."""
+    """One question, with the outcome of each agent that was asked."""
 
     id: str
     group: str
-    """Name of the split group; the id where the line names none."""
+    """Name of the group that stays in one split; the id if the line names no group."""
     question: str = ""
     dimension: str = ""
     agents: Mapping[str, AgentOutcome] = field(default_factory=dict)
     chosen: str | None = None
-    """The action that was taken, of a logged outcome."""
+    """The action that was taken, for a logged outcome."""
     propensities: Mapping[str, float] = field(default_factory=dict)
     """Propensity of every legal action."""
 
 
 OUTCOME_LINES = 9
-"""First lines of a file that tell whether its lines are outcomes: one of them may be bad."""
+"""Number of first lines that show whether the lines of a file are outcomes: one of them may be bad."""
 
 
 def is_outcomes(path: Path) -> bool:
-    """Returns whether most of the first lines of a file of JSON lines that can be read are outcomes of agents."""
+    """Returns whether a JSON lines file holds outcomes: most of its first readable lines are outcomes."""
     lines = [record for _, record in islice(iter_json_lines(path, on_error=lambda error: None), OUTCOME_LINES)]
-    return 2 * sum("agents" in one and "response" not in one for one in lines) > len(lines)
+    return 2 * sum("agents" in line and "response" not in line for line in lines) > len(lines)
 
 
 def read_outcomes(path: str | Path, *, strict: bool | None = None) -> list[QuestionOutcomes]:
     """Returns every line of a `.jsonl` or `.jsonl.gz` file. Bad lines are left out; a warning counts them by reason.
 
-    `strict`: whether the first bad line raises `ImportFileError`, naming file, line and field; by default what the
-    running command says, else False. Raises `ImportFileError` where more than half of the lines are bad.
+    `strict` says whether the first bad line raises `ImportFileError` with file, line and field; by default as the
+    running command has set it, else False. Raises `ImportFileError` if more than half of the lines are bad.
     """
     with reading(path, strict=strict) as bad:
         questions = outcomes_of_file(path, bad)
@@ -93,15 +101,15 @@ def read_outcomes(path: str | Path, *, strict: bool | None = None) -> list[Quest
 
 
 def outcomes_of_file(path: str | Path, bad: BadFile) -> list[QuestionOutcomes]:
-    """Returns every line that can be read; the others go to `bad`, which counts both."""
+    """Returns every readable line. Bad lines go to `bad`, which counts both."""
     questions: list[QuestionOutcomes] = []
     seen: dict[str, int] = {}
     for line, record in iter_json_lines(Path(path), on_error=bad.leave_out):
         try:
             question = outcome_of_line(record)
             if question.id in seen:
-                told = f"id {question.id!r} stands in line {seen[question.id]} too; expected one line a question"
-                raise of_kind(told, "an id that another line has")
+                message = f"id {question.id!r} stands in line {seen[question.id]} too; expected one line a question"
+                raise of_kind(message, "an id that another line has")
         except ImportFileError as error:
             hand_over(at_line(path, line, error, record), bad.leave_out, error)
             continue
@@ -112,14 +120,14 @@ def outcomes_of_file(path: str | Path, bad: BadFile) -> list[QuestionOutcomes]:
 
 
 def write_outcomes(path: str | Path, questions: Iterable[QuestionOutcomes]) -> None:
-    """One line a question; compressed where the name ends in `.gz`. What is not known is left out."""
+    """Writes outcomes, one question a line; compressed if the name ends in `.gz`. Unknown fields are left out."""
     opened = gzip.open if str(path).endswith(".gz") else open
     with opened(path, "wt", encoding="utf-8") as file:
         for question in questions:
             record: dict[str, Any] = {"id": question.id, "group": question.group}
             record |= {key: value for key in ("question", "dimension", "chosen") if (value := getattr(question, key))}
             record["agents"] = {
-                name: {key: held for key in AgentOutcome.__slots__ if (held := getattr(outcome, key)) not in (None, "")}
+                name: {key: part for key in AgentOutcome.__slots__ if (part := getattr(outcome, key)) not in (None, "")}
                 for name, outcome in question.agents.items()
             }
             if question.propensities:
@@ -128,7 +136,7 @@ def write_outcomes(path: str | Path, questions: Iterable[QuestionOutcomes]) -> N
 
 
 def outcome_of_line(record: Mapping[str, Any]) -> QuestionOutcomes:
-    """The question of one line. Raises `ImportFileError` that names the field."""
+    """Returns the question of one line. Raises `ImportFileError` that names the field."""
     agents = record.get("agents")
     if not isinstance(agents, dict):
         raise ImportFileError(f'"agents" is {_shown(agents)}; expected an object, agent to outcome')
@@ -155,7 +163,7 @@ def _agent(name: str, outcome: Any) -> AgentOutcome:
         raise ImportFileError(f'"{where[:-1]}" is {_shown(outcome)}; expected an object')
     if "score" in outcome and "correct" in outcome and outcome["score"] != outcome["correct"]:
         raise ImportFileError(f'"{where}score" and "{where}correct" differ; give one of them')
-    known = AgentOutcome(
+    read_outcome = AgentOutcome(
         answer=_text(outcome, "answer", where),
         score=_number(outcome, "score" if "score" in outcome else "correct", where, 0, 1),
         confidence=_number(outcome, "confidence", where, -math.inf, math.inf),
@@ -165,30 +173,36 @@ def _agent(name: str, outcome: Any) -> AgentOutcome:
         prompt_tokens=_number(outcome, "prompt_tokens", where, 0, math.inf),
         completion_tokens=_number(outcome, "completion_tokens", where, 0, math.inf),
     )
-    error = _error(outcome, known, where)
+    error = _error(outcome, read_outcome, where)
     if error is None:
-        return known
-    return replace(known, answer="", score=0.0, confidence=None, confidence_source="", error=error)
+        return read_outcome
+    return replace(read_outcome, answer="", score=0.0, confidence=None, confidence_source="", error=error)
 
 
-def _error(outcome: Mapping[str, Any], known: AgentOutcome, where: str) -> str | None:
-    """Why the call failed; None where it did not. Raises `ImportFileError` for an error beside a right answer."""
-    given = outcome.get("error")
-    if given in (None, False, "", {}):
+def _error(outcome: Mapping[str, Any], outcome_read: AgentOutcome, where: str) -> str | None:
+    """Returns why the call failed; None if it did not. Raises `ImportFileError` for an error beside a right answer.
+
+    Args:
+        outcome: fields of the agent.
+        outcome_read: the outcome as read so far.
+        where: prefix of field names in errors.
+    """
+    error = outcome.get("error")
+    if error in (None, False, "", {}):
         answered = ANSWER_KEYS & outcome.keys()
-        blank = not known.answer.strip() and known.confidence is None and not known.score
-        paid = known.cost_usd is not None or known.latency_ms is not None
+        blank = not outcome_read.answer.strip() and outcome_read.confidence is None and not outcome_read.score
+        paid = outcome_read.cost_usd is not None or outcome_read.latency_ms is not None
         return "no answer" if blank and ("answer" in answered or (paid and not answered)) else None
-    if isinstance(given, dict):
-        given = given.get("message") or json.dumps(given, default=str)
-    if given is not True and not isinstance(given, str):
-        raise ImportFileError(f'"{where}error" is {_shown(given)}; expected why the call failed, as a string')
-    if known.score:
+    if isinstance(error, dict):
+        error = error.get("message") or json.dumps(error, default=str)
+    if error is not True and not isinstance(error, str):
+        raise ImportFileError(f'"{where}error" is {_shown(error)}; expected why the call failed, as a string')
+    if outcome_read.score:
         raise ImportFileError(
-            f'"{where}error" stands beside a score of {known.score:g}; a failed call gave nothing that could be right: '
-            "remove the error where there was an answer, and the score where there was none"
+            f'"{where}error" stands beside a score of {outcome_read.score:g}; a failed call gave nothing that '
+            "could be right: remove the error where there was an answer, and the score where there was none"
         )
-    return "no reason was given" if given is True else " ".join(given.split())[:LONGEST_ERROR]
+    return "no reason was given" if error is True else " ".join(error.split())[:LONGEST_ERROR]
 
 
 def _text(record: Mapping[str, Any], key: str, where: str = "") -> str:

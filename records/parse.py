@@ -1,10 +1,11 @@
-"""Tells by its shape what a response is, and has it read: `parse_response` for every format, `parse_body` for raw JSON.
+"""Recognises the format of a response by its shape, and reads it: `parse_response` for all formats, `parse_body` for
+JSON.
 
-It needs only the standard library and NumPy, because the base install uses it for every score. Where msgspec is
-installed, a raw body is read much faster than by `json.loads`: alternatives are nine tenths of such a body (512 tokens
-with 15 each: half a megabyte), and a typed decoder walks over what is not asked for and makes no objects of it.
+It needs only the standard library and NumPy, because the base install uses it for every score. With msgspec installed,
+a raw body is read much faster than by `json.loads`. Nine tenths of a body are alternatives (512 tokens with 15 each:
+half a megabyte), and a typed decoder skips unrequested ones without making objects.
 
-A response may bring more under `metaprobe_signals`, its hidden states and the numbers that the model stated:
+A response may carry hidden states, and numbers that the model stated, under `metaprobe_signals`:
 
     "metaprobe_signals": {
         "hidden_states": {"model": "m", "layers": [18], "positions": ["answer_mean"], "values": [[[...]]]},
@@ -93,37 +94,39 @@ def parse_response(
     temperature: float | None = None,
     top: bool = True,
 ) -> ParsedResponse:
-    """Returns the answer in a response. Raises `InvalidResponse`, and nothing else, where it cannot be scored.
+    """Returns the answer in a response. Raises `InvalidResponse`, and nothing else, if it cannot be scored.
 
         >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
         -0.25
 
-    `response`, recognised by its shape, is one of:
+    The engines' defaults are assumed, because the APIs do not state them. They are raw for vLLM (changed by the
+    engine's `logprobs_mode`) and llama.cpp (changed by `post_sampling_probs`, which is visible), and processed for
+    SGLang (changed by `SGLANG_RETURN_ORIGINAL_LOGPROB`).
 
+    The tokens must spell the answer's text. Only marks without meaning at its end, such as a full stop, may be missing;
+    then the note says so. Refused are log-probabilities of a part of the answer or of other words, numbers that are
+    placeholders (all 0, or a constant), and chunks of more than one answer (see `records/one_answer.py`). OpenAI gives
+    -9999.0 for a sampled token that is not among the likeliest 20. It is kept unchanged and counts in a mean, because
+    it is finite and the server's own number.
+
+    Args:
+        response: one of the formats below, recognised by its shape.
+        choice: which of several answers to read.
+        logprobs_mode: `raw` or `processed`, if the caller knows it; it overrides what the source states or is assumed
+            to do.
+        temperature: sampling temperature, if the caller knows it; it overrides what the source states.
+        top: whether all alternatives are read. If not, only alternatives of a few tokens are checked for faults, which
+            takes a fifth of the time, and `top_logprobs` is None.
+
+    Formats:
     - an OpenAI chat completion, text completion or Responses API response, of any server: a client's object, a
       dictionary, JSON text or bytes;
-    - the chunks or events of a stream of these, as a list or iterator, even where the stream was cut;
-    - vLLM's `RequestOutput` or `CompletionOutput`; SGLang's or llama.cpp's native answer; what transformers' `generate`
-      returns with `return_dict_in_generate` and `output_logits` or `output_scores` (`records/engine_formats.py`
-      says how padding is left out);
+    - the chunks or events of a stream of these, as a list or iterator, even if the stream was cut;
+    - vLLM's `RequestOutput` or `CompletionOutput`; SGLang's or llama.cpp's native answer; an output of transformers'
+      `generate` with `return_dict_in_generate` and `output_logits` or `output_scores` (see `records/engine_formats.py`
+      for padding);
     - a line of a file: `{"question", "answer", "logprobs", "tokens"}`, or `{"response": ...}` with one of the above;
     - a `Call`, a `ParsedResponse`, or a sequence or one-dimensional array of log-probabilities.
-
-    `choice`: which of several answers to read. `logprobs_mode` and `temperature` state what the caller knows; they take
-    precedence over what the source says or is assumed to do, and are "unknown" and None where nothing is known. The
-    engines' defaults are assumed, because the APIs do not state them: raw for vLLM (`logprobs_mode` of the engine) and
-    llama.cpp (`post_sampling_probs` changes it, which is visible), processed for SGLang
-    (`SGLANG_RETURN_ORIGINAL_LOGPROB` changes it).
-
-    With `top=False` the alternatives of a few tokens only are looked at, for faults; this takes a fifth of the time,
-    and `top_logprobs` is None.
-
-    The tokens must spell the answer's text. Only marks at its end that carry no meaning, as a full stop, may be
-    missing, and the note says so. Refused are log-probabilities of a part of the answer or of other words, numbers that
-    stand for none (all 0, a constant), and chunks of more than one answer (`records/one_answer.py` says what tells).
-
-    OpenAI gives -9999.0 for a sampled token outside of the likeliest 20. It is kept unchanged, because it is finite and
-    the server's own number, and so it counts in a mean.
     """
     try:
         if isinstance(response, ParsedResponse):
@@ -148,20 +151,21 @@ def parse_response(
 
 
 def parse_text(response: object, *, choice: int = 0) -> ParsedText:
-    """Reads the text of a chat completion (dict, client's object, JSON text or bytes), with or without numbers.
+    """Reads the text of a chat completion (dict, client's object, JSON text or bytes), with or without
+    log-probabilities.
 
-    Raises `InvalidResponse` for one that holds no answer.
+    Raises `InvalidResponse` if the completion holds no answer.
     """
     if isinstance(response, (str, bytes, bytearray)):
         response = from_json(response)
-    held = fields(response)
-    if held is None:
+    completion_fields = fields(response)
+    if completion_fields is None:
         raise InvalidResponse(f"the response came as {type(response).__name__}; expected a chat completion")
-    return read_said(held, choice)[0]
+    return read_said(completion_fields, choice)[0]
 
 
 def from_json(body: str | bytes | bytearray) -> object:
-    """Decodes a body of JSON. Raises `InvalidResponse` where it is none."""
+    """Decodes a JSON body. Raises `InvalidResponse` if it is not JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:  # ValueError: bad JSON, bad UTF-8, a number of 5000 digits
@@ -173,15 +177,17 @@ def from_json(body: str | bytes | bytearray) -> object:
 
 
 def events_as_text(body: str | bytes | bytearray) -> str:
-    """Returns what to do about a body that is the text of a stream, as it comes over the wire; else nothing."""
+    """Returns what to do about a body that is the raw text of an event stream; empty for other bodies."""
     head = body[:16] if isinstance(body, str) else body[:16].decode("ascii", "replace")
     events = head.lstrip().startswith(("data:", "event:", "id:", ":"))  # a comment comes first where a server was slow
     return EVENTS_AS_TEXT if events else ""
 
 
 LIST_ELEMENTS = 8
-"""Elements of a list that is no stream which are looked at: enough to say what the list holds. Each takes 10 us, and a
-body of a megabyte holds a hundred thousand."""
+"""Elements of a list that are read to say in an error what the list holds.
+
+Each takes 10 us, and a body of a megabyte holds a hundred thousand.
+"""
 NO_NUMBERS = np.empty(0, dtype=np.float32)
 """Log-probabilities of an answer that came with hidden states alone."""
 _ASK = "make the call again asking for log-probabilities"
@@ -189,11 +195,11 @@ _ASK = "make the call again asking for log-probabilities"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One shape that a whole response may have."""
+    """One format of a whole response."""
 
     recognises: Callable[[Any], bool]
     read: Callable[[Any, int, bool], ParsedResponse]
-    """Takes the response, the number of the choice, and whether its alternatives are wanted."""
+    """Reads a response; takes it, the number of the choice, and whether alternatives are wanted."""
 
 
 RESPONSE_FORMATS = (
@@ -207,18 +213,23 @@ RESPONSE_FORMATS = (
     Format(native_formats.is_native, native_formats.read_native),
     Format(is_short, lambda line, choice, top: _read_line(line, choice, top)),
 )
-"""The first that recognises a response reads it."""
+"""The first format that recognises a response reads it."""
 
 
 def _read(response: object, choice: int, top: bool) -> ParsedResponse:
-    """The response, of whatever format, without its alternatives unless `top`.
+    """Returns the response in any known format, without its alternatives unless `top`.
 
-    Raises `InvalidResponse` where it is of none, or damaged.
+    Raises `InvalidResponse` if the response has no known format, or is damaged.
+
+    Args:
+        response: the response.
+        choice: which of several answers to read.
+        top: whether alternatives are read.
     """
     if isinstance(response, (str, bytes, bytearray)):
         response = from_json(response)
-    if (held := fields(response)) is not None:
-        response = held
+    if (response_fields := fields(response)) is not None:
+        response = response_fields
     for form in RESPONSE_FORMATS:
         if form.recognises(response):
             if isinstance(response, Mapping):
@@ -236,44 +247,56 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
 
 
 def _read_line(line: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:
-    """Reads a line of a file as the response that it holds, or that its answer and log-probabilities make."""
+    """Reads a line of a file: the response in the line, or the response made of its answer and log-probabilities.
+
+    Args:
+        line: the line.
+        choice: which of several answers to read.
+        top: whether alternatives are read.
+    """
     try:
-        held = response_of_short_line(line)
+        response = response_of_short_line(line)
     except ImportFileError as error:
         raise InvalidResponse(str(error)) from error
-    if is_short(held):
+    if is_short(response):
         raise InvalidResponse('the line holds a line under "response"; expected a response as its API gives it')
-    return _read(held, choice, top)
+    return _read(response, choice, top)
 
 
 def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:
-    """A response with what else came with it; its log-probabilities may be missing where hidden states came.
+    """Returns a response with the signals beside it. Its log-probabilities may be missing if hidden states came.
 
-    Raises `InvalidResponse` where what came under `metaprobe_signals` is damaged.
+    Raises `InvalidResponse` if the value under `metaprobe_signals` is damaged.
+
+    Args:
+        form: format of the response.
+        response: the response.
+        choice: which of several answers to read.
+        top: whether alternatives are read.
     """
-    given = response[SIGNALS_KEY]
+    signals = response[SIGNALS_KEY]
     try:
         parsed = form.read(response, choice, top)
     except NoLogprobs:
-        if not isinstance(given, Mapping) or given.get(HIDDEN_STATES) is None:
+        if not isinstance(signals, Mapping) or signals.get(HIDDEN_STATES) is None:
             raise
         said = read_said(response, choice)[0]
         parsed = ParsedResponse(said.text, (), NO_NUMBERS, None, said.finish_reason, said.model, said.usage)
-    if not isinstance(given, Mapping):
+    if not isinstance(signals, Mapping):
         raise InvalidResponse(
-            f"{SIGNALS_KEY} is a {type(given).__name__}; expected an object with {HIDDEN_STATES}, confidence"
+            f"{SIGNALS_KEY} is a {type(signals).__name__}; expected an object with {HIDDEN_STATES}, confidence"
         )
-    if unknown := sorted(set(map(str, given)) - {HIDDEN_STATES, *STATED_NAMES}):
+    if unknown := sorted(set(map(str, signals)) - {HIDDEN_STATES, *STATED_NAMES}):
         raise InvalidResponse(f"{SIGNALS_KEY} has {unknown[0]!r}; expected {', '.join((HIDDEN_STATES, *STATED_NAMES))}")
-    stated = {name: number_of(name, given[name]) for name in STATED_NAMES if given.get(name) is not None}
-    states = given.get(HIDDEN_STATES)
+    stated = {name: number_of(name, signals[name]) for name in STATED_NAMES if signals.get(name) is not None}
+    states = signals.get(HIDDEN_STATES)
     return replace(parsed, stated=stated, hidden=None if states is None else hidden_of(states, parsed))
 
 
 def _unknown(response: Mapping[str, Any]) -> str:
-    """Says what is wrong with a mapping that is no response."""
-    if known := native_formats.refusal_of(response):
-        return known
+    """Returns what is wrong with a mapping that is no response."""
+    if refusal := native_formats.refusal_of(response):
+        return refusal
     came = f"the response has the keys {some_keys(response)}"
     for key in ("response", "body"):  # a line of an import file, or of Batch output
         if isinstance(response.get(key), (Mapping, list)):
@@ -288,9 +311,16 @@ def _unknown(response: Mapping[str, Any]) -> str:
 
 
 def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
-    """A list: chunks of a stream, log-probabilities, or one answer in a list (engines give that for a batch of one)."""
-    held = [fields(part) for part in parts]
-    mappings = [part for part in held if part is not None]
+    """Reads a list: chunks of a stream, log-probabilities, or one answer in a list (as engines give for a batch of
+    one).
+
+    Args:
+        parts: elements of the list.
+        choice: which of several answers to read.
+        top: whether alternatives are read.
+    """
+    part_fields = [fields(part) for part in parts]
+    mappings = [part for part in part_fields if part is not None]
     for part in mappings:
         refuse_error(part)
     is_ollama = len(mappings) > 1 and all(map(native_formats.is_ollama_chunk, mappings))
@@ -322,10 +352,10 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
     if call.logprobs is None:
         raise InvalidResponse(f"call {call.id!r} was recorded without log-probabilities; {_ASK}")
     logprobs, others = check_logprobs(call.logprobs), call.top_logprobs
-    for name, held in (("tokens", call.tokens or None), ("alternatives", others)):
-        if held is not None and len(held) != len(logprobs):
+    for name, values in (("tokens", call.tokens or None), ("alternatives", others)):
+        if values is not None and len(values) != len(logprobs):
             raise InvalidResponse(
-                f"call {call.id!r} was recorded with {len(logprobs)} log-probabilities and the {name} of {len(held)}"
+                f"call {call.id!r} was recorded with {len(logprobs)} log-probabilities and the {name} of {len(values)}"
                 " tokens; expected one for each token"
             )
     refuse_placeholders(logprobs, logprobs, others)
@@ -352,7 +382,7 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
 SIGNALS_KEY = "metaprobe_signals"
 HIDDEN_STATES = "hidden_states"
 STATED_NAMES = ("confidence", "p_true")
-"""Names of the numbers in [0, 1] that a model states of its answer."""
+"""Names of the numbers in [0, 1] that a model states about its answer."""
 DTYPES = {"float16": "<f2", "float32": "<f4"}
 
 
@@ -364,9 +394,9 @@ def number_of(name: str, value: object) -> float:
 
 
 def hidden_of(given: object, parsed: ParsedResponse) -> Hidden:
-    """Returns the states that a caller sent with an answer; those of tokens at the positions that they give.
+    """Returns the hidden states that a caller sent with an answer; states of tokens are reduced to positions.
 
-    Raises `InvalidResponse` where they cannot be read, and where states of tokens are not one for each of the answer's.
+    Raises `InvalidResponse` if they cannot be read, or if there is not one state for each of the answer's tokens.
     """
     if not isinstance(given, Mapping):
         raise InvalidResponse(f"{HIDDEN_STATES} is a {type(given).__name__}; expected an object with layers and values")
@@ -390,15 +420,18 @@ def hidden_of(given: object, parsed: ParsedResponse) -> Hidden:
             f"states of {len(values)} tokens came for an answer of {tokens}{fewer}; expected one for each: read the "
             "answer again, or leave the states out"
         )
-    read: dict[str, FloatArray] = {}
+    states_by_position: dict[str, FloatArray] = {}
     kinds: tuple[SegmentKind, ...] = ("answer", "thinking")
     for kind in kinds:
-        own = values[tokens_of(parsed.segments, kind, tokens)]
-        if len(own):
-            mean = own.astype(np.float64).mean(axis=0)
-            read |= {f"{kind}_first": own[0], f"{kind}_last": own[-1], f"{kind}_mean": mean}
-    every = np.stack([held.astype(np.float32) for held in read.values()], axis=1)
-    return Hidden(every, layers, tuple(read), model, _canaries_of(given))
+        states_of_kind = values[tokens_of(parsed.segments, kind, tokens)]
+        if len(states_of_kind):
+            states_by_position |= {
+                f"{kind}_first": states_of_kind[0],
+                f"{kind}_last": states_of_kind[-1],
+                f"{kind}_mean": states_of_kind.astype(np.float64).mean(axis=0),
+            }
+    every = np.stack([states.astype(np.float32) for states in states_by_position.values()], axis=1)
+    return Hidden(every, layers, tuple(states_by_position), model, _canaries_of(given))
 
 
 def _canaries_of(given: Mapping[str, Any]) -> CanaryStates | None:
@@ -450,20 +483,23 @@ def _state_array(given: Mapping[str, Any], key: str) -> FloatArray:
 
 
 _EXACT = 2.0**53
-"""Beyond it a JSON integer and the double that the decoder makes of it differ."""
+"""From this magnitude on a JSON integer and the decoder's double may differ."""
 
 Body = str | bytes | bytearray
 
 
 @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
 def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedResponse:
-    """Returns what `parse_response(body)` gives, from a text or bytes. Raises `InvalidResponse` as that does.
+    """Returns what `parse_response(body)` returns, from a string or bytes. Raises `InvalidResponse` in the same cases.
 
-    With `top=False` the alternatives of a chat completion are not looked at: `top_logprobs` is None, whatever they are.
+    If the decoder does not know or refuses a body (another format, a damaged body, NaN, UTF-16), `json.loads` reads it.
+    So the outcome is the same with and without msgspec. Known exceptions, in a part that is not read: an integer of
+    more than 4300 digits, and nesting just within the interpreter's limit.
 
-    What the decoder does not know or refuses (another format, a damaged body, NaN, UTF-16) is left to `json.loads`, so
-    the outcome is the same with and without msgspec. Known exceptions: a body with an integer of more than 4300 digits,
-    or nested as deeply as the interpreter can just bear, in a part that is not read.
+    Args:
+        body: JSON as a string or bytes.
+        choice: which of several answers to read.
+        top: whether alternatives are read. If not, `top_logprobs` is None.
     """
     signals = SIGNALS_KEY in body if isinstance(body, str) else SIGNALS_KEY.encode() in body
     decoders = None if signals else _decoders(top)
@@ -481,11 +517,11 @@ def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedRespon
 
 @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
 def parse_chunks(chunks: Sequence[bytes], *, top: bool = True) -> ParsedResponse | None:
-    """Returns what the chunks of a streamed chat completion amount to, from the JSON of each.
+    """Returns the answer in the chunks of a streamed chat completion, given as the JSON of each chunk.
 
-    Alternatives are read only with `top`. None where msgspec is not installed, and for all but a plain answer: one
-    choice, of index 0, with words and their log-probabilities and neither thinking, refusal nor tool call.
-    `AnswerStream` then tells what it is.
+    Alternatives are read only with `top`. Returns None if msgspec is not installed. Returns None as well unless the
+    answer is plain: one choice, of index 0, with words and their log-probabilities, without thinking, refusal or tool
+    call. `AnswerStream` reads the others.
     """
     decoders = _decoders(top)
     if decoders is None:
@@ -497,7 +533,14 @@ def parse_chunks(chunks: Sequence[bytes], *, top: bool = True) -> ParsedResponse
 
 
 def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
-    """From what the decoder gives; None where the slow way should look."""
+    """Returns the answer from a decoded completion; None if the slower reader has to read it.
+
+    Args:
+        completion: the decoded completion.
+        choice: which of several answers to read.
+        top: whether alternatives are read.
+    """
+    # Answers that need the general reader are left to it.
     if not 0 <= choice < len(completion.choices):
         return None
     chosen = completion.choices[choice]
@@ -508,27 +551,29 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
         entries = chosen.logprobs.refusal  # the tokens of a refusal stand under a key of their own
     if not entries:
         return None
-    given = [entry.logprob for entry in entries]
-    read = float_list(given)
-    read = check_logprobs(given) if read is None else read
+    # Text, log-probabilities and alternatives.
+    values = [entry.logprob for entry in entries]
+    checked = float_list(values)
+    checked = check_logprobs(values) if checked is None else checked
     spoken = content_text(chosen.message.content)
     logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
     message = {name: getattr(chosen.message, name) for name in chosen.message.__struct_fields__}
     few = [
         {"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()}
-        for e in sample_entries(entries, read)
+        for e in sample_entries(entries, checked)
     ]
     rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
-    if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
+    if min(values) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
         return None
     counted = completion.usage if isinstance(completion.usage, dict) else {}
     if chosen.logprobs.reasoning_content or thinking_of(message, counted) is not None:
         return None
+    # The response, and the end of its answer.
     reason = read_ending(chosen.finish_reason, spoken, message, logprobs)
     parsed = ParsedResponse(
         text=spoken,
         tokens=tuple([entry.token or "" for entry in entries]),
-        logprobs=read,
+        logprobs=checked,
         finish_reason=reason,
         model=once(text(completion.model)),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
@@ -546,7 +591,7 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
 
 @cache
 def _decoders(top: bool) -> "Decoders | None":
-    """Returns the decoders, or None where msgspec, of the extra `serve`, is not installed."""
+    """Returns the decoders, or None if msgspec (extra `serve`) is not installed."""
     try:
         import msgspec
     except ModuleNotFoundError:

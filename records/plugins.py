@@ -1,4 +1,4 @@
-"""Objects that a user's own code brings: under `MODULE:NAME`, or under the name of an entry point of their package."""
+"""Loads objects of a user's own code, by `MODULE:NAME` or by the name of an entry point of the user's package."""
 
 import importlib
 import re
@@ -11,23 +11,28 @@ from metaprobe.records.errors import RecordError
 T = TypeVar("T")
 
 HOUSE_FUNCTIONS = "metaprobe.house_functions"
-"""Group of entry points in which the houses above the core give the functions that the core calls by name."""
+"""Group of entry points in which the houses register functions that the core calls by name."""
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""Matches `MODULE:NAME`, as `my_package.systems:SYSTEM`."""
+"""Matches `MODULE:NAME`, such as `my_package.systems:SYSTEM`."""
 
 
 def entry_point_names(group: str) -> tuple[str, ...]:
-    """Returns the names that installed packages give in this group of entry points, sorted and each once."""
+    """Returns the names that installed packages register in this group of entry points, sorted, without repeats."""
     return tuple(sorted({point.name for point in entry_points(group=group)}))
 
 
 def load_plugin(name: str, group: str, kind: type[T], what: str) -> T | None:
-    """Returns the object under `MODULE:NAME`, or under the name of an entry point; None where the name is neither.
+    """Returns the object of `MODULE:NAME`, or of the entry point with this name; None if there is neither.
 
-    `kind` is what it must be an instance of, and `what` calls it that in messages ("system"). Raises `RecordError`
-    where the module cannot be imported, has no such name, or holds something else there, and where two packages give
-    one name.
+    Raises `RecordError` if the module cannot be imported, lacks the name, or holds another kind of object, or if two
+    packages register one name.
+
+    Args:
+        name: `MODULE:NAME`, or the name of an entry point.
+        group: the group of entry points.
+        kind: class of which the object must be an instance.
+        what: the kind of object in messages, such as "system".
     """
     reference = name
     if not _REFERENCE.fullmatch(name):
@@ -65,9 +70,9 @@ def load_plugin(name: str, group: str, kind: type[T], what: str) -> T | None:
 
 
 def house_function(name: str) -> Callable[..., Any]:
-    """Returns the function that a house above the core gives under this name of `HOUSE_FUNCTIONS`.
+    """Returns the function that a house registers under this name in `HOUSE_FUNCTIONS`.
 
-    Raises `RecordError` where no installed package gives a function: the installation is older than the code.
+    Raises `RecordError` if no installed package registers such a function: the installation is older than the code.
     """
     function = load_plugin(name, HOUSE_FUNCTIONS, object, "function")  # one that is cached is no `FunctionType`
     if not callable(function):

@@ -1,6 +1,6 @@
 """Decodes the raw body of a chat completion, or the chunks of its stream, into the few fields that `parse.py` reads.
 
-This file needs msgspec; `records/parse.py` imports it only where that is installed.
+This file needs msgspec; `records/parse.py` imports it only if that is installed.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from metaprobe.records.one_answer import begins_anew
 from metaprobe.records.reading import SAID_BESIDE
 
 NOT_GIVEN: Any = ...
-"""A value that no JSON holds: vLLM's `"stop_reason": null` says something, and a missing key says nothing."""
+"""A value that no JSON holds. vLLM's `"stop_reason": null` has a meaning, and a missing key has none."""
 
 
 class Alternative(msgspec.Struct, gc=False):
@@ -25,10 +25,10 @@ class TokenEntry(msgspec.Struct, gc=False):
     logprob: float
     token: str | None = None
     top_logprobs: msgspec.Raw = msgspec.Raw()
-    """Not decoded, but for a few tokens."""
+    """Kept as raw bytes; decoded for a few tokens only."""
 
     def alternatives(self) -> list[Any]:
-        """The alternatives as {token, logprob}. Raises `ValueError` where they cannot be read."""
+        """Returns the alternatives as {token, logprob}. Raises `ValueError` if they cannot be read."""
         raw = memoryview(self.top_logprobs)
         return _ALTERNATIVES.decode(raw) or [] if raw.nbytes else []
 
@@ -39,7 +39,7 @@ class EntryWithTop(msgspec.Struct, gc=False):
     top_logprobs: list[Alternative] | None = None
 
     def alternatives(self) -> list[Any]:
-        """The alternatives as {token, logprob}."""
+        """Returns the alternatives as {token, logprob}."""
         return [{"token": other.token, "logprob": other.logprob} for other in self.top_logprobs or ()]
 
 
@@ -47,7 +47,7 @@ _ALTERNATIVES = msgspec.json.Decoder(list[dict[str, Any]] | None)
 
 
 Entry = TypeVar("Entry", TokenEntry, EntryWithTop)
-"""`EntryWithTop` where the alternatives are asked for; otherwise `TokenEntry`, which skips them."""
+"""`EntryWithTop` if alternatives are requested; otherwise `TokenEntry`, which skips them."""
 
 
 class Logprobs(msgspec.Struct, Generic[Entry], gc=False):
@@ -82,7 +82,7 @@ class Completion(msgspec.Struct, Generic[Entry], gc=False):
     usage: Any = None
     error: Any = None
     n: Any = 1
-    """How many choices the usage counts together; only `serving.http.wire` states it."""
+    """How many choices the usage counts together; only `production.http.wire` states it."""
 
 
 class PlainDelta(msgspec.Struct, gc=False):
@@ -122,15 +122,15 @@ class PlainChunk(msgspec.Struct, Generic[Entry], gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Decoders:
-    """Both return a completion, and raise `ValueError` for what they do not know."""
+    """Decoders of bodies and chunks. Both return a completion, and raise `ValueError` for unknown input."""
 
     body: Callable[[str | bytes | bytearray], Completion[Any]]
     chunks: Callable[[bytes], Completion[Any]]
-    """From a JSON list of all chunks of a stream."""
+    """Reads a JSON list of all chunks of a stream."""
 
 
 def decoders_of(top: bool) -> Decoders:
-    """Returns decoders that read the alternatives of each token, or without `top` skip them."""
+    """Returns decoders that read the alternatives of each token, or skip them without `top`."""
     if top:
         chunks = msgspec.json.Decoder(list[PlainChunk[EntryWithTop]])
         return Decoders(
@@ -141,9 +141,9 @@ def decoders_of(top: bool) -> Decoders:
 
 
 def _joined(chunks: list[PlainChunk[Entry]]) -> Completion[Entry]:
-    """Returns what the chunks of one stream amount to.
+    """Returns the completion that the chunks of one stream make up.
 
-    Raises `ValueError` where the answer has no end, and where the chunks may be of more than one answer.
+    Raises `ValueError` if the answer has no end, or if the chunks may belong to more than one answer.
     """
     choices = [choice for chunk in chunks for choice in chunk.choices]
     texts = [choice.delta.content or "" if choice.delta is not None else "" for choice in choices]
@@ -156,11 +156,11 @@ def _joined(chunks: list[PlainChunk[Entry]]) -> Completion[Entry]:
     if begins_anew([entry.token for entry in entries], [entry.logprob for entry in entries]):
         raise ValueError("an answer begins anew")
     ended_by = {name: getattr(choices[places[-1]], name) for name in ("finish_reason", *SAID_BESIDE)}
-    named = {
+    lasting = {
         name: next((value for chunk in reversed(chunks) if (value := getattr(chunk, name)) is not None), None)
         for name in ("model", "usage")
     }
-    return Completion([Choice(RawMessage("".join(texts)), Logprobs(entries), **ended_by)], **named)
+    return Completion([Choice(RawMessage("".join(texts)), Logprobs(entries), **ended_by)], **lasting)
 
 
 def _check_that_one(
@@ -170,14 +170,16 @@ def _check_that_one(
     late_rows: Sequence[Sequence[Entry]],
     end: int,
 ) -> None:
-    """Raises `ValueError` where the chunks are not seen at once to be of one answer.
+    """Raises `ValueError` if the chunks may belong to more than one answer.
 
-    `AnswerStream` then reads them one by one, and tells.
+    This check is fast. After an error `AnswerStream` reads the chunks one by one and decides.
 
     Args:
-        chunks, choices, texts: all chunks, the choice of each that has a choice, and the text that each choice brings.
+        chunks: all chunks.
+        choices: the choice of each chunk that has a choice.
+        texts: the text that each choice adds.
         late_rows: the tokens after the first end.
-        end: the place of the first choice that says how the answer ended.
+        end: index of the first choice that says how the answer ended.
     """
     speaking = [chunk for chunk in chunks if chunk.choices]
     models, ids = ({getattr(chunk, name) or "" for chunk in speaking} - {""} for name in ("model", "id"))

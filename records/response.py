@@ -1,10 +1,10 @@
-"""An answer with its log-probabilities in the one form that everything here reads, whatever API it came from.
+"""Holds an answer with its log-probabilities in one common form, whatever API it came from.
 
-A reader of a format fills in a `ParsedResponse` and hands it to `settle`: tokens that only ended the answer are left
-out, the thinking is told from the answer, and the tokens must spell the text.
+The reader of a format fills a `ParsedResponse` and passes it to `settle`. `settle` drops tokens that only ended the
+answer, separates the thinking from the answer, and requires that the tokens spell the text.
 
-Log-probabilities are read as numbers, checked, and told from placeholders: servers that know no log-probability write 0
-or a constant, for all tokens or for those that another model proposed.
+Log-probabilities are read as numbers, checked, and distinguished from placeholders. Servers without log-probabilities
+write 0 or a constant, for all tokens or for tokens that another model proposed.
 """
 
 import marshal
@@ -28,25 +28,27 @@ LOGPROBS_HINT = "request the completion with logprobs=True (and top_logprobs=k f
 
 
 def check_logprobs(values: object) -> NDArray[np.float32]:
-    """Log-probabilities as float32 (T,), T >= 1, finite and at most 0. Raises `InvalidResponse` for anything else."""
+    """Returns log-probabilities as float32 (T,), T >= 1, finite and at most 0. Raises `InvalidResponse` for anything
+    else.
+    """
     if values is None:
         raise InvalidResponse(f"the response holds no log-probabilities; {LOGPROBS_HINT}")
-    given = _numbers(values)
-    if given.ndim != 1:
+    numbers = _numbers(values)
+    if numbers.ndim != 1:
         raise InvalidResponse(
-            f"log-probabilities came with shape {given.shape}; expected one number a token, shape (T,):"
+            f"log-probabilities came with shape {numbers.shape}; expected one number a token, shape (T,):"
             " score one answer at a time"
         )
-    if not given.size:
+    if not numbers.size:
         raise InvalidResponse(
             f"the response holds no tokens (0 log-probabilities); expected at least 1; if it has text, {LOGPROBS_HINT}"
         )
     with np.errstate(over="ignore"):  # beyond float32 becomes -inf, and is refused as that below
-        logprobs = given.astype(np.float32)
+        logprobs = numbers.astype(np.float32)
     if logprobs.max() <= LOGPROB_ROUNDING and logprobs.min() > -np.inf:  # a NaN fails both
         return np.minimum(logprobs, np.float32(0))
     index = int(np.flatnonzero(~((logprobs <= LOGPROB_ROUNDING) & (logprobs > -np.inf)))[0])
-    value = given[index]
+    value = numbers[index]
     if np.isnan(value):
         why = "is NaN; expected a number of at most 0: the model overflowed, run it in bfloat16 or float32"
     elif value > 0:
@@ -60,11 +62,13 @@ def check_logprobs(values: object) -> NDArray[np.float32]:
             f"is {value:g}; expected {size}: the token was ruled out by the sampler, so ask the server for raw"
             " log-probabilities (before temperature, top-k and top-p)"
         )
-    raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
+    raise InvalidResponse(f"the log-probability of token {index} (of {numbers.size}) {why}, or leave this response out")
 
 
 def _numbers(values: object) -> NDArray[Any]:
-    """Real numbers as an array of any shape. NumPy alone would take True for 1 and "-0.5" for a string array."""
+    """Returns real numbers as an array of any shape. NumPy alone would read True as 1 and make "-0.5" a
+    string array.
+    """
     if not hasattr(values, "__array__"):
         if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
             raise InvalidResponse(
@@ -94,11 +98,11 @@ _LOWEST, _HIGHEST = np.array(-1e38), np.array(0.0)  # float32 ends a little belo
 
 
 def float_list(values: list[object]) -> NDArray[np.float32] | None:
-    """The numbers as float32 (T,), T >= 1, where all are floats, more than -1e38 and at most 0; None for anything else.
+    """Returns the numbers as float32 (T,), T >= 1, if all are floats above -1e38 and at most 0; None for anything else.
 
-    NumPy would take True for 1 and "-0.5" for text, and a set of the types costs more than everything else. `marshal`
-    writes type and value of each in one pass, so the bytes are taken for numbers only where each one's mark says float.
-    What is None here is for the slow way to tell (`check_logprobs`).
+    NumPy would read True as 1 and "-0.5" as text, and collecting the types costs more than all the rest. `marshal`
+    writes type and value of each element in one pass. So the bytes are read as numbers only if each element's mark says
+    float. After None, `check_logprobs` decides, more slowly.
     """
     try:
         data = marshal.dumps(values, 2)
@@ -107,24 +111,28 @@ def float_list(values: list[object]) -> NDArray[np.float32] | None:
     count = len(values)
     if not count or len(data) != _HEADER + count * _SIZE or data[_HEADER::_SIZE].count(_FLOAT) != count:
         return None
-    given = np.ndarray((count,), _DOUBLE, data, _HEADER + 1, (_SIZE,)).copy()
-    inside = np.count_nonzero(given <= _HIGHEST) == count == np.count_nonzero(given > _LOWEST)  # a NaN is not
-    return given.astype(np.float32) if inside else None
+    numbers = np.ndarray((count,), _DOUBLE, data, _HEADER + 1, (_SIZE,)).copy()
+    inside = np.count_nonzero(numbers <= _HIGHEST) == count == np.count_nonzero(numbers > _LOWEST)  # a NaN is not
+    return numbers.astype(np.float32) if inside else None
 
 
 LOGPROB_ROUNDING = 1e-4
-"""Log-probabilities up to this far above 0 are rounding (a softmax in half precision) and become 0."""
+"""Nats above 0 that count as rounding (a softmax in half precision). Such log-probabilities become 0."""
 
 MOST_PADDED = 1 << 22
-"""Numbers, 16 MiB of them, to which rows of unequal lengths may be filled up. Rows that hold a quarter of their numbers
-may be larger; one long row among a million empty ones would take terabytes."""
+"""Numbers (16 MiB of them) to which rows of unequal lengths may be padded.
+
+Rows that fill a quarter of the padded array may be larger. One long row among a million empty ones would take
+terabytes.
+"""
 
 
 def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
-    """(T, k), descending, from a row a token; None where none has any. Padded with NaN.
+    """Returns alternatives (T, k) in descending order, padded with NaN, from one row a token; None if all rows are
+    empty.
 
-    A row holds numbers, or {token, logprob} as dictionaries or objects. Those that the sampler ruled out count as not
-    given: they are -inf, or null, for JSON has no -inf.
+    A row holds numbers, or {token, logprob} as dictionaries or objects. Alternatives that the sampler ruled out count
+    as missing. They are -inf, or null, because JSON has no -inf.
     """
     try:
         rows = [row or () for row in rows]
@@ -165,34 +173,43 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
 
 
 MIN_VARIED_TOKENS = 5
-"""Tokens from which on log-probabilities that are all equal stand for none. The numbers of a shorter answer may be
-equal by themselves: a model that is certain gives 0 for each token."""
+"""Fewest tokens from which equal log-probabilities count as placeholders.
+
+The numbers of a shorter answer may really be equal: a model that is certain gives 0 for each token.
+"""
 NO_LOGPROB = -1000.0
-"""Servers write -9999 or so for a token whose log-probability they do not know."""
+"""Lower numbers are placeholders: servers write about -9999 for a token whose log-probability they do not know."""
 MOST_EQUAL, MOST_ZEROS = 0.5, 0.75
-"""Shares of the tokens above which one value that they share is said to be doubtful. A model that is certain gives 0
-for many tokens, and no other value twice."""
+"""Share of the tokens with one equal value, and with 0, above which a note calls the numbers doubtful.
+
+A model that is certain gives 0 for many tokens, but no other value repeatedly.
+"""
 SAMPLED_TOKENS = 6
-"""Tokens whose alternatives are looked at where no feature needs them: the faults are the server's, and show
-in most tokens. Reading all of them takes longer than the rest of a response."""
+"""Number of tokens whose alternatives are checked for faults if no feature needs them.
+
+The faults are the server's, and occur in most tokens. Reading all alternatives takes longer than the rest of a
+response.
+"""
 _SUM = 1.02
-"""The highest sum of probabilities that rounding explains: sixteen bits hold three digits."""
+"""Highest sum of probabilities that rounding explains: sixteen bits hold three digits."""
 _BELOW = 0.02
 """Nats by which rounding may put the likeliest alternative below the drawn token."""
 
 
 def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, top: FloatArray | None = None) -> None:
-    """Raises `NoLogprobs` where the log-probabilities of a server's response stand for none.
+    """Raises `NoLogprobs` if the log-probabilities of a server's response are placeholders.
 
-    `logprobs` (T,), nats. `drawn` (S,) and `top` (S, k): the numbers and the alternatives of those tokens whose
-    alternatives were looked at; None where none have any.
+    Args:
+        logprobs: log-probabilities (T,), nats.
+        drawn: log-probabilities (S,) of the tokens whose alternatives were read; None if there are none.
+        top: alternatives (S, k) of these tokens; None if there are none.
     """
     why = constant(logprobs, top)
     if not why and drawn is not None and top is not None:
         # Numbers of 0 without alternatives, which the other tokens have, stand for none.
-        given = (top > NO_LOGPROB).any(axis=1)  # NaN is not
-        bare = int(np.count_nonzero(~given & (drawn == 0)))
-        if bare and given.any():
+        has_alternatives = (top > NO_LOGPROB).any(axis=1)  # NaN is not
+        bare = int(np.count_nonzero(~has_alternatives & (drawn == 0)))
+        if bare and has_alternatives.any():
             why = (
                 f"log-probabilities are 0 where alternatives are missing, in {bare} of {len(top)} tokens that were"
                 " looked at: speculative decoding and cached tokens are written so"
@@ -207,9 +224,11 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
 
 
 def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
-    """Returns why log-probabilities that are all equal stand for none; empty where they may be a model's own.
+    """Returns why equal log-probabilities are placeholders; empty if they may be the model's own.
 
-    `logprobs` (T,), nats; `top` (T, k), the alternatives of some or all tokens, None where none are known.
+    Args:
+        logprobs: log-probabilities (T,), nats.
+        top: alternatives (T, k) of some or all tokens; None if none are known.
     """
     if len(logprobs) < MIN_VARIED_TOKENS or logprobs.min() != logprobs.max():
         return ""
@@ -221,7 +240,9 @@ def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
 
 
 def doubtful(logprobs: FloatArray) -> str:
-    """Returns what a verdict must say of numbers that may stand for none and may be a model's own; else empty."""
+    """Returns what a verdict must say about numbers that may be placeholders or the model's own; empty for other
+    numbers.
+    """
     ordered, tokens = np.sort(logprobs), len(logprobs)
     value = ordered[tokens // 2]
     doubts = []
@@ -239,9 +260,11 @@ def doubtful(logprobs: FloatArray) -> str:
 
 
 def implausible(logprobs: FloatArray, top: FloatArray) -> str:
-    """Returns why the alternatives cannot be the likeliest tokens, or empty where they can.
+    """Returns why the alternatives cannot be the likeliest tokens; empty if they can.
 
-    `logprobs` (T,), `top` (T, k) in descending order, NaN where a token has fewer than k.
+    Args:
+        logprobs: log-probabilities (T,).
+        top: alternatives (T, k) in descending order; NaN for a token with fewer than k.
     """
     with np.errstate(under="ignore"):
         sums = np.exp(np.where(np.isnan(top), -np.inf, top), dtype=np.float64).sum(axis=1)
@@ -264,34 +287,39 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
 
 
 def listed_twice(entries: Sequence[Any]) -> str:
-    """Returns why the alternatives of these tokens cannot be: a token that is listed twice, or the drawn token with two
-    log-probabilities. Empty where neither is so.
+    """Returns why the alternatives of these tokens are impossible; empty if they are possible.
 
-    `entries`: {token, logprob, top_logprobs}, as mappings or a client's objects; only `SAMPLED_TOKENS` of them are
-    read.
+    They are impossible if a token is listed twice, or if the drawn token has two log-probabilities. `entries` are
+    {token, logprob, top_logprobs}, as mappings or a client's objects. Only `SAMPLED_TOKENS` of them are read.
     """
     for entry in map(fields, entries if len(entries) <= 2 * SAMPLED_TOKENS else sample_entries(entries)):
         drawn = (entry or {}).get("token")
         if not isinstance(drawn, str) or not drawn.strip("\ufffd \t\r\n"):
             continue  # pieces of characters and empty ones name no token
         rows = all_fields(as_list((entry or {}).get("top_logprobs")) or ()) or ()
-        given = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn]
-        same = [value for value, _ in given if isinstance(value, float | int)]
-        if len(set(given)) < len(given):  # two tokens with one text differ in their numbers or bytes
+        listed = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn]
+        same = [value for value, _ in listed if isinstance(value, float | int)]
+        if len(set(listed)) < len(listed):  # two tokens with one text differ in their numbers or bytes
             return f"the drawn token {str(drawn)[:20]!r} is listed {len(same)} times among its alternatives"
-        own = (entry or {}).get("logprob")
-        if same and isinstance(own, float | int) and min(abs(own - value) for value in same) > _BELOW:
+        drawn_logprob = (entry or {}).get("logprob")
+        if (
+            same
+            and isinstance(drawn_logprob, float | int)
+            and min(abs(drawn_logprob - value) for value in same) > _BELOW
+        ):
             return (
-                f"the drawn token {str(drawn)[:20]!r} has the log-probability {own:g}, and {same[0]:g} among its"
-                " alternatives: they are of another distribution, or of another token"
+                f"the drawn token {str(drawn)[:20]!r} has the log-probability {drawn_logprob:g}, and {same[0]:g} among"
+                " its alternatives: they are of another distribution, or of another token"
             )
     return ""
 
 
 def sample_entries(entries: Sequence[Any], logprobs: FloatArray | None = None) -> list[Any]:
-    """Returns up to twice `SAMPLED_TOKENS` of the entries: the first, the last, others evenly between them, and as
-    many of those whose log-probability is 0, which stand for none where they have no alternatives. `logprobs` (T,):
-    None where these are not to be looked for."""
+    """Returns up to twice `SAMPLED_TOKENS` of the entries: the first, the last, and others evenly between.
+
+    If `logprobs` (T,) is given, entries whose log-probability is 0 are added in the same number: zeros without
+    alternatives are placeholders.
+    """
     count = len(entries)
     if count <= SAMPLED_TOKENS:
         return list(entries)
@@ -305,39 +333,46 @@ class ParsedResponse:
     """One answer: its text, tokens and log-probabilities."""
 
     text: str
-    """The answer's text; empty where the answer was a tool call or a refusal."""
+    """Text of the answer; empty for a tool call or a refusal."""
     tokens: tuple[str, ...]
-    """The tokens as the server spelled them; empty where only log-probabilities were given."""
+    """Tokens in the server's spelling; empty if only log-probabilities came."""
     logprobs: FloatArray
-    """float32, shape (T,), nats, finite and at most 0. T >= 1, but for an answer that came with hidden states alone."""
+    """float32, shape (T,), nats, finite and at most 0. T >= 1, except for an answer that came with hidden
+    states alone.
+    """
     top_logprobs: FloatArray | None = None
-    """float32, shape (T, k), nats, descending; NaN where a token has fewer than k alternatives."""
+    """float32, shape (T, k), nats, descending; NaN for a token with fewer than k alternatives."""
     finish_reason: str = ""
-    """`stop`, `length`, `content_filter`, `refusal` or `tool_calls`, whatever the server calls it; another end by the
-    server's own word; empty where the response does not say how the answer ended."""
+    """`stop`, `length`, `content_filter`, `refusal` or `tool_calls`, whatever the server calls it.
+
+    For another end the server's own word; empty if the response does not say how the answer ended.
+    """
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     logprobs_mode: LogprobsMode = "unknown"
-    """`raw` before temperature and truncation, `processed` after them; chat completions do not say."""
+    """`raw` before temperature and truncation, `processed` after them; `unknown` for chat completions, which do not
+    say.
+    """
     temperature: float | None = None
-    """The temperature at which the tokens were drawn, where the source states it."""
+    """Temperature at which the tokens were drawn; None if the source does not state it."""
     segments: tuple[Segment, ...] = ()
-    """The parts of the tokens, as in a `Call`; empty where all tokens are the answer's, as far as is known."""
+    """Segments of the tokens, as in a `Call`; empty if all tokens count as the answer."""
     thinking: FloatArray | None = None
-    """float32, shape (S,): the log-probabilities of the thinking, where `cut_to_answer` has left only the answer."""
+    """float32, shape (S,): log-probabilities of the thinking, after `cut_to_answer` has removed the thinking."""
     reader: str = ""
-    """The model of the log-probabilities, as in a `Call`; empty where they are the answering model's own."""
+    """The model that gave the log-probabilities, as in a `Call`; empty if the answering model did."""
     left_out: int = 0
-    """The number of tokens after the answer that only ended it."""
+    """Number of tokens after the answer that only ended it."""
     note: str = ""
-    """Text that a verdict must mention: that the stream has no end, or there are other answers. Empty for nothing."""
+    """Text that a verdict must mention, such as that the stream has no end, or that there are other answers. Empty for
+    nothing.
+    """
     top_fault: str = ""
-    """Why the alternatives cannot be the likeliest tokens; they are then left out. Empty where nothing was found."""
+    """Why the alternatives cannot be the likeliest tokens. They are then left out. Empty if no fault was found."""
     hidden: Hidden | None = None
     """Hidden states that came with the answer."""
     stated: Mapping[str, float] = field(default_factory=dict)
-    """Maps `confidence` and `p_true` to the numbers in [0, 1] that the model stated of the answer, where it stated
-    them."""
+    """Maps `confidence` and `p_true` to the numbers in [0, 1] that the model stated about the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,24 +380,30 @@ class ParsedText:
     """One answer without its log-probabilities."""
 
     text: str
-    """The answer's text; empty where the answer was a tool call or a refusal."""
+    """Text of the answer; empty for a tool call or a refusal."""
     finish_reason: str = ""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     thinking: str | None = None
-    """The thinking that is shown before the answer; empty where it is only counted, None where there was none."""
+    """The thinking that is shown before the answer; empty if it is only counted, None if there was none."""
     ending: Ending = ""
 
 
 def tokens_of(segments: Sequence[Segment], kind: SegmentKind, count: int) -> NDArray[np.intp]:
-    """The places of the tokens of that kind, of `count` tokens. Without segments all are of the answer."""
+    """Returns the places of the tokens of one kind. Without segments all tokens belong to the answer.
+
+    Args:
+        segments: segments of the tokens.
+        kind: the kind of segment.
+        count: number of tokens.
+    """
     if not segments:
         return np.arange(count if kind == "answer" else 0)
     return np.concatenate([np.arange(0), *(np.arange(s.start, s.end) for s in segments if s.kind == kind)])
 
 
 def series_of(logprobs: FloatArray, segments: Sequence[Segment]) -> tuple[FloatArray, FloatArray]:
-    """The log-probabilities of the answer, and those of the thinking before it: (A,) and (S,), either may be empty."""
+    """Returns the log-probabilities of the answer (A,), and of the thinking before it (S,). Either may be empty."""
     if not segments:
         return logprobs, logprobs[:0]
     values = np.asarray(logprobs)
@@ -370,12 +411,19 @@ def series_of(logprobs: FloatArray, segments: Sequence[Segment]) -> tuple[FloatA
 
 
 def answer_logprobs(call: Call) -> FloatArray | None:
-    """The log-probabilities of a call's answer, (A,), without those of its thinking; None where it has none."""
+    """Returns the log-probabilities of a call's answer (A,), without its thinking; None if it has none."""
     return None if call.logprobs is None else series_of(call.logprobs, call.segments)[0]
 
 
 def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -> ParsedResponse:
-    """A response from its entries {token, logprob, top_logprobs}, one a token; `rest`: its other fields."""
+    """Returns a response from its entries {token, logprob, top_logprobs}, one for each token.
+
+    Args:
+        given: list of the entries.
+        where: name of the list in errors.
+        top: whether alternatives are read.
+        **rest: the response's other fields.
+    """
     values = as_list(given)
     columns = columns_of_each(values, ("token", "logprob", "top_logprobs")[: 2 + top]) if values is not None else None
     if columns is None:
@@ -400,9 +448,9 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
 
 
 def without_alternatives(parsed: ParsedResponse, few: Sequence[Mapping[str, Any]]) -> ParsedResponse:
-    """The response without its alternatives; those of a few tokens {token, logprob, top_logprobs} are looked at.
+    """Returns the response without its alternatives. Those of a few tokens, `few`, are checked for faults.
 
-    Raises and says of them what `with_alternatives` does.
+    Errors and notes are those of `with_alternatives`. `few` holds {token, logprob, top_logprobs}.
     """
     numbers, rows = parsed.logprobs, [entry.get("top_logprobs") for entry in few]
     if not (numbers[0] == numbers[-1] and numbers.min() == numbers.max()):
@@ -417,9 +465,9 @@ _NAMED = itemgetter("token", "logprob")
 
 
 def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns what `implausible` and `listed_twice` say of these tokens' alternatives, empty for nothing.
+    """Returns the faults that `implausible` and `listed_twice` find in these tokens' alternatives; empty for none.
 
-    None where they have to be looked at closely. NumPy takes four times as long for so few numbers.
+    Returns None if they need a closer check. For so few numbers this function is four times as fast as NumPy.
     """
     sums, must_look = [], False
     try:
@@ -428,22 +476,24 @@ def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
             row: Sequence[Any] | None = came if type(came[0]) is dict else all_fields(came)
             if row is None:
                 return None
-            named = dict(map(_NAMED, row))
-            if len(named) == len(row):
-                values: Iterable[Any] = named.values()
-                own = named.get(token)
+            logprob_of = dict(map(_NAMED, row))
+            if len(logprob_of) == len(row):
+                values: Iterable[Any] = logprob_of.values()
+                drawn_logprob = logprob_of.get(token)
             else:  # two tokens with one text, as pieces of characters
-                values = [one["logprob"] for one in row]
-                same = [one["logprob"] for one in row if one["token"] == token]
-                own = same[0] if len(same) == 1 else None
+                values = [row_entry["logprob"] for row_entry in row]
+                same = [row_entry["logprob"] for row_entry in row if row_entry["token"] == token]
+                drawn_logprob = same[0] if len(same) == 1 else None
             most = max(values)
             if not NO_LOGPROB < most <= LOGPROB_ROUNDING:
                 return None
             sums.append(sum(map(exp, values)))
-            must_look = must_look or own is None or not abs(own - drawn) <= _BELOW or drawn - _BELOW > most
+            must_look = (
+                must_look or drawn_logprob is None or not abs(drawn_logprob - drawn) <= _BELOW or drawn - _BELOW > most
+            )
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         return None
-    too_much = [one for one in sums if one > _SUM]
+    too_much = [row_sum for row_sum in sums if row_sum > _SUM]
     if too_much:
         return _sums_to(len(too_much), len(sums), max(too_much))
     return None if must_look or not max(sums) <= _SUM else ""
@@ -457,11 +507,15 @@ def _sums_to(count: int, of: int, most: float) -> str:
 
 
 def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequence[Any] = ()) -> ParsedResponse:
-    """The response with its alternatives, where a row of them came for each token and they can be the likeliest ones.
+    """Returns the response with its alternatives, if each token has a row and they can be the likeliest tokens.
 
-    Rows of a few tokens only are looked at for faults, and not kept; `entries` are then those tokens {token, logprob,
-    top_logprobs}. Alternatives that cannot be read, or cannot be, are left out, and `top_fault` says why. Raises
-    `NoLogprobs` where the log-probabilities stand for none.
+    Alternatives that are unreadable or impossible are left out, and `top_fault` says why. Raises `NoLogprobs` if the
+    log-probabilities are placeholders.
+
+    Args:
+        parsed: the response.
+        rows: alternatives of each token; if only a few tokens have rows, they are checked but not kept.
+        entries: {token, logprob, top_logprobs} of these few tokens.
     """
     try:
         top, fault = alternatives(rows), ""
@@ -471,17 +525,17 @@ def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequ
     drawn = parsed.logprobs
     if not whole and top is not None:
         numbers = [row.get("logprob") for row in entries]
-        read = float_list(numbers)
-        drawn = check_logprobs(numbers) if read is None else read
+        checked = float_list(numbers)
+        drawn = check_logprobs(numbers) if checked is None else checked
     if parsed.finish_reason not in (TOOL_CALL, REFUSAL):  # those are refused for what they are
         refuse_placeholders(parsed.logprobs, drawn, top)
     fault = fault or (implausible(drawn, top) if top is not None else "") or listed_twice(entries)
-    kept = top if whole and not fault else None
-    return replace(parsed, top_logprobs=kept, top_fault=fault) if fault or kept is not None else parsed
+    usable_top = top if whole and not fault else None
+    return replace(parsed, top_logprobs=usable_top, top_fault=fault) if fault or usable_top is not None else parsed
 
 
 def first_of(count: int, choice: int) -> str:
-    """The note on an answer that is the first of several, where nobody asked for it; else empty."""
+    """Returns a note if the answer is the first of several and no choice was requested; else an empty text."""
     if count < 2 or choice:
         return ""
     return "the response holds several answers and this is of the first: parse_response(response, choice=1) is the next"
@@ -491,7 +545,7 @@ _WHOLE = "expected one for each token of the answer: ask the server for all of t
 
 
 MOST_WORDS = 3
-"""Words that one token without a name may stand for: more than a tokenizer has in one token."""
+"""Most words that one token without a name may stand for: more than any tokenizer puts in one token."""
 
 
 NONE = "the model was still thinking when it was cut, or never left its thinking: give it more tokens, or leave it out"
@@ -505,12 +559,17 @@ def settle(
     *,
     counted: int = 0,
 ) -> ParsedResponse:
-    """The response with its segments, and without the tokens that only ended it.
+    """Returns the response with its segments, and without the tokens that only ended it.
 
-    `thinking` and `ending` as for `locate`; `entries` have the bytes of tokens, where the server gives them; `counted`:
-    how many tokens the server says that it drew, 0 where it does not say. Raises `InvalidResponse` where there was
-    thinking and it is not known where it ends, where nothing was said, and where the log-probabilities are not those of
-    the answer's tokens.
+    Raises `InvalidResponse` if there was thinking but its end is unknown, if the answer is empty, or if the
+    log-probabilities belong to other tokens than the answer's.
+
+    Args:
+        parsed: the response.
+        thinking: text of the thinking, as for `locate`.
+        ending: how the answer ended, as for `locate`.
+        entries: entries with the bytes of the tokens, if the server gives them.
+        counted: how many tokens the server says that it drew; 0 if it does not say.
     """
     tokens = parsed.tokens or ("",) * len(parsed.logprobs)
     joined = "".join(tokens)
@@ -524,10 +583,10 @@ def settle(
         pieces = [row.decode("latin-1") for row in rows if row is not None]  # each byte as one character
         if not pieces or len(pieces) < len(rows):
             raise
-        given = (
+        texts = (
             written.encode("utf-8", "surrogatepass").decode("latin-1") for written in (parsed.text, thinking or "")
         )
-        parts = locate(pieces, *given, ending=ending)
+        parts = locate(pieces, *texts, ending=ending)
     cut = without_last(parsed, len(parsed.logprobs) - parts.kept)
     if parts.segments or parts.note:
         note = "; ".join(filter(None, (cut.note, parts.note)))
@@ -538,14 +597,17 @@ def settle(
 
 
 def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: int = 0) -> ParsedResponse:
-    """The response, where the tokens of its answer spell its text; a note says where they hold more than the text.
+    """Returns the response if the tokens of its answer spell its text; a note says if they hold more than the text.
 
-    A note also says where nothing but marks at the end lack their tokens that carry no meaning, as a full stop: how
-    many tokens have log-probabilities, and of how many, by the server's count or with what is missing as one token.
+    A note also says if the only missing tokens are marks without meaning at the end, such as a full stop. It names how
+    many tokens have log-probabilities, and how many there are: by the server's count, or with the missing part as one
+    token. Raises `InvalidResponse` if the tokens belong to a part of the answer or to other words. Tokens without names
+    are only compared with the count.
 
-    `entries`: {token, bytes} of each token, where the server gives the bytes. `counted`: how many tokens the server
-    drew, ends included, 0 where it does not say. Raises `InvalidResponse` where the tokens are of a part of the answer
-    or of other words. Tokens without names are held against the count alone.
+    Args:
+        parsed: the response.
+        entries: {token, bytes} of each token, if the server gives the bytes.
+        counted: how many tokens the server drew, with end tokens; 0 if it does not say.
     """
     of_all = _of_all(parsed, counted)
     # The answer's tokens. Their bytes are read only where texts do not tell: that takes as long as all else together.
@@ -590,7 +652,7 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
 
 
 def _of_all(parsed: ParsedResponse, counted: int) -> str:
-    """Returns the note on an answer of which other than `counted` tokens came; empty where the numbers agree."""
+    """Returns a note if the number of tokens differs from `counted`; else an empty text."""
     came = len(parsed.logprobs) + parsed.left_out
     if not counted or abs(counted - came) <= 1:  # an end token is counted or not
         return ""
@@ -600,20 +662,26 @@ def _of_all(parsed: ParsedResponse, counted: int) -> str:
 
 
 _COUNTED = "log-probabilities of "
-"""Begins the note on an answer whose last marks have no log-probability. A stored answer has the note already."""
+"""Beginning of the note on an answer whose last marks have no log-probability. A stored answer has the note already."""
 
 
 def _of_how_many(parsed: ParsedResponse, came: int, counted: int, missing: str) -> str:
-    """Returns the note on an answer of `came` tokens whose missing marks have no log-probability.
+    """Returns the note on an answer whose missing marks at the end have no log-probability.
 
-    The server's count is taken where it is higher: it may include the end token. Else the marks count as one token.
+    If the server's count is higher, it is used: it may include the end token. Otherwise the marks count as one token.
+
+    Args:
+        parsed: the response.
+        came: number of tokens with log-probabilities.
+        counted: how many tokens the server drew.
+        missing: the marks without tokens.
     """
     if _COUNTED in parsed.note:
         return ""
-    of, how = came + 1, "counted as one token"
-    if counted - parsed.left_out > of:
-        of, how = counted - parsed.left_out, f"the server counts {counted}"
-    return f"{_COUNTED}{came} of {of} tokens: none came for {missing!r} at the end ({how})"
+    total, how = came + 1, "counted as one token"
+    if counted - parsed.left_out > total:
+        total, how = counted - parsed.left_out, f"the server counts {counted}"
+    return f"{_COUNTED}{came} of {total} tokens: none came for {missing!r} at the end ({how})"
 
 
 def _noted(parsed: ParsedResponse, note: str) -> ParsedResponse:
@@ -624,46 +692,46 @@ _INTEGER, _BYTES = frozenset((int,)), frozenset(range(256))
 
 
 def _byte_rows(entries: Sequence[Any], places: Sequence[int]) -> list[bytes | None]:
-    """Returns the UTF-8 bytes of the tokens in these places, None where they did not come; empty without entries."""
+    """Returns the UTF-8 bytes of the tokens at these places, None for tokens without bytes; empty without entries."""
     if not places or len(entries) <= places[-1]:
         return []
     columns = columns_of_each([entries[place] for place in places], ("bytes",))
-    given: list[Any] = [None] * len(places) if columns is None else columns[0]
+    byte_lists: list[Any] = [None] * len(places) if columns is None else columns[0]
     return [
         bytes(row)
         if type(row) in (list, tuple) and _INTEGER.issuperset(map(type, row)) and _BYTES.issuperset(row)
         else None
-        for row in given
+        for row in byte_lists
     ]
 
 
 def without_last(parsed: ParsedResponse, count: int = 1) -> ParsedResponse:
-    """The response without its last tokens. Raises `InvalidResponse` where none would be left."""
+    """Returns the response without its last tokens. Raises `InvalidResponse` if no token would be left."""
     came = len(parsed.logprobs)
     if not count:
         return parsed
     if count >= came:
         raise InvalidResponse(f"the answer is empty: its {came} tokens only end it; expected words: leave it out")
-    kept = came - count
+    remaining = came - count
     return replace(
         parsed,
-        tokens=parsed.tokens[:kept],
-        logprobs=parsed.logprobs[:kept],
-        top_logprobs=None if parsed.top_logprobs is None else parsed.top_logprobs[:kept],
+        tokens=parsed.tokens[:remaining],
+        logprobs=parsed.logprobs[:remaining],
+        top_logprobs=None if parsed.top_logprobs is None else parsed.top_logprobs[:remaining],
         left_out=parsed.left_out + count,
     )
 
 
 def cut_to_answer(parsed: ParsedResponse) -> ParsedResponse:
-    """The response cut to its answer, its thinking apart; the note says what was left out.
+    """Returns the response cut to its answer, with its thinking apart. The note says what was left out.
 
-    Raises `InvalidResponse` where no token is known to be of the answer.
+    Raises `InvalidResponse` if no token is known to belong to the answer.
     """
     if not parsed.segments:
         return parsed
-    at = tokens_of(parsed.segments, "answer", len(parsed.logprobs))
+    answer_places = tokens_of(parsed.segments, "answer", len(parsed.logprobs))
     answer, thinking = series_of(parsed.logprobs, parsed.segments)
-    top = None if parsed.top_logprobs is None else parsed.top_logprobs[at]
+    top = None if parsed.top_logprobs is None else parsed.top_logprobs[answer_places]
     if not len(answer):
         raise InvalidResponse(
             f"all {len(parsed.logprobs)} tokens are of the thinking, and none of an answer; expected an answer to"
@@ -674,7 +742,7 @@ def cut_to_answer(parsed: ParsedResponse) -> ParsedResponse:
     note = f"scored are the answer's {len(answer)} tokens, not the {len(thinking)} of the thinking before it"
     return replace(
         parsed,
-        tokens=tuple(parsed.tokens[i] for i in at) if parsed.tokens else (),
+        tokens=tuple(parsed.tokens[i] for i in answer_places) if parsed.tokens else (),
         logprobs=answer,
         top_logprobs=top,
         segments=(),

@@ -1,15 +1,15 @@
-"""Run a short function against assertions in a process of its own, with limits.
+"""Runs a short function against assertions in a process of its own, with limits.
 
-The limits are there for accidents: an endless loop, a list that grows without end, a stray `open(..., "w")`. They are
-not a security boundary: code that means harm can get around them. Run the answers of a model you do not trust in a
-container or a virtual machine.
+The limits are for accidents: an endless loop, a list that grows forever, a stray `open(..., "w")`. They are no security
+boundary, because malicious code can get around them. Run the answers of a model that you do not trust in a container or
+a virtual machine.
 
-The candidate gets `python -I -S`, an empty environment, an empty temporary folder as its working folder, no input, and
-its output is thrown away. Wall-clock time, processor time and address space are bounded, files may have 0 bytes, no
-further process may be started (where the system grants that limit: not to root), and an audit hook refuses writing,
-deleting, starting processes, signals and sockets. It passes only if a random token, which it is not told, comes back
-after the last assertion: printing something or leaving early cannot pass. Where Python has no `resource` module
-(Windows), the time limit and the audit hook are all there is.
+The code runs under `python -I -S`, with an empty environment, an empty temporary folder as working folder, and no
+input. Its output is discarded. Wall-clock time, processor time and address space are limited, and files may have 0
+bytes. No further process may be started, if the system can enforce this (not for root). An audit hook refuses writing,
+deleting, starting processes, signals and sockets. The code passes only if a random token, which it does not know, comes
+back after the last assertion. So printing or leaving early cannot pass. Without Python's `resource` module (Windows),
+only the time limit and the audit hook apply.
 """
 
 import os
@@ -27,17 +27,24 @@ CHILD = Path(__file__).with_name("sandbox_child.py")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The outcome of one candidate."""
+    """Result of running one candidate's code."""
 
     passed: bool
     reason: str
-    """Empty where it passed; else the first thing that went wrong, in a line."""
+    """Empty if the code passed; else the first fault, in one line."""
 
 
 def run_assertions(
     code: str, assertions: Sequence[str], *, timeout_s: float = 2.0, memory_bytes: int = 512 * 2**20
 ) -> Trial:
-    """Whether all assertions hold after `code` has run. Takes about 30 ms, or `timeout_s` where it does not end."""
+    """Runs `code` and returns whether all assertions hold. Takes about 30 ms, or `timeout_s` if the code does not end.
+
+    Args:
+        code: the code.
+        assertions: assertions that must hold after the code has run.
+        timeout_s: wall-clock limit in seconds.
+        memory_bytes: limit of the address space in bytes.
+    """
     token = secrets.token_hex(16)
     parts = [token, str(int(timeout_s) + 1), str(memory_bytes), code, *assertions]
     if any("\0" in part for part in parts):
@@ -62,12 +69,12 @@ def run_assertions(
         except BaseException:  # Ctrl-C must not leave it running
             _kill(process)
             raise
-    told = report.decode(errors="replace")
-    return Trial(True, "") if told == token else Trial(False, told or "it ended before the assertions were done")
+    reply = report.decode(errors="replace")
+    return Trial(True, "") if reply == token else Trial(False, reply or "it ended before the assertions were done")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the process and whatever it started."""
+    """Ends the process and all processes that it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The other side of `sandbox.py`: run as a script. It needs no more than the standard library's start-up modules."""
+"""The script that `sandbox.py` runs in the child process. It needs only the standard library's start-up modules."""
 
 import os
 import sys
@@ -12,14 +12,14 @@ REFUSED_FAMILIES = ("socket.", "shutil.", "ctypes.")
 
 
 def refuse(event: str, args: tuple[object, ...]) -> None:
-    """Audit hook: what a short function has no business doing."""
+    """An audit hook that refuses what a short function has no need for."""
     writes = event == "open" and isinstance(args[2], int) and args[2] & WRITING
     if writes or event in REFUSED or event.startswith(REFUSED_FAMILIES):
         raise PermissionError(f"{event} is not allowed here")
 
 
 def limit(cpu_s: int, memory_bytes: int) -> None:
-    """Set the limits that this system has; a limit that it refuses is left out."""
+    """Sets the limits that this system supports."""
     try:
         import resource
     except ImportError:
@@ -32,7 +32,13 @@ def limit(cpu_s: int, memory_bytes: int) -> None:
 
 
 def try_code(code: str, assertions: list[str], token: str) -> str:
-    """Returns the token where the code runs and every assertion then holds, else the first thing that went wrong."""
+    """Returns the token if the code runs and every assertion holds, else the first fault.
+
+    Args:
+        code: the code.
+        assertions: the assertions.
+        token: the text that proves success.
+    """
     scope: dict[str, object] = {"__name__": "answer"}
     doing = "the code"
     try:

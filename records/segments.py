@@ -1,9 +1,9 @@
-"""Tells which tokens of an answer are thinking, which are the answer, and which only end it.
+"""Decides which tokens of an answer are thinking, which are the answer, and which only end it.
 
-Boundaries are found by markers among the tokens (`<think>`, `</think>`, harmony's channels), or by laying the tokens
-along the texts that a server has separated. A token that holds part of a marker belongs to neither side, and so does
-white space beside a marker: servers strip it or do not, and the same tokens must have the same segments behind every
-server. Where neither tells and the score would hang on it, the response is refused.
+Boundaries are found by markers among the tokens (`<think>`, `</think>`, harmony's channels), or by aligning the tokens
+with the texts that a server has separated. A token that holds part of a marker belongs to neither side, and neither
+does white space beside a marker. Servers may strip this white space, and equal tokens must get equal segments for every
+server. If neither way finds the boundary, and the score would depend on it, the response is refused.
 """
 
 import re
@@ -20,7 +20,7 @@ from metaprobe.records.spelling import last_place, spelled, without_end_marks
 from metaprobe.records.types import Segment, SegmentKind
 
 SPACE = " \t\r\n"
-"""White space of ASCII only, so that bytes may be read one character a byte."""
+"""White space in ASCII only, so that bytes can be read as one character a byte."""
 
 _HARMONY = tuple(f"<|{name}|>" for name in ("channel", "start", "end", "return", "call", "constrain"))
 MESSAGE = "<|message|>"
@@ -36,33 +36,33 @@ _PAIRS = {
     "<|START_THINKING|>": "<|END_THINKING|>",
     "<|channel>thought": "<channel|>",
 }
-"""Marker that opens thinking -> marker that closes it, for the models that vLLM and SGLang have parsers for."""
+"""Maps a marker that opens thinking to its closing marker, for the models that vLLM and SGLang have parsers for."""
 OPENINGS = (*_PAIRS, "<|channel|>", "<|start|>")
 CLOSINGS = tuple(_PAIRS.values())
 _AT_MARKS = re.compile("(" + "|".join(map(re.escape, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE))) + ")")
 _NO_SPACE = re.compile(f"[^{SPACE}]")
 _LONGEST = max(map(len, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE)))
-"""Characters of the longest marker. At most that many are read again when a token comes."""
+"""Characters of the longest marker. At most that many are read again when a token arrives."""
 
 Kind = SegmentKind | Literal["marker"]
-"""The kind of segment that a token belongs to; a marker belongs to none."""
+"""The kind of segment that a token belongs to; `marker` for a token of no segment."""
 
 
 class KindReader:
-    """Tells of each token what it belongs to, as the tokens come.
+    """Decides the kind of each token while the tokens arrive.
 
         >>> reader = KindReader()
         >>> [kind for token in ("<think>", "Hm", ".</", "think>", "Yes") for kind in reader.push(token)]
         ['marker', 'thinking', 'marker', 'marker', 'answer']
 
-    Thinking counts only where it is opened at the beginning; `opened`: it was opened in the prompt.
+    Thinking counts only if it is opened at the beginning. `opened` says that the prompt opened it.
     """
 
     def __init__(self, *, opened: bool = False) -> None:
         self._state: Literal["start", "inside", "header", "rest"] = "inside" if opened else "start"
         self._kind: SegmentKind = "thinking" if opened else "answer"
         self._marks: tuple[str, ...] = CLOSINGS if opened else ()
-        """Marks that end the stretch that is being read."""
+        """Markers that end the part that is being read."""
         self._edge = opened  # the next white space stands beside a marker
         # Undecided are so many characters of white space, and then a text that may begin a marker. When a token comes,
         # only that text is looked at again, so that the work grows with the text and not with its square.
@@ -86,22 +86,25 @@ class KindReader:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all tokens that are still to come are the answer's, whatever they are, and no other waits."""
-        read = self._state == "rest" and self._kind == self._latest == "answer"
-        return read and not (self._edge or self._waiting)
+        """Whether all later tokens belong to the answer, whatever their text, and no token is undecided."""
+        in_answer = self._state == "rest" and self._kind == self._latest == "answer"
+        return in_answer and not (self._edge or self._waiting)
 
     def push(self, piece: str) -> list[Kind]:
-        """The kinds of the tokens that are decided now, in order; one that may begin a marker waits."""
+        """Takes in a token, and returns the kinds of the tokens that are now decided, in order.
+
+        A token that may begin a marker stays undecided.
+        """
         self._end += len(piece)
         self._waiting.append(self._end)
         text, self._text = self._text + piece, ""
-        at = 0
-        while at < len(text):
-            at = self._step(text, at)
+        place = 0
+        while place < len(text):
+            place = self._step(text, place)
         return self._decided()
 
     def close(self) -> list[Kind]:
-        """The kinds of the tokens that were still waiting, now that no other comes."""
+        """Returns the kinds of the tokens that were still undecided, because no token follows."""
         # Text that may begin the mark that ends the thinking, where the answer was cut, counts for neither side.
         unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
         self._give(len(self._text), "marker" if unsaid else self._kind)
@@ -109,7 +112,7 @@ class KindReader:
         return self._decided()
 
     def _step(self, text: str, at: int) -> int:
-        """Decides what it can of the text from `at` on, and keeps what has to wait; where the next step begins."""
+        """Decides as much of the text from `at` on as possible, and returns where the next step begins."""
         if self._edge:
             start = _skip_space(text, at)
             self._give(start - at, "edge")
@@ -139,14 +142,14 @@ class KindReader:
         return start
 
     def _open(self, mark: str) -> None:
-        """Sets the state that follows one of the markers."""
+        """Sets the state that follows an opening marker."""
         if mark in _HARMONY:
             self._state, self._header, self._kind = "header", [mark], "thinking"
         else:
             self._state, self._kind, self._marks, self._edge = "inside", "thinking", (_PAIRS[mark],), True
 
     def _go_on(self, text: str, at: int) -> int:
-        """Within thinking, or within a message of harmony's."""
+        """Reads text inside a thinking block or a harmony message, and returns where the next step begins."""
         mark_match = _any_of(self._marks).search(text, at)
         if mark_match is None:
             self._keep(text, at, self._marks, self._kind)
@@ -164,7 +167,9 @@ class KindReader:
         return mark_match.end()
 
     def _name(self, text: str, at: int) -> int:
-        """Between the messages of harmony: nothing here is said to anybody, and it names the next channel."""
+        """Reads text between harmony's messages, which names the next channel, and returns where the next
+        step begins.
+        """
         place = text.find(MESSAGE, at)
         if place < 0:
             self._header.append(text[at : self._keep(text, at, (MESSAGE,), "marker")])
@@ -178,7 +183,14 @@ class KindReader:
         return place + len(MESSAGE)
 
     def _keep(self, text: str, at: int, marks: tuple[str, ...], kind: Kind) -> int:
-        """Decides the text from `at` on, less what may begin a mark at its end; where that begins."""
+        """Decides the text from `at` on, except an end that may begin a marker. Returns where that end begins.
+
+        Args:
+            text: the text.
+            at: where the undecided text begins.
+            marks: markers that may begin at the end of the text.
+            kind: kind of the decided text.
+        """
         begun = len(text) - _begun(text, at, marks)
         body = len(text[at:begun].rstrip(SPACE))
         if body:
@@ -188,7 +200,7 @@ class KindReader:
         return begun
 
     def _give(self, count: int, kind: Kind | Literal["edge"]) -> None:
-        """Gives the white space that waits, and the next `count` characters, this kind."""
+        """Gives the waiting white space and the next `count` characters this kind."""
         if count := count + self._space:
             self._known, self._space = self._known + count, 0
             self._spans.append((self._known, kind))
@@ -232,13 +244,19 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def _begun(text: str, at: int, marks: Iterable[str]) -> int:
-    """How many characters at the end, from `at` on, may turn out to be a mark's beginning."""
+    """Returns how many characters at the end, from `at` on, may be the beginning of a marker.
+
+    Args:
+        text: the text.
+        at: where the undecided text begins.
+        marks: the markers.
+    """
     end = text[max(at, len(text) - _LONGEST) :]
     return max((n for mark in marks for n in range(1, len(mark)) if end.endswith(mark[:n])), default=0)
 
 
 def marked(pieces: Iterable[str], *, opened: bool = False) -> tuple[Segment, ...]:
-    """Returns the segments that markers among the tokens delimit; empty where all tokens are the answer's."""
+    """Returns the segments that markers among the tokens delimit; empty if all tokens belong to the answer."""
     reader, kinds = KindReader(opened=opened), []
     for piece in pieces:
         kinds += reader.push(piece)
@@ -246,7 +264,9 @@ def marked(pieces: Iterable[str], *, opened: bool = False) -> tuple[Segment, ...
 
 
 def ends_unopened(raw: str) -> bool:
-    """Whether thinking ends here that was opened in the prompt, and no tag is meant that the answer speaks of."""
+    """Returns whether the text ends a thinking that the prompt opened. A tag that the answer only mentions does not
+    count.
+    """
     places = [(place, mark) for mark in CLOSINGS if (place := raw.find(mark)) >= 0]
     if not places or raw.lstrip(SPACE).startswith(OPENINGS):
         return False
@@ -260,12 +280,12 @@ def ends_unopened(raw: str) -> bool:
 
 
 def spoken_text(shown: str) -> str:
-    """The text without the thinking that it begins with, if any; empty where it only thinks."""
+    """Returns the text without thinking at its beginning; empty if it holds nothing else."""
     return text_of(shown, "answer")
 
 
 def text_of(shown: str, kind: SegmentKind) -> str:
-    """Returns the part of the text that is of that kind. Without thinking all of it is of the answer."""
+    """Returns the part of the text that is of this kind. Without thinking all of it is the answer."""
     opened = ends_unopened(shown)
     if not opened and not shown.lstrip(SPACE).startswith(OPENINGS):
         return shown if kind == "answer" else ""
@@ -275,7 +295,7 @@ def text_of(shown: str, kind: SegmentKind) -> str:
 
 
 def token_runs(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
-    """Returns the segments of tokens of these kinds; empty where all are the answer's."""
+    """Returns the segments of tokens of these kinds; empty if all tokens belong to the answer."""
     if all(kind == "answer" for kind in kinds):
         return ()
     counts = [(kind, len(list(run))) for kind, run in groupby(kinds)]
@@ -286,7 +306,10 @@ def token_runs(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
 
 
 def check_segments(given: Sequence[Segment], tokens: int) -> tuple[Segment, ...]:
-    """The segments, where they are of known kinds, in order and within so many tokens. Raises `InvalidResponse`."""
+    """Returns the segments if their kinds are known, and they are in order and within the number of tokens.
+
+    Raises `InvalidResponse` otherwise.
+    """
     end = 0
     for segment in given:
         if segment.kind not in get_args(SegmentKind) or not end <= segment.start <= segment.end <= tokens:
@@ -299,33 +322,38 @@ def check_segments(given: Sequence[Segment], tokens: int) -> tuple[Segment, ...]
 
 
 ONLY_ANSWER = "the thinking before the answer came without log-probabilities"
-"""The note on an answer whose thinking is known to have been, and nothing more."""
+"""Note on an answer before which the model thought, without log-probabilities of the thinking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which tokens of one answer count, and to which segments they belong."""
+    """Which tokens of one answer count, and their segments."""
 
     kept: int
-    """How many tokens are the answer's, thinking and markers included; those after them only ended it."""
+    """Number of tokens of the answer, with thinking and markers. The tokens after them only ended it."""
     segments: tuple[Segment, ...] = ()
-    """Empty where all that is kept is the answer."""
+    """Segments of the kept tokens; empty if all of them belong to the answer."""
     note: str = ""
 
 
 _SPELLED_SPACE = "▁ĠĊĉč"
-"""Space, line break, tab and carriage return as SentencePiece and byte-level BPE spell them."""
+"""Space, line break, tab and carriage return in the spelling of SentencePiece and byte-level BPE."""
 
 Ending = Literal["", "token", "text", "some"]
-"""How an answer ended, as far as that says what its last tokens are: by an end token that is the last of them, by a
-stop text, by one of these, or (empty) by none of them, as where a limit cut it."""
+"""How an answer ended, which tells what its last tokens are.
+
+`token`: the last token is an end token. `text`: the last tokens spell a stop text. `some`: one of these two. Empty:
+neither, as for an answer that a limit cut.
+"""
 
 END_TOKEN = re.compile(r"<[|｜]\S+[|｜]>|</s>|<eos>|<end_of_turn>|<end_of_text>")
-"""End tokens by their look, which a text never shows."""
+"""Matches end tokens, which are never shown in a text."""
 
 
 def ending_of(finish_reason: object, choice: Mapping[str, Any]) -> Ending:
-    """Returns how the choice of a completion ended. vLLM (`stop_reason`) and SGLang (`matched_stop`) say by what."""
+    """Returns how the choice of a completion ended. vLLM (`stop_reason`) and SGLang (`matched_stop`) say
+    what ended it.
+    """
     if read_end(finish_reason) != STOP:
         return ""
     if "stop_reason" in choice:
@@ -335,38 +363,49 @@ def ending_of(finish_reason: object, choice: Mapping[str, Any]) -> Ending:
 
 
 def locate(pieces: Sequence[str], text: str, thinking: str | None = None, *, ending: Ending = "") -> Parts:
-    """Returns the segment of each token, by the tokens' texts.
+    """Returns the segment of each token, from the tokens' texts.
 
-    `text`: the answer as the server shows it, with the thinking in it or without. `thinking`: what it shows of the
-    thinking in a field of its own; None where nothing says that there was any, empty where there was some and its
-    words are not known. Raises `InvalidResponse` where there was thinking and the tokens do not tell where it ends.
+    Raises `InvalidResponse` if there was thinking, and the tokens do not show where it ends.
+
+    Args:
+        pieces: texts of the tokens.
+        text: the answer as the server shows it, with or without the thinking.
+        thinking: text of the thinking in a field of its own; None if there is no sign of thinking, empty if there was
+            some with unknown words.
+        ending: how the answer ended.
     """
-    kept = len(pieces) - _end_tokens(pieces, text, ending)
-    pieces = pieces[:kept]
+    kept_count = len(pieces) - _end_tokens(pieces, text, ending)
+    pieces = pieces[:kept_count]
     raw = "".join(pieces)
     if thinking is None and raw == text and "<" not in raw and "[" not in raw:  # most answers: no marker can be there
-        return Parts(kept)
+        return Parts(kept_count)
     begun = raw.lstrip(SPACE).startswith(OPENINGS)
     closed = not begun and any(mark in raw for mark in CLOSINGS)
     opened = closed and (bool(thinking) or ends_unopened(raw))
     if begun or opened:
-        return _checked(pieces, Parts(kept, marked(pieces, opened=opened)), text_of(text, "answer").strip(SPACE))
+        return _checked(pieces, Parts(kept_count, marked(pieces, opened=opened)), text_of(text, "answer").strip(SPACE))
     if MESSAGE in raw:  # the prompt ended within a header of harmony's
         shifted = marked(("<|channel|>", *pieces))
-        return Parts(kept, tuple(Segment(s.kind, s.start - 1, s.end - 1) for s in shifted))
+        return Parts(kept_count, tuple(Segment(s.kind, s.start - 1, s.end - 1) for s in shifted))
     if text.lstrip(SPACE).startswith(OPENINGS) or (not closed and ends_unopened(text)):
-        return _aligned(pieces, kept, text_of(text, "answer"), text_of(text, "thinking"))
+        return _aligned(pieces, kept_count, text_of(text, "answer"), text_of(text, "thinking"))
     if thinking is not None:
-        return _aligned(pieces, kept, text, thinking)
+        return _aligned(pieces, kept_count, text, thinking)
     if closed:
-        return Parts(kept, note="an end of thinking stands within a line and is taken for words of the answer")
+        return Parts(kept_count, note="an end of thinking stands within a line and is taken for words of the answer")
     if ending == "text" and text.strip(SPACE) not in raw:
-        return Parts(kept, note="which of the last tokens are of the stop text is not known, and all are scored")
-    return _shown_only(pieces, kept, text) if raw != text and raw else Parts(kept)
+        return Parts(kept_count, note="which of the last tokens are of the stop text is not known, and all are scored")
+    return _shown_only(pieces, kept_count, text) if raw != text and raw else Parts(kept_count)
 
 
 def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
-    """How many tokens at the end are none of the text's: an end token, or those of a stop text."""
+    """Returns how many tokens at the end are not part of the text: an end token, or the tokens of a stop text.
+
+    Args:
+        pieces: texts of the tokens.
+        text: the answer as the server shows it.
+        ending: how the answer ended.
+    """
     if not pieces:
         return 0
     last, shown = pieces[-1], text.strip(SPACE)
@@ -378,17 +417,23 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
         return _after(pieces, shown, text[len(text.rstrip(SPACE)) :])
     if last and text.endswith(last):
         return 0
-    told = list(without_end_marks(text))  # the last marks of a text may have no tokens
-    if last and any(one.endswith(last) for one in told):
+    spellings = list(without_end_marks(text))  # the last marks of a text may have no tokens
+    if last and any(spelling.endswith(last) for spelling in spellings):
         return 0
     if last and (ending == "token" or not last.strip(SPACE)):
         return int(ending == "token")
     before = next((piece for piece in reversed(pieces[:-1]) if piece.strip(SPACE)), "").rstrip(SPACE)
-    return int(bool(before) and any(one.rstrip(SPACE).endswith(before) for one in told))
+    return int(bool(before) and any(spelling.rstrip(SPACE).endswith(before) for spelling in spellings))
 
 
 def _after(pieces: Sequence[str], shown: str, space: str) -> int:
-    """How many tokens at the end begin after the text that is shown, and the white space behind it."""
+    """Returns how many tokens at the end begin after the shown text and the white space after it.
+
+    Args:
+        pieces: texts of the tokens.
+        shown: the text.
+        space: white space that may follow the text.
+    """
     raw = "".join(pieces)
     lead = len(raw) - len(raw.lstrip(SPACE))
     place = lead if raw.startswith(shown, lead) else last_place(raw, shown)
@@ -404,7 +449,13 @@ def _after(pieces: Sequence[str], shown: str, space: str) -> int:
 
 
 def _checked(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
-    """The parts, where the tokens of the answer are those of the answer that is shown; else with a note."""
+    """Returns the parts if the answer's tokens spell the shown answer; otherwise corrected parts, or parts with a note.
+
+    Args:
+        pieces: texts of the tokens.
+        parts: segments by the markers.
+        shown: the answer as the server shows it.
+    """
     spoken = "".join("".join(pieces[s.start : s.end]) for s in parts.segments if s.kind == "answer").strip(SPACE)
     # A token that reaches into a marker is missing here, and a character that several tokens make up cannot be read.
     if not shown or spoken in shown or spoken.startswith(shown) or "\ufffd" in spoken or "\\x" in spoken:
@@ -419,11 +470,18 @@ def _checked(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
 
 
 def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Parts:
-    """By the texts alone: there was thinking, and no marker is among the tokens."""
+    """Returns the parts from the texts alone: there was thinking, but no marker among the tokens.
+
+    Args:
+        pieces: texts of the tokens.
+        kept: number of tokens that count.
+        text: the answer as the server shows it.
+        thinking: text of the thinking.
+    """
     raw, thought = "".join(pieces), thinking.strip(SPACE)
     shown = raw.strip(SPACE)
-    answers = [one.strip(SPACE) for one in without_end_marks(text)]  # the last marks of a text may have no tokens
-    answer = next((one for one in answers if shown.endswith(one)), answers[0])
+    answers = [ending.strip(SPACE) for ending in without_end_marks(text)]  # the last marks of a text may have no tokens
+    answer = next((ending for ending in answers if shown.endswith(ending)), answers[0])
     start = len(raw) - len(raw.lstrip(SPACE))
     if shown and shown == answer:
         return Parts(kept, (Segment("answer", 0, kept),), ONLY_ANSWER)
@@ -443,7 +501,14 @@ def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Part
 
 
 def _shown_only(pieces: Sequence[str], kept: int, text: str) -> Parts:
-    """Keeps the tokens of the text that is shown, where others stand around it and nothing is said of thinking."""
+    """Returns the parts for a shown text with other tokens around it, without a sign of thinking. Only its tokens
+    count.
+
+    Args:
+        pieces: texts of the tokens.
+        kept: number of tokens that count.
+        text: the answer as the server shows it.
+    """
     raw, shown = "".join(pieces), text.strip(SPACE)
     lead = len(raw) - len(raw.lstrip(SPACE))
     if not shown or not (raw.startswith(shown, lead) or raw.rstrip(SPACE).endswith(shown)):
@@ -460,7 +525,14 @@ def _shown_only(pieces: Sequence[str], kept: int, text: str) -> Parts:
 
 
 def _spans(pieces: Sequence[str], thinking: tuple[int, int], answer: tuple[int, int]) -> tuple[Segment, ...]:
-    """The tokens of these stretches of their text; a token that reaches into both is of neither."""
+    """Returns the segments of the tokens in two ranges of characters. A token that reaches into both belongs to
+    neither.
+
+    Args:
+        pieces: texts of the tokens.
+        thinking: begin and end of the thinking.
+        answer: begin and end of the answer.
+    """
     ends = list(accumulate(map(len, pieces)))
     kinds: list[Kind] = []
     for piece, end in zip(pieces, ends, strict=True):

@@ -1,9 +1,9 @@
-"""The short line: the text of an answer with its log-probabilities beside it, for a whole response.
+"""Reads the short line: the text of an answer with its log-probabilities beside it, in place of a whole response.
 
     {"question": "...", "answer": "...", "logprobs": [...], "tokens": [...], "finish_reason": "stop"}
 
 `logprobs` is a list of numbers, with `tokens` as a list of strings beside it, or a list of {token, logprob,
-top_logprobs}. Only `answer` is required. Files of lines and `parse_response` take the short line alike.
+top_logprobs}. Only `answer` is required. Files of lines and `parse_response` both accept the short line.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from typing import Any
 from metaprobe.records.errors import ImportFileError, name_value
 
 BESIDE = ("logprobs", "tokens", "finish_reason")
-"""Fields that may stand beside the text of an answer; the response is made of these."""
+"""Fields beside the text of an answer from which the response is made."""
 
 
 def is_short(response: object) -> bool:
-    """Returns whether this is a short line, or a whole line whose response is an object."""
+    """Returns whether this is a short line, or a line whose response is an object."""
     if not isinstance(response, Mapping) or "choices" in response:
         return False
     return isinstance(response.get("response"), Mapping) or (
@@ -25,17 +25,17 @@ def is_short(response: object) -> bool:
 
 
 def response_of_short_line(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the response of a line that is one of `is_short`: of Batch output the body."""
-    held = line.get("response")
-    if not isinstance(held, Mapping):
+    """Returns the response of a line that `is_short` accepts. For Batch output it is the body."""
+    response = line.get("response")
+    if not isinstance(response, Mapping):
         return completion_of(line["answer"], line)
-    return held["body"] if isinstance(held.get("body"), Mapping) else held
+    return response["body"] if isinstance(response.get("body"), Mapping) else response
 
 
 def completion_of(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the chat completion of a text, with what stands beside it under the names of `BESIDE`.
+    """Returns the chat completion of a text, with the fields named in `BESIDE`.
 
-    Raises `ImportFileError` for log-probabilities that are no list.
+    Raises `ImportFileError` if the log-probabilities are no list.
     """
     choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
     logprobs, tokens, ended = (given.get(name) for name in BESIDE)

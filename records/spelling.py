@@ -1,9 +1,9 @@
-"""Reads texts in time that grows with the text and not with its square; tells whether tokens spell an answer's text.
+r"""Reads texts in linear time, and checks whether tokens spell an answer's text.
 
-Servers drop, shift and replace log-probabilities. Then a number comes out that is of other words than the answer's, so
-tokens are laid along the text before they are scored. Several spellings of the same token are in use, and all are read:
-its text; its UTF-8 bytes; byte-level BPE (`Ġ`, GPT-2's table); SentencePiece (`▁`, `<0xE2>`); WordPiece (`##`); `</w>`;
-`bytes:\\xe2`. What a token does not say (U+FFFD, an empty piece, `token_id:7`) may stand for a part of the text.
+Servers drop, shift and replace log-probabilities. A number would then belong to other words than the answer's, so
+tokens are aligned with the text before they are scored. The same token has several spellings, and all are read: its
+text; its UTF-8 bytes; byte-level BPE (`Ġ`, GPT-2's table); SentencePiece (`▁`, `<0xE2>`); WordPiece (`##`); `</w>`;
+`bytes:\\xe2`. A token without a readable text (U+FFFD, an empty piece, `token_id:7`) may stand for a part of the text.
 """
 
 import re
@@ -12,26 +12,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 AT_LINE = r"^[^\w\n]*+"
-"""Begins a pattern (with `re.MULTILINE`) whose first word is the first of its line. `^\\W*` would find the same, and
-try again from every empty line before it."""
+"""Beginning of a pattern (with `re.MULTILINE`) whose first word is the first of its line.
+
+`^\\W*` would match the same, but try again from every empty line before it.
+"""
 
 MAX_READ_DIGITS = 1000
-"""Digits of a number that are read. Python refuses to read more than 4,300, and none that is meant has so many."""
+"""Most digits of a number that are read. Python refuses more than 4,300, and no real answer has so many."""
 
 MOST_MARKS = 30
-"""Combining marks that one letter may bear, as in Unicode's stream-safe text; sorting more takes the square of their
-number."""
+"""Most combining marks on one letter, as in Unicode's stream-safe text. Sorting takes the square of their number."""
 
 _WORD_CHARACTER = re.compile(r"\w")
 _MAY_BE_MARKS = re.compile(rf"[^\w\x00-\x7f]{{{MOST_MARKS + 1}}}")
 _SPLIT_INTO_MARKS = "\u0f73\u0f75\u0f81"
-"""Letters of no combining class that consist of marks alone."""
+"""Letters without a combining class that consist of marks alone."""
 
 
 def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """The matches of a pattern that begins with `AT_LINE`, each with where it begins.
+    """Yields the matches of a pattern that begins with `AT_LINE`, each with the place where it begins.
 
-    Lines before it that hold nothing but marks and blanks belong to it.
+    Lines before a match that hold only marks and blanks belong to it.
     """
     done = 0
     for match in pattern.finditer(text):
@@ -44,65 +45,65 @@ def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.
 
 
 def last_place(text: str, part: str) -> int:
-    """Returns the last place of `part` in the text; -1 where the text does not hold it.
+    """Returns the last place of `part` in the text; -1 if the text does not hold it.
 
-    `str.rfind` takes the product of both lengths for a part such as "ab" and many a's; `str.find` does not.
+    For a part such as "ab" and a text of many a's, `str.rfind` takes time in proportion to the product of both lengths.
+    `str.find` does not.
     """
     place = text[::-1].find(part[::-1])
     return place if place < 0 else len(text) - place - len(part)
 
 
 def read_int(digits: str) -> int:
-    """The whole number that the first `MAX_READ_DIGITS` of these digits make, those without leading zeros."""
+    """Returns the whole number of the first `MAX_READ_DIGITS` digits, without leading zeros."""
     return int(digits.lstrip("0")[:MAX_READ_DIGITS] or "0")
 
 
 def normalize(form: "unicodedata._NormalizationForm", text: str) -> str:
-    """The text in a normal form of Unicode, with `MOST_MARKS` combining marks a letter at most."""
+    """Returns the text in a normal form of Unicode, with at most `MOST_MARKS` combining marks a letter."""
     if text.isascii():
         return text
     if not _MAY_BE_MARKS.search(text):  # of marks alone no letter consists
         return unicodedata.normalize(form, text)
-    kept, marks = [], 0
+    characters, marks = [], 0
     for character in text:
         marks = marks + 1 if unicodedata.combining(character) or character in _SPLIT_INTO_MARKS else 0
         if marks <= MOST_MARKS:
-            kept.append(character)
-    return unicodedata.normalize(form, "".join(kept))
+            characters.append(character)
+    return unicodedata.normalize(form, "".join(characters))
 
 
 UNSAID = "\ufffd"
-"""Stands for a part of a character, as decoders write it."""
+"""The character for a part of a character, as decoders write it."""
 _ANY = "\ufffe"
-"""Stands, here, for a token that names only its id. It is no character, so no text holds it."""
+"""The character that stands here for a token that names only its id. No text holds it."""
 _HALVES = re.compile("[\ud800-\udfff]")
 _HOLES = re.compile(f"([{UNSAID}{_ANY}]+)")
 _CHARACTERS_A_PART = 1
-"""How many characters a U+FFFD or an empty piece may stand for. Bytes that are no whole character come several a
-character."""
+"""Most characters that a U+FFFD or an empty piece may stand for. Partial bytes come several a character."""
 _CHARACTERS_AN_ID = 64
-"""How many characters a token that names only its id may stand for: more than the longest common token has."""
+"""Most characters that a token with only an id may stand for: more than the longest common token has."""
 
 _ID_MARK = "token_id:"
 _ID = re.compile(rf"{_ID_MARK}\d+")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _SPECIAL = re.compile(r"<[^<>\s]{1,60}>|\[[A-Z][A-Z_]{1,30}\]")
-"""Control tokens by their look: servers leave them out of the text, wherever they stand."""
+"""Matches control tokens by their look. Servers leave them out of the text everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spelled:
-    """How far the tokens spell the text."""
+    """How much of the text the tokens spell."""
 
     missing: str = ""
-    """The part of the text that no token spells, from the first difference; empty where they spell all of it."""
+    """The part of the text that no token spells, from the first difference; empty if the tokens spell all of it."""
     other: str = ""
-    """The words that the tokens spell in its place; empty where they only leave something out."""
+    """The words that the tokens spell instead; empty if the tokens only leave something out."""
     more: bool = False
-    """Whether the tokens spell all of the text, and words beyond it."""
+    """Whether the tokens spell all of the text, and more words."""
     only_marks: bool = False
-    """Whether everything that is missing are marks at the end of the text that carry no meaning."""
+    """Whether only marks without meaning at the end of the text are missing."""
 
     @property
     def all(self) -> bool:
@@ -111,14 +112,19 @@ class Spelled:
 
 
 def names_tokens(pieces: Iterable[str]) -> bool:
-    """Whether at least one token says a part of the text. Without that there is nothing to hold against the text."""
+    """Returns whether at least one token shows a part of the text. Otherwise nothing can be compared with the text."""
     return any(piece and not _ID.fullmatch(piece) for piece in pieces)
 
 
 def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] = ()) -> Spelled:
-    """Returns how far the tokens spell the text. White space is not compared; Unicode is compared in NFC, then NFKC.
+    """Returns how much of the text the tokens spell.
 
-    `byte_rows`: the bytes of each token where the server gives them, else empty.
+    White space is not compared. Unicode is compared in NFC, then in NFKC.
+
+    Args:
+        pieces: texts of the tokens.
+        text: the answer's text.
+        byte_rows: bytes of each token, if the server gives them; else empty.
     """
     wanted = _bare(text)
     worst: Spelled | None = None
@@ -133,7 +139,7 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
         if worst is None or (compared.more and not worst.more):
             worst = compared
         if lacking is None:
-            lacking = next((one for one in (compared, folded) if _lacks_marks_alone(one, text)), None)
+            lacking = next((reading for reading in (compared, folded) if _lacks_marks_alone(reading, text)), None)
     assert worst is not None
     return worst if lacking is None else replace(lacking, only_marks=True)
 
@@ -143,22 +149,24 @@ _CLOSING_QUOTES = {
     '"': '"', "'": "'", "”": "“„", "“": "„", "’": "‘‚", "‘": "‚", "»": "«", "«": "»", "›": "‹", "‹": "›",
     "」": "「", "』": "『", "》": "《", "〉": "〈",
 }  # fmt: skip
-"""Maps a closing quotation mark to the marks that open it."""
+"""Maps a closing quotation mark to the marks that open its quotation."""
 _END_MARKS = _SENTENCE_ENDS | _CLOSING_QUOTES.keys()
-"""Characters that carry no meaning at the end of a text: sentence ends and closing quotation marks. Every other
-character counts as meaning: letters, digits, signs, brackets, commas."""
+"""Characters without meaning at the end of a text: sentence ends and closing quotation marks.
+
+Every other character has meaning: letters, digits, signs, brackets, commas.
+"""
 _FACTORIALS = frozenset("!‼！")
 _MOST_END_MARKS = 8
-"""Number of marks at the end of a text that may be missing. More are no end of a sentence, but a text of marks."""
+"""Most marks at the end of a text that may be missing. A text that ends in more of them is a text of marks."""
 _AT_THE_END = "".join(_END_MARKS) + "".join(filter(str.isspace, map(chr, range(0x3001))))
 """End marks and white space."""
 
 
 def without_end_marks(text: str) -> Iterator[str]:
-    """Yields the text, and then without its last marks as long as these carry no meaning, one mark less each time.
+    """Yields the text, and then the text with one mark less at its end each time, while these marks have no meaning.
 
-    Behind a number or a variable of one letter marks do carry meaning: 5! is a factorial, f' a derivative, 6" a length,
-    and the dots of 0.33... more digits.
+    After a number or a variable of one letter marks have meaning: 5! is a factorial, f' a derivative, 6" a length, and
+    the dots of 0.33... are more digits.
     """
     yield text
     core, rest, marks = text.rstrip(_AT_THE_END), text.rstrip(), ""
@@ -174,14 +182,14 @@ def without_end_marks(text: str) -> Iterator[str]:
 
 
 def _is_open(mark: str, before: str) -> bool:
-    """Whether the text before a closing quotation mark opens a quotation that the mark ends."""
+    """Returns whether the text before a closing quotation mark opens the quotation that the mark ends."""
     if mark in "\"'":
         return before.count(mark) % 2 == 1
     return any(opening in before for opening in _CLOSING_QUOTES[mark])
 
 
 def _lacks_marks_alone(compared: Spelled, text: str) -> bool:
-    """Whether nothing is missing but marks at the end of the text that carry no meaning."""
+    """Returns whether only marks without meaning at the end of the text are missing."""
     if not compared.missing or compared.other or len(compared.missing) > _MOST_END_MARKS:
         return False
     form: unicodedata._NormalizationForm
@@ -195,7 +203,7 @@ def _lacks_marks_alone(compared: Spelled, text: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """The text in NFC without white space, and without half surrogate pairs, which are no characters."""
+    """Returns the text in NFC without white space, and without halves of surrogate pairs."""
     if text.isascii():
         return "".join(text.split())
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves make a character
@@ -203,25 +211,27 @@ def _bare(text: str) -> str:
 
 
 def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Iterator[str]:
-    """Yields what the tokens may say, by each way of spelling; the likeliest ways first."""
-    given = list(pieces)
-    if "" in given or _ID_MARK in "".join(given):
-        given = [UNSAID if not piece else _ANY if _ID.fullmatch(piece) else piece for piece in given]
-    yield from _by_each_table(given)
+    """Yields the texts that the tokens may spell, one for each way of spelling, the likeliest ways first."""
+    readable = list(pieces)
+    if "" in readable or _ID_MARK in "".join(readable):
+        readable = [UNSAID if not piece else _ANY if _ID.fullmatch(piece) else piece for piece in readable]
+    yield from _by_each_table(readable)
     shown = list(map(bool, pieces))
     if _SPECIAL.search("".join(pieces)):  # control tokens are left out, as servers do
         shown = [piece != "" and (not _SPECIAL.fullmatch(piece) or bool(_BYTE.fullmatch(piece))) for piece in pieces]
-        yield from _by_each_table([piece if kept else UNSAID for piece, kept in zip(given, shown, strict=True)])
+        yield from _by_each_table(
+            [piece if is_shown else UNSAID for piece, is_shown in zip(readable, shown, strict=True)]
+        )
     if any(row is not None for row in byte_rows):
-        known = [b if r is None else r for b, r in zip(_as_bytes(given), byte_rows, strict=True)]
-        yield _decoded(known)
+        token_bytes = [b if r is None else r for b, r in zip(_as_bytes(readable), byte_rows, strict=True)]
+        yield _decoded(token_bytes)
         if not all(shown):
             hole = UNSAID.encode()
-            yield _decoded([row if kept else hole for row, kept in zip(known, shown, strict=True)])
+            yield _decoded([row if is_shown else hole for row, is_shown in zip(token_bytes, shown, strict=True)])
 
 
 def _by_each_table(pieces: list[str]) -> Iterator[str]:
-    """Yields the joined tokens as they are, then by the tables of tokenizers where the tokens hold their signs."""
+    """Yields the joined tokens, then the texts by the tables of tokenizers whose signs the tokens hold."""
     joined = "".join(pieces)
     yield joined
     if any(sign in joined for sign in _SIGNS):
@@ -239,9 +249,9 @@ _SIGNS = ("▁", "<0x", "bytes:", "##", "</w>")
 
 
 def _as_bytes(pieces: Iterable[str]) -> list[bytes]:
-    """Returns the bytes of tokens that are spelled as text, as SentencePiece or WordPiece spell it, or by their bytes.
+    """Returns the bytes of tokens that are spelled as text, as in SentencePiece or WordPiece, or by their bytes.
 
-    Nothing but a token that is spelled by its bytes takes a call of its own.
+    Only tokens that are spelled by their bytes need a function call each.
     """
     return [
         _from_escapes(piece)
@@ -255,7 +265,7 @@ def _as_bytes(pieces: Iterable[str]) -> list[bytes]:
 
 
 def _from_escapes(piece: str) -> bytes:
-    """Returns the bytes of a token such as `<0xE2>` or `bytes:\\xe2\\x80`."""
+    r"""Returns the bytes of a token such as `<0xE2>` or `bytes:\\xe2\\x80`."""
     if byte := _BYTE.fullmatch(piece):
         return bytes((int(byte[1], 16),))
     if piece.startswith("<"):
@@ -267,13 +277,13 @@ def _from_escapes(piece: str) -> bytes:
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _BYTE_LEVEL = {chr(byte): byte for byte in _PRINTABLE}
 _BYTE_LEVEL |= {chr(code): byte for code, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)), 256)}
-"""Character to byte: printable bytes of Latin-1 stand for themselves, the others follow from U+0100 on."""
+"""Maps characters to bytes: printable bytes of Latin-1 map to themselves, the others follow from U+0100 on."""
 _BYTE_LEVEL_SIGNS = frozenset(_BYTE_LEVEL)
 _TO_LATIN_1 = str.maketrans(_BYTE_LEVEL)
 
 
 def _from_byte_level(pieces: Iterable[str]) -> list[bytes]:
-    """Returns the bytes of tokens in the spelling of byte-level BPE, whose every byte is one printable character."""
+    """Returns the bytes of tokens in the spelling of byte-level BPE, where each byte is one printable character."""
     return [
         piece.translate(_TO_LATIN_1).encode("latin-1")
         if _BYTE_LEVEL_SIGNS.issuperset(piece)
@@ -283,7 +293,7 @@ def _from_byte_level(pieces: Iterable[str]) -> list[bytes]:
 
 
 def _compare(reading: str, wanted: str) -> Spelled:
-    """Lays a reading without white space along the text. A hole takes the fewest characters that let the rest fit."""
+    """Aligns a reading without white space with the text. A hole takes the fewest characters that let the rest fit."""
     if reading == wanted:
         return Spelled()
     place = 0
@@ -316,5 +326,5 @@ def _room(hole: str) -> int:
 
 
 def _fits(skipped: str, hole: str) -> bool:
-    """Whether a hole may stand for these characters: parts of characters are never of ASCII."""
+    """Returns whether a hole may stand for these characters. Parts of characters are never ASCII."""
     return len(skipped) <= _room(hole) and (_ANY in hole or not any(map(str.isascii, skipped)))

@@ -1,6 +1,6 @@
-"""The faults that spreadsheets and copied cells make in ids: they round long numbers, and bring blanks along.
+"""Detects faults that spreadsheets and copied cells make in ids: rounded long numbers, and added blanks.
 
-An id that was changed names no answer, or another one. Nothing can tell which id it was, so it is said.
+A changed id names no answer, or another one. The original id cannot be recovered, so a message reports the fault.
 """
 
 import re
@@ -9,15 +9,15 @@ from enum import StrEnum
 from unicodedata import category
 
 _ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+)?E\+\d+", re.I)
-"""Matches a whole number as a spreadsheet shows it when the number is long, such as 1.23457E+15."""
+"""Matches a long whole number as a spreadsheet shows it, such as 1.23457E+15."""
 _FULL_DIGITS = 15
-"""Digits of a whole number that a spreadsheet keeps. It writes 0 for each further digit."""
+"""Digits of a whole number that a spreadsheet keeps. It replaces each further digit by 0."""
 IDS_SHOWN = 4
-"""How many ids of a kind a message shows."""
+"""Most ids of one fault that a message shows."""
 
 
 class IdFault(StrEnum):
-    """A fault that a spreadsheet or a copy has probably made in an id; the value says it, and what to do."""
+    """A fault that a spreadsheet or a copy has probably made in an id. The value names the fault, and what to do."""
 
     ROUNDED = "rounded as spreadsheets round long numbers: export them as text, import the column as Text"
     BLANKS = "blanks or invisible signs around or inside, as copied cells bring them along: take them out"
@@ -26,7 +26,7 @@ class IdFault(StrEnum):
 
     @classmethod
     def of(cls, name: str) -> "IdFault | None":
-        """Returns the likely fault of an id, or None for an id that looks sound."""
+        """Returns the likely fault of an id, or None if the id looks intact."""
         if _ROUNDED.fullmatch(name.strip()):
             return cls.ROUNDED
         if any(sign.isspace() or category(sign) in ("Cf", "Cc") for sign in name):
@@ -39,9 +39,9 @@ class IdFault(StrEnum):
 def list_faults(ids: Iterable[str]) -> list[str]:
     """Returns a clause for each likely fault of some ids: how many there are, the first of them, and the cause."""
     kinds: dict[IdFault, dict[str, None]] = {}
-    for one in ids:
-        if why := IdFault.of(one):
-            kinds.setdefault(why, {})[one] = None
+    for identity in ids:
+        if why := IdFault.of(identity):
+            kinds.setdefault(why, {})[identity] = None
     return [
         f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:IDS_SHOWN]))}"
         f"{', ...' * (len(found) > IDS_SHOWN)}): {why}"

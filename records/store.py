@@ -1,7 +1,7 @@
-"""The run store: a folder of Parquet shards with one row for each run, which DuckDB, Polars and `datasets` can read.
+"""The run store: a folder of Parquet shards with one row for each run, readable by DuckDB, Polars and `datasets`.
 
-A row holds nested lists of structs for what belongs to the run. Only types that all three read are used: dictionaries
-are lists of (action, value), not Arrow maps.
+A row holds nested lists of structs for the parts of the run. Only types that all three programs read are used. So a
+dictionary is a list of (action, value), not an Arrow map.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ pa = require("pyarrow", "fit")
 pq = require("pyarrow.parquet", "fit")
 
 STORE_FORMAT = "1"
-"""Goes up when an older reader could no longer read what is written."""
+"""Version of the format. It is raised when an older reader could no longer read the file."""
 FORMAT_KEY = b"metaprobe.format"
 
 _STRING, _STRINGS, _DOUBLE = pa.string(), pa.list_(pa.string()), pa.float64()
@@ -139,12 +139,14 @@ _MAY_BE_NULL = frozenset(
         *(f"run.calls[].sampling.{name}" for name in ("seed", "max_tokens", "stop", "json_schema")),
     )
 )
-"""Fields that may have no value: those of `metaprobe.records.types` that may be None, and those that older shards lack
-(a program that joins old and new shards fills them with nulls)."""
+"""Fields that may have no value: optional fields of `metaprobe.records.types`, and fields that older shards lack.
+
+A program that joins old and new shards fills the latter with nulls.
+"""
 
 
 def run_to_batch(run: Run) -> Any:
-    """A record batch of one row. Raises `RecordError` for a run whose fields are not what they say they are."""
+    """Returns a run as a record batch of one row. Raises `RecordError` if a field has the wrong type."""
     row = _plain(run)
     row["calls"] = [_call_row(call) for call in run.calls]
     row["item"]["fields"] = [{"name": name, "text": text} for name, text in run.item.fields.items()]
@@ -165,7 +167,14 @@ def run_to_batch(run: Run) -> Any:
 
 
 def _check_fields(given: Any, expected: Any, name: str) -> None:
-    """Raises `ValueError` where a type has fields, or is one, that are not as expected; older shards lack some."""
+    """Raises `ValueError` if a type is not the expected one, or has unexpected fields; older shards may lack some
+    fields.
+
+    Args:
+        given: the type in the shard.
+        expected: the type of this format.
+        name: name of the field in errors.
+    """
     if pa.types.is_struct(given) and pa.types.is_struct(expected):
         for field in given:
             if expected.get_field_index(field.name) < 0:
@@ -178,7 +187,7 @@ def _check_fields(given: Any, expected: Any, name: str) -> None:
 
 
 def _check_values(array: Any, name: str) -> None:
-    """Raises `ValueError` where a value is missing that every run has."""
+    """Raises `ValueError` if a value is missing that every run has."""
     if array.null_count and name not in _MAY_BE_NULL:
         raise ValueError(f"{name} has no value in {array.null_count} of {len(array)} places")
     if pa.types.is_struct(array.type):
@@ -189,16 +198,16 @@ def _check_values(array: Any, name: str) -> None:
 
 
 def table_to_runs(table: Any) -> list[Run]:
-    """The runs of a table of schema `RUN`. Token arrays are copies, which do not hold the shard in memory.
+    """Returns the runs of a table of schema `RUN`. Token arrays are copies, so that the shard does not stay in memory.
 
-    Raises `ValueError` where it is of another, or its values are none of a run.
+    Raises `ValueError` if the table has another schema, or its values do not make a run.
     """
     if not table.schema.equals(RUN):
         _check_fields(pa.struct(list(table.schema)), pa.struct(list(RUN)), "run")
     for name in table.schema.names:
         _check_values(table.column(name).combine_chunks(), f"run.{name}")
-    told = table.column("calls").combine_chunks()
-    calls, counts = _calls(told.flatten()), told.value_lengths().to_pylist()
+    call_lists = table.column("calls").combine_chunks()
+    calls, counts = _calls(call_lists.flatten()), call_lists.value_lengths().to_pylist()
     return [
         Run(
             id=row["id"],
@@ -221,12 +230,12 @@ def table_to_runs(table: Any) -> list[Run]:
 
 
 def as_stored(run: Run) -> Run:
-    """The run as a store would give it back. Raises `RecordError` for one that cannot be stored."""
+    """Returns the run as a store would return it. Raises `RecordError` if it cannot be stored."""
     return table_to_runs(pa.Table.from_batches([run_to_batch(run)]))[0]
 
 
 def _plain(record: Any) -> Any:
-    """A record as nested dictionaries. `dataclasses.asdict` would copy every array of the calls."""
+    """Returns a record as nested dictionaries. `dataclasses.asdict` would copy every array of the calls."""
     if dataclasses.is_dataclass(record):
         return {f.name: _plain(getattr(record, f.name)) for f in dataclasses.fields(record) if f.name != "calls"}
     return [_plain(entry) for entry in record] if isinstance(record, tuple) else record
@@ -245,9 +254,10 @@ def _call_row(call: Call) -> dict[str, Any]:
 
 
 def _calls(structs: Any) -> Iterator[Call]:
-    """Calls of a struct array. The token arrays are cut out of Arrow's buffers: number by number would be slow.
+    """Yields the calls of a struct array. Token arrays are cut from Arrow's buffers, because reading single numbers is
+    slow.
 
-    Raises `ValueError` where a call's segments are not of its tokens.
+    Raises `ValueError` if a call's segments do not fit its tokens.
     """
     arrays = {name: _cut(structs.field(name), dtype) for name, dtype in _ARRAYS.items()}
     arrays["top_logprobs"] = _cut_matrices(structs.field("top_logprobs"))
@@ -264,8 +274,8 @@ def _calls(structs: Any) -> Iterator[Call]:
         row["sampling"], row["usage"] = Sampling(**drawn), Usage(**row["usage"])
         call = Call(**row, **dict(zip(arrays, values, strict=True)))
         if call.segments:
-            held = (call.tokens or None, call.logprobs, call.token_ids)
-            tokens = max((len(one) for one in held if one is not None), default=call.segments[-1].end)
+            token_arrays = (call.tokens or None, call.logprobs, call.token_ids)
+            tokens = max((len(array) for array in token_arrays if array is not None), default=call.segments[-1].end)
             try:
                 check_segments(call.segments, tokens)
             except InvalidResponse as error:
@@ -279,7 +289,9 @@ def _cut(lists: Any, dtype: type[np.generic]) -> list[NDArray[Any] | None]:
 
 
 def _cut_matrices(lists: Any) -> list[NDArray[Any] | None]:
-    """(T, k) for each list of T rows; the rows of one matrix are equally long, as they were written from one."""
+    """Returns a matrix (T, k) for each list of T rows. The rows of a matrix have equal lengths, as they
+    were written.
+    """
     values = lists.values.values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
     row_offsets = lists.values.offsets.to_numpy()
     matrices: list[NDArray[Any] | None] = []
@@ -314,29 +326,37 @@ _SHARD = re.compile(r"runs-(\d{5,})-[0-9a-f]{8}\.parquet")
 
 
 def shard_paths(folder: Path) -> list[Path]:
-    """The shards of a folder, oldest first. Other files, and leftovers of a kill, are passed over."""
+    """Returns the shards of a folder, oldest first, without other files and leftovers of a kill."""
     numbered = [(int(match[1]), path.name, path) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))]
     return [path for _, _, path in sorted(numbered)]
 
 
 def write_shard(path: Path, batches: Sequence[Any]) -> None:
-    """A shard of these rows, whole or not at all; one of that name is replaced."""
+    """Writes these rows as a shard, completely or not at all. It replaces a shard with this name."""
     with atomic_write(path) as file:
         table = pa.Table.from_batches(batches).combine_chunks()
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
 class RunWriter:
-    """Gathers runs and writes a shard whenever `shard_runs` are together, and at the end of the `with` block.
+    """Collects runs, and writes a shard for every `shard_runs` runs and at the end of the `with` block.
 
-    The end may be an exception or Ctrl-C: what was added is written all the same. Threads may share a writer. From the
-    beginning of the block to its end no other process writes into the folder: `StoreHeld` names the one that does.
+    The block may end in an exception or Ctrl-C: the runs that were added are written too. Threads may share a writer.
+    No other process can write into the folder during the block: `StoreHeld` names the process that already writes.
     """
 
     def __init__(
         self, folder: Path, layout: Layout | None, *, shard_runs: int, text: bool, only: OneWriter | None = None
     ) -> None:
-        """`only`: what keeps others out, where it is held already."""
+        """Sets up the writer; the folder is locked when the block begins.
+
+        Args:
+            folder: folder of the store.
+            layout: layout of the hidden states in the store; None if there are none.
+            shard_runs: runs in one shard, at least 1.
+            text: whether texts are stored.
+            only: the lock of the folder, if the caller has one already.
+        """
         if shard_runs < 1:
             raise ValueError(f"shard_runs is {shard_runs}; expected at least 1")
         self._folder = folder
@@ -366,10 +386,10 @@ class RunWriter:
             self._only.__exit__(kind, error, traceback)
 
     def add(self, run: Run) -> None:
-        """Takes one run. Raises `RecordError` for one that cannot be stored; the others are not harmed by it.
+        """Adds one run. Raises `RecordError` if the run cannot be stored; the other runs are not affected.
 
-        Raises `Unwritable` where the shard that it completes cannot be written, as on a full disk; the end of the block
-        tries once more.
+        Raises `Unwritable` if the shard that the run completes cannot be written, as on a full disk. The end of the
+        block tries again.
         """
         if self._closed:
             raise RecordError(f"run {run.id!r} came after the writer was closed; add runs inside the `with` block")
@@ -378,12 +398,12 @@ class RunWriter:
             layout = self._layout
             hidden = {call.id: call.hidden for call in run.calls if call.hidden is not None}
             for call_id, states in hidden.items():
-                own = layout_of(states, call_id)
-                layout = layout or own
-                if own != layout:
+                layout_of_call = layout_of(states, call_id)
+                layout = layout or layout_of_call
+                if layout_of_call != layout:
                     raise StoreMismatch(
-                        f"call {call_id!r} has hidden states of {own}; the store holds {layout}: put them into a store"
-                        " of their own"
+                        f"call {call_id!r} has hidden states of {layout_of_call}; the store holds {layout}: put them"
+                        " into a store of their own"
                     )
             self._layout = layout
             for call_id, states in hidden.items():
@@ -393,7 +413,7 @@ class RunWriter:
                 self._write_shard()
 
     def flush(self) -> None:
-        """Writes what was added and is not yet on the disk, as a shard of its own."""
+        """Writes the runs that are not yet on the disk as a shard of their own."""
         with self._lock:
             if self._batches:
                 self._write_shard()
@@ -421,7 +441,7 @@ class RunWriter:
 
 
 def drop_text(run: Run) -> Run:
-    """The run without anything that was said: log-probabilities, labels and stated values stay, and so do all ids."""
+    """Returns the run without any text. Log-probabilities, labels, stated values and ids stay."""
     item = replace(run.item, question="", gold=(), choices=(), fields={})
     unsaid: dict[str, Any] = {"text": "", "tokens": (), "messages": (), "prompt_token_ids": None, "token_ids": None}
     # Servers repeat the prompt in their errors; that there was one is kept.
@@ -430,9 +450,9 @@ def drop_text(run: Run) -> Run:
 
 
 class RunStore:
-    """Runs on the disk. If a run was stored twice by accident, only the first one is read.
+    """Runs on disk. If a run was stored twice by accident, only the first copy is read.
 
-    Runs are only added, and answers never change; their labels may (`rewrite`). One process writes at a time, and any
+    Runs are only added, and answers never change; their labels may (`rewrite`). One process may write at a time. Any
     number of processes may read meanwhile: they see complete shards, and each run once.
 
         >>> from metaprobe.records.types import Call, Item, Run
@@ -443,9 +463,9 @@ class RunStore:
     """
 
     settings_name = "collection.json"
-    """File in a store that says how its runs were collected."""
+    """Name of the file in a store that records how its runs were collected."""
     failures_name = "failed.jsonl"
-    """File in a store that names the runs which failed, and why."""
+    """Name of the file in a store that lists the runs which failed, and why."""
 
     def __init__(self, path: str | Path, *, damaged: Literal["raise", "skip"] = "raise") -> None:
         """With `damaged="skip"` unreadable files are skipped, and their names are collected in `damaged`."""
@@ -461,14 +481,14 @@ class RunStore:
         return self.runs()
 
     def __len__(self) -> int:
-        """How many different runs are stored."""
+        """Returns the number of different runs in the store."""
         return len(self.run_ids())
 
     def runs(self, *, hidden: bool = False) -> Iterator[Run]:
         """Yields every run once, oldest shard first, with one shard in memory at a time.
 
-        With `hidden=True`, `Call.hidden` holds the states that were kept while the call was answered; states that were
-        extracted afterwards are read by `activations`.
+        With `hidden=True`, `Call.hidden` holds the states that were stored while the call was answered. `activations`
+        reads states that were extracted afterwards.
         """
         seen: set[str] = set()
         for shard in self.shards():
@@ -487,18 +507,18 @@ class RunStore:
                 yield run
 
     def runs_of(self, shard: Path) -> list[Run]:
-        """Returns the runs of one of the `shards`, in their order; none for a damaged shard that is skipped."""
+        """Returns the runs of one shard, in order; none for a damaged shard that is skipped."""
         runs: list[Run] = []
         with self._guard(shard):
             runs.extend(table_to_runs(self._read(shard)))
         return runs
 
     def run_ids(self) -> set[str]:
-        """Returns the ids of the stored runs; none where the folder is empty or does not exist yet."""
+        """Returns the ids of the stored runs; none if the folder is empty or does not exist yet."""
         return set(self.shards_of_runs())
 
     def shards_of_runs(self) -> dict[str, Path]:
-        """Returns the file of each stored run, by id; empty where the folder is empty or does not exist yet."""
+        """Returns the file of each stored run, by id; empty if the folder is empty or does not exist yet."""
         shards: dict[str, Path] = {}
         for shard in self.shard_files():
             with self._guard(shard):
@@ -507,7 +527,7 @@ class RunStore:
         return shards
 
     def shards(self) -> list[Path]:
-        """Returns the Parquet files, oldest first. Raises `RecordError` where there is no store to read."""
+        """Returns the Parquet files, oldest first. Raises `RecordError` if there is no store to read."""
         if not self.path.exists():
             raise RecordError(
                 f"{self.path}: there is no such folder; expected a run store, as `metaprobe collect` makes it"
@@ -527,33 +547,42 @@ class RunStore:
         positions: Sequence[str] | None = None,
         model: str | None = None,
     ) -> Activations:
-        """Returns the hidden states of these calls in this order, by default of all calls.
+        """Returns the hidden states of the given calls in the given order.
 
-        They were kept while answering or extracted afterwards; only the named layers and positions are read. Where a
-        store holds several kinds (other layers, other positions), the kind that holds everything named is read, so name
-        layers and positions. `model`: the model of the states, "" for the one that answered; it is needed only where
-        `extract --other-model` read the same calls again. Raises `RecordError` with the calls, layers or positions that
-        are not stored, and `StoreMismatch` where several kinds would give different states.
+        The states were stored while answering, or extracted afterwards. A store may hold several kinds of states with
+        other layers or positions. The kind that holds everything requested is read, so name layers and positions.
+        Raises `RecordError` with the calls, layers or positions that are not stored, and `StoreMismatch` if several
+        kinds would give different states.
+
+        Args:
+            call_ids: calls to read; by default all.
+            layers: layers to read; by default all.
+            positions: token positions to read; by default all.
+            model: model that read the states, "" for the model that answered. It is needed only if `extract
+                --other-model` read the same calls again.
         """
         files = self._activation_files(self.shards(), extracted=True)
         return gather(files, call_ids, layers=layers, positions=positions, model=model)
 
     def activation_files(self) -> list[ActivationFile]:
-        """Returns the headers of all files of hidden states, those that were kept while answering first."""
+        """Returns the headers of all files of hidden states, those stored while answering first."""
         return list(self._activation_files(self.shards(), extracted=True))
 
     def alone(self) -> OneWriter:
         """Returns a lock for a `with` block in which only this object writes into the folder.
 
-        The folder is made where it does not exist. Raises `StoreHeld` where another process writes.
+        The folder is made if it does not exist. Raises `StoreHeld` if another process writes.
         """
         return self._only
 
     def writer(self, *, shard_runs: int = 64, text: bool = True) -> RunWriter:
-        """Returns a writer that runs are added to in a `with` block.
+        """Returns a writer that adds runs in a `with` block.
 
-        `text=False` keeps no texts, tokens, token ids, messages, questions, choices or accepted answers. Ids and groups
-        are always kept, so they should not hold what is private.
+        Ids and groups are always stored, so they should hold nothing private.
+
+        Args:
+            shard_runs: runs in one shard.
+            text: whether to store texts, tokens, token ids, messages, questions, choices and accepted answers.
         """
         newest = next(self._activation_files(self.shard_files()[::-1]), None)
         layout = newest.layout if newest else None
@@ -571,10 +600,9 @@ class RunStore:
     def rewrite(self, change: Callable[[Run], Run | None], shards: Container[Path] | None = None) -> None:
         """Replaces each run, or each run in `shards`, by `change(run)`, which has the same ids and no hidden states.
 
-        A run for which `change` returns None is removed; hidden states that were kept of it are not.
-
-        A shard is written anew, completely or not at all, if `change` returned another object for one of its runs.
-        Other processes may read meanwhile, but not write.
+        If `change` returns None, the run is removed; its hidden states are not. A shard is rewritten, completely or not
+        at all, if `change` returned another object for one of its runs. Other processes may read meanwhile, but not
+        write.
         """
         self.shards()  # there is a store: else a lock would make its folder
         with self._only:
@@ -591,7 +619,7 @@ class RunStore:
                     shard.unlink()
 
     def take_back(self, before: Container[Path]) -> None:
-        """Removes the shards that are not among those of `before`, with their hidden states."""
+        """Removes all shards that are not in `before`, with their hidden states."""
         with self._only:
             for shard in self.shard_files():
                 if shard not in before:
@@ -640,7 +668,7 @@ class RunStore:
 
     @contextmanager
     def _guard(self, path: Path) -> Iterator[None]:
-        """Turns what libraries raise on a broken file into `DamagedShard`, or notes the file and goes on."""
+        """Converts library errors about a broken file to `DamagedShard`, or notes the file and continues."""
         broken = (pa.ArrowException, OSError, ValueError, KeyError, require("safetensors", "fit").SafetensorError)
         try:
             yield
@@ -661,16 +689,17 @@ class RunStore:
 
 
 def fingerprint(runs: Iterable[Run]) -> str:
-    """SHA-256 (hex) over ids, groups, log-probabilities, labels and statements of the runs or of a run store.
+    """Returns a SHA-256 (hex) of ids, groups, log-probabilities, labels and statements of runs or of a run store.
 
-    The order of runs, and so of shards, does not matter; texts do not either: a store kept without them has the same.
+    The order of runs and shards does not matter. Texts do not matter either, so a store without texts has the same
+    fingerprint.
     """
     digests = sorted((run.id, _digest(run)) for run in runs)
     return hashlib.sha256(b"".join(digest for _, digest in digests)).hexdigest()
 
 
 def _digest(run: Run) -> bytes:
-    """Lengths stand before values, so that no two runs write the same bytes."""
+    """Returns the digest of a run. Each value has its length before it, so that no two runs hash the same bytes."""
     facts = [
         [run.id, run.item.id, run.item.group],
         [[call.id, -1 if call.logprobs is None else len(call.logprobs)] for call in run.calls],

@@ -1,7 +1,7 @@
-"""Reads the tool calls of a response, and tells when two answers call the same.
+"""Reads the tool calls of a response, and decides when two answers make the same calls.
 
-A call is compared by its name and its arguments as JSON, and never by its id. Arguments that are no plain JSON are
-compared as text, letter for letter.
+A call is compared by its name and its arguments as JSON, never by its id. Arguments that are no plain JSON are compared
+as text, character by character.
 """
 
 import json
@@ -15,16 +15,20 @@ from metaprobe.records.openai_format import CALLER_ITEMS, is_response
 from metaprobe.records.reading import LENGTH, STOP, TOOL_CALL, as_list, each, fields, read_end, text
 
 MAX_JSON_DEPTH = 64
-"""Levels of arrays and objects in arguments that are compared as JSON. Deeper ones are compared as text, so that no
-text of a model reaches the interpreter's limit."""
+"""Most levels of arrays and objects in arguments that are compared as JSON.
+
+Deeper arguments are compared as text, so that no text of a model reaches the interpreter's limit.
+"""
 MAX_NUMBER_DIGITS = 400
-"""Characters of a number in arguments that are compared as JSON: more than any double has. Longer ones are text."""
+"""Most characters of a number in arguments that are compared as JSON: more than any double has. Longer ones
+are text.
+"""
 _ENDS = frozenset((TOOL_CALL, STOP, ""))
-"""Finish reasons of whole calls. Servers say `stop` of a call that was forced."""
+"""Finish reasons of complete calls. For a forced call servers say `stop`."""
 _FORCED = frozenset(("required", "any"))
-"""Words of `tool_choice` that require a call: OpenAI's and vLLM's; Mistral's and Anthropic's."""
+"""Words of `tool_choice` that require a call, of OpenAI and vLLM, and of Mistral and Anthropic."""
 _NO_ARGUMENTS = frozenset(("id", "call_id", "type", "status", "name", "server_label"))
-"""Fields of an item of the Responses API that are not what it calls with."""
+"""Fields of an item of the Responses API that are not arguments of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class ToolCall:
     name: str
     """Name of the tool; empty for a call that a server left as text."""
     arguments: str
-    """The arguments as the model wrote them, JSON as a rule."""
+    """The arguments as the model wrote them, usually JSON."""
 
     def __str__(self) -> str:
         return f"{self.name}({self.arguments})" if self.name else self.arguments
@@ -43,83 +47,89 @@ class ToolCall:
 def tool_calls_form(calls: Sequence[ToolCall]) -> Hashable:
     """Returns a form that is equal for equal calls: the name and the arguments of every call, in order.
 
-    Keys of objects may come in any order, and numbers are equal by value (`1` and `1.0`). The form of calls is equal to
-    no text. Arguments with NaN, with a number that no double holds, with a key twice or nested deeper than
-    `MAX_JSON_DEPTH` are compared as text.
+    Keys of objects may come in any order, and numbers are equal by value (`1` and `1.0`). The form never equals a text.
+    Arguments are compared as text if they hold NaN, a number beyond any double, or a repeated key, or are nested deeper
+    than `MAX_JSON_DEPTH`.
     """
     return "tool calls", tuple((call.name, _arguments_form(call.arguments)) for call in calls)
 
 
 def show_tool_calls(calls: Iterable[ToolCall]) -> str:
-    """Returns calls as a reader sees them: `get_weather({"city": "Paris"})`."""
+    """Returns calls in a readable form: `get_weather({"city": "Paris"})`."""
     return ", ".join(map(str, calls))
 
 
 def requires_tool_call(tool_choice: object) -> bool:
-    """Returns whether the `tool_choice` of a request requires a call of some tool, or of a named one."""
+    """Returns whether a request's `tool_choice` requires a call of some tool, or of a named one."""
     if isinstance(tool_choice, str):
         return tool_choice in _FORCED
-    held = fields(tool_choice) or {}
-    kind = text(held.get("type"))
+    choice_fields = fields(tool_choice) or {}
+    kind = text(choice_fields.get("type"))
     if kind == "allowed_tools":
-        return text((fields(held.get("allowed_tools")) or held).get("mode")) in _FORCED
+        return text((fields(choice_fields.get("allowed_tools")) or choice_fields).get("mode")) in _FORCED
     return bool(kind) and kind not in ("auto", "none")
 
 
 def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ...], bool]:
-    """Returns the calls in a response, in order, and whether they are whole; no calls for an answer in words.
+    """Returns the calls in a response, in order, and whether they are complete; no calls for an answer in words.
 
-    `response`: the mapping, or a client's object, of a chat completion, of the Responses API, of Anthropic, Ollama,
-    Cohere or Gemini, or the list of chunks of a streamed chat completion. `choice`: place of the answer in it.
-    Raises `InvalidResponse` for arguments that cannot be written down.
+    `response` is the mapping, or a client's object, of a chat completion, of the Responses API, of Anthropic, Ollama,
+    Cohere or Gemini, or the list of chunks of a streamed chat completion. `choice` is the place of the answer in it.
+    Raises `InvalidResponse` for arguments that cannot be written as JSON.
     """
     chunks = as_list(response)
     if chunks and fields(chunks[0]) is not None:
-        held: Mapping[str, Any] | None = _joined(chunks, choice)
+        body: Mapping[str, Any] | None = _joined(chunks, choice)
     else:
-        held = fields(response)
-    if held is None:
+        body = fields(response)
+    if body is None:
         return (), True
-    if "choices" in held:
-        chosen = _choice(held, choice)
+    if "choices" in body:
+        chosen = _choice(body, choice)
         chat = fields(chosen.get("message")) or {}
         calls = _of_message(chat)
         ended = read_end(chosen.get("finish_reason"))
         if not calls and ended == TOOL_CALL and (left := text(chat.get("content")).strip()):
             calls = [ToolCall("", left)]  # of a server without a parser for the model's calls
         return tuple(calls), ended in _ENDS
-    if is_response(held):
-        items = [item for item in each(held.get("output")) if text(item.get("type")) in CALLER_ITEMS]
-        whole = all(text(one.get("status")) in ("", "completed") for one in (held, *items))
+    if is_response(body):
+        items = [item for item in each(body.get("output")) if text(item.get("type")) in CALLER_ITEMS]
+        whole = all(text(part.get("status")) in ("", "completed") for part in (body, *items))
         return tuple(map(_of_item, items)), whole
-    if (message := fields(held.get("message"))) is not None:  # Ollama, Cohere
-        return tuple(_of_message(message)), read_end(held.get("done_reason")) != LENGTH
-    if candidates := each(held.get("candidates")):  # Gemini
+    if (message := fields(body.get("message"))) is not None:  # Ollama, Cohere
+        return tuple(_of_message(message)), read_end(body.get("done_reason")) != LENGTH
+    if candidates := each(body.get("candidates")):  # Gemini
         parts = each((fields(candidates[choice].get("content")) or {}).get("parts")) if choice < len(candidates) else []
-        given = [fields(part.get("functionCall") or part.get("function_call")) for part in parts]
-        return tuple(_call(one.get("name"), one.get("args")) for one in given if one), True
-    blocks = [part for part in each(held.get("content")) if part.get("type") == "tool_use"]  # Anthropic
-    return tuple(_call(one.get("name"), one.get("input")) for one in blocks), read_end(held.get("stop_reason")) in _ENDS
+        function_calls = [fields(part.get("functionCall") or part.get("function_call")) for part in parts]
+        return tuple(
+            _call(function_call.get("name"), function_call.get("args"))
+            for function_call in function_calls
+            if function_call
+        ), True
+    blocks = [part for part in each(body.get("content")) if part.get("type") == "tool_use"]  # Anthropic
+    return tuple(_call(block.get("name"), block.get("input")) for block in blocks), read_end(
+        body.get("stop_reason")
+    ) in _ENDS
 
 
-def _choice(held: Mapping[str, Any], choice: int) -> Mapping[str, Any]:
-    """Returns a choice of a completion by its index, or by its place where the indices say nothing."""
-    choices = each(held.get("choices"))
-    by_index = [one for one in choices if one.get("index") == choice and type(one.get("index")) is int]
+def _choice(completion: Mapping[str, Any], choice: int) -> Mapping[str, Any]:
+    """Returns a choice of a completion by its index, or by its place if the indices are missing or repeated."""
+    choices = each(completion.get("choices"))
+    by_index = [listed for listed in choices if listed.get("index") == choice and type(listed.get("index")) is int]
     return by_index[0] if len(by_index) == 1 else choices[choice] if 0 <= choice < len(choices) else {}
 
 
 def _of_message(message: Mapping[str, Any]) -> list[ToolCall]:
-    """Returns the calls of a message: under `tool_calls`, or, as before 2024, under `function_call`."""
+    """Returns the calls of a message: under `tool_calls`, or under `function_call`, as before 2024."""
     calls = []
-    for one in each(message.get("tool_calls")):
-        function, custom = fields(one.get("function")), fields(one.get("custom"))
+    for entry in each(message.get("tool_calls")):
+        function, custom = fields(entry.get("function")), fields(entry.get("custom"))
         if function is not None:
             calls.append(_call(function.get("name"), function.get("arguments")))
         elif custom is not None:
             calls.append(ToolCall(text(custom.get("name")), text(custom.get("input"))))
         else:
-            calls.append(_call(one.get("name"), one.get("arguments", one.get("args"))))
+            calls.append(_call(entry.get("name"), entry.get("arguments", entry.get("args"))))
     legacy = fields(message.get("function_call"))
     if not calls and legacy is not None:
         calls.append(_call(legacy.get("name"), legacy.get("arguments")))
@@ -127,7 +137,7 @@ def _of_message(message: Mapping[str, Any]) -> list[ToolCall]:
 
 
 def _of_item(item: Mapping[str, Any]) -> ToolCall:
-    """Returns the call of an item of the Responses API."""
+    """Returns the call in an item of the Responses API."""
     if item.get("type") == "custom_tool_call":
         return ToolCall(text(item.get("name")), text(item.get("input")))
     if "arguments" in item:
@@ -137,7 +147,7 @@ def _of_item(item: Mapping[str, Any]) -> ToolCall:
 
 
 def _call(name: object, arguments: object) -> ToolCall:
-    """Returns a call whose arguments are JSON text, or what JSON writes; missing or blank ones are `{}`.
+    """Returns a call whose arguments are JSON text, or written as JSON. Missing or blank arguments become `{}`.
 
     Raises `InvalidResponse` for arguments that JSON cannot write.
     """
@@ -155,43 +165,43 @@ def _call(name: object, arguments: object) -> ToolCall:
 
 
 def _plain(value: object) -> Mapping[str, Any]:
-    """Returns what a client's object holds. Raises `TypeError` where it is no such object."""
-    held = fields(value)
-    if held is None:
+    """Returns the fields of a client's object. Raises `TypeError` for anything else."""
+    object_fields = fields(value)
+    if object_fields is None:
         raise TypeError(f"a {type(value).__name__} is no value of JSON")
-    return dict(held)
+    return dict(object_fields)
 
 
 def _joined(chunks: Sequence[Any], choice: int) -> Mapping[str, Any] | None:
-    """Returns the completion whose message has the calls that chunks of a streamed chat completion bring in parts."""
+    """Returns a completion with the calls that the chunks of a streamed chat completion carry in parts."""
     calls: dict[int, dict[str, str]] = {}
     legacy = {"name": "", "arguments": ""}
     ended: object = None
     for chunk in each(chunks):
-        for one in each(chunk.get("choices")):
-            if one.get("index", choice) != choice:
+        for listed in each(chunk.get("choices")):
+            if listed.get("index", choice) != choice:
                 continue
-            ended = one.get("finish_reason") or ended
-            delta = fields(one.get("delta")) or {}
+            ended = listed.get("finish_reason") or ended
+            delta = fields(listed.get("delta")) or {}
             for part in each(delta.get("tool_calls")):
                 function, index = fields(part.get("function")) or {}, part.get("index")
                 if type(index) is not int:  # of servers that send each call whole
                     index = len(calls) if function.get("name") or not calls else max(calls)
                 _add(calls.setdefault(index, {"name": "", "arguments": ""}), function)
             _add(legacy, fields(delta.get("function_call")) or {})
-    message: dict[str, Any] = {"tool_calls": [{"function": own} for own in calls.values()]}
+    message: dict[str, Any] = {"tool_calls": [{"function": call_parts} for call_parts in calls.values()]}
     if legacy["name"]:
         message["function_call"] = legacy
     return {"choices": [{"index": choice, "message": message, "finish_reason": ended or LENGTH}]}
 
 
-def _add(own: dict[str, str], part: Mapping[str, Any]) -> None:
-    for name in own:
-        own[name] += text(part.get(name))
+def _add(call_parts: dict[str, str], part: Mapping[str, Any]) -> None:
+    for name in call_parts:
+        call_parts[name] += text(part.get(name))
 
 
 def _arguments_form(arguments: str) -> Hashable:
-    """Returns a form of arguments: that of their JSON value, or their text."""
+    """Returns a form of arguments: the form of their JSON value, or their text."""
     try:
         value = json.loads(
             arguments,
@@ -206,7 +216,7 @@ def _arguments_form(arguments: str) -> Hashable:
 
 
 def _number(given: str) -> Decimal:
-    """Returns the value of a number. Raises `ValueError` for what no double holds."""
+    """Returns the value of a number. Raises `ValueError` for a number beyond any double."""
     if len(given) > MAX_NUMBER_DIGITS or not abs(float(given)) < float("inf"):
         raise ValueError("no double holds it")
     try:
@@ -216,7 +226,7 @@ def _number(given: str) -> Decimal:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object. Raises `ValueError` for a key that comes twice: readers differ on what it then means."""
+    """Returns an object. Raises `ValueError` for a repeated key, because readers disagree about its meaning."""
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError("a key comes twice")
@@ -224,11 +234,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _form(value: object, depth: int) -> Hashable:
-    """Returns a hashable form of a value of JSON; each kind has a name of its own, for in Python `True == 1`."""
+    """Returns a hashable form of a JSON value. The form names the type, because in Python `True == 1`."""
     if not depth:
         raise ValueError("it is nested too deeply")
     if isinstance(value, dict):
-        return "object", tuple(sorted((key, _form(one, depth - 1)) for key, one in value.items()))
+        return "object", tuple(sorted((key, _form(inner, depth - 1)) for key, inner in value.items()))
     if isinstance(value, list):
-        return "array", tuple(_form(one, depth - 1) for one in value)
+        return "array", tuple(_form(inner, depth - 1) for inner in value)
     return type(value).__name__, value

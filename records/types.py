@@ -1,6 +1,6 @@
-"""The records that every room shares. Facts only; what can be derived is a property.
+"""The records that every room shares. They hold only facts; values that can be derived are properties.
 
-Arrays are NumPy arrays, one entry a token, never lists of objects. All records are immutable.
+Arrays are NumPy arrays with one entry a token, never lists of objects. All records are immutable.
 """
 
 from dataclasses import dataclass, field
@@ -18,15 +18,17 @@ Check = Literal["exact", "choice", "number", "function", "none"]
 SegmentKind = Literal["thinking", "answer", "tool"]
 
 HIDDEN = "hidden"
-"""Kind of the checkpoints that read hidden states, and the name of their graphs' input."""
+"""Kind of the checkpoints that read hidden states; also the name of their graphs' input."""
 THINKING_POSITIONS = ("thinking_first", "thinking_last", "thinking_mean")
 """Token positions in the thinking before an answer."""
 
 LIVE_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean", *THINKING_POSITIONS)
-"""Token positions at which hidden states can be kept while a model answers. `prompt_last` comes before any answer."""
+"""Token positions at which hidden states can be kept while a model answers. `prompt_last` precedes the answer."""
 
 EXACT_POSITIONS = ("before_exact", "exact_last", "exact_mean")
-"""Token positions at the exact answer, the span that a grader reads: known only once the answer is finished."""
+"""Token positions at the exact answer, the span that a grader reads. They are known only when the answer is
+finished.
+"""
 
 POSITIONS = (*LIVE_POSITIONS, *EXACT_POSITIONS)
 """All token positions."""
@@ -49,12 +51,12 @@ class Item:
     level: str = ""
     split: str = ""
     source: str = ""
-    """The template or fact the item was made from."""
+    """The template or fact from which the item was made."""
     task: str = ""
     check: Check = "none"
     """How an answer is checked (`metaprobe.records.correctness`)."""
     fields: dict[str, str] = field(default_factory=dict, hash=False)
-    """Further texts for a system's prompts: `essay`, `trait`, `rubric`, ... A task's items have the same keys."""
+    """More texts for a system's prompts: `essay`, `trait`, `rubric`, ... All items of a task have the same keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,11 @@ class Sampling:
     top_p: float = 1.0
     seed: int | None = None
     max_tokens: int | None = 256
-    """Most tokens of the answer; None lets the model write as many as it likes, which only an endpoint takes."""
+    """Most tokens of the answer; None for no limit, which only an endpoint supports."""
     stop: tuple[str, ...] = ()
-    """Generation ends where one of these appears; it is not part of the text."""
+    """Texts at which generation ends. They are not part of the answer's text."""
     json_schema: str = ""
-    """A JSON Schema that the text must follow, where the model can be held to one; else empty."""
+    """A JSON Schema that the text must follow, if the model can be forced to; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Hidden:
     """float16, shape (layers, positions, width)."""
     layers: tuple[int, ...]
     positions: tuple[str, ...]
-    """Names out of `POSITIONS`."""
+    """Names from `POSITIONS`."""
     model: str = ""
     """The model that read the states, by its name or `NAME@REVISION`; empty for the model that answered."""
     canaries: Any = None
@@ -101,25 +103,25 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of a call's tokens: what a reasoning model thought, what it answered, or the call of a tool."""
+    """A range of a call's tokens: the model's thinking, its answer, or a tool call."""
 
     kind: SegmentKind
     start: int
-    """The first token, counted from 0."""
+    """Index of the first token, from 0."""
     end: int
-    """One after the last token."""
+    """Index after the last token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
-    """One request to a language model and what came back: enough to replay it through the model."""
+    """One request to a language model and its answer: enough to replay it through the model."""
 
     id: str
     stage: str = ""
     agent: str = ""
     round: int = 0
     parent: str | None = None
-    """Id of the call whose answer this one works on."""
+    """Id of the call whose answer this call processes."""
     model: str = ""
     model_revision: str = ""
     model_dtype: str = ""
@@ -132,28 +134,32 @@ class Call:
     token_ids: IntArray | None = None
     """int32, shape (T,)."""
     logprobs: FloatArray | None = None
-    """float32, shape (T,), nats: log-probability of each generated token. None where the source gave none."""
+    """float32, shape (T,), nats: log-probability of each generated token. None if the source gave none."""
     top_logprobs: FloatArray | None = None
     """float32, shape (T, k), nats, descending: the k likeliest tokens at each step."""
     segments: tuple[Segment, ...] = ()
-    """The parts of the T tokens, in order and apart; tokens of markers such as `</think>` are in none. Empty where all
-    tokens are of the answer, as far as is known."""
+    """Segments of the T tokens, in order, not overlapping. Tokens of markers such as `</think>` are in none. Empty if
+    all tokens count as the answer.
+    """
     sampling: Sampling = field(default_factory=Sampling)
     reader: str = ""
-    """`NAME@REVISION` of the model that read the answer afterwards, where tokens, token ids, log-probabilities and
-    segments are that model's; empty where they are those of `model`, which answered."""
+    """`NAME@REVISION` of the model that read the answer afterwards.
+
+    Tokens, token ids, log-probabilities and segments are then that model's. Empty if they are of `model`, which
+    answered.
+    """
     logprobs_mode: LogprobsMode = "unknown"
-    """`raw`: of the model itself, before temperature and truncation; `processed`: after them."""
+    """`raw`: before temperature and truncation. `processed`: after them."""
     finish_reason: str = ""
-    """`stop`, or `length` where max_tokens cut the answer."""
+    """`stop`, or `length` if max_tokens cut the answer, or another end."""
     usage: Usage = field(default_factory=Usage)
     latency_ms: float | None = None
     cost_usd: float | None = None
     error: str | None = None
     note: str = ""
-    """Text that a verdict on the answer must mention, from reading its response; empty for nothing."""
+    """Text from reading the response that a verdict on the answer must mention; empty for nothing."""
     hidden: Hidden | None = None
-    """Stored beside the runs as safetensors, not in them."""
+    """Hidden states; stored beside the runs as safetensors, not in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,55 +170,59 @@ class Statement:
     kind: str
     """`difficulty`, `confidence`, or the name of an evaluation score."""
     value: float | None
-    """In [0, 1]; None where it was asked and said nothing that can be read."""
+    """In [0, 1]; None if the model was asked and gave no readable number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A judgement of a response, and who made it."""
+    """A judgement of a response, with its source."""
 
     call_id: str
     name: str
-    """`correct`, `instruction`, `justification`, `evidence`, `critical`."""
+    """Name of the label: `correct`, `instruction`, `justification`, `evidence`, `critical`, ..."""
     value: float
     source: str
     """`program`, `human`, or the judge's name."""
 
     @property
     def rank(self) -> int:
-        """Rank by source: 0 for a person, 1 for a program, 2 for a judge and all others. A lower one goes before."""
+        """Rank of the source: 0 for a person, 1 for a program, 2 for a judge and all others. The lowest rank counts."""
         return {"human": 0, "program": 1}.get(self.source.partition(":")[0], 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionAnswer:
-    """One answer of a decision API to a typed question about a response: probabilities where a label has one value.
+    """One answer of a decision API to a typed question about a response. A label has one value; this has probabilities.
 
-    It belongs to the call that was judged, as a label does. `metaprobe judge` and imported results make it, by
-    `metaprobe.records.decisions.decision_answers`; `metaprobe.probes.decisions` turns it into signals.
+    Like a label it belongs to the call that was judged. `metaprobe judge` and imported results make it, with
+    `metaprobe.records.decisions.decision_answers`. `metaprobe.probes.decisions` turns it into signals.
     """
 
     call_id: str
     """The call whose response was judged."""
     question: str
-    """Name of the question; `question N`, counted from 1, where it has none."""
+    """Name of the question; `question N`, counted from 1, if it has no name."""
     source: str
     """The model that answered, as `MODEL` or `MODEL@REVISION`."""
     kind: DecisionKind
     value: float | None = None
-    """Holds the probability that a predicate is true, or the expected level of a score, where the lowest level is 0. It
-    is None for a choice, for a refusal, and where the answer gave no number."""
+    """Probability that a predicate is true, or the mean level of a score, where the lowest level is 0.
+
+    None for a choice, for a refusal, and if the answer has no number.
+    """
     choice: str = ""
     """The option that a choice answer names; empty for the other kinds."""
     options: tuple[str, ...] = ()
-    """Options of a choice, or levels of a score from the lowest to the highest, in the question's order. A boolean
-    option is written `true` or `false`. Empty for predicates and refusals."""
+    """Options of a choice, or levels of a score from lowest to highest, in the question's order.
+
+    A boolean option is written `true` or `false`. Empty for predicates and refusals.
+    """
     probabilities: tuple[float | None, ...] = ()
     """Probability of each option; None for an option that the answer left out."""
     confidence: float | None = None
-    """The API's own number of how concentrated the probabilities are; it is no probability of being right."""
+    """The API's own measure of how concentrated the probabilities are. It is no probability of being right."""
     reason: str = ""
-    """Why a number is missing, as for a refusal; empty where nothing is."""
+    """Why a number is missing, as for a refusal; empty if no number is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +240,7 @@ class Decision:
 
 
 IMPORTED_SYSTEM = "import"
-"""System of a run that was made of an imported line; also the source of its labels."""
+"""System of a run that was imported from a line; also the source of its labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,11 +259,11 @@ class Run:
     """Answers of decision APIs about the calls; `decisions` above are those of the system's own policy."""
     final_answer: str = ""
     outcome: float | None = None
-    """1 where the final answer is correct, 0 where not; None where nothing can check it."""
+    """1 if the final answer is correct, 0 if not, None if it cannot be checked."""
 
     @property
     def imported(self) -> bool:
-        """Whether the run was made of an imported line, and no system is known that made it."""
+        """Whether the run was imported from a line, so that the system that made it is unknown."""
         return self.system == IMPORTED_SYSTEM
 
     @property
@@ -266,32 +276,32 @@ class Run:
         return tuple(answer for answer in self.decision_answers if answer.call_id == call_id)
 
     def stated_of(self, answer: "Call", kind: str) -> float | None:
-        """The number stated of this answer, not of another agent's or round's answer; None where there is none.
+        """Returns the number that was stated about this answer, not about another one; None if there is none.
 
-        By the answer itself, else by who was asked about it (a call with the answer as its parent), else by the same
-        agent in the same round. What a single call of the run states, and no other, is of each of the run's answers.
+        Searched in this order: the answer itself, calls with the answer as their parent, calls of the same agent in the
+        same round. If only one call of the run states a number, this number counts for all of the run's answers.
         """
         calls = {call.id: call for call in self.calls}
         stated = [(s, calls.get(s.call_id)) for s in self.statements if s.kind == kind]
-        asked = [(s, call) for s, call in stated if call is not None]
+        with_calls = [(s, call) for s, call in stated if call is not None]
         nearest = (
             [s for s, _ in stated if s.call_id == answer.id],
-            [s for s, call in asked if call.parent == answer.id],
-            [s for s, call in asked if (call.agent, call.round) == (answer.agent, answer.round)],
+            [s for s, call in with_calls if call.parent == answer.id],
+            [s for s, call in with_calls if (call.agent, call.round) == (answer.agent, answer.round)],
             [s for s, _ in stated] if len({s.call_id for s, _ in stated}) == 1 else [],
         )
-        return next((of[-1].value for of in nearest if of), None)
+        return next((statements[-1].value for statements in nearest if statements), None)
 
     def stated(self, kind: str, call_id: str | None = None) -> float | None:
-        """The last value stated under `kind` (by that call, where one is given), or None."""
+        """Returns the last value stated under `kind`, by the call `call_id` if it is given; None if there is none."""
         values = [s.value for s in self.statements if s.kind == kind and call_id in (None, s.call_id)]
         return values[-1] if values else None
 
     def label(self, name: str, call_id: str) -> float | None:
-        """The last label of that name on that call by the strongest source, or None.
+        """Returns the last label with this name on this call, from the strongest source; None if there is none.
 
-        A person's label goes before a program's, for who labels what a program had checked corrects it. A program's
-        goes before a judge's, which is a model's opinion.
+        A person's label counts before a program's, because a person who labels a checked answer corrects it. A
+        program's label counts before a judge's, which is a model's opinion.
         """
         labels = [label for label in self.labels if label.name == name and label.call_id == call_id]
         return min(reversed(labels), key=lambda label: label.rank).value if labels else None

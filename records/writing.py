@@ -1,6 +1,6 @@
-"""Writes files whole or not at all, and keeps a folder or a file to one writer at a time.
+"""Writes files whole or not at all, and lets only one writer at a time write into a folder or a file.
 
-The lock is one of the operating system, which a killed process gives back by ending.
+The lock is the operating system's. If a process is killed, the system releases its lock.
 """
 
 import errno
@@ -26,13 +26,13 @@ _counting = threading.Lock()
 
 
 class OneWriter:
-    """Keeps every other process, and every other `OneWriter` of this one, from writing into a folder.
+    """Keeps every other process, and every other `OneWriter` of this process, from writing into a folder.
 
-    May be entered again while it is held. Where the system or the file system has no locks, nobody is kept out.
+    It may be entered again while it is held. If the system or the file system has no locks, no writer is kept out.
     """
 
     def __init__(self, folder: Path, *, of: str = "") -> None:
-        """`of`: the name of a file of the folder, where only this file has one writer at a time."""
+        """`of` is the name of a file in the folder, if only this file is locked instead of the whole folder."""
         self._folder = folder
         self._kept = folder / of if of else folder
         self._path = folder / (f".{of}{HELD}" if of else HELD)
@@ -41,7 +41,7 @@ class OneWriter:
         self._made = False
 
     def __enter__(self) -> Self:
-        """Makes the folder where there is none. Raises `StoreHeld`, naming the holder, where another one writes."""
+        """Makes the folder if there is none. Raises `StoreHeld`, with the holder's name, if another writer holds it."""
         with _counting:
             if not self._times:
                 self._made = not self._folder.exists()
@@ -66,7 +66,7 @@ class OneWriter:
 
 
 def _locked(path: Path, kept: Path) -> int:
-    """The descriptor of the lock file `path`, locked for `kept`; -1 where the system has no such locks."""
+    """Returns the descriptor of the lock file `path`, locked for `kept`; -1 if the system has no such locks."""
     if sys.platform == "win32":
         return -1
     while True:
@@ -108,9 +108,10 @@ def _lock(descriptor: int, kept: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to; it takes the name `path` when the block ends well, on the disk and not only in its cache.
+    """Yields a file to write to. It gets the name `path` when the block ends without an error, on the disk and not only
+    in its cache.
 
-    Until then it has a hidden name ending in `.tmp`, which a kill can leave behind and every reader passes over.
+    Until then it has a hidden name that ends in `.tmp`. A kill may leave this file behind; every reader skips it.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""Writes the options of every command into docs/commands.md, from the `Option` of each; a test holds the page.
+"""Writes the options of every command into docs/commands.md, from the `Option` of each; a test checks the page.
 
 python scripts/commands_page.py
 """
@@ -16,7 +16,7 @@ from metaprobe.production.http.settings import Settings
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 BEGIN = "<!-- options: written by scripts/commands_page.py -->\n"
 SHARED = 3
-"""An option of the same meaning in at least so many commands is explained once, above them."""
+"""An option with the same meaning in at least so many commands is explained once, above them."""
 
 
 def every_command(inside: Mapping[str, click.Command], before: str = "") -> dict[str, click.Command]:
@@ -52,25 +52,27 @@ def options_section() -> str:
     """Returns the options of all commands: the shared ones, then those of each command, then the variables."""
     commands = every_command(own_commands())
     items = {
-        name: {explained(one): one.opts[0] for one in command.params if isinstance(one, click.Option)}
+        name: {explained(option): option.opts[0] for option in command.params if isinstance(option, click.Option)}
         for name, command in commands.items()
     }
-    often = Counter(item for own in items.values() for item in own)
+    often = Counter(item for items_of_command in items.values() for item in items_of_command)
     shared = sorted(item for item, count in often.items() if count >= SHARED)
     lines = ["## Options", "", f"The same in {SHARED} commands or more:", "", *shared]
     for name, command in commands.items():
-        arguments = [one.human_readable_name for one in command.params if isinstance(one, click.Argument)]
+        arguments = [
+            argument.human_readable_name for argument in command.params if isinstance(argument, click.Argument)
+        ]
         lines += ["", f"### {' '.join([name, *arguments])}", "", str(command.short_help), ""]
         lines += [item for item in items[name] if item not in shared]
         also = [f"`{word}`" for item, word in items[name].items() if item in shared]
         lines += [f"- {', '.join(also)}: as above"] if also else []
     lines += ["", "## Environment variables of the middleware", ""]
-    lines += [f"- `{one.variable}`: {one.option.help}" for one in options_of(Settings) if one.variable]
+    lines += [f"- `{setting.variable}`: {setting.option.help}" for setting in options_of(Settings) if setting.variable]
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
 def page(before: str) -> str:
-    """Returns the page with the options in their place: all that follows `BEGIN`."""
+    """Returns the page with the options in their place: everything after `BEGIN`."""
     return f"{before.partition(BEGIN)[0]}{BEGIN}\n{options_section()}"
 
 

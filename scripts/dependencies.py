@@ -1,8 +1,8 @@
-"""Writes out/dependencies.md: everything that an installation brings, its licence, and why it is needed.
+"""Writes out/dependencies.md: every package that an installation brings, its licence, and why it is needed.
 
     python scripts/dependencies.py    # in an environment that holds all extras, such as that of `make check`
 
-Versions and licences are those of the installed packages; nothing is asked of a registry.
+Versions and licences are those of the installed packages; no registry is asked.
 """
 
 import re
@@ -24,7 +24,7 @@ APPS = {
     path.parent.name: tomllib.loads(path.read_text(encoding="utf-8"))["project"]["dependencies"]
     for path in sorted(ROOT.glob("apps/*/pyproject.toml"))
 }
-"""App -> what its package asks for."""
+"""Maps an app to the dependencies of its package."""
 
 FOR = {
     "numpy": "features, and the arrays that go through a model",
@@ -76,7 +76,7 @@ FOR = {
     "distributed": "training on several machines",
     "dask": "training on several machines",
 }
-"""Direct dependency -> what it is for. A test holds it against pyproject.toml."""
+"""Maps a direct dependency to its purpose. A test compares it with pyproject.toml."""
 
 SPDX = {
     "apache 2.0": "Apache-2.0",
@@ -98,12 +98,13 @@ SPDX = {
 PERMISSIVE = re.compile(
     r"(0BSD|Apache-2\.0|BSD|BSD-[23]-Clause|BSL-1\.0|CC0-1\.0|CNRI-Python|ISC|MIT|MIT-0|MIT-CMU|PSF-2\.0|Zlib)"
 )
-"""Licences that ask for no more than to be named; `BSD` where a package does not say which."""
+"""Licences that require only to be named; `BSD` if a package does not say which."""
 
 
 def licence(found: Distribution) -> str:
-    """Returns the licence as an SPDX expression where the package gives one, or its classifiers or words can be read as
-    one."""
+    """Returns the licence as an SPDX expression, if the package gives one or its classifiers or words can be read as
+    one.
+    """
     # `get`: with importlib_metadata installed, which langchain brings, a missing field raises.
     if stated := found.metadata.get("License-Expression"):
         return str(stated)
@@ -114,7 +115,7 @@ def licence(found: Distribution) -> str:
 
 
 def asks_for_more(terms: str) -> str:
-    """The part of an expression that is not permissive; empty where all of it is, or may be chosen to be."""
+    """Returns the part of an expression that is not permissive; empty if all of it is, or can be chosen to be."""
 
     def permissive(name: str) -> bool:
         return PERMISSIVE.fullmatch(name.strip().removesuffix(" WITH LLVM-exception")) is not None
@@ -124,9 +125,11 @@ def asks_for_more(terms: str) -> str:
 
 
 def needed(requirements: list[str]) -> dict[str, Distribution | None]:
-    """Name -> what is installed of it, of everything that they bring on this platform; None where it is absent."""
+    """Maps each package that these requirements bring on this platform to what is installed of it; None if it is
+    absent.
+    """
     found: dict[str, Distribution | None] = {}
-    asked: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     waiting = [Requirement(text) for text in requirements]
     while waiting:
         wanted = waiting.pop()
@@ -137,26 +140,29 @@ def needed(requirements: list[str]) -> dict[str, Distribution | None]:
             found[name] = None
             continue
         for extra in {"", *wanted.extras}:
-            if package is not None and (name, extra) not in asked:
-                asked.add((name, extra))
+            if package is not None and (name, extra) not in visited:
+                visited.add((name, extra))
                 brought = map(Requirement, package.requires or ())
-                waiting += [one for one in brought if one.marker is None or one.marker.evaluate({"extra": extra})]
+                waiting += [
+                    requirement
+                    for requirement in brought
+                    if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+                ]
     return dict(sorted(found.items()))
 
 
 def direct(requirements: list[str]) -> dict[str, str]:
-    """Name -> declared versions."""
+    """Maps a name to its declared versions."""
     parsed = [Requirement(text) for text in requirements]
     return {canonicalize_name(wanted.name): str(wanted.specifier) for wanted in parsed}
 
 
 Groups = dict[str, list[str]]
-"""`base`, an extra or an app -> what it asks for."""
+"""Maps `base`, an extra or an app to its requirements."""
 
 
 def groups() -> Groups:
-    """Returns the groups that a user may install; an extra or an app that contains another adds only the rest to
-    that."""
+    """Returns the groups that a user may install; an extra or an app that contains another adds only the rest to it."""
     extras = {**PROJECT["optional-dependencies"], **APPS}
     added = {
         extra: [text for text in extras[extra] if Requirement(text).name != PROJECT["name"]]
@@ -166,7 +172,7 @@ def groups() -> Groups:
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     python = f"Python {sys.version_info.major}.{sys.version_info.minor} on {sys.platform}"
     parts = [
         "# Dependencies",
@@ -187,12 +193,12 @@ def page() -> str:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """In Markdown."""
+    """Returns a table in Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
 def asked_for(known: Groups) -> Iterator[tuple[str, ...]]:
-    """A row for each direct dependency."""
+    """Yields a row for each direct dependency."""
     for group, requirements in known.items():
         for name, declared in direct(requirements).items():
             package = needed([name])[name]
@@ -201,7 +207,7 @@ def asked_for(known: Groups) -> Iterator[tuple[str, ...]]:
 
 
 def brought(known: Groups) -> Iterator[str]:
-    """A line for each group: what its dependencies bring, beyond what the base has."""
+    """Yields a line for each group: the packages that its dependencies bring, beyond those of the base."""
     base = needed(known["base"])
     for group, requirements in known.items():
         with_it = (
@@ -211,7 +217,7 @@ def brought(known: Groups) -> Iterator[str]:
 
 
 def in_turn(known: Groups) -> Iterator[tuple[str, ...]]:
-    """A row for each package that nobody asked for."""
+    """Yields a row for each package that no group requires directly."""
     everything = [requirement for requirements in known.values() for requirement in requirements]
     for name, package in needed(everything).items():
         if package is not None and name not in direct(everything):
@@ -219,7 +225,7 @@ def in_turn(known: Groups) -> Iterator[tuple[str, ...]]:
 
 
 def asking(known: Groups) -> Iterator[str]:
-    """A line for each package whose licence asks for more than to be named."""
+    """Yields a line for each package whose licence requires more than to be named."""
     found: dict[str, tuple[str, list[str]]] = {}
     for group, requirements in known.items():
         for name, package in needed(requirements).items():

@@ -1,4 +1,4 @@
-"""Checks what the base install must do on the first day; run by scripts/matrix.py in environments of its own.
+"""Checks what the base install must do on the first day; scripts/matrix.py runs it in new environments.
 
     python scripts/first_steps.py CHECKPOINTS RESPONSES.jsonl
 
@@ -15,11 +15,11 @@ from pathlib import Path
 import click
 
 HEAVY = {"torch", "scikit-learn", "scipy", "pyarrow", "lightgbm", "onnx", "transformers", "pandas", "matplotlib"}
-"""None of these may come with the base."""
+"""Packages that must not come with the base."""
 
 
 def metaprobe(*arguments: str, fails: bool = False) -> str:
-    """Returns the command's output, or its error message where it is to fail."""
+    """Returns the command's output, or its error message if it should fail."""
     command = str(Path(sys.executable).with_name("metaprobe"))
     done = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
     assert bool(done.returncode) == fails, (arguments, done.stdout, done.stderr)
@@ -27,13 +27,13 @@ def metaprobe(*arguments: str, fails: bool = False) -> str:
 
 
 def import_ms() -> float:
-    """CPU milliseconds of `import metaprobe` in a process of its own, the best of three."""
+    """Returns the CPU milliseconds of `import metaprobe` in a new process, the best of three."""
     code = "import time; start = time.process_time(); import metaprobe; print((time.process_time() - start) * 1000)"
     return min(float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3))
 
 
 def use(kind: str, path: Path) -> str:
-    """Returns the output of using a checkpoint of that kind the way it is meant to be used."""
+    """Returns the output of using a checkpoint of that kind as it is meant to be used."""
     import numpy as np
 
     from metaprobe import QualityPredictor

@@ -2,31 +2,31 @@
 
     python scripts/house.py              # prints the tables
     python scripts/house.py --json       # the same as one JSON object
-    python scripts/house.py --budgets    # exits 1 where a ceiling of [tool.house] in pyproject.toml is passed
+    python scripts/house.py --budgets    # exits 1 if a ceiling of [tool.house] in pyproject.toml is passed
     python scripts/house.py --no-walks   # without the walks, in two seconds
     python scripts/house.py --names      # lists the names that stand for several things
     python scripts/house.py --draw 100   # docstrings drawn at random, for a fresh reader to mark
 
-**Lines** are all lines of the `.py` files, with comments and blank lines. They are for information and have no ceiling:
-what counts is what one person must hold for one job, so the lines of the files that each walk enters are shown too.
+**Lines** are all lines of the `.py` files, with comments and blank lines. They are for information and have no ceiling.
+What counts is what one person must hold for one job, so the lines of the files that each walk enters are shown too.
 
 **Imports** are those at the top of a file, those inside functions, those for type checkers only, and modules that are
 required by name (`require("metaprobe...")`). A cycle is a strongly connected component of more than one file. An import
-goes upward or sideways where the other room's floor is not below.
+goes upward or sideways if the other room's floor is not below.
 
-**Houses.** Production and papers import names of `metaprobe.api`, and nothing else of the core or of each other; also
-texts that name a module are read. The names are counted.
+**Houses.** Production and papers import names of `metaprobe.api`, and nothing else of the core or of each other; texts
+that name a module are read too. The names are counted.
 
-**Walks.** A walk really runs, in a process of its own, from a public name or a command to its result, on a small input
-made of recorded runs. `sys.setprofile`, in all threads, notes the file of every function of the package that is called.
-What an import runs (module bodies, decorators) is left out, so that a first call counts the same as a warm second one.
-A file counts once. Loading a checkpoint and starting the server are not part of a walk.
+**Walks.** A walk really runs, in a new process, from a public name or a command to its result, on a small input made of
+recorded runs. `sys.setprofile`, in all threads, notes the file of every function of the package that is called.
+Functions that an import runs (module bodies, decorators) are left out, so that a first call counts the same as a warm
+second one. A file counts once. Loading a checkpoint and starting the server are not part of a walk.
 
 The issue that set the targets (35) counted by reading: it followed one parameter from end to end. Its figures were 14
 files for response to verdict, 23 for runs to checkpoint, 46 for outcomes to router, and at least 13 for request to
 estimate. On the same tree this script counts 21, 72, 44 and 65. The reasons:
 
-- *Runs to checkpoint* and *request to estimate* enter many files beside the one parameter's way: audits, intervals,
+- *Runs to checkpoint* and *request to estimate* enter many files besides those of the one parameter: audits, intervals,
   operating points and the guard of the checkpoint; access, quota, metrics, the log's writer and the command's table.
 - *Outcomes to router* is nearly the same: to follow one value there, the reader had to enter nearly every file.
 - *Response to verdict* also enters each file that is asked whether the response has its format, and answers no.
@@ -81,11 +81,11 @@ FLOORS = {
     "papers.tasks": 9,
     "papers": 10,
 }
-"""Room -> its floor. `metaprobe` is the front door: the files of the package itself."""
+"""Maps a room to its floor. `metaprobe` is the front door: the files of the package itself."""
 ROOMS = tuple(room for room in FLOORS if room != "metaprobe" and "." not in room)
 """The rooms that are top-level folders."""
 HOUSES = ("production", "papers")
-"""Rooms that are houses of their own: they import the core, never each other, and the core imports neither."""
+"""Rooms that are houses: they import the core, never each other, and the core imports neither."""
 API = "metaprobe.api"
 """The only module of the core that houses import from."""
 MODULE = re.compile(r"metaprobe(\.\w+)+(:\w+)?")
@@ -93,11 +93,11 @@ MODULE = re.compile(r"metaprobe(\.\w+)+(:\w+)?")
 IMPORTERS = {"import_module", "importlib.import_module", "__import__"}
 """Functions that import a module by any text."""
 OUTSIDE = {"apps": ("apps",), "tests": ("tests",), "research": ("research", "benchmarks", "scripts")}
-"""Name in the budgets -> the folders outside the package that are counted under it."""
+"""Maps a name in the budgets to the folders outside the package that are counted under it."""
 NAMED = {"require", "import_module", "importlib.import_module"}
 """Functions that import the module that their first argument names."""
 WITHIN_S = 60.0
-"""How long a walk waits for its server, and for the log to hold its answer."""
+"""Seconds for which a walk waits for its server, and for the log to hold its answer."""
 
 
 def sources() -> dict[str, Path]:
@@ -145,7 +145,7 @@ def lines_by_room() -> dict[str, int]:
 
 
 def imported_by(tree: ast.AST) -> Iterator[str]:
-    """Yields every module that the code imports, wherever the import stands."""
+    """Yields every module that the code imports, wherever the import is."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -153,9 +153,9 @@ def imported_by(tree: ast.AST) -> Iterator[str]:
             yield str(node.module)
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in NAMED:
-            named = node.args[0]
-            if isinstance(named, ast.Constant) and isinstance(named.value, str):
-                yield named.value
+            argument = node.args[0]
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                yield argument.value
         yield from imported_by(node)
 
 
@@ -184,9 +184,9 @@ def cycles(arrows: dict[str, set[str]]) -> list[list[str]]:
             if other in stack:
                 lowest[module] = min(lowest[module], lowest[other])
         if lowest[module] == number[module]:
-            at = stack.index(module)
-            circle = stack[at:]
-            del stack[at:]
+            start = stack.index(module)
+            circle = stack[start:]
+            del stack[start:]
             if len(circle) > 1:
                 circles.append(sorted(circle))
 
@@ -199,19 +199,19 @@ def cycles(arrows: dict[str, set[str]]) -> list[list[str]]:
 def not_downwards(arrows: dict[str, set[str]]) -> list[str]:
     """Returns the imports, as `importer -> imported`, into a room whose floor is not below, or into another house."""
     return sorted(
-        f"{one} -> {other}"
-        for one, others in arrows.items()
+        f"{importer} -> {other}"
+        for importer, others in arrows.items()
         for other in others
-        if (room_of(one) != room_of(other) and FLOORS[room_of(one)] <= FLOORS[room_of(other)])
-        or house_of(one) != house_of(other) != "core"
+        if (room_of(importer) != room_of(other) and FLOORS[room_of(importer)] <= FLOORS[room_of(other)])
+        or house_of(importer) != house_of(other) != "core"
     )
 
 
 def class_names(modules: dict[str, Path]) -> dict[str, int]:
-    """Returns how often each public class name is given."""
+    """Returns how many classes have each public class name."""
     nodes = (node for path in modules.values() for node in ast.walk(parsed(path)))
-    given = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
-    return {name: count for name, count in given.items() if not name.startswith("_")}
+    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return {name: count for name, count in counts.items() if not name.startswith("_")}
 
 
 class Entered:
@@ -221,12 +221,12 @@ class Entered:
         self.files: set[str] = set()
         self.noting = False
         self._importing: dict[int, int] = defaultdict(int)
-        """Thread -> how many module bodies it is running."""
+        """Maps a thread to the number of module bodies that it is running."""
         self._folders = tuple(f"{path.resolve()}{os.sep}" for path in [PACKAGE, *(ROOT / room for room in ROOMS)])
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Threads that were started before are not seen."""
+        """Installs the profiler. Threads that were started before are not seen."""
         threading.setprofile(self)
         sys.setprofile(self)
         try:
@@ -275,12 +275,12 @@ def recorded_completion() -> dict[str, Any]:
         "finish_reason": "stop",
     }
     usage = {"prompt_tokens": 9, "completion_tokens": len(tokens), "total_tokens": 9 + len(tokens)}
-    known = {"id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "smollm2-135m"}
-    return {**known, "choices": [choice], "usage": usage}
+    fields = {"id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "smollm2-135m"}
+    return {**fields, "choices": [choice], "usage": usage}
 
 
 def response_to_verdict(entered: Entered, _: Path) -> None:
-    """A chat completion to the verdict of the bundled quality predictor, which is loaded already."""
+    """Walks from a chat completion to the verdict of the bundled quality predictor, which is loaded already."""
     import metaprobe
 
     completion, predictor = recorded_completion(), metaprobe.load("bundled:quality")
@@ -290,7 +290,7 @@ def response_to_verdict(entered: Entered, _: Path) -> None:
 
 
 def stream_to_gate(entered: Entered, _: Path) -> None:
-    """The chunks of a watched stream to the gate's decisions, and to the verdict at its end."""
+    """Walks from the chunks of a watched stream to the gate's decisions, and to the verdict at its end."""
     import metaprobe
 
     completion, predictor = recorded_completion(), metaprobe.load("bundled:quality")
@@ -314,7 +314,7 @@ def stream_to_gate(entered: Entered, _: Path) -> None:
 
 
 def runs_to_checkpoint(entered: Entered, folder: Path) -> None:
-    """Sixty recorded runs to the checkpoint of a quality predictor."""
+    """Walks from sixty recorded runs to the checkpoint of a quality predictor."""
     import metaprobe
 
     metaprobe.RunStore(folder / "runs").append(islice(metaprobe.RunStore(RECORDED), 60))
@@ -323,7 +323,7 @@ def runs_to_checkpoint(entered: Entered, folder: Path) -> None:
 
 
 def outcomes_to_router(entered: Entered, folder: Path) -> None:
-    """A file with outcomes of two agents on 120 questions to the checkpoint of a panel with prices."""
+    """Walks from a file with outcomes of two agents on 120 questions to the checkpoint of a panel with prices."""
     import metaprobe
 
     draw = random.Random(0)
@@ -341,7 +341,9 @@ def outcomes_to_router(entered: Entered, folder: Path) -> None:
 
 
 def request_to_estimate(entered: Entered, folder: Path) -> None:
-    """A chat completion through the proxy of `metaprobe serve` into the score log, and `metaprobe estimate` on it."""
+    """Walks from a chat completion through the proxy of `metaprobe serve` into the score log, and `metaprobe estimate`
+    on it.
+    """
     completion = json.dumps(recorded_completion()).encode()
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
         log, port = folder / "scores.sqlite", free.server_port
@@ -364,8 +366,8 @@ def request_to_estimate(entered: Entered, folder: Path) -> None:
     with _upstream(completion) as url:
         client = threading.Thread(target=ask_and_estimate)
         client.start()
-        given = ("--upstream", url, "--log", str(log), "--port", str(port), "--no-auth")
-        _command("serve", "bundled:quality", *given)
+        options = ("--upstream", url, "--log", str(log), "--port", str(port), "--no-auth")
+        _command("serve", "bundled:quality", *options)
         client.join()
     if failed:
         raise failed[0]
@@ -378,7 +380,7 @@ def _command(*words: str) -> None:
 
 
 def _asked(url: str, body: bytes | None = None) -> dict[str, Any] | None:
-    """The server's answer; None where nobody listens yet."""
+    """Returns the server's answer; None if nobody listens yet."""
     request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"})
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=WITHIN_S) as answer:
@@ -389,7 +391,7 @@ def _asked(url: str, body: bytes | None = None) -> dict[str, Any] | None:
 
 
 def _estimated(log: Path) -> bool:
-    """Runs the command; whether the log held an answer."""
+    """Runs the command, and returns whether the log held an answer."""
     shown = io.StringIO()
     with suppress(click.UsageError), redirect_stdout(shown):  # there is no log before the first answer is written
         _command("estimate", "--log", str(log), "--json")
@@ -406,7 +408,7 @@ def _wait_for(happened: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def _upstream(answer: bytes) -> Iterator[str]:
-    """Base URL of an endpoint that answers every request with these bytes."""
+    """Yields the base URL of an endpoint that answers every request with these bytes."""
 
     class Answers(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -420,7 +422,7 @@ def _upstream(answer: bytes) -> Iterator[str]:
             self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
-            """Nothing is printed of a request."""
+            """Prints nothing about a request."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         server.daemon_threads = True
@@ -436,11 +438,11 @@ WALKS = {
     "request to estimate": request_to_estimate,
     "stream to gate": stream_to_gate,
 }
-"""Name -> the walk. It is given an empty folder, and marks with `entered.walk()` what belongs to it."""
+"""Maps a name to the walk. A walk gets an empty folder, and marks its own part with `entered.walk()`."""
 
 
 def files_entered(walk: str) -> list[str]:
-    """Returns the files that a walk enters, by their paths in the repository. It runs in a process of its own."""
+    """Returns the files that a walk enters, by their paths in the repository. It runs in a new process."""
     command = [sys.executable, str(Path(__file__).resolve()), "--walk", walk]
     paths = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
@@ -461,8 +463,8 @@ def _walk_here(name: str) -> list[str]:
 def names_of_several_things(modules: dict[str, Path]) -> dict[str, list[str]]:
     """Returns the names that stand for several things, by kind: constants, functions and file names.
 
-    A public constant counts where several files give it, not all of them the same value; a public function of a module
-    and a file name count where several files have it.
+    A public constant counts if several files define it, not all with the same value. A public function of a module and
+    a file name count if several files have it.
     """
     values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     functions: dict[str, set[str]] = defaultdict(set)
@@ -489,9 +491,10 @@ def names_of_several_things(modules: dict[str, Path]) -> dict[str, list[str]]:
 
 
 def names_across(modules: dict[str, Path]) -> dict[str, set[str]]:
-    """Returns for each house but the core the names of the core that it imports.
+    """Returns for each house except the core the names of the core that it imports.
 
-    A name of `API` counts once for all houses. What goes past it counts as `module:name`, and is an error besides.
+    A name of `API` counts once for all houses. An import that bypasses `API` counts as `module:name`, and is an error
+    as well.
     """
     crossing: dict[str, set[str]] = {house: set() for house in HOUSES}
     for module, path in modules.items():
@@ -508,11 +511,11 @@ def names_across(modules: dict[str, Path]) -> dict[str, set[str]]:
 
 
 def past_the_api(modules: dict[str, Path]) -> list[str]:
-    """Returns how houses reach each other, or the core by another way than names of `API`: `importer -> imported`.
+    """Returns imports of one house from another, or from the core except names of `API`: `importer -> imported`.
 
-    Imports count wherever they stand, and so do texts that name a module, as `require("metaprobe.records.store")` has
-    one. `API` as a module counts too, for names that are read from it would be hidden from the count. So does a module
-    that is imported by a name that is made while the program runs.
+    Imports count wherever they are, and so do texts that name a module, such as the one in
+    `require("metaprobe.records.store")`. `API` as a module counts too, because names that are read from it would be
+    hidden from the count. So does a module that is imported by a name that is made while the program runs.
     """
     wrong = []
     for module, path in modules.items():
@@ -537,17 +540,24 @@ def past_the_api(modules: dict[str, Path]) -> list[str]:
 
 
 def _is_closed_to(house: str, name: str, modules: dict[str, Path]) -> bool:
-    """Whether a house may not reach what has this name: a module of the core or of another house, or a name in one."""
+    """Whether a house may not reach the thing of this name: a module of the core or of another house, or a
+    name in one.
+
+    Args:
+        house: the house.
+        name: the name.
+        modules: paths of the modules.
+    """
     if name == "metaprobe" or name.startswith((".", "metaprobe ")):
         return True
     parts = name.split(".")
-    known = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
-    module = next((module for module in known if module in modules), None)
+    prefixes = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+    module = next((module for module in prefixes if module in modules), None)
     return module is not None and house_of(module) != house
 
 
 def docstrings(modules: dict[str, Path]) -> list[str]:
-    """Returns every docstring with its place, to draw some that a fresh reader marks: does it read at once?"""
+    """Returns every docstring with its place, to draw some that a fresh reader marks: is it clear at first reading?"""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return [
         f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', '(module)')}\n    {text}"
@@ -558,7 +568,7 @@ def docstrings(modules: dict[str, Path]) -> list[str]:
 
 
 def measure(*, walks: bool = True) -> dict[str, dict[str, int]]:
-    """Returns every measure: part -> name -> number. Lines are for information and have no ceiling."""
+    """Returns every measure: maps a part to a name to a number. Lines are for information and have no ceiling."""
     modules = sources()
     arrows = imports(modules)
     entered = {name: files_entered(name) for name in WALKS} if walks else {}
@@ -579,7 +589,7 @@ def measure(*, walks: bool = True) -> dict[str, dict[str, int]]:
 
 
 def budgets() -> dict[str, dict[str, dict[str, int]]]:
-    """Returns [tool.house] of pyproject.toml: part -> name -> `at_most` and `target`."""
+    """Returns [tool.house] of pyproject.toml: maps a part to a name to `at_most` and `target`."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         return dict(tomllib.load(file)["tool"]["house"])
 
@@ -595,7 +605,7 @@ def over(measured: dict[str, dict[str, int]]) -> list[str]:
 
 
 def table(measured: dict[str, dict[str, int]]) -> str:
-    """Returns the measures beside their ceilings and targets, as text."""
+    """Returns the measures with their ceilings and targets, as text."""
     rows = [("", "now", "at most", "target")]
     for part, counts in measured.items():
         for name, count in counts.items():

@@ -3,9 +3,9 @@
     python scripts/matrix.py WHEEL [--python 3.12] [--resolution lowest-direct] [--checkpoints FOLDER]
     python scripts/matrix.py WHEEL --extra train --extra report --test tests/test_training.py
 
-Without extras, scripts/first_steps.py is run in each environment; with extras, the named test files are. Interpreters
-are those that uv finds on this machine; one that is missing is said to be missing. uv's own settings hold: for a CPU
-build of torch, UV_FIND_LINKS names a folder that has it, and UV_CONSTRAINT a file that asks for it (torch==2.13.0+cpu).
+Without extras, scripts/first_steps.py runs in each environment; with extras, the given test files run. Interpreters are
+those that uv finds on this machine; a missing one is reported. uv's own settings apply: for a CPU build of torch,
+UV_FIND_LINKS names a folder that has it, and UV_CONSTRAINT a file that requires it (torch==2.13.0+cpu).
 """
 
 import json
@@ -19,7 +19,9 @@ import click
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
 RESOLUTIONS = ("highest", "lowest-direct")
-"""lowest-direct: what pyproject.toml names in its lowest version, and what that needs in its newest."""
+"""lowest-direct: the packages of pyproject.toml in their lowest versions, and their own requirements in the newest
+ones.
+"""
 UV = (sys.executable, "-m", "uv")
 TEST_TOOLS = "pytest>=8.4\nhypothesis>=6.130\nbuild>=1.2\nsetuptools>=77\n"
 
@@ -29,16 +31,24 @@ class Failed(Exception):
 
 
 def environment(folder: Path, wheel: Path, python: str, resolution: str, extras: tuple[str, ...]) -> Path:
-    """The interpreter of a new environment that holds the wheel. Raises `Failed`."""
+    """Returns the interpreter of a new environment that holds the wheel. Raises `Failed`.
+
+    Args:
+        folder: folder of the environment.
+        wheel: the wheel.
+        python: version of Python.
+        resolution: one of `RESOLUTIONS`.
+        extras: the extras.
+    """
     _run(*UV, "venv", "--quiet", "--no-python-downloads", "--python", python, str(folder))
     interpreter = folder / "bin" / "python"
     (folder / "tools.in").write_text(TEST_TOOLS if extras else "", encoding="utf-8")
     sources = [str(ROOT / "pyproject.toml"), str(folder / "tools.in"), *(f"--extra={extra}" for extra in extras)]
-    known = [] if not extras else [f"--constraint={ROOT / 'constraints.txt'}"]
+    constraints = [] if not extras else [f"--constraint={ROOT / 'constraints.txt'}"]
     pins, here = folder / "pins.txt", f"--python={interpreter}"
     # Compiled first: to an installer, what a wheel needs is never "direct", and would come in its newest version.
     how = (here, f"--resolution={resolution}", "--only-binary=:all:", f"--output-file={pins}", "--quiet")
-    _run(*UV, "pip", "compile", *how, *known, *sources)
+    _run(*UV, "pip", "compile", *how, *constraints, *sources)
     _run(*UV, "pip", "install", "--quiet", here, "--no-build", f"--requirement={pins}")
     _run(*UV, "pip", "install", "--quiet", here, "--no-deps", str(wheel))
     _run(*UV, "pip", "check", here)
@@ -46,7 +56,7 @@ def environment(folder: Path, wheel: Path, python: str, resolution: str, extras:
 
 
 def first_steps(interpreter: Path, checkpoints: str) -> str:
-    """One line: how long importing takes, what was installed. Raises `Failed`."""
+    """Returns one line: how long importing takes, and what was installed. Raises `Failed`."""
     script, responses = ROOT / "scripts" / "first_steps.py", ROOT / "examples" / "responses.jsonl"
     with tempfile.TemporaryDirectory() as elsewhere:  # so that nothing is imported from the checkout
         command = [str(interpreter), "-I", "-W", "error::DeprecationWarning", str(script), checkpoints, str(responses)]
@@ -56,9 +66,10 @@ def first_steps(interpreter: Path, checkpoints: str) -> str:
 
 
 def tests(interpreter: Path, files: tuple[str, ...]) -> str:
-    """The last line that pytest said. Raises `Failed`.
+    """Returns the last line of pytest's output. Raises `Failed`.
 
-    Warnings are no errors here: a version of long ago, beside newer ones, warns of what its next one has mended.
+    Warnings are no errors here: an old version, together with newer ones, warns of faults that its next version has
+    corrected.
     """
     return _run(str(interpreter.with_name("pytest")), "-q", "-W", "default", *files, cwd=ROOT).splitlines()[-1]
 

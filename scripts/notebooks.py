@@ -1,10 +1,10 @@
-"""Runs the code of notebooks from top to bottom and writes what each cell shows below it. Standard library only.
+"""Runs the code of notebooks from top to bottom and writes each cell's output below it. Standard library only.
 
     python scripts/notebooks.py                      # all in examples/notebooks/
     python scripts/notebooks.py examples/notebooks/compare.ipynb
 
-A cell shows what it prints and the value of its last line, as text and as HTML where the value has that. Cells run in
-the notebook's folder, as Jupyter runs them.
+A cell shows what it prints and the value of its last line, as text and as HTML if the value has it. Cells run in the
+notebook's folder, as Jupyter runs them.
 """
 
 import ast
@@ -22,7 +22,7 @@ FOLDER = ROOT / "examples" / "notebooks"
 
 
 def main(paths: list[str]) -> None:
-    """Run the notebooks, or all, and write them with their outputs."""
+    """Runs these notebooks, or all, and writes them with their outputs."""
     for path in map(Path, paths or sorted(map(str, FOLDER.glob("*.ipynb")))):
         notebook = executed(path)
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -30,7 +30,7 @@ def main(paths: list[str]) -> None:
 
 
 def executed(path: Path) -> dict[str, Any]:
-    """The notebook with the outputs of its cells. A cell's error ends it, and names the cell."""
+    """Returns the notebook with the outputs of its cells. A cell's error ends it, and names the cell."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     names: dict[str, Any] = {"__name__": "__main__"}
     before = Path.cwd()
@@ -50,7 +50,14 @@ def executed(path: Path) -> dict[str, Any]:
 
 
 def shown(source: str, names: dict[str, Any], where: str, number: int) -> list[dict[str, Any]]:
-    """Returns the printed output of a cell, and the value of its last line."""
+    """Returns the printed output of a cell, and the value of its last line.
+
+    Args:
+        source: the code.
+        names: the names that earlier cells have defined.
+        where: place of the cell in messages.
+        number: number of the cell.
+    """
     tree, value = ast.parse(source), None
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed = io.StringIO()

@@ -1,7 +1,7 @@
 """Builds the sdist and the wheel so that the same commit gives everyone the same bits.
 
-    python scripts/release.py [--out out/dist]    # of the last commit; refuses what is not committed
-    python scripts/release.py --check             # of the tree as it is, twice under other circumstances, and compared
+    python scripts/release.py [--out out/dist]    # of the last commit; refuses uncommitted changes
+    python scripts/release.py --check             # of the tree as it is, twice in different circumstances, and compared
 
 The same bits need the same setuptools, which the wheel names, and the same zlib, which compresses them; the contents
 are the same without. The tools come from the environment: no isolated one is made, so nothing is downloaded.
@@ -33,19 +33,19 @@ class Built:
     """Made from the sdist, not from the tree."""
 
     def digests(self) -> dict[str, str]:
-        """File name -> SHA-256."""
+        """Returns the SHA-256 of each file, by its name."""
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (self.sdist, self.wheel)}
 
 
 def sources() -> list[str]:
-    """Path of every file and link that git tracks, or would track, and that is there."""
+    """Returns the path of every existing file and link that git tracks, or would track."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     return sorted({name for name in names if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink())})
 
 
 def copy_sources(folder: Path) -> Path:
-    """A copy that holds them and nothing else: stale builds and caches find their way into an sdist."""
+    """Returns a copy of the folder with only these files: stale builds and caches would otherwise get into an sdist."""
     for name in sources():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
@@ -53,7 +53,13 @@ def copy_sources(folder: Path) -> Path:
 
 
 def build(source: Path, out: Path, *, epoch: int) -> Built:
-    """The sdist of a clean copy, and the wheel of that sdist; `epoch`: seconds, the time that every file gets."""
+    """Returns the sdist of a clean copy, and the wheel of that sdist.
+
+    Args:
+        source: the copy.
+        out: folder for both files.
+        epoch: the time of every file, in seconds.
+    """
     sdist = _run("--sdist", source, out, epoch)
     normalise(sdist, epoch)
     with tempfile.TemporaryDirectory() as unpacked:
@@ -64,7 +70,7 @@ def build(source: Path, out: Path, *, epoch: int) -> Built:
 
 
 def normalise(sdist: Path, epoch: int) -> None:
-    """Repacks it without what differs from one machine to another: order, times, owners, modes.
+    """Repacks the sdist without what differs from one machine to another: order, times, owners, modes.
 
     setuptools reads SOURCE_DATE_EPOCH for wheels only.
     """
@@ -84,13 +90,13 @@ def normalise(sdist: Path, epoch: int) -> None:
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
-    """Name -> bytes of every file in it."""
+    """Maps each file in the wheel to its bytes."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
-    """Names that have not the same value in both."""
+    """Returns the names whose values differ between the two."""
     return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
@@ -104,14 +110,20 @@ def _run(kind: str, source: Path, out: Path, epoch: int) -> Path:
 
 
 def last_commit() -> int:
-    """Time of it, seconds since 1970."""
+    """Returns the time of the last commit, in seconds since 1970."""
     return int(subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True).stdout)
 
 
 def built_twice(tree: Path, work: Path, *, epoch: int) -> Built:
-    """The two files; the second time elsewhere, with other times, by someone whose files are private.
+    """Returns the two files, built twice; the second time elsewhere, with other times, by someone whose files are
+    private.
 
-    Raises where they differ, and where the sdist gives another wheel than the tree.
+    Raises if they differ, and if the sdist gives another wheel than the tree.
+
+    Args:
+        tree: the tree.
+        work: folder for the builds.
+        epoch: the time of every file, in seconds.
     """
     first = build(shutil.copytree(tree, work / "first", symlinks=True), work / "first-out", epoch=epoch)
     other = shutil.copytree(tree, work / "another place", symlinks=True)

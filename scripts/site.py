@@ -2,7 +2,7 @@
 
     python scripts/site.py   # the copy in out/docs, then the site in out/site
 
-The pages of docs/tables/ and docs/research/tables/ are kept with empty blocks; the marker of a block names the
+The pages of docs/tables/ and docs/research/tables/ are stored with empty blocks; the marker of a block names the
 command that writes it.
 """
 

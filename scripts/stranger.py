@@ -4,8 +4,8 @@
     python scripts/stranger.py --pip-args "--constraint my-constraints.txt" --folder /somewhere/empty
     python scripts/stranger.py --page                      # the table in docs/start.md, from that file
 
-What is typed is what the pages say to type: install the base, score with the bundled predictor, train on 1,000 lines in
-the OpenAI format, put the predictor behind HTTP. Needs Python and git; what a step says goes to stderr where it fails.
+It types what the pages say to type: install the base, score with the bundled predictor, train on 1,000 lines in the
+OpenAI format, serve the predictor over HTTP. Needs Python and git. If a step fails, its output goes to stderr.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MEASURED = ROOT / "docs" / "measured" / "stranger.json"
 PAGE = ROOT / "docs" / "start.md"
 KEY = "a-key-for-this-walk-only"
 READY_S = 600
-"""Longest wait for the server: machines may be slow, but not for ever."""
+"""Longest wait for the server: machines may be slow, but it must end."""
 
 LINES = """
 import json, sys
@@ -51,7 +51,7 @@ for run in RunStore("recorded/qwen-metacog-eval"):
         break
 print("\\n".join(map(json.dumps, lines)))
 """
-"""Program that writes a log like a user's own; recorded answers stand in for it."""
+"""Program that writes a log like a user's own, from recorded answers."""
 
 
 class Failed(Exception):
@@ -59,7 +59,7 @@ class Failed(Exception):
 
 
 class Walk:
-    """One environment in one clone, and the times of what was done in it."""
+    """One environment in one clone, and the times of its steps."""
 
     def __init__(self, folder: Path, pip_args: list[str]) -> None:
         self.repository = folder / "metaprobe"
@@ -71,7 +71,7 @@ class Walk:
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Wall and CPU seconds of the processes that ended meanwhile."""
+        """Measures the wall seconds, and the CPU seconds of the processes that ended meanwhile."""
         start, before = time.monotonic(), _cpu_s()
         yield
         taken = {"step": step, "wall_s": round(time.monotonic() - start, 1), "cpu_s": round(_cpu_s() - before, 1)}
@@ -88,7 +88,7 @@ class Walk:
             self._pip(".")
 
     def first_scores(self) -> None:
-        """The first block of docs/start.md, and the same by the command."""
+        """Runs the first block of docs/start.md, and the same by the command."""
         block = re.search(r"```python\n(.*?)```", (self.repository / "docs" / "start.md").read_text("utf-8"), re.S)
         if block is None:
             raise Failed("docs/start.md has no block of Python")
@@ -111,7 +111,7 @@ class Walk:
             self._scored(self._metaprobe("score", "out/own", str(self.lines)).splitlines(), 1000)
 
     def serve(self) -> None:
-        """From the command to the first verdict over HTTP, and to the end by Ctrl-C."""
+        """Measures the way from the command to the first verdict over HTTP, and to the end by Ctrl-C."""
         with self.timed("`metaprobe serve`, one verdict by HTTP, Ctrl-C"), self._server() as url:
             body = json.dumps(json.loads(self.lines.read_text("utf-8").splitlines()[0])["response"]).encode()
             headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
@@ -185,7 +185,7 @@ def machine() -> dict[str, Any]:
 
 
 def page(measured: dict[str, Any]) -> list[str]:
-    """The lines of the table in docs/start.md."""
+    """Returns the lines of the table in docs/start.md."""
     m = measured["machine"]
     rows = [f"| {row['step']} | {row['wall_s']:.1f} | {row['cpu_s']:.1f} |" for row in measured["steps"]]
     beside = f", beside other work (load {m['load_before']} before the first step)" if m["load_before"] >= 0.5 else ""
@@ -199,12 +199,12 @@ def page(measured: dict[str, Any]) -> list[str]:
 
 
 def write_page() -> None:
-    """The table of the last numbers."""
+    """Writes the table of the last numbers."""
     write(PAGE, page(json.loads(MEASURED.read_text(encoding="utf-8"))))
 
 
 def write(path: Path, lines: list[str]) -> None:
-    """Replaces what stands between the markers."""
+    """Replaces the text between the markers."""
     mark = re.compile(r"(<!-- stranger:.*? -->\n).*?(<!-- /stranger -->)", re.S)
     text, count = mark.subn(lambda m: m[1] + "\n" + "\n".join(lines) + "\n" + m[2], path.read_text(encoding="utf-8"))
     if count != 1:
@@ -213,7 +213,13 @@ def write(path: Path, lines: list[str]) -> None:
 
 
 def walked(folder: Path, source: str, pip_args: list[str]) -> dict[str, Any]:
-    """Every step in turn; the first that fails ends the walk."""
+    """Runs every step in turn; the first that fails ends the walk.
+
+    Args:
+        folder: an empty folder.
+        source: the repository.
+        pip_args: further arguments of pip.
+    """
     about = machine()
     walk = Walk(folder, pip_args)
     walk.clone(source)
@@ -231,16 +237,16 @@ def main() -> None:
     )
     parser.add_argument("--pip-args", default="", help="further arguments of every pip install, in one string")
     parser.add_argument("--page", action="store_true", help="walk nothing; write docs/start.md from the last numbers")
-    given = parser.parse_args()
-    if given.page:
+    arguments = parser.parse_args()
+    if arguments.page:
         write_page()
         return
-    pip_args = shlex.split(given.pip_args)
+    pip_args = shlex.split(arguments.pip_args)
     try:
         with tempfile.TemporaryDirectory() as made:
-            folder = given.folder.resolve() if given.folder else Path(made)
+            folder = arguments.folder.resolve() if arguments.folder else Path(made)
             folder.mkdir(parents=True, exist_ok=True)
-            sys.stdout.write(json.dumps(walked(folder, given.source, pip_args), indent=1) + "\n")
+            sys.stdout.write(json.dumps(walked(folder, arguments.source, pip_args), indent=1) + "\n")
     except Failed as failed:
         raise SystemExit(f"FAILED: {failed}") from failed
 

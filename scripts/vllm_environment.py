@@ -1,10 +1,10 @@
-"""Makes a virtual environment of its own for vLLM on a CPU, for which other versions are needed than for metaprobe.
+"""Makes a virtual environment for vLLM on a CPU, which needs other versions than metaprobe.
 
     python scripts/vllm_environment.py .venv/vllm     # some six minutes, 2.5 GB
 
-vLLM's wheel asks for packages that text models do not need, of which some have no build for a CPU: those are left out.
-metaprobe itself is installed without what it asks for, so that its version is known; GGUF files can be read. Fails
-where a step fails; nothing is left then.
+vLLM's wheel requires packages that text models do not need, and some of them have no build for a CPU: those are left
+out. metaprobe itself is installed without its requirements, so that its version is known; GGUF files can be read. If a
+step fails, the program fails and removes the environment.
 """
 
 import shutil
@@ -62,12 +62,12 @@ def pip(python: Path, *words: str) -> None:
 
 
 def requirements(python: Path, wheel: Path) -> list[str]:
-    """Returns the packages that the wheel asks for on this machine, without those that are not needed."""
-    with zipfile.ZipFile(wheel) as held:
-        [name] = [name for name in held.namelist() if name.endswith(".dist-info/METADATA")]
-        asked = Parser().parsestr(held.read(name).decode()).get_all("Requires-Dist") or []
+    """Returns the packages that the wheel requires on this machine, without those that are not needed."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        requirements_of_wheel = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
     done = subprocess.run(
-        [python, "-c", NAMES], input="\n".join(asked), check=True, capture_output=True, text=True
+        [python, "-c", NAMES], input="\n".join(requirements_of_wheel), check=True, capture_output=True, text=True
     ).stdout
     pairs = [line.split("\t") for line in done.splitlines()]
     return [requirement for name, requirement in pairs if name not in NOT_NEEDED]

@@ -1,18 +1,19 @@
-"""Intervals from resampling groups, and a score against its controls on the same resamples.
+"""Intervals from resampling groups, and comparisons of a score with its controls on the same resamples.
 
-Answers that share a template or a fact are not independent, their groups are.
+Answers that share a template or a fact are not independent, but their groups are.
 
-The ends are quantiles of the resampled values, at levels that are corrected twice, for plain 2.5 % and 97.5 % hold too
-little where groups are few: an AUROC of 0.92 among 60 groups, 12 of them with a right answer, in 89 % of the cases.
+The ends of an interval are quantiles of the resampled values. Their levels are corrected twice. Plain levels of 2.5 %
+and 97.5 % cover too little if there are few groups: an AUROC of 0.92 among 60 groups, 12 of them with a right answer,
+is covered in only 89 % of the cases.
 
 - Skewed values: the levels are moved by the acceleration of BCa (Efron 1987, doi:10.1080/01621459.1987.10478410). Its
   correction of bias is left out: for metrics without much bias it adds the noise of counting resamples, and paired
-  differences were held less often with it.
-- Few groups: Student's t stands in place of the normal ("expanded" intervals, Hesterberg 2015, arXiv:1411.5279). It has
-  as many degrees of freedom as the groups' pulls on the metric are worth (Satterthwaite): few where few groups decide.
+  differences were covered less often with it.
+- Few groups: Student's t replaces the normal ("expanded" intervals, Hesterberg 2015, arXiv:1411.5279). Its degrees of
+  freedom follow from how much each group moves the metric (Satterthwaite): few groups that decide give few degrees.
 
-In simulations of 30 and 60 groups AUROC and differences of two are held in 94 % to 97 % of the cases. Means, Brier
-skills and more groups were not simulated in this final form.
+In simulations of 30 and 60 groups, AUROC and differences of two AUROCs are covered in 94 % to 97 % of the cases. Means,
+Brier skills and more groups were not simulated in this final form.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,15 +30,16 @@ from metaprobe.records.extras import require
 
 NORMAL = NormalDist()
 MOST_SKEW = 0.25
-"""Acceleration beyond which the formula is not trusted."""
+"""Largest acceleration for which the formula is trusted."""
 RESAMPLES_AT_A_TIME = 32
-"""Resamples that are turned into floats at a time, so that they stay in the processor's cache."""
+"""Number of resamples that are turned into floats at a time, so that they stay in the processor's cache."""
 FEWEST_DEGREES = 4.0
-"""Fewest degrees of freedom for a t quantile. Below it the quantile lies outside the resampled values."""
+"""Fewest degrees of freedom for a t quantile. With fewer, the quantile lies outside the resampled values."""
 BLOCK, MOST = 2**18, 2**21
 """Multiplicities given to a metric at a time: a temporary of 2 MB stays near the processor, which takes half the time
-of 16 MB. Where these are fewer than `RESAMPLES_AT_A_TIME` resamples, a metric gets that many, for it sorts the answers
-each time; but never more than `MOST`, so that temporaries stay in the tens of megabytes for any n."""
+of 16 MB. A metric sorts the answers each time, so it gets at least `RESAMPLES_AT_A_TIME` resamples, but never more than
+`MOST` multiplicities, so that temporaries stay in the tens of megabytes for any n.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +50,25 @@ class Interval:
     low: float
     high: float
     n: int
-    """Answers."""
+    """Number of answers."""
     groups: int
-    """Independent groups they fall into."""
+    """Number of independent groups of the answers."""
     level: float = 0.95
 
 
 def cluster_weights(
     groups: Sequence[object] | NDArray[np.generic], resamples: int = 1000, seed: int = 0
 ) -> NDArray[np.int32]:
-    """(resamples, n): how often each answer occurs when whole groups are drawn with replacement, as many as there are.
+    """Returns how often each answer occurs, (resamples, n), if as many whole groups as there are are drawn with
+    replacement.
 
-    The number of answers varies between resamples where groups differ in size. Use the same weights for everything
-    that is to be compared.
+    The number of answers varies between resamples if groups differ in size. Use the same weights for everything that is
+    to be compared.
+
+    Args:
+        groups: the group of each answer.
+        resamples: number of resamples.
+        seed: seed of the draws.
     """
     if len(groups) == 0:
         raise ValueError("groups is empty: one group label an answer is needed")
@@ -71,7 +79,13 @@ def cluster_weights(
 
 
 def _draw(groups: int, resamples: int, seed: int) -> NDArray[np.int32]:
-    """(resamples, groups): how often each group is drawn."""
+    """Returns how often each group is drawn, (resamples, groups).
+
+    Args:
+        groups: number of groups.
+        resamples: number of resamples.
+        seed: seed of the draws.
+    """
     drawn = np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=resamples)
     return drawn.astype(np.int32)
 
@@ -80,24 +94,40 @@ _kept_draw = lru_cache(maxsize=4)(_draw)  # a training asks for the same draw ag
 
 
 def interval(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
-    """`metric(y, score)` with its 95 % interval over the resamples of `cluster_weights`.
+    """Returns `metric(y, score)` with its 95 % interval over the resamples of `cluster_weights`.
 
-    Resamples where the metric is undefined (one class only) are left out; nan bounds where all are.
+    Resamples in which the metric is undefined (one class only) are left out; the bounds are nan if all are.
+
+    Args:
+        metric: the metric.
+        y: the labels (n,).
+        score: the scores (n,).
+        weights: the resamples (R, n).
     """
-    own = metric_values(metric, y, score, weights)
-    return resampled_interval(own.estimate, own.resamples, weights)
+    values = metric_values(metric, y, score, weights)
+    return resampled_interval(values.estimate, values.resamples, weights)
 
 
 def paired_difference(
     metric: MetricFunction, y: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, weights: NDArray[np.integer]
 ) -> Interval:
-    """`metric(y, score_a) - metric(y, score_b)`, both on the same resamples."""
-    one, other = (metric_values(metric, y, score, weights) for score in (score_a, score_b))
-    return paired_interval(one, other, weights)
+    """Returns `metric(y, score_a) - metric(y, score_b)` with its interval, both on the same resamples.
+
+    Args:
+        metric: the metric.
+        y: the labels (n,).
+        score_a: the first scores (n,).
+        score_b: the scores to subtract.
+        weights: the resamples (R, n).
+    """
+    first, other = (metric_values(metric, y, score, weights) for score in (score_a, score_b))
+    return paired_interval(first, other, weights)
 
 
 def mean_interval(values: ArrayLike, weights: NDArray[np.integer]) -> Interval:
-    """The mean of `values` (n,), for example an accuracy or tokens a question. Give a difference for a paired one."""
+    """Returns the mean of `values` (n,), such as an accuracy or tokens a question. Give a difference for a
+    paired mean.
+    """
     numbers = np.asarray(values, dtype=np.float64)
     if missing := np.count_nonzero(~np.isfinite(numbers)):
         raise RecordError(f"{missing} of {numbers.size} values are not finite: leave these answers out")
@@ -105,7 +135,13 @@ def mean_interval(values: ArrayLike, weights: NDArray[np.integer]) -> Interval:
 
 
 def grouped_mean(values: Iterable[tuple[float, object]], *, resamples: int = 1000, seed: int = 0) -> Interval | None:
-    """Returns the mean of (value, group), resampled by group; None where there is no value."""
+    """Returns the mean of pairs (value, group), resampled by group; None if there are none.
+
+    Args:
+        values: pairs (value, group).
+        resamples: number of resamples.
+        seed: seed of the draws.
+    """
     numbers, groups = zip(*values, strict=True) if (values := list(values)) else ((), ())
     return mean_interval(numbers, cluster_weights(groups, resamples, seed)) if numbers else None
 
@@ -119,44 +155,52 @@ def wilson(share: float, n: float) -> tuple[float, float]:
 
 
 def statistic_interval(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Interval:
-    """Returns the 95 % interval of a function from multiplicities (R, n) to R values; resamples of nan are left out."""
+    """Returns the 95 % interval of a function from multiplicities (R, n) to R values; resamples with nan
+    are left out.
+    """
     values = resample_values(statistic, weights)
     estimate = statistic(np.ones((1, weights.shape[1]), dtype=np.int32))[0]
     return resampled_interval(float(estimate), values, weights)
 
 
 def resample_values(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Floats:
-    """(R,) values of a function of multiplicities, computed in blocks."""
+    """Returns the values (R,) of a function of multiplicities, computed in blocks."""
     if weights.ndim != 2 or weights.size == 0:
         raise ValueError(f"weights must have shape (resamples, n), as `cluster_weights` gives; got {weights.shape}")
     resamples, n = weights.shape
     rows = max(1, BLOCK // n, min(RESAMPLES_AT_A_TIME, MOST // n))
-    return np.concatenate([statistic(weights[at : at + rows]) for at in range(0, resamples, rows)])
+    return np.concatenate([statistic(weights[start : start + rows]) for start in range(0, resamples, rows)])
 
 
 def resampled_interval(
     estimate: float, values: Floats, weights: NDArray[np.integer], *, level: float = 0.95
 ) -> Interval:
-    """An estimate with the interval of its values (R,) on these resamples; those that are not finite are left out.
+    """Returns an estimate with the interval of its values (R,) on these resamples; values that are not finite are left
+    out.
 
-    The estimate is returned as both ends where all values are the same, or where there is one group; nan where no value
-    is finite.
+    Both ends are the estimate if all values are the same or there is one group, and nan if no value is finite.
+
+    Args:
+        estimate: the estimate.
+        values: its values (R,).
+        weights: the resamples (R, n).
+        level: level of the interval.
     """
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1; got {level}")
-    groups, known = find_groups(weights)[0], np.isfinite(values)
+    groups, finite_rows = find_groups(weights)[0], np.isfinite(values)
     low, high = np.nan, np.nan
-    if known.any():
-        finite = (values, weights) if known.all() else (values[known], weights[known])
+    if finite_rows.any():
+        finite = (values, weights) if finite_rows.all() else (values[finite_rows], weights[finite_rows])
         low, high = np.quantile(finite[0], _corrected_levels(*finite, groups, level))
     return Interval(estimate, float(low), float(high), weights.shape[1], len(groups), level)
 
 
 def find_groups(weights: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The first answer of each group (groups,), and the number of each answer's group (n,).
+    """Returns the first answer of each group (groups,), and the number of each answer's group (n,).
 
     Members of one group always occur together, and two groups do not agree in 64 resamples by chance. Each column is
-    told by one number, an exact sum of its counts times fixed random numbers.
+    identified by one number, an exact sum of its counts times fixed random numbers.
     """
     drawn = weights[:64].astype(np.int64)
     factors = np.random.default_rng(0).integers(1, 2**62, size=len(drawn))
@@ -167,12 +211,21 @@ def find_groups(weights: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray
 def _corrected_levels(
     values: Floats, weights: NDArray[np.integer], groups: NDArray[np.intp], level: float
 ) -> tuple[float, float]:
-    """The two levels whose quantiles of the values (R,) are the ends of the interval."""
+    """Returns the two levels whose quantiles of the values (R,) are the ends of the interval.
+
+    Args:
+        values: the values (R,).
+        weights: the resamples (R, n).
+        groups: the first answer of each group.
+        level: level of the interval.
+    """
     centred, pulls = (values - values.mean()) / len(values), np.zeros(weights.shape[1])
-    for at in range(
+    for start in range(
         0, len(values), RESAMPLES_AT_A_TIME
     ):  # how far one more copy of its group moves the metric, for each answer
-        pulls += centred[at : at + RESAMPLES_AT_A_TIME] @ weights[at : at + RESAMPLES_AT_A_TIME].astype(np.float64)
+        pulls += centred[start : start + RESAMPLES_AT_A_TIME] @ weights[start : start + RESAMPLES_AT_A_TIME].astype(
+            np.float64
+        )
     n, pull = len(groups), pulls[groups]
     noise = float(values.var()) / len(values)  # variance of each pull, for there are R resamples and no more
     spread = float(np.square(pull).sum()) - n * noise
@@ -188,7 +241,9 @@ def _corrected_levels(
 
 
 def _t_quantile(share: float, degrees: float) -> float:
-    """Student's t quantile by its expansion around the normal's (Abramowitz and Stegun 26.7.5), from 4 degrees on."""
+    """Returns Student's t quantile by its expansion around the normal's (Abramowitz and Stegun 26.7.5), from 4 degrees
+    on.
+    """
     z = NORMAL.inv_cdf(share)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -212,9 +267,9 @@ class ControlDifference:
     difference: Interval
     """The score's value minus the control's, paired, with its interval before any correction."""
     p: float
-    """Two-sided, of no difference; nan where the difference cannot be judged (one group only, or one class)."""
+    """Two-sided p-value of no difference; nan if the difference cannot be judged (only one group, or one class)."""
     p_holm: float
-    """After Holm's correction over all controls of the comparison."""
+    """The p-value after Holm's correction over all controls of the comparison."""
 
     @property
     def beaten(self) -> bool:
@@ -230,12 +285,13 @@ class ControlComparison:
     estimate: float
     """The score's own value of the metric."""
     controls: tuple[ControlDifference, ...]
-    """The strongest first."""
+    """The controls, the strongest first."""
 
     @property
     def strongest(self) -> ControlDifference:
-        """The control with the highest value on these answers: nobody could have known it beforehand, so it is the
-        hardest one that an honest reader can ask for."""
+        """The control with the highest value on these answers. Nobody could know it in advance, so it is the hardest
+        control that an honest reader can ask for.
+        """
         return self.controls[0]
 
     @property
@@ -255,7 +311,7 @@ class MetricValues:
 
     estimate: float
     resamples: Floats
-    """(R,); nan where the metric is undefined."""
+    """Values on the resamples, (R,); nan if the metric is undefined."""
 
 
 def against_controls(
@@ -266,34 +322,57 @@ def against_controls(
     *,
     metric: MetricFunction = auroc,
 ) -> ControlComparison:
-    """`score` against each of `controls` (name -> (n,) scores, higher for likelier right), by a bootstrap over groups.
+    """Compares `score` with each of `controls` by a bootstrap over groups.
 
-    `weights` (R, n) as `cluster_weights` gives them; the score and all controls share the resamples. `metric` is one of
-    which more is better (`auroc`, `brier_skill`, a `StratifiedAuroc`). The p-value takes a difference as normal with
-    the standard error of the resamples: a share of 1,000 resamples could not stand a correction for several tests.
+    The p-value takes a difference as normal with the standard error of the resamples: a share of 1,000 resamples is too
+    coarse to be corrected for several tests. Raises ValueError without controls.
 
-    Raises ValueError without controls.
+    Args:
+        y: the labels (n,).
+        score: the scores (n,).
+        controls: maps names to scores (n,); higher means likelier right.
+        weights: (R, n) as `cluster_weights` returns them; the score and all controls share the resamples.
+        metric: a metric of which more is better (`auroc`, `brier_skill`, a `StratifiedAuroc`).
     """
-    own = metric_values(metric, y, score, weights)
+    score_values = metric_values(metric, y, score, weights)
     of_controls = {name: metric_values(metric, y, values, weights) for name, values in controls.items()}
-    return control_comparison(own, of_controls, weights)
+    return control_comparison(score_values, of_controls, weights)
 
 
 def metric_values(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> MetricValues:
-    """`metric(y, score)` with its values on all resamples, for more than one comparison."""
+    """Returns `metric(y, score)` with its values on all resamples, for more than one comparison.
+
+    Args:
+        metric: the metric.
+        y: the labels (n,).
+        score: the scores (n,).
+        weights: the resamples (R, n).
+    """
     estimate = float(np.asarray(metric(y, score)))
     return MetricValues(estimate, resample_values(lambda weight: np.asarray(metric(y, score, weight)), weights))
 
 
 def paired_interval(one: MetricValues, other: MetricValues, weights: NDArray[np.integer]) -> Interval:
-    """The first less the second, both on these resamples."""
+    """Returns the first minus the second with its interval, both on these resamples.
+
+    Args:
+        one: values of the first score.
+        other: values of the second score.
+        weights: the resamples (R, n).
+    """
     return resampled_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights)
 
 
 def control_comparison(
     own: MetricValues, controls: Mapping[str, MetricValues], weights: NDArray[np.integer]
 ) -> ControlComparison:
-    """The same as `against_controls`, of values that are known."""
+    """Returns the same as `against_controls`, from values that are already computed.
+
+    Args:
+        own: values of the score.
+        controls: values of the controls by name.
+        weights: the resamples (R, n).
+    """
     if not controls:
         raise ValueError("controls is empty: a gain over nothing is no gain; name at least one control")
     intervals = [paired_interval(own, control, weights) for control in controls.values()]
@@ -310,20 +389,20 @@ def control_comparison(
 
 
 def _p_value(difference: Interval, resamples: Floats) -> float:
-    known = resamples[np.isfinite(resamples)]
-    if difference.groups < 2 or known.size < 2:
+    finite = resamples[np.isfinite(resamples)]
+    if difference.groups < 2 or finite.size < 2:
         return float("nan")
-    error = float(known.std(ddof=1))
+    error = float(finite.std(ddof=1))
     if error < 1e-12 and abs(difference.estimate) > 1e-12:
         # The same in every resample, as between a perfect score and a constant: as rare as resamples can show.
-        return 1 / (known.size + 1)
+        return 1 / (finite.size + 1)
     return normal_p(difference.estimate, error if error >= 1e-12 else 0.0)
 
 
 def normal_p(difference: float, standard_error: float) -> float:
     """Returns the two-sided p of a normally distributed difference from 0.
 
-    It is nan where the standard error is 0 and the difference is not.
+    It is nan if the standard error is 0 and the difference is not.
     """
     if standard_error == 0:
         return 1.0 if abs(difference) < 1e-12 else float("nan")
@@ -331,14 +410,15 @@ def normal_p(difference: float, standard_error: float) -> float:
 
 
 def holm(p: ArrayLike) -> Floats:
-    """p-values (k,) after Holm's step-down correction for k tests, in the order given; nan stays out and nan.
+    """Returns p-values (k,) after Holm's step-down correction for k tests, in the same order; nan stays nan and is not
+    counted.
 
     Holm 1979, Scandinavian Journal of Statistics 6: 65-70.
     """
     values = np.asarray(p, dtype=np.float64)
     adjusted = np.full(values.shape, np.nan)
-    known = np.flatnonzero(~np.isnan(values))
-    order = known[np.argsort(values[known], kind="stable")]
+    valid = np.flatnonzero(~np.isnan(values))
+    order = valid[np.argsort(values[valid], kind="stable")]
     steps = values[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return adjusted

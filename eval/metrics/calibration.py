@@ -1,8 +1,8 @@
 """Does a stated probability p come true a share p of the time? Scores here are probabilities in [0, 1].
 
-Bins hold equal mass (but in `ece_equal_width`): a pool of equal probabilities goes, whole, to bin floor(B * mid /
-total), where mid is the mass above it plus half its own. So the order of ties cannot matter, a constant predictor fills
-one bin, and few distinct values leave bins empty.
+Bins hold equal mass (except in `ece_equal_width`). All answers of one probability go to the same bin: floor(B * mid /
+total), where mid is the mass above them plus half their own. So the order of ties cannot matter, a constant predictor
+fills one bin, and few distinct values leave bins empty.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ DEFAULT_BINS = 15
 EQUAL_WIDTH_BINS = 10
 """Number of bins in most papers: 0 to 0.1, above 0.1 to 0.2, ..."""
 TRUE_ERRORS = np.concatenate([np.zeros(1), np.geomspace(0.001, 1.0, 60)])
-"""The true errors that `debiased_ece` compares with what was measured."""
+"""The true errors that `debiased_ece` compares with the measured error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,23 @@ class ReliabilityBin:
     accuracy: float
     """Share of y = 1."""
     low: float
-    """Wilson 95 % interval of the share, answers taken as independent."""
+    """Lower end of Wilson's 95 % interval of the share; answers are taken as independent."""
     high: float
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class StatedCalibration:
-    """Numbers that a model or a judge gave, taken as probabilities of y = 1. Of the answers that have one."""
+    """Calibration of stated numbers, taken as probabilities of y = 1, over the answers that have one."""
 
     mean: float
-    """Mean given number."""
+    """Mean stated number."""
     accuracy: float
     """Share of y = 1 among the same answers."""
     ece: Interval
     brier: Interval
     brier_skill: Interval
-    """Far below 0 where it would have been better always to state the share that is right."""
+    """Far below 0 if stating the share of right answers every time would have been better."""
     reliability: tuple[ReliabilityBin, ...]
 
 
@@ -72,15 +72,27 @@ class _Binned:
 
 
 def brier(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Mean of (p - y)^2, in [0, 1]; lower is better."""
+    """Returns the mean of (p - y)^2, in [0, 1]; lower is better.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: probabilities (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
+    """
     data = _probabilities(y, score, weight)
     return data.value(_brier(data))
 
 
 def brier_skill(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """1 - Brier / Brier of always saying the base rate of these same answers: 1 is perfect, 0 no better than that.
+    """Returns 1 - Brier / Brier of always stating the base rate of these answers: 1 is perfect, 0 is no better than
+    that.
 
-    nan for one class.
+    It is nan for one class.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: probabilities (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = _probabilities(y, score, weight)
     base = ratio(data.ones.sum(axis=1), data.count.sum(axis=1))
@@ -88,35 +100,52 @@ def brier_skill(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None)
 
 
 def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS) -> Value:
-    """Expected calibration error by its definition: sum over bins of (n_b / n) |mean p - share of ones|, in [0, 1].
+    """Returns the expected calibration error: sum over bins of (n_b / n) |mean p - share of ones|, in [0, 1].
 
     Naeini et al. 2015, doi:10.1609/aaai.v29i1.9602, over bins of equal mass, whose bias is less (Roelofs et al. 2022,
     arXiv:2012.08668). Noise in the bins still makes it too high, by some 0.03 for 1,000 answers of a calibrated
-    predictor: read it beside the Brier skill score, or beside `debiased_ece`, which is freed of noise. For its interval
-    see `ece_interval`.
+    predictor. So read it together with the Brier skill score, or with `debiased_ece`, which removes the noise. For its
+    interval see `ece_interval`.
+
+    Args:
+        y: the labels (n,).
+        score: the probabilities (n,).
+        weight: multiplicities of the answers.
+        bins: number of bins.
     """
     data = _probabilities(y, score, weight)
     return data.value(_expected_gap(_bin(data, bins)))
 
 
 def ece_interval(y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
-    """`ece` with its 95 % interval over resamples of groups.
+    """Returns `ece` with its 95 % interval over resamples of groups.
 
-    Resampling adds to the bins' noise what they have already, so that resampled errors lie above the estimate, often
-    all of them: they are moved down until their median is the estimate. The interval says how far the estimate would
-    vary, its own noise included; no end is below 0.
+    Resampling adds noise to the noise that the bins already have, so resampled errors lie above the estimate, often all
+    of them. They are moved down until their median is the estimate. The interval says how far the estimate would vary,
+    its own noise included; no end is below 0.
+
+    Args:
+        y: the labels (n,).
+        score: the probabilities (n,).
+        weights: the resamples (R, n).
     """
-    own = metric_values(ece, y, score, weights)
-    moved = np.maximum(own.resamples + own.estimate - np.nanmedian(own.resamples), 0.0)
-    return resampled_interval(own.estimate, moved, weights)
+    values = metric_values(ece, y, score, weights)
+    moved = np.maximum(values.resamples + values.estimate - np.nanmedian(values.resamples), 0.0)
+    return resampled_interval(values.estimate, moved, weights)
 
 
 def ece_equal_width(
     y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = EQUAL_WIDTH_BINS
 ) -> Value:
-    """The same over bins of equal width, as Guo et al. 2017 have it (arXiv:1706.04599); bin b is ((b-1)/B, b/B].
+    """Returns the same over bins of equal width, as in Guo et al. 2017 (arXiv:1706.04599); bin b is ((b-1)/B, b/B].
 
-    What lies at 0 goes to the first bin.
+    Probabilities of 0 go to the first bin.
+
+    Args:
+        y: the labels (n,).
+        score: the probabilities (n,).
+        weight: multiplicities of the answers.
+        bins: number of bins.
     """
     if bins < 1:
         raise ValueError(f"bins must be at least 1; got {bins}")
@@ -127,21 +156,26 @@ def ece_equal_width(
 
 
 def _expected_gap(binned: _Binned) -> Floats:
-    """(R,)"""
+    """Returns the expected gap, (R,)."""
     return ratio((binned.mass * np.abs(binned.gap)).sum(axis=1), binned.mass.sum(axis=1))
 
 
 def debiased_ece(y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
-    """The expected calibration error freed of noise, with its 95 % interval; below 0 it is less than noise makes.
+    """Returns the expected calibration error without noise, and its 95 % interval. Below 0 it is less than noise makes.
 
-    Of calibrated scores `ece` is never 0, for the bins' noise adds up, and more of it where answers of one group are
-    alike. Here the noise of each bin's gap is taken from resamples of whole groups (`weights`, as `cluster_weights`
-    gives them). The estimate is the true error, the same in all bins, with which gap and noise together would on
-    average give the `ece` that was measured. The ends are the true errors under which so large, or so small, an `ece`
-    has a chance of 2.5 %. Where less was measured than noise alone makes on average, as much below 0 is returned as
-    would be returned above it for as much more: so calibrated scores average 0, and 0 lies in their interval.
+    `ece` of calibrated scores is never 0, because the bins' noise adds up, and more so if answers of one group are
+    alike. Here the noise of each bin's gap is taken from resamples of whole groups. The estimate is the true error, the
+    same in all bins, with which gap and noise together would on average give the measured `ece`. The ends are the true
+    errors for which an `ece` as large, or as small, has a chance of 2.5 %. If the measured `ece` is below the average
+    of noise alone, the estimate is negative, as far below 0 as it would be above for an excess of the same size. So
+    calibrated scores average 0, and 0 lies in their interval.
 
     Bins hold equal mass, of the scores as they are.
+
+    Args:
+        y: the labels (n,).
+        score: the probabilities (n,).
+        weights: the resamples, as `cluster_weights` returns them.
     """
     data = _probabilities(y, score, None)
     scores = np.asarray(score, dtype=np.float64)
@@ -155,12 +189,18 @@ def debiased_ece(y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -
 
 
 def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.integer]) -> tuple[Floats, Floats, Floats]:
-    """Returns share of answers, mean gap `off`, and noise of the gap (R, bins) of each bin that holds answers."""
+    """Returns, for each bin that holds answers, its share of answers, its mean gap, and the noise of the gap (R, bins).
+
+    Args:
+        off: probability minus label of each answer.
+        index: the bin of each answer.
+        weights: the resamples (R, n).
+    """
     first, member = find_groups(weights)
     used, place = np.unique(index, return_inverse=True)
 
     def summed(values: Floats) -> Floats:
-        """(groups, bins)"""
+        """Returns sums (groups, bins)."""
         total = np.bincount(member * len(used) + place, values, len(first) * len(used))
         return np.asarray(total.reshape(len(first), len(used)), dtype=np.float64)
 
@@ -179,17 +219,22 @@ def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.intege
 
 
 def _true_error(measured: float, curve: Floats) -> float:
-    """Returns the true error at which `curve`, one measure at each of `TRUE_ERRORS`, reaches what was measured."""
+    """Returns the true error at which `curve`, one measure for each of `TRUE_ERRORS`, reaches the measured error."""
     rising = np.maximum.accumulate(curve)
     beyond = measured - rising[0]
     return float(np.sign(beyond) * np.interp(rising[0] + abs(beyond), rising, TRUE_ERRORS))
 
 
 def reliability_table(y: ArrayLike, score: ArrayLike, *, apart: float = 0.0) -> tuple[ReliabilityBin, ...]:
-    """The non-empty bins of a reliability diagram, lowest probability first.
+    """Returns the non-empty bins of a reliability diagram, lowest probability first.
 
-    Bins whose mean probabilities are nearer than `apart` are put together, from the lowest on: a few stated numbers,
-    each calibrated a little otherwise in every fold, would else fill many bins at one place.
+    Bins whose mean probabilities are nearer than `apart` are merged, from the lowest on. Otherwise a few stated
+    numbers, each calibrated a little differently in every fold, would fill many bins at one place.
+
+    Args:
+        y: the labels (n,).
+        score: the probabilities (n,).
+        apart: least distance of two bins.
     """
     binned = _bin(_probabilities(y, score, None), DEFAULT_BINS)
     sums: list[NDArray[np.float64]] = []  # answers, right ones, sum of probabilities
@@ -206,15 +251,19 @@ def reliability_table(y: ArrayLike, score: ArrayLike, *, apart: float = 0.0) -> 
 def stated_calibration(
     y: ArrayLike, stated: ArrayLike, weights: NDArray[np.integer], *, apart: float = 0.0
 ) -> StatedCalibration | None:
-    """How far numbers in [0, 1] come true as they were stated; None where none was.
+    """Returns how far numbers in [0, 1] come true as they were stated; None if none was.
 
-    `stated` (n,) is NaN where nothing was stated; `weights` (R, n) from `cluster_weights`.
+    Args:
+        y: the labels (n,).
+        stated: the numbers (n,); NaN if nothing was stated.
+        weights: (R, n) from `cluster_weights`.
+        apart: as in `reliability_table`.
     """
     numbers, labels = np.asarray(stated, dtype=np.float64), np.asarray(y)
-    known = np.isfinite(numbers)
-    if not known.any():
+    finite = np.isfinite(numbers)
+    if not finite.any():
         return None
-    numbers, labels, weights = numbers[known], labels[known], weights[:, known]
+    numbers, labels, weights = numbers[finite], labels[finite], weights[:, finite]
     return StatedCalibration(
         mean=float(numbers.mean()),
         accuracy=float(labels.mean()),
@@ -235,7 +284,7 @@ def _probabilities(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None) -> 
 
 
 def _brier(data: Ranked) -> Floats:
-    """(R,)"""
+    """Returns the Brier score, (R,)."""
     p = data.score
     return ratio((data.ones * (1 - p) ** 2 + (data.count - data.ones) * p**2).sum(axis=1), data.count.sum(axis=1))
 
@@ -245,7 +294,7 @@ def _bin(data: Ranked, bins: int) -> _Binned:
 
 
 def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
-    """(R, G): the bin of each distinct score."""
+    """Returns the bin of each distinct score, (R, G)."""
     if bins < 1:
         raise ValueError(f"bins must be at least 1; got {bins}")
     whole = np.maximum(data.count.sum(axis=1, keepdims=True), 1)
@@ -256,7 +305,13 @@ def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
 
 
 def _sum(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
-    """Sums over the bins that `index` (R, G) puts each distinct score into."""
+    """Returns sums over the bins in which `index` (R, G) puts each distinct score.
+
+    Args:
+        data: the sorted scores.
+        index: the bin of each distinct score (R, G).
+        bins: number of bins.
+    """
     rows = len(data.count)
     flat = (index + bins * np.arange(rows)[:, None]).ravel()
 

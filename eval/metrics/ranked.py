@@ -1,8 +1,8 @@
 """Metrics of how a score orders answers, and the checked input of every metric.
 
-Whether a higher score goes with y = 1 (`auroc`, `auprc`; among answers of one kind `StratifiedAuroc`); what is gained
-by answering only where confident (`aurc`, `accuracy_at_coverage`); whether a graded target rises with a score
-(`spearman`, `quadratic_weighted_kappa`). Strictly increasing maps of the scores leave all but the kappa unchanged.
+They measure whether a higher score goes with y = 1 (`auroc`, `auprc`; among answers of one kind `StratifiedAuroc`),
+what is gained by answering only if confident (`aurc`, `accuracy_at_coverage`), and whether a graded target rises with a
+score (`spearman`, `quadratic_weighted_kappa`). Strictly increasing maps of the scores change only the kappa.
 
 Input is sorted once, with equal scores pooled. Letters: n items, G distinct scores, R weightings (bootstrap resamples).
 """
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Value = float | Floats
-"""A float for one weighting, an array of shape (R,) for R of them."""
+"""A float for one weighting, an array of shape (R,) for R weightings."""
 COVERAGE = 0.8
-"""Share of the answers that is given where the least sure ones are held back."""
+"""Share of the answers that is given if the least sure ones are held back."""
 
 
 class MetricFunction(Protocol):
@@ -28,26 +28,32 @@ class MetricFunction(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranked:
-    """Items pooled by score, highest first: nothing read from it can depend on the order within ties."""
+    """Items pooled by score, highest first, so that nothing can depend on the order within ties."""
 
     score: Floats
-    """(G,), strictly descending."""
+    """The distinct scores (G,), strictly descending."""
     count: Floats
-    """(R, G): how many items have this score, multiplicities counted. Whole numbers, exact in float64."""
+    """Number of items with each score, multiplicities counted, (R, G). Whole numbers, exact in float64."""
     ones: Floats
-    """(R, G): how many of them have y = 1."""
+    """Number of these items with y = 1, (R, G)."""
     weight: Floats
-    """(R, n): the multiplicities in the order of the scores."""
+    """The multiplicities in the order of the scores, (R, n)."""
     single: bool
-    """Whether one weighting was asked for, so that the result is a float."""
+    """Whether one weighting was given, so that the result is a float."""
 
     def value(self, values: Floats) -> Value:
-        """(R,) values in the form that was asked for."""
+        """Returns the values (R,) as an array, or as a float if one weighting was given."""
         return float(values[0]) if self.single else values
 
 
 def rank_scores(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Ranked:
-    """Checked and sorted input. `y` (n,) of 0 and 1; `score` (n,); `weight` (n,) or (R, n) counts, all 1 by default."""
+    """Returns checked and sorted input.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
+    """
     labels, scores = check_labels(y), checked_scores(score)
     if labels.shape != scores.shape:
         raise ValueError(f"y and score must have the same shape; got {labels.shape} and {scores.shape}")
@@ -60,12 +66,12 @@ def rank_scores(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None)
 
 
 def _pool(values: Floats, starts: NDArray[np.intp]) -> Floats:
-    """Sums over equal scores: (R, n) to (R, G)."""
+    """Returns sums over equal scores: (R, n) to (R, G)."""
     return values if len(starts) == values.shape[1] else np.add.reduceat(values, starts, axis=1)
 
 
 def check_labels(y: ArrayLike) -> Floats:
-    """(n,) float64 of 0 and 1. Raises ValueError for anything else, an empty array included."""
+    """Returns the labels (n,) as float64 of 0 and 1. Raises ValueError for other values and for an empty array."""
     values = np.asarray(y, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
         raise ValueError(f"y must be a non-empty one-dimensional array; got shape {values.shape}")
@@ -76,7 +82,7 @@ def check_labels(y: ArrayLike) -> Floats:
 
 
 def checked_scores(score: ArrayLike) -> Floats:
-    """(n,) float64 without NaN. Infinities rank like any other number."""
+    """Returns the scores (n,) as float64. Raises ValueError for NaN. Infinities rank like any other number."""
     values = np.asarray(score, dtype=np.float64)
     if values.ndim != 1:
         raise ValueError(f"score must be one-dimensional; got shape {values.shape}")
@@ -89,7 +95,7 @@ def checked_scores(score: ArrayLike) -> Floats:
 
 
 def check_weights(weight: ArrayLike | None, n: int) -> tuple[NDArray[np.integer], bool]:
-    """(R, n) counts, and whether a single weighting was meant."""
+    """Returns the counts (R, n), and whether a single weighting was given."""
     if weight is None:
         return np.ones((1, n), dtype=np.int32), True
     values = np.asarray(weight)
@@ -103,13 +109,20 @@ def check_weights(weight: ArrayLike | None, n: int) -> tuple[NDArray[np.integer]
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
-    """`above / below`, and nan where `below` is 0."""
+    """Returns `above / below`, and nan if `below` is 0."""
     value: Floats = np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below != 0)
     return value
 
 
 def auroc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """P(score of a random 1 > score of a random 0), ties counted half (Mann-Whitney). nan if a class is absent."""
+    """Returns P(score of a random 1 > score of a random 0), ties counted half (Mann-Whitney); nan if a
+    class is absent.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
+    """
     data = rank_scores(y, score, weight)
     zeros = data.count - data.ones
     total_zeros = zeros.sum(axis=1)
@@ -118,10 +131,15 @@ def auroc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Va
 
 
 def auprc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Average precision: precision at each distinct score, weighted by the recall gained there.
+    """Returns the average precision: precision at each distinct score, weighted by the recall gained there.
 
-    No interpolation, and equal scores enter together, as in scikit-learn. A random score gives the base rate.
+    There is no interpolation, and equal scores enter together, as in scikit-learn. A random score gives the base rate.
     nan if a class is absent.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     selected = np.cumsum(data.count, axis=1)
@@ -135,12 +153,12 @@ def auprc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Va
 class StratifiedAuroc:
     """A metric: P(score of a 1 > score of a 0), both drawn from one stratum, over all such pairs; ties count half.
 
-    The mean of the strata's AUROCs, weighted by their pairs. 0.5 for a score that only knows the stratum, however well
-    the strata distinguishes right from wrong. nan where no stratum has both classes.
+    It is the mean of the strata's AUROCs, weighted by their pairs. It is 0.5 for a score that only knows the stratum,
+    however well the strata distinguish right from wrong. nan if no stratum has both classes.
     """
 
     strata: NDArray[np.generic]
-    """(n,): the stratum of each answer, any labels."""
+    """The stratum of each answer (n,); any labels."""
 
     def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
         labels, scores = np.asarray(y, dtype=np.float64), np.asarray(score, dtype=np.float64)
@@ -161,10 +179,10 @@ class StratifiedAuroc:
 
 
 def auroc_within(*strata: NDArray[np.generic] | None) -> MetricFunction:
-    """Returns the AUROC over pairs of answers that agree in each of these columns (n,); a column of None plays no part.
+    """Returns the AUROC over pairs of answers that agree in each of these columns (n,); a column of None is ignored.
 
-    Scores of two outer folds come from two models, on scales of their own. Pairs of one fold alone leave a method that
-    is, in each fold, a rising map of a number exactly level with that number (Forman and Scholz 2010,
+    Scores of two outer folds come from two models with different scales. Over pairs of one fold, a method that is in
+    each fold a rising map of a number gets exactly that number's AUROC (Forman and Scholz 2010,
     doi:10.1145/1882471.1882479).
     """
     columns = [np.unique(column, return_inverse=True)[1] for column in strata if column is not None]
@@ -180,7 +198,7 @@ def auroc_within(*strata: NDArray[np.generic] | None) -> MetricFunction:
 def risk_coverage(y: ArrayLike, score: ArrayLike) -> tuple[Floats, Floats]:
     """Returns the coverages k / n, k = 1 ... n, and the expected share of wrong answers among the k most confident.
 
-    The risk-coverage curve of El-Yaniv and Wiener 2010.
+    This is the risk-coverage curve of El-Yaniv and Wiener 2010.
     """
     data = rank_scores(y, score)
     count, wrong = data.count[0], (data.count - data.ones)[0]  # (G,)
@@ -193,21 +211,32 @@ def risk_coverage(y: ArrayLike, score: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Area under the risk-coverage curve, the mean of its n risks, in [0, 1]; lower is better.
+    """Returns the area under the risk-coverage curve, the mean of its n risks, in [0, 1]; lower is better.
 
     Defined for one class too. A random score gives the error rate. Geifman, Uziel and El-Yaniv 2019, arXiv:1805.08206.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     return data.value(_mean_risk(data))
 
 
 def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Share of the gap between a random and a perfect ranking's AURC that this ranking closes: 1 is perfect, 0 random.
+    """Returns how much of the gap between a random and a perfect ranking's AURC this ranking closes: 1 is perfect, 0
+    random.
 
-    (error rate - AURC) / (error rate - AURC of a perfect ranking), below 0 for one that is worse than random; nan for
-    one class. Of the accepted answers only, all shares accepted weighing the same. Malinin and Gales 2021,
-    arXiv:2002.07650, replace rejected answers by the truth instead; for right and wrong that ratio is
-    2 AUROC - 1, and says nothing new.
+    It is (error rate - AURC) / (error rate - AURC of a perfect ranking), below 0 if it is worse than random, and nan
+    for one class. Only accepted answers count, and all shares accepted weigh the same. Malinin and Gales 2021,
+    arXiv:2002.07650, replace rejected answers by the truth instead; for right and wrong answers that ratio is 2 AUROC -
+    1, and says nothing new.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     n = data.count.sum(axis=1)
@@ -216,9 +245,14 @@ def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike
 
 
 def accuracy_at_coverage(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Share of right ones among the share `COVERAGE` of the answers with the highest scores.
+    """Returns the share of right answers among the share `COVERAGE` of the answers with the highest scores.
 
-    Equal scores at the edge count in part, as if their order were drawn.
+    Equal scores at the edge count in part, as if their order were random.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     taken = COVERAGE * data.count.sum(axis=1, keepdims=True)
@@ -228,7 +262,13 @@ def accuracy_at_coverage(y: ArrayLike, score: ArrayLike, weight: ArrayLike | Non
 
 
 def error_fall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Returns the relative fall of the error where only the share `COVERAGE` of the answers is given; 0 by chance."""
+    """Returns the relative fall of the error if only the share `COVERAGE` of the answers is given; 0 by chance.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
+    """
     data = rank_scores(y, score, weight)
     n = data.count.sum(axis=1)
     right = np.asarray(accuracy_at_coverage(y, score, weight)).reshape(-1)
@@ -236,7 +276,7 @@ def error_fall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) 
 
 
 def _least_mean_risk(data: Ranked) -> Floats:
-    """(R,): the AURC of a perfect ranking."""
+    """Returns the AURC of a perfect ranking, (R,)."""
     n, right = data.count.sum(axis=1), data.ones.sum(axis=1)
     # It errs only after its `right` correct answers: the sum of (k - right) / k for k = right + 1 ... n.
     spread = _harmonic(n)[n.astype(int)] - _harmonic(n)[right.astype(int)]
@@ -244,9 +284,11 @@ def _least_mean_risk(data: Ranked) -> Floats:
 
 
 def _mean_risk(data: Ranked) -> Floats:
-    """(R,). A pool of m ties with e errors, behind N answers with E errors, adds the sum over j = 1 ... m of
+    """Returns the mean risk, (R,).
 
-    (E + e j / m) / (N + j)  =  E h + (e / m) (m - N h),   h = H(N + m) - H(N),   H the harmonic numbers.
+    A pool of m ties with e errors, after N answers with E errors, adds the sum over j = 1 ... m of
+
+        (E + e j / m) / (N + j)  =  E h + (e / m) (m - N h),   h = H(N + m) - H(N),   H the harmonic numbers.
     """
     wrong = data.count - data.ones
     reached = np.cumsum(data.count, axis=1)
@@ -259,7 +301,7 @@ def _mean_risk(data: Ranked) -> Floats:
 
 
 def _harmonic(largest: Floats) -> Floats:
-    """H(0) ... H(max)."""
+    """Returns H(0) ... H(max)."""
     table: Floats = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, int(largest.max()) + 1))])
     return table
 
@@ -268,21 +310,27 @@ def _harmonic(largest: Floats) -> Floats:
 
 
 def spearman(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Spearman's rank correlation, ties by their mean rank; nan where one side is constant."""
+    """Returns Spearman's rank correlation, ties by their mean rank; nan if one side is constant.
+
+    Args:
+        y: target (n,), any numbers.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
+    """
     first, second = checked_scores(y), checked_scores(score)
     if first.shape != second.shape:
         raise ValueError(f"y and score must have the same shape; got {first.shape} and {second.shape}")
     weights, single = check_weights(weight, len(first))
     n = weights.sum(axis=1).astype(np.float64)
-    one, other = (_midranks(values, weights) for values in (first, second))  # (R, n)
+    ranks, other = (_midranks(values, weights) for values in (first, second))  # (R, n)
     centre = n * ((n + 1) / 2) ** 2
-    spread = [(weights * a * b).sum(axis=1) - centre for a, b in ((one, other), (one, one), (other, other))]
+    spread = [(weights * a * b).sum(axis=1) - centre for a, b in ((ranks, other), (ranks, ranks), (other, other))]
     value = ratio(spread[0], np.sqrt(spread[1] * spread[2]))
     return float(value[0]) if single else value
 
 
 def _midranks(values: Floats, weights: NDArray[np.integer]) -> Floats:
-    """(R, n): the mean rank of each answer among its copies and equals, 1 for the least."""
+    """Returns the mean rank (R, n) of each answer among its copies and equals, 1 for the lowest."""
     distinct, pool = np.unique(values, return_inverse=True)
     if not len(distinct):
         return np.zeros((len(weights), 0))
@@ -294,10 +342,16 @@ def _midranks(values: Floats, weights: NDArray[np.integer]) -> Floats:
 
 
 def quadratic_weighted_kappa(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Agreement beyond chance, 1 for none but equal grades, 0 for a rater who does not look; can be negative.
+    """Returns the agreement beyond chance: 1 if all grades are equal, 0 for a rater who does not look; can be negative.
 
-    1 minus the mean squared difference of the pairs, over that of all grades of `y` with all grades of `score`: the
-    usual matrices of weights, written out. nan where both give one grade only. Cohen 1968, doi:10.1037/h0026256.
+    It is 1 minus the mean squared difference of the pairs, divided by that of all grades of `y` with all grades of
+    `score`: the usual matrices of weights, written out. nan if both raters give one grade only. Cohen 1968,
+    doi:10.1037/h0026256.
+
+    Args:
+        y: grades of the first rater (n,).
+        score: grades of the second rater (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     first, second = _grades(y), _grades(score)
     if first.shape != second.shape:

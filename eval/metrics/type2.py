@@ -1,10 +1,10 @@
-"""Metacognitive efficiency: how much of what an answer knew does the confidence in it know? For two-choice tasks.
+"""Metacognitive efficiency of two-choice tasks: how much of the knowledge behind an answer is in its confidence?
 
 Signal detection theory with equal variances (Maniscalco and Lau 2012, doi:10.1016/j.concog.2011.09.021; the likelihood
-is written out in their chapter of 2014, doi:10.1007/978-3-642-45190-4_3). The signal is present (1) or not (0), the
-response says that it is (1) or is not (0), and a grade 0 ... K-1 says how confident that response was. d' is what the
-responses know of the signal. meta-d' is the d' with which an ideal observer would have graded its responses as these
-are graded; where it equals d', the confidence uses all that the response used.
+is written out in their chapter of 2014, doi:10.1007/978-3-642-45190-4_3). The signal is present (1) or absent (0). The
+response says that it is present (1) or absent (0). A grade 0 ... K-1 says how confident the response was. d' is what
+the responses know about the signal. meta-d' is the d' with which an ideal observer would have graded its responses as
+these are graded. If it equals d', the confidence uses all that the response used.
 
 Letters: R weightings (bootstrap resamples), K grades, P = 1 + 2 (K - 1) parameters.
 """
@@ -20,9 +20,11 @@ from metaprobe.records.extras import require
 
 GRADES = 4
 STEPS = 100
-"""Steps of the fit at most; some ten suffice."""
+"""Most steps of the fit; about ten suffice."""
 FIT_TOLERANCE = 1e-9
-"""Gain in log-likelihood at which a fit has ended: the estimate then moves by less than a thousandth of its error."""
+"""Gain in log-likelihood below which a fit has ended: the estimate then moves by less than a thousandth of
+its error.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +33,9 @@ class MetaD:
 
     d_prime: Floats
     criterion: Floats
-    """Above 0: the response 1 is given less often than an unbiased observer would."""
+    """Above 0: the response 1 is given less often than by an unbiased observer."""
     meta_d: Floats
-    """nan where d' is 0 or below: the model has no relative criterion c / d' then."""
+    """nan if d' is 0 or below: then the model has no relative criterion c / d'."""
     log_likelihood: Floats
     """Log-likelihood of the grades, given the responses; nats."""
 
@@ -44,9 +46,9 @@ class MetaD:
 
 
 def equal_grades(confidence: ArrayLike, *, grades: int = GRADES) -> NDArray[np.int64]:
-    """(n,) grades 0 ... K-1 of equal mass, higher for more confident; equal confidences get one grade.
+    """Returns grades 0 ... K-1 (n,) of equal mass, higher for more confident; equal confidences get one grade.
 
-    K may be less than `grades` where there are many ties.
+    K may be less than `grades` if there are many ties.
     """
     values = checked_scores(confidence)
     if grades < 2 or values.size == 0:
@@ -60,25 +62,32 @@ def equal_grades(confidence: ArrayLike, *, grades: int = GRADES) -> NDArray[np.i
 def response_counts(
     signal: ArrayLike, response: ArrayLike, grade: ArrayLike, weight: ArrayLike | None = None
 ) -> NDArray[np.int64]:
-    """(R, 2, 2, K): how often each grade was given, by signal and response. `grade` (n,) of 0 ... K-1."""
+    """Returns how often each grade was given, by signal and response, (R, 2, 2, K).
+
+    Args:
+        signal: the signals (n,) of 0 and 1.
+        response: the responses (n,) of 0 and 1.
+        grade: the grades (n,) of 0 ... K-1.
+        weight: multiplicities of the answers.
+    """
     signals, responses = check_labels(signal).astype(int), check_labels(response).astype(int)
-    given = np.asarray(grade)
-    if given.dtype.kind not in "iu" or given.shape != signals.shape or responses.shape != signals.shape:
+    grades = np.asarray(grade)
+    if grades.dtype.kind not in "iu" or grades.shape != signals.shape or responses.shape != signals.shape:
         raise ValueError(
             f"signal, response and grade must have one shape, grades whole; got {signals.shape}, {responses.shape} "
-            f"and {given.shape} of {given.dtype}"
+            f"and {grades.shape} of {grades.dtype}"
         )
-    if given.min() < 0:
-        raise ValueError(f"grades begin at 0; the smallest is {given.min()}")
+    if grades.min() < 0:
+        raise ValueError(f"grades begin at 0; the smallest is {grades.min()}")
     weights, _ = check_weights(weight, len(signals))
-    kinds = int(given.max()) + 1
-    cell = (2 * signals + responses) * kinds + given
+    kinds = int(grades.max()) + 1
+    cell = (2 * signals + responses) * kinds + grades
     counts = weights @ (cell[:, None] == np.arange(4 * kinds)).astype(np.int64)
     return np.asarray(counts.reshape(len(weights), 2, 2, kinds), dtype=np.int64)
 
 
 def sensitivity(counts: ArrayLike, *, pad: float | None = None) -> tuple[Floats, Floats]:
-    """d' and criterion (R,) of the responses, whatever their grades. Counts and `pad` as in `fit_meta_d`."""
+    """Returns d' and criterion (R,) of the responses, whatever their grades. Counts and `pad` as in `fit_meta_d`."""
     padded = _pad(counts, pad)
     quantile: Any = require("scipy.special", "fit").ndtri
     share = ratio(padded[:, :, 1].sum(axis=2), padded.sum(axis=(2, 3)))  # (R, signal): that the response was 1
@@ -87,13 +96,15 @@ def sensitivity(counts: ArrayLike, *, pad: float | None = None) -> tuple[Floats,
 
 
 def fit_meta_d(counts: ArrayLike, *, pad: float | None = None) -> MetaD:
-    """d', criterion and meta-d' by maximum likelihood, of counts (2, 2, K) or (R, 2, 2, K) as `response_counts` gives.
+    """Returns d', criterion and meta-d' by maximum likelihood.
 
-    `pad` is added to every cell, by default 1 / (2 K) as the authors advise, so that no rate is 0 or 1. As there, the
-    criterion relative to d' is that of the responses, and only the grades are fitted, each response's given that it was
-    made. All R fits go together: Fisher scoring, damped wherever a step would lose likelihood (Levenberg-Marquardt).
+    As the authors do, the criterion relative to d' is that of the responses, and only the grades are fitted, each given
+    its response. All R fits run together, by Fisher scoring, which is damped if a step would lose likelihood
+    (Levenberg-Marquardt). Raises ValueError for fewer than two grades, and without padding for empty cells.
 
-    Raises ValueError for fewer than two grades, and without padding for empty cells.
+    Args:
+        counts: counts (2, 2, K) or (R, 2, 2, K) as `response_counts` returns them.
+        pad: added to every cell, by default 1 / (2 K) as the authors advise, so that no rate is 0 or 1.
     """
     padded = _pad(counts, pad)
     if padded.shape[3] < 2:
@@ -108,7 +119,7 @@ def fit_meta_d(counts: ArrayLike, *, pad: float | None = None) -> MetaD:
 
 
 def _pad(counts: ArrayLike, pad: float | None) -> Floats:
-    """(R, 2, 2, K) above 0."""
+    """Returns the counts (R, 2, 2, K), all above 0."""
     raw = np.asarray(counts, dtype=np.float64)
     raw = raw[None] if raw.ndim == 3 else raw
     if raw.ndim != 4 or raw.shape[1:3] != (2, 2) or raw.shape[3] < 1:
@@ -120,7 +131,7 @@ def _pad(counts: ArrayLike, pad: float | None) -> Floats:
 
 
 def _start(counts: Floats, d_prime: Floats) -> Floats:
-    """(R, P): meta-d' = d', and the criteria that the shares of each grade or a higher one point to."""
+    """Returns the start of the fit (R, P): meta-d' = d', and criteria from the shares of each grade or a higher one."""
     quantile: Any = require("scipy.special", "fit").ndtri
     share = counts / counts.sum(axis=(2, 3), keepdims=True)  # of each signal's answers
     tail = np.cumsum(share[..., ::-1], axis=3)[..., ::-1]  # (R, signal, response, K): this grade or a higher one
@@ -130,7 +141,13 @@ def _start(counts: Floats, d_prime: Floats) -> Floats:
 
 
 def _fit(counts: Floats, relative: Floats, theta: Floats) -> tuple[Floats, Floats]:
-    """meta-d' (R,) and the log-likelihood (R,) at its maximum."""
+    """Returns meta-d' (R,), and the log-likelihood (R,) at its maximum.
+
+    Args:
+        counts: the counts (R, 2, 2, K).
+        relative: the relative criterion c / d' (R,).
+        theta: start of the fit (R, P).
+    """
     # By response and whether it was right: (R, response, wrong or right, K).
     by_right = np.stack([counts[:, ::-1, 0], counts[:, :, 1]], axis=1)
     current, gradient, information = _likelihood(theta, relative, by_right)
@@ -155,11 +172,16 @@ def _fit(counts: Floats, relative: Floats, theta: Floats) -> tuple[Floats, Float
 
 
 def _likelihood(theta: Floats, relative: Floats, counts: Floats) -> tuple[Floats, Floats, Floats]:
-    """Log-likelihood (R,), its gradient (R, P) and expected information (R, P, P).
+    """Returns the log-likelihood (R,), its gradient (R, P) and expected information (R, P, P).
 
-    Both responses in one frame, that of the response 0 mirrored: right answers come from N(D/2, 1), wrong ones from
-    N(-D/2, 1), and were given since the evidence was above t_0 = +-(c / d') D. The grade is at least j where it was
-    above t_j; the steps from one t to the next are exp(theta), so that their order needs no watching.
+    Both responses are put in one frame; the response 0 is mirrored. Right answers come from N(D/2, 1) and wrong ones
+    from N(-D/2, 1). A response was given because the evidence was above t_0 = +-(c / d') D. Its grade is at least j if
+    the evidence was above t_j. The steps from one t to the next are exp(theta), so that they stay in order.
+
+    Args:
+        theta: the parameters (R, P).
+        relative: the relative criterion c / d' (R,).
+        counts: the counts (R, 2, 2, K).
     """
     normal: Any = require("scipy.special", "fit").ndtr
     rows, parameters = theta.shape
@@ -176,17 +198,17 @@ def _likelihood(theta: Floats, relative: Floats, counts: Floats) -> tuple[Floats
     slopes[:, :, :, :kinds, 0] = density * (half[None, None, :, None] - side[:, :, None, None])
     reached = np.tril(np.ones((kinds, kinds - 1)), -1)  # [j, i]: whether step i lies below threshold j
     for response in (0, 1):
-        at = slice(1 + response * (kinds - 1), 1 + (response + 1) * (kinds - 1))
+        columns = slice(1 + response * (kinds - 1), 1 + (response + 1) * (kinds - 1))
         pushed = -density[:, response, :, :, None] * steps[:, response, None, None, :] * reached
-        slopes[:, response, :, :kinds, at] = pushed
+        slopes[:, response, :, :kinds, columns] = pushed
 
     mass = np.maximum(tail - np.concatenate([tail[..., 1:], np.zeros_like(tail[..., :1])], axis=3), 1e-300)
-    given = np.maximum(tail[..., :1], 1e-300)
+    above_first = np.maximum(tail[..., :1], 1e-300)
     log_slopes = (slopes[..., :-1, :] - slopes[..., 1:, :]) / mass[..., None]
-    log_slopes -= slopes[..., :1, :] / given[..., None]
-    expected = counts.sum(axis=3, keepdims=True) * mass / given  # (R, 2, 2, K)
+    log_slopes -= slopes[..., :1, :] / above_first[..., None]
+    expected = counts.sum(axis=3, keepdims=True) * mass / above_first  # (R, 2, 2, K)
     flat = log_slopes.reshape(rows, -1, parameters)
-    value = (counts * (np.log(mass) - np.log(given))).sum(axis=(1, 2, 3))
+    value = (counts * (np.log(mass) - np.log(above_first))).sum(axis=(1, 2, 3))
     gradient = np.einsum("rc,rcp->rp", counts.reshape(rows, -1), flat)
     information = np.einsum("rc,rcp,rcq->rpq", expected.reshape(rows, -1), flat, flat, optimize=True)
     return value, gradient, information

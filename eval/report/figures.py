@@ -1,7 +1,7 @@
-"""The drawings of a report, by matplotlib: what each shows, and the colours that mean the same everywhere.
+"""Drawings of a report, made with matplotlib, and the colours that mean the same everywhere.
 
-A colour is the family of a method, or right and wrong answers. It comes from the page's style sheet. Lines of one
-colour differ in their dashes, points in their markers.
+A colour stands for the family of a method, or for right or wrong answers. It comes from the page's style sheet. Lines
+of one colour differ in their dashes, points in their markers.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN = 3.3, 2.4
-"""Size of a drawing without its legend: as wide as a column of a paper, and as the text on a phone."""
+"""Size of a drawing without its legend: as wide as a column of a paper. Its text is readable on a phone."""
 LEGEND_LINE_IN = 0.17
 DASHES = ("-", "--", ":", "-.", (0, (1, 2)), (0, (8, 2)))
 """Line styles of the methods of one family, in their order."""
 POINTS_AREA, SMALLEST_AREA = 120.0, 5.0
-"""In square points: of all points of a reliability diagram together, shared by their answers, and of each besides."""
+"""Area in square points: of all points of a reliability diagram together, shared by their answers, and the least of
+each.
+"""
 CURVE_POINTS = 120
 SMALLEST_COVERAGE = 0.02
-"""A risk-coverage curve starts here: below, it is the luck of a handful of answers."""
+"""A risk-coverage curve starts at this coverage: below, it depends on a handful of answers."""
 NAME_WIDTH, LINE_IN, FAMILY_GAP, BELOW = 23, 0.135, 0.7, 0.44
-"""Forest plot: letters in a line of names, height of a line in inches, lines left free between two families, and how
-far below a method's pooled figure its figure within runs stands, in lines."""
+"""Forest plot: letters in a line of names, height of a line in inches, free lines between two families, and how many
+lines a method's figure within runs is below its pooled figure.
+"""
 
 AS_STATED, RECALIBRATED = "as stated", "recalibrated"
 
@@ -61,7 +64,7 @@ INK, PAPER, RIGHT, WRONG = (_LIGHT[name] for name in ("ink", "paper", "right", "
 FAMILY: dict[Family, str] = {family: _LIGHT[family] for family in FAMILIES}
 
 BROKEN: dict[str, Any] = {"color": INK, "linewidth": 0.9, "dashes": (2, 2)}
-"""Line of guessing, or on which a probability means what it says."""
+"""Style of the line of guessing, and of the line on which a probability is exactly right."""
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the reader's own font
     "svg.hashsalt": "metaprobe",
@@ -91,17 +94,17 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One drawing. Its title and note stand in the page; its legend is of what `paint` labels."""
+    """One drawing. Its title and note are in the page; its legend shows the lines that `paint` labels."""
 
     ident: str
     """Its file name without the ending."""
     title: str
     label: str
-    """Read out in place of the drawing."""
+    """Text that a screen reader reads in place of the drawing."""
     paint: Callable[[Axes], None]
     note: str = ""
     height: float = 1.0
-    """Times the usual one."""
+    """Height as a multiple of the usual height."""
 
 
 def draw(figure: Figure) -> dict[str, bytes]:
@@ -129,36 +132,48 @@ def draw(figure: Figure) -> dict[str, bytes]:
     return {form: file.getvalue() for form, file in files.items()}
 
 
-def slug(at: int, name: str) -> str:
-    """A part of a file name, for the name at this place: `03-mean-log-probability`."""
-    return f"{at:02d}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[:40]}".rstrip("-")
+def slug(number: int, name: str) -> str:
+    """Returns a part of a file name from a number and a name: `03-mean-log-probability`."""
+    return f"{number:02d}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[:40]}".rstrip("-")
 
 
 def _numbered(methods: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Each method with its line style: methods of one family have different ones."""
+    """Returns each method with its line style: methods of one family have different ones."""
     families = [method.family for method in methods]
-    return [(method, DASHES[families[:at].count(method.family) % len(DASHES)]) for at, method in enumerate(methods)]
+    return [
+        (method, DASHES[families[:place].count(method.family) % len(DASHES)]) for place, method in enumerate(methods)
+    ]
 
 
 def _per_cent_axes(ax: Axes, x: str, y: str) -> None:
-    """Names of two axes of which the second runs in per cent, and the first from 0 to 100 %."""
+    """Labels two axes: the second is in per cent, and the first goes from 0 to 100 %.
+
+    Args:
+        ax: the axes.
+        x: label of the first axis.
+        y: label of the second axis.
+    """
     ax.set(xlabel=x, ylabel=y, xlim=(0, 100))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter("{x:g}%")
 
 
 def forest(methods: Sequence[MethodResult]) -> Figure:
-    """Every method's AUROC with its 95 % interval, by family, the best of each first; within runs below, hollow."""
+    """Draws every method's AUROC with its 95 % interval, by family, the best of each first; within runs
+    below, hollow.
+    """
+    # Heights of the lines, with gaps between families.
     ordered = sorted(methods, key=lambda m: (FAMILIES.index(m.family), -m.auroc.estimate))
     names = [textwrap.fill(method.name, NAME_WIDTH) for method in ordered]
-    rows, at = [], 0.0
+    rows, bottom = [], 0.0
     for i, (method, name) in enumerate(zip(ordered, names, strict=True)):
-        at += FAMILY_GAP if i and method.family != ordered[i - 1].family else 0.0
+        bottom += FAMILY_GAP if i and method.family != ordered[i - 1].family else 0.0
         lines = max(name.count("\n") + 1, 1.3)
-        rows.append(at + lines / 2)
-        at += lines
+        rows.append(bottom + lines / 2)
+        bottom += lines
     within = any(method.within_runs for method in ordered)
 
+    # The drawing.
     def paint(ax: Axes) -> None:
         ax.axvline(0.5, **BROKEN)
         labelled: set[str] = set()
@@ -176,7 +191,7 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
         ax.tick_params(axis="y", length=0, labelsize=7)
         ax.grid(visible=False, axis="y")
         ax.spines["left"].set_visible(False)
-        ax.set(ylim=(at + 0.3, -0.3), xlabel="AUROC")
+        ax.set(ylim=(bottom + 0.3, -0.3), xlabel="AUROC")
 
     def spoken(method: MethodResult) -> str:
         inside = f", within runs {format_interval(method.within_runs)}" if method.within_runs else ""
@@ -189,12 +204,19 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
         paint=paint,
         note="AUROC with 95 % intervals. Broken line: guessing"
         + (". Hollow: among answers of one run only" if within else ""),
-        height=(at * LINE_IN + 0.5) / HEIGHT_IN,
+        height=(bottom * LINE_IN + 0.5) / HEIGHT_IN,
     )
 
 
 def reliability(ident: str, method: MethodResult, *, title: str = "Reliability") -> Figure:
-    """Share right against probability, recalibrated and, where there are such numbers, as stated (hollow squares)."""
+    """Draws the share of right answers against probability: recalibrated, and as stated (hollow squares) if there are
+    such.
+
+    Args:
+        ident: id of the figure.
+        method: the method.
+        title: title of the figure.
+    """
     stated, colour = method.stated.reliability if method.stated else (), FAMILY[method.family]
     note = _calibration_of(method)
     if method.stated:
@@ -233,17 +255,18 @@ def reliability(ident: str, method: MethodResult, *, title: str = "Reliability")
 
 
 def _calibration_of(numbers: MethodResult | StatedCalibration) -> str:
-    known = {"ECE": numbers.ece, "Brier": numbers.brier, "Brier skill": numbers.brier_skill}
-    return ", ".join(f"{name} {format_interval(one)}" for name, one in known.items() if one is not None)
+    figures = {"ECE": numbers.ece, "Brier": numbers.brier, "Brier skill": numbers.brier_skill}
+    return ", ".join(f"{name} {format_interval(figure)}" for name, figure in figures.items() if figure is not None)
 
 
 def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple[Figure, ...]:
-    """ROC, and risk against coverage. Answers of one kind only have no ROC."""
+    """Draws ROC, and risk against coverage. Answers of only one kind have no ROC."""
     y, error_rate = comparison.y, 1 - comparison.base_rate
 
+    # The drawings.
     def thin(start: int, *curve: np.ndarray) -> list[np.ndarray]:
-        at = np.unique(np.linspace(start, len(curve[0]) - 1, CURVE_POINTS).astype(int))
-        return [100 * values[at] for values in curve]
+        places = np.unique(np.linspace(start, len(curve[0]) - 1, CURVE_POINTS).astype(int))
+        return [100 * values[places] for values in curve]
 
     def paint_roc(ax: Axes) -> None:
         roc_curve: Any = require("sklearn.metrics", "fit").roc_curve
@@ -265,6 +288,7 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
         _per_cent_axes(ax, "answers accepted, most confident first", "wrong among the accepted")
         ax.set_ylim(bottom=0)
 
+    # The figures around them.
     areas = "; ".join(f"{m.name}: AUROC {number(m.auroc.estimate)}, AURC {number(m.aurc.estimate)}" for m in methods)
     roc = Figure(
         ident="roc",
@@ -285,8 +309,8 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
 
 
 def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
-    """AUROC against tokens seen, or against the number of labels."""
-    ident, what, at = (
+    """Draws AUROC against tokens seen, or against the number of labels."""
+    ident, what, places = (
         ("seen", "tokens seen", curve.tokens)
         if isinstance(curve, SeenTokens)
         else ("learning", "labels learned from", curve.labels)
@@ -298,10 +322,10 @@ def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
         for method, line in _numbered(methods):
             low, middle, high = np.array([(a.low, a.estimate, a.high) for a in method.auroc]).T
             colour = FAMILY[method.family]
-            ax.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)
-            ax.plot(at, middle, color=colour, linestyle=line, marker="o", markersize=3, label=method.name)
+            ax.fill_between(places, low, high, color=colour, alpha=0.14, linewidth=0)
+            ax.plot(places, middle, color=colour, linestyle=line, marker="o", markersize=3, label=method.name)
         ax.set_xscale("log")
-        ax.set_xticks(at, [str(k) for k in at])
+        ax.set_xticks(places, [str(k) for k in places])
         ax.minorticks_off()
         ax.set(xlabel=what, ylabel="AUROC")
 
@@ -309,14 +333,14 @@ def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
     return Figure(
         ident=ident,
         title=f"AUROC against {what}",
-        label=f"AUROC from {at[0]} to {at[-1]} {what}: {ends}.",
+        label=f"AUROC from {places[0]} to {places[-1]} {what}: {ends}.",
         paint=paint,
         note="Bands: 95 % intervals. Broken line: guessing",
     )
 
 
 def model_sizes(rows: Sequence[OfModel]) -> Figure:
-    """Gain of the headline method by model size, over the strongest control and over stated confidence."""
+    """Draws the gain of the headline method by model size, over the strongest control and over stated confidence."""
     sizes = [row.parameters or 0.0 for row in rows]
     short = [f"{size / 1e9:g}B" if size >= 5e8 else f"{size / 1e6:g}M" for size in sizes]
     gains = {
@@ -327,31 +351,31 @@ def model_sizes(rows: Sequence[OfModel]) -> Figure:
     def paint(ax: Axes) -> None:
         ax.axhline(0, **BROKEN)
         for name, (intervals, colour, marker) in gains.items():
-            known = [(size, one) for size, one in zip(sizes, intervals, strict=True) if one is not None]
-            if known:
-                x, held = zip(*known, strict=True)
-                ends = [[one.estimate - one.low for one in held], [one.high - one.estimate for one in held]]
-                middle = [one.estimate for one in held]
+            pairs = [(size, gain) for size, gain in zip(sizes, intervals, strict=True) if gain is not None]
+            if pairs:
+                x, shown = zip(*pairs, strict=True)
+                ends = [[gain.estimate - gain.low for gain in shown], [gain.high - gain.estimate for gain in shown]]
+                middle = [gain.estimate for gain in shown]
                 ax.errorbar(x, middle, ends, color=colour, marker=marker, markersize=4, capsize=2, label=name)
         ax.set_xscale("log")
         ax.set_xticks(sizes, short)
         ax.minorticks_off()
         ax.set(xlabel="parameters of the model", ylabel="gain in AUROC")
 
-    told = "; ".join(
+    gains_text = "; ".join(
         f"{row.model} {format_interval(row.diff_control, signed=True)}" for row in rows if row.diff_control is not None
     )
     return Figure(
         ident="models",
         title="Gain by model size",
-        label=f"Gain in AUROC over the strongest control of each model: {told}.",
+        label=f"Gain in AUROC over the strongest control of each model: {gains_text}.",
         paint=paint,
         note="Bars: 95 % intervals. Broken line: no gain",
     )
 
 
 def trajectory(bands_of: Trajectories) -> Figure:
-    """Log-probability over the course of right and of wrong answers."""
+    """Draws log-probabilities along right and along wrong answers."""
     both = (bands_of.correct, "right", RIGHT, "-"), (bands_of.wrong, "wrong", WRONG, "--")
 
     def paint(ax: Axes) -> None:
@@ -372,8 +396,8 @@ def trajectory(bands_of: Trajectories) -> Figure:
     )
 
 
-def layers_figure(at: int, sweep: LayerSweep) -> Figure:
-    """AUROC by layer, a line for each position; what most folds chose is marked."""
+def layers_figure(number: int, sweep: LayerSweep) -> Figure:
+    """Draws AUROC by layer, a line for each position; the place that most folds chose is marked."""
     layer, position = sweep.chosen
     best = sweep.selection_auroc[sweep.layers.index(layer), sweep.positions.index(position)]
     test = sweep.test_auroc
@@ -394,7 +418,7 @@ def layers_figure(at: int, sweep: LayerSweep) -> Figure:
     ships = "" if sweep.shipped is None else f". The checkpoint reads {_place(sweep.shipped)}"
     choices = f"Chosen by {len(sweep.choices)} folds: {folds}{ships}"
     return Figure(
-        ident=f"layers-{slug(at, sweep.probe)}",
+        ident=f"layers-{slug(number, sweep.probe)}",
         title=f"{sweep.probe}: by layer",
         label=f"AUROC of the {sweep.probe} probe by layer; chosen {_place(sweep.chosen)}, held-out AUROC "
         f"{format_interval(test)}. {choices}.",

@@ -1,4 +1,4 @@
-"""The tables of a report, from a comparison; what only programs read is made as records for CSV files."""
+"""Tables of a report, from a comparison; tables that only programs read are records for CSV files."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -52,32 +52,47 @@ METRICS: tuple[Metric, ...] = (
     ("brier_skill", "Brier skill", "higher"),
     ("aurc", "AURC", "lower"),
 )
-"""Field of a method, title, which end is better."""
+"""Field of a method, title, and which direction is better."""
 WITHIN_RUNS = "Within runs"
 METHOD = Column("method", "Method", "text")
 
 
 def number_column(key: str, title: str, cell: Callable[[Any], Cell]) -> Column:
-    """A column of numbers, each made by `cell` from the row's attribute `key`."""
+    """Returns a column of numbers; `cell` makes each from the row's attribute `key`.
+
+    Args:
+        key: the attribute.
+        title: title of the column.
+        cell: makes a cell.
+    """
     return Column(key, title, cell=lambda row: cell(getattr(row, key)))
 
 
 def interval_column(
     key: str, title: str, better: Better = "", *, cell: Callable[[Any], Cell] = estimate_cell, shown: bool = True
 ) -> Column:
-    """A column of intervals, each made by `cell` from the row's attribute `key`."""
+    """Returns a column of intervals; `cell` makes each from the row's attribute `key`.
+
+    Args:
+        key: the attribute.
+        title: title of the column.
+        better: which direction is better.
+        cell: makes a cell.
+        shown: whether readers see the column.
+    """
     return Column(key, title, "interval", better, shown, lambda row: cell(getattr(row, key)))
 
 
 def gap(interval: Interval | None) -> Cell:
-    """A difference that is neither better nor worse."""
+    """Returns a difference that is neither better nor worse."""
     return difference(interval, judged=False)
 
 
 def clear_winner(methods: Iterable[MethodResult], metric: Metric) -> str | None:
-    """The method whose interval lies wholly on the better side of every other's; None where there is none.
+    """Returns the method whose interval lies wholly on the better side of every other interval; None if there is none.
 
-    Intervals that do not overlap ask for more than a difference being significant: bold is never a matter of luck.
+    Intervals that do not overlap are a stricter condition than a significant difference, so bold is never a matter of
+    luck.
     """
     field, _, better = metric
     sign = 1 if better == "higher" else -1
@@ -90,8 +105,9 @@ def clear_winner(methods: Iterable[MethodResult], metric: Metric) -> str | None:
 
 
 def methods(comparison: Comparison) -> Table:
-    """A row a method: discrimination, differences, calibration."""
+    """Returns a table with a row a method: discrimination, differences, calibration."""
 
+    # Columns of the table.
     def metric_column(metric: Metric) -> Column:
         field, title, better = metric
         winner = clear_winner(comparison.methods, metric)
@@ -118,8 +134,9 @@ def methods(comparison: Comparison) -> Table:
     usual = comparison.controls[0].name if comparison.controls else ""
 
     def over_strongest(method: MethodResult) -> Cell:
-        """Names the method's strongest control where it is another than the usual one. The gain is better only where
-        the audit says so too: after the correction for the number of controls."""
+        """Returns the gain, and names the method's strongest control if it is not the usual one. The gain counts as
+        better only if the audit agrees: after the correction for the number of controls.
+        """
         cell = difference(method.diff_control)
         if method.controls is None:
             return cell
@@ -127,6 +144,7 @@ def methods(comparison: Comparison) -> Table:
         note = cell.note if strongest.name == usual else f"{cell.note} (over {strongest.name})"
         return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not strongest.beaten else cell.mark)
 
+    # The table, with the columns in the order of the page.
     first, second, recalibrated, *others = map(metric_column, METRICS)
     return Table.made(
         "methods",
@@ -192,20 +210,28 @@ def controls(comparison: Comparison) -> Table:
 
 
 def _part(ident: str, caption: str, every: Iterable[Any], shown: Iterable[Any], *columns: Column) -> Table:
-    """A table of the rows `shown`, whose CSV has every row."""
+    """Returns a table of the rows `shown`, whose CSV has every row.
+
+    Args:
+        ident: id of the table.
+        caption: its caption.
+        every: all rows.
+        shown: the shown rows.
+        *columns: the columns.
+    """
     whole = Table.made(ident, caption, every, *columns)
     return Table.made(ident, caption, shown, *columns, records=as_records(whole.columns, whole.rows))
 
 
 def overconfidence_table(comparison: Comparison) -> Table:
     """Rows for stated confidence and the method that the folds chose; the CSV has every method."""
-    named = headline(comparison)
+    learned = headline(comparison)
     return _part(
         "overconfidence",
         "Mean confidence against accuracy. Gap: confidence minus accuracy, above 0 is over-confident. The CSV has "
         "every method.",
         comparison.overconfidence,
-        [row for row in comparison.overconfidence if row.stated or (named and row.method == named.name)],
+        [row for row in comparison.overconfidence if row.stated or (learned and row.method == learned.name)],
         METHOD,
         Column("level", "Level", "text"),
         number_column("confidence", "Confidence", share),
@@ -248,7 +274,7 @@ def efficiency(choice: TwoChoice) -> Table:
 
 
 def selective(comparison: Comparison) -> Table:
-    """Right answers where the least sure ones are held back."""
+    """Returns the table of right answers if the least sure ones are held back."""
     return Table.made(
         "selective",
         "Share of right ones among the 80 % of the answers with the highest scores, and by which share that makes the "
@@ -261,7 +287,7 @@ def selective(comparison: Comparison) -> Table:
 
 
 def _auroc_at(number: int, method: SeenMethod) -> Column:
-    """A column of the method's AUROC, by the place of each row."""
+    """Returns a column of the method's AUROC, by the place of each row."""
     return Column(
         f"auroc_{number + 1}", method.name, "interval", "higher", cell=lambda row: estimate_cell(method.auroc[row])
     )
@@ -279,7 +305,7 @@ def learning(curve: LearningCurve) -> Table:
 
 
 def by_model(comparison: Comparison) -> Table:
-    """The headline method on each model's answers."""
+    """Returns the table of the headline method on each model's answers."""
     return Table.made(
         "models",
         f"{comparison.headline} on the answers of each model, beside the control that is strongest on these.",
@@ -306,7 +332,7 @@ def seen(by_tokens: SeenTokens) -> Table:
 
 
 def layers_table(sweeps: Sequence[LayerSweep]) -> Records:
-    """AUROC on selection data by probe, layer and position; what folds chose, and what the checkpoint reads."""
+    """Returns AUROC on selection data by probe, layer and position; what folds chose, and what the checkpoint reads."""
     return [
         {
             "probe": sweep.probe,
@@ -324,7 +350,7 @@ def layers_table(sweeps: Sequence[LayerSweep]) -> Records:
 
 
 def accuracy_table(comparison: Comparison) -> Table:
-    """Share of right answers by dimension and level."""
+    """Returns the share of right answers by dimension and level."""
 
     def of_variant(variant: str) -> Column:
         def cell(row: AccuracyRow) -> Cell:
@@ -341,15 +367,21 @@ def accuracy_table(comparison: Comparison) -> Table:
         Column("level", "Level", "text"),
         *map(of_variant, comparison.variants),
         records=[
-            {"dimension": row.dimension, "level": row.level, "variant": variant, "accuracy": of.accuracy, "n": of.n}
+            {
+                "dimension": row.dimension,
+                "level": row.level,
+                "variant": variant,
+                "accuracy": share.accuracy,
+                "n": share.n,
+            }
             for row in comparison.accuracy
-            for variant, of in row.by_variant.items()
+            for variant, share in row.by_variant.items()
         ],
     )
 
 
 def _origin(rows: Sequence[StageAccuracy] | Sequence[Coupling]) -> tuple[Column, Column]:
-    """Columns of system and variant; readers see them where there are several."""
+    """Returns columns of system and variant; readers see them if there are several."""
     return (
         Column("system", "System", "text", shown=len({row.system for row in rows}) > 1),
         Column("variant", "Variant", "text", shown=len({row.variant for row in rows}) > 1),
@@ -422,7 +454,7 @@ def failures(failed: Failures) -> Table:
 
 
 def audits(findings: Sequence[Finding]) -> Table:
-    """A row an audit, the failed ones first."""
+    """Returns a table with a row an audit, the failed ones first."""
     passed = sum(audit.passed for audit in findings)
 
     def result(audit: Finding) -> Cell:

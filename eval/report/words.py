@@ -1,6 +1,6 @@
-"""Sentences of a report, for a reader who knows no metric: what was asked, found, how sure it is, what to do.
+"""Sentences of a report for a reader who knows no metric: what was asked and found, how sure it is, what to do.
 
-Only the words are made here. Where an interval leaves a question open, the words do too.
+Only the words are made here. If an interval leaves a question open, the words do too.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 SURE_FIRST = 3
 """How many sentences on reliability stand on the first screen; the section below it has all of them."""
 FEW_GROUPS = 100
-"""Below so many independent groups of questions, more of them is the first thing to ask for."""
+"""With fewer independent groups of questions, the first advice is to collect more."""
 
 
 def headline(comparison: Comparison) -> MethodResult | None:
     """The method that the folds chose, where it is learned or the user's own; else the last learned one, or None."""
     fitting: tuple[Family, ...] = ("learned", "own", "decision")
-    named = [m for m in comparison.methods if m.name == comparison.headline and m.family in fitting]
+    headlines = [m for m in comparison.methods if m.name == comparison.headline and m.family in fitting]
     learned = [m for m in comparison.methods if m.family == "learned"]
-    return next(iter(named), learned[-1] if learned else None)
+    return next(iter(headlines), learned[-1] if learned else None)
 
 
 def best_decision(comparison: Comparison) -> MethodResult | None:
-    """Returns the strongest number that a decision model gave, as it is; None where none was asked."""
+    """Returns the strongest number that a decision model gave, as it is; None if none was asked."""
     first = headline(comparison)
-    given = [method for method in comparison.methods if method.family == "decision" and method is not first]
-    return max(given, key=lambda method: method.auroc.estimate, default=None)
+    decisions = [method for method in comparison.methods if method.family == "decision" and method is not first]
+    return max(decisions, key=lambda method: method.auroc.estimate, default=None)
 
 
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
@@ -48,7 +48,7 @@ def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
 
 
 def control_words(comparison: Comparison) -> str:
-    """Which control is the strongest, and what the row of those that the folds chose is; empty without controls."""
+    """Says which control is the strongest, and what the row of chosen controls is; empty without controls."""
     if not comparison.controls:
         return ""
     strongest = comparison.controls[0].name
@@ -62,7 +62,7 @@ def control_words(comparison: Comparison) -> str:
 
 
 def consequence(audit: Finding) -> str:
-    """Says how much a failed audit weakens the numbers of its method, or of every method; empty where it passed."""
+    """Says how much a failed audit weakens the numbers of its method, or of every method; empty if it passed."""
     if audit.passed:
         return ""
     numbers = f"the numbers of {audit.method}" if audit.method else "the numbers"
@@ -70,7 +70,7 @@ def consequence(audit: Finding) -> str:
 
 
 def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
-    """Returns the names of the failed audits after which numbers cannot be believed, by the method they are about.
+    """Returns the names of the failed audits after which numbers cannot be believed, by their method.
 
     The key is empty for audits of the answers, after which no method's numbers can be believed.
     """
@@ -83,15 +83,15 @@ def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """Sentences under headings. What stands between backticks is a command line."""
+    """Sentences under headings. Text between backticks is a command line."""
 
     asked: str
     signal: str
     """Which signal to use and how well it does; empty where there are no methods."""
     learned: str
-    """How well the learned method does; empty where nothing was learned."""
+    """How well the learned method does; empty if nothing was learned."""
     wins: str
-    """Which controls it beats, and which it does not; empty where it was held against none."""
+    """Which controls it beats, and which it does not; empty if it was compared with none."""
     do: tuple[str, ...]
     found: tuple[str, ...]
     sure: tuple[str, ...]
@@ -108,7 +108,7 @@ class Brief:
 
 
 def brief(comparison: Comparison) -> Brief:
-    """The summary of a comparison; empty parts where it has no methods."""
+    """Returns the summary of a comparison; its parts are empty if the comparison has no methods."""
     if not comparison.methods:
         return Brief("", "", "", "", (), (), ())
     model = comparison.provenance.get("model", "The model")
@@ -155,27 +155,29 @@ def _learned(learned: MethodResult | None) -> str:
 
 
 def _wins(learned: MethodResult | None) -> str:
-    """How many controls the learned method beats, and the hardest of the others. Nothing is claimed of a tie."""
+    """Says how many controls the learned method beats, and names the hardest of the others. A tie is not
+    called a win.
+    """
     if learned is None or learned.controls is None:
         return ""
     over, count = learned.controls, len(learned.controls.controls)
     first = over.strongest if over.beaten else over.standing[0]
     others = "other controls" if learned.itself else "controls"
     if over.beaten:
-        told = f"Each of {count} {others}; the strongest is {_over(first)}."
+        text = f"Each of {count} {others}; the strongest is {_over(first)}."
     else:
         missed = len(over.standing)
-        told = (
+        text = (
             f"{count - missed} of {count} {others}. Not shown for {missed}; the strongest of these is {_over(first)}."
         )
     gain = learned.diff_stated
     if gain is not None and difference_word(gain) == "better":
-        told += f" What the model says of itself is behind by {format_interval(gain, signed=True)}."
-    return told
+        text += f" What the model says of itself is behind by {format_interval(gain, signed=True)}."
+    return text
 
 
 def _over(control: ControlDifference) -> str:
-    """A control and the method's gain over it: `the free number length (+0.04 [0.01, 0.07] AUROC)`."""
+    """Returns a control and the method's gain over it: `the free number length (+0.04 [0.01, 0.07] AUROC)`."""
     return f"{control_named(control.name)} ({format_interval(control.difference, signed=True)} AUROC)"
 
 
@@ -186,8 +188,8 @@ def _capital(text: str) -> str:
 def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
     sentences = []
     if stated is not None:
-        given = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
-        sentences.append(f"What the model says ({given}): {_describe_auroc(stated)}.")
+        source = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
+        sentences.append(f"What the model says ({source}): {_describe_auroc(stated)}.")
         sentences += _as_stated(stated)
     if (decided := best_decision(comparison)) is not None:
         sentences.append(f"The strongest number of the decision model ({decided.name}): {_describe_auroc(decided)}.")
@@ -201,30 +203,30 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
         )
     best = learned or decided or control
     if best is not None:
-        kept = percent(float(np.interp(0.5, *risk_coverage(comparison.y, best.order))))
+        wrong_share = percent(float(np.interp(0.5, *risk_coverage(comparison.y, best.order))))
         sentences.append(
-            f"Keeping only the half of the answers that {best.name} trusts most, {kept} of them are wrong, against "
-            f"{percent(1 - comparison.base_rate)} of all."
+            f"Keeping only the half of the answers that {best.name} trusts most, {wrong_share} of them are wrong, "
+            f"against {percent(1 - comparison.base_rate)} of all."
         )
     return sentences
 
 
 def _as_stated(method: MethodResult) -> list[str]:
-    """Returns a sentence about numbers that were given as probabilities, as given beside recalibrated; else nothing."""
-    own, again = method.stated, method.brier
-    if own is None:
+    """Returns a sentence that compares stated probabilities with recalibrated ones; nothing if none was stated."""
+    stated, again = method.stated, method.brier
+    if stated is None:
         return []
-    told = (
-        f"{_capital(method.name)} is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} "
-        f"are right: expected calibration error {number(own.ece.estimate)} as stated, {number(method.ece.estimate)} "
-        "recalibrated"
+    sentence = (
+        f"{_capital(method.name)} is {percent(stated.mean)} sure on average of answers of which "
+        f"{percent(stated.accuracy)} are right: expected calibration error {number(stated.ece.estimate)} as stated, "
+        f"{number(method.ece.estimate)} recalibrated"
     )
-    brier = f"; Brier score {number(own.brier.estimate)} and {number(again.estimate)}" if again else ""
-    return [f"{told}{brier}."]
+    brier = f"; Brier score {number(stated.brier.estimate)} and {number(again.estimate)}" if again else ""
+    return [f"{sentence}{brier}."]
 
 
 def _describe_auroc(method: MethodResult) -> str:
-    """AUROC in words."""
+    """Returns the AUROC in words."""
     rate = (
         f"of a right and a wrong answer it trusts the right one more {number(100 * method.auroc.estimate, 0)} times in "
         f"100 (guessing: 50; 95 % interval {number(100 * method.auroc.low, 0)} to {number(100 * method.auroc.high, 0)})"
@@ -259,10 +261,10 @@ def _reliability(comparison: Comparison) -> list[str]:
 
 
 def recommended(comparison: Comparison) -> MethodResult | None:
-    """Returns the method that the report tells its reader to use; None where it tells them to use none yet.
+    """Returns the method that the report tells its reader to use; None if it tells them to use none yet.
 
-    It is the learned method where that is shown to beat every control, and else the strongest control, unless the
-    learned method beats this one but not all others: more answers must then decide.
+    It is the learned method if it is shown to beat every control. Otherwise it is the strongest control, unless the
+    learned method beats this control but not all others: then more answers must decide.
     """
     failed = disqualifying_audits(comparison.audits)
     if "" in failed:
@@ -323,6 +325,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
         advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
+    # The worth of the model's own statements.
     if stated is not None and stated.auroc.low <= 0.5:
         advice.append("Do not rely on what the model says of its own confidence.")
     elif stated is not None and learned is not None and learned.diff_stated is not None:
@@ -332,6 +335,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
             else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
             "it may do."
         )
+    # More questions, and failed audits.
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
     return advice + [

@@ -1,4 +1,4 @@
-"""The report: a comparison in, a page out, and beside it every table and drawing as files."""
+"""Writes the report of a comparison: a page, and every table and drawing as a file next to it."""
 
 import textwrap
 from base64 import b64encode
@@ -21,12 +21,12 @@ from metaprobe.records.extras import require
 REPORT_FOLDER = Path(__file__).parent
 REPORT_FILE = "report.html"
 MOST_ROWS = 40
-"""Rows of a table that a paper prints; a longer one is CSV only."""
+"""Most rows of a table that a paper prints; a longer table is CSV only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One heading of the page and what stands below it, in this order."""
+    """One heading of the page and its content, in this order."""
 
     ident: str
     title: str
@@ -35,13 +35,13 @@ class Section:
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     more: Sequence[tuple[str, Table]] = ()
-    """Tables that are shown when asked for, each with what one clicks on."""
+    """Tables that are shown on a click, each with the text to click on."""
     parts: Sequence[tuple[str, str, Sequence[str]]] = ()
     """Lists of sentences: id, heading, sentences."""
     remarks: Sequence[str] = ()
     """Small print."""
     files: Mapping[str, Records] = field(default_factory=dict)
-    """Numbers that are not on the page: name of a CSV file -> its rows."""
+    """Maps the name of a CSV file to its rows; numbers that are not on the page."""
 
     @property
     def empty(self) -> bool:
@@ -49,7 +49,7 @@ class Section:
 
 
 def sections(comparison: Comparison) -> tuple[Section, ...]:
-    """The sections that have something to show. Draws nothing."""
+    """Returns the sections that have something to show. Draws nothing."""
     every = (
         _glance(comparison),
         _methods(comparison),
@@ -62,7 +62,9 @@ def sections(comparison: Comparison) -> tuple[Section, ...]:
 
 
 def report_files(comparison: Comparison) -> dict[str, bytes]:
-    """Path inside the report's folder to content: the page, `tables/*.csv` and `*.tex`, `figures/*.svg` and `*.pdf`."""
+    """Maps paths in the report's folder to contents: the page, `tables/*.csv` and `*.tex`, `figures/*.svg`
+    and `*.pdf`.
+    """
     shown = sections(comparison)
     drawn = {figure.ident: draw(figure) for section in shown for figure in section.figures}
     files = {REPORT_FILE: _page(comparison, shown, drawn).encode()}
@@ -72,15 +74,17 @@ def report_files(comparison: Comparison) -> dict[str, bytes]:
             files[f"tables/{table.ident}.csv"] = table.csv().encode()
             if len(table.rows) <= MOST_ROWS:
                 files[f"tables/{table.ident}.tex"] = latex(table).encode()
-    return files | {f"figures/{ident}.{form}": one for ident, forms in drawn.items() for form, one in forms.items()}
+    return files | {
+        f"figures/{ident}.{form}": content for ident, forms in drawn.items() for form, content in forms.items()
+    }
 
 
 def latex(table: Table) -> str:
-    """A table as a `tabular` by pandas; it needs `\\usepackage{booktabs}`. Its caption is a comment."""
+    r"""Returns a table as a `tabular` by pandas; it needs `\\usepackage{booktabs}`. Its caption is a comment."""
     pandas: Any = require("pandas", "fit")
-    kept = [at for at, column in enumerate(table.heads) if column.key != "family"]  # a colour in the page
-    heads = [table.heads[at] for at in kept]
-    frame = pandas.DataFrame([[row[at].plain for at in kept] for row in table.shown])
+    places = [place for place, column in enumerate(table.heads) if column.key != "family"]  # a colour in the page
+    heads = [table.heads[place] for place in places]
+    frame = pandas.DataFrame([[row[place].plain for place in places] for row in table.shown])
     titles = pandas.Index([column.title for column in heads])
     aligned = "".join({"text": "l", "prose": "p{20em}"}.get(column.kind, "r") for column in heads)
     body = frame.set_axis(titles, axis="columns").to_latex(index=False, escape=True, column_format=aligned)
@@ -99,8 +103,8 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
     script = (REPORT_FOLDER / "page.js").read_text(encoding="utf-8")
 
     def commands(text: str) -> Sequence[tuple[str, bool]]:
-        """The parts of a text, each with whether it is a command line: that is between backticks."""
-        return [(part, at % 2 == 1) for at, part in enumerate(text.split("`")) if part]
+        """Returns the parts of a text, each with whether it is a command line, that is, between backticks."""
+        return [(part, place % 2 == 1) for place, part in enumerate(text.split("`")) if part]
 
     return str(
         environment.get_template("page.html.j2").render(
@@ -128,7 +132,7 @@ def conclusions(comparison: Comparison) -> str:
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """The method table for a terminal, at most 110 columns wide, with what its marks mean."""
+    """Returns the method table for a terminal, at most 110 columns wide, with the meaning of its marks."""
     about = (
         f"{len(comparison.y)} answers, {100 * comparison.base_rate:.1f}% right. Intervals: 95 %, resampled by group. "
         f"{control_words(comparison)}"
@@ -147,13 +151,13 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def _glance(comparison: Comparison) -> Section:
-    """Returns the model's statements beside what was learned; without stated numbers, the free number."""
+    """Returns the model's statements and what was learned; without stated numbers, the free number."""
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
     first = stated or next(iter(comparison.controls), None)
     titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}
-    known = [method for method in comparison.methods if not isnan(method.auroc.estimate)]
-    told = brief(comparison)
-    parts = ("found", "What was found", told.found), ("sure", "How sure this is", told.sure)
+    measured = [method for method in comparison.methods if not isnan(method.auroc.estimate)]
+    summary = brief(comparison)
+    parts = ("found", "What was found", summary.found), ("sure", "How sure this is", summary.sure)
     return Section(
         ident="glance",
         title="At a glance",
@@ -163,7 +167,7 @@ def _glance(comparison: Comparison) -> Section:
                 for ident, method in zip(titles, (first, headline(comparison)), strict=True)
                 if method and method.reliability
             ),
-            *([figures.forest(known)] if known else []),
+            *([figures.forest(measured)] if measured else []),
         ),
         parts=[part for part in parts if part[2]],
         more=[("Accuracy by dimension and level", tables.accuracy_table(comparison))] if comparison.accuracy else (),
@@ -174,6 +178,7 @@ def _methods(comparison: Comparison) -> Section:
     shown, equal = comparison.methods, comparison.difficulty
     if not shown:
         return Section(ident="methods", title="")
+    # Remarks that explain the columns.
     clear = any(tables.clear_winner(shown, metric) for metric in tables.METRICS)
     remarks = [
         "Bold: its interval overlaps no other method's."
@@ -203,6 +208,7 @@ def _methods(comparison: Comparison) -> Section:
         remarks.append(_choices_read(comparison.two_choice))
     elif comparison.two_choice_refused:
         remarks.append(f"Metacognitive efficiency (meta-d') is not given: {comparison.two_choice_refused}.")
+    # Further tables, shown on a click.
     more = [("Against every control", tables.controls(comparison))]
     if any(method.right_at_80 for method in shown):
         more.append(("Where only the surest 80 % are given", tables.selective(comparison)))
@@ -242,7 +248,8 @@ def _choices_read(choice: TwoChoice) -> str:
 def _calibration(comparison: Comparison) -> Section:
     drawn = [method for method in main_methods(comparison) if method.reliability]
     shown = [
-        figures.reliability(f"reliability-{slug(at, method.name)}", method) for at, method in enumerate(drawn, start=1)
+        figures.reliability(f"reliability-{slug(number, method.name)}", method)
+        for number, method in enumerate(drawn, start=1)
     ]
     return Section(
         ident="calibration",
@@ -283,7 +290,7 @@ def _early(comparison: Comparison) -> Section:
         figures=(
             *([figures.auroc_against(seen)] if seen else []),
             *([figures.trajectory(whole)] if whole else []),
-            *(figures.layers_figure(at, sweep) for at, sweep in enumerate(sweeps, start=1)),
+            *(figures.layers_figure(number, sweep) for number, sweep in enumerate(sweeps, start=1)),
         ),
         more=[("The numbers by tokens seen", tables.seen(seen))] if seen else (),
         files={"layers": tables.layers_table(sweeps)},

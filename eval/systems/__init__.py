@@ -1,1 +1,1 @@
-"""Figures that the papers report of their systems, computed from recorded runs; a file a system."""
+"""Figures that the papers report about their systems, computed from recorded runs; a file a system."""

@@ -1,4 +1,4 @@
-"""Decisions of a policy in recorded runs: how often which way, and rules that always go one way."""
+"""Decisions of a policy in recorded runs: how often it chose each action, and rules that always choose the same."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,10 +8,11 @@ from metaprobe.records.types import Decision, Run
 from metaprobe.routing.policy import Action
 
 FEWEST = 20
-"""Free decisions below which it may be chance that all went one way."""
+"""With fewer free decisions, it may be chance that all chose the same action."""
 COMPARED = {"iterate": (Action.STOP, Action.AGAIN), "assess": (Action.EXECUTE, Action.ASK)}
-"""Point -> the action whose score is a number that is held against a threshold, and the one whose score is that
-threshold, as the papers' rules and the learned ones write them down."""
+"""Maps a point to two actions: the score of the first is a number that is compared with a threshold, and the score of
+the second is that threshold. The papers' rules and the learned ones write them in this way.
+"""
 ROUNDING = 1e-9
 
 
@@ -20,11 +21,13 @@ class PointDecisions:
     """The decisions at one point."""
 
     actions: dict[str, int]
-    """Action -> decisions, of those with more than one legal action."""
+    """Maps an action to its number of decisions, if more than one action was legal."""
     forced: int
-    """Decisions against the rule's own comparison: the last cycle ended the run, or all was tried."""
+    """Number of decisions that the rule's comparison did not make: it was the last cycle, or everything was tried."""
     one_way: str
-    """A sentence: left to itself the rule went one way every time, and why. Empty where it did not, or for too few."""
+    """A sentence that the rule, if free, chose the same action every time, and why. Empty if it did not, or if there
+    are too few.
+    """
 
 
 def decision_points(runs: Iterable[Run]) -> dict[str, PointDecisions]:
@@ -63,14 +66,16 @@ def _compare(decision: Decision) -> tuple[float, float] | None:
 
 
 def _why(point: str, decisions: list[Decision]) -> str:
-    """Returns why all decisions are on one side of a threshold; the last reason where there is no threshold."""
+    """Returns why all decisions are on one side of a threshold; the last reason if there is no threshold."""
     pairs = [pair for decision in decisions if (pair := _compare(decision)) is not None]
     if len(pairs) < len(decisions):
         return decisions[-1].reason
     numbers, thresholds = [number for number, _ in pairs], sorted({f"{threshold:.3g}" for _, threshold in pairs})
-    named = f"the threshold {thresholds[0]}" if len(thresholds) == 1 else f"the thresholds {', '.join(thresholds[:3])}"
+    threshold_text = (
+        f"the threshold {thresholds[0]}" if len(thresholds) == 1 else f"the thresholds {', '.join(thresholds[:3])}"
+    )
     if decisions[0].action == COMPARED[point][0]:
-        return f"{named} is always reached (smallest value {min(numbers):.3g})"
+        return f"{threshold_text} is always reached (smallest value {min(numbers):.3g})"
     if max(numbers) < 0:
-        return f"nothing was evaluated, so that {named} is never reached"
-    return f"{named} is never reached (largest value {max(numbers):.3g})"
+        return f"nothing was evaluated, so that {threshold_text} is never reached"
+    return f"{threshold_text} is never reached (largest value {max(numbers):.3g})"

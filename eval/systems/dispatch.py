@@ -1,4 +1,4 @@
-"""Reads from a recorded run whom MetaCogAgent dispatched an item to, and what became of it."""
+"""Reads from a recorded run to whom MetaCogAgent dispatched an item, and how it ended."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,28 +10,31 @@ from metaprobe.routing.policy import Action
 
 @dataclass(frozen=True, slots=True)
 class DispatchedRun:
-    """A run of MetaCogAgent, with or without its texts, by whom it went to."""
+    """A run of MetaCogAgent, with or without its texts, and the agents that got its item."""
 
     run: Run
     dimension_prefix: ClassVar[str] = "dimension:"
-    """Begins the kind of a statement that names the dimension which a classifier gave the item; the statement's value
-    is None where that was unreadable."""
+    """Prefix of the kind of a statement that names the dimension which a classifier gave the item. The statement's
+    value is None if it was unreadable.
+    """
     first_prefix: ClassVar[str] = "dispatched:"
-    """Begins the name of a label that names the agent which got the item first."""
+    """Prefix of the name of a label that names the agent which got the item first."""
 
     @property
     def dimension(self) -> str | None:
-        """The dimension that the classifier gave, `unknown` where it was unreadable; None where nobody classified."""
+        """The dimension that the classifier gave, `unknown` if it was unreadable; None if nobody classified."""
         return _named(self.dimension_prefix, (statement.kind for statement in self.run.statements))
 
     @property
     def first(self) -> str | None:
-        """The agent that got the item first; None where the system dispatches to no single one."""
+        """The agent that got the item first; None if the system dispatches to no single agent."""
         return _named(self.first_prefix, (label.name for label in self.run.labels))
 
     @property
     def executing(self) -> tuple[str, ...]:
-        """The agents whose answers made the final one: the one that executed or was delegated to, or all that voted."""
+        """The agents whose answers made the final one: the agent that executed or was delegated to, or all
+        that voted.
+        """
         actions = {decision.point: decision.action for decision in self.run.decisions}
         action = actions.get("assign", actions.get("assess", Action.COLLABORATE))
         if action == Action.COLLABORATE:

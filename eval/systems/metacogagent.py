@@ -1,10 +1,11 @@
 """Figures of the MetaCogAgent paper (Tables II and III, sections V-F and V-G), from runs of any of its variants.
 
-An item is *asked about* where the agent that got it did not answer alone: it was then *delegated* to one other agent,
-or all *collaborated*. The paper's 218 delegated tasks are, by its remark on cross-domain tasks, those asked about. Its
-delegation precision ("routed to an agent that produces the correct answer") can only be taken over those that one agent
-got: no count out of 218 gives its 0.841. The answer of that agent is enough for it. Whether a delegation *improved* on
-the first agent needs that agent's own answer as well, which only the variant `every-agent` has for every item.
+An item is *asked about* if the agent that got it did not answer alone. It was then *delegated* to one other agent, or
+all agents *collaborated*. The paper's 218 delegated tasks are, by its remark on cross-domain tasks, those asked about.
+Its delegation precision ("routed to an agent that produces the correct answer") can only be computed over the items
+that one agent got: no count out of 218 gives its 0.841. It needs only that agent's answer. Whether a delegation
+*improved* on the first agent needs that agent's own answer as well, which only the variant `every-agent` has for every
+item.
 """
 
 import dataclasses
@@ -35,18 +36,18 @@ class StatedCalibrationTable:
     ece: Interval
     """Over 15 bins of equal mass."""
     ece_equal_width: Interval
-    """Over 10 bins of equal width, as the paper's 0.087 is."""
+    """Over 10 bins of equal width, as for the paper's 0.087."""
     ece_debiased: Interval
-    """The first, freed of noise."""
+    """The first error, without noise."""
     brier_skill: Interval
-    """nan where all answers are right, or all wrong."""
+    """nan if all answers are right, or all wrong."""
     n: int
-    """Answers of executing agents whose confidence is known."""
+    """Number of answers of executing agents whose confidence is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetaCogAgentResult:
-    """The numbers of one variant. None where there is nothing to take them over."""
+    """The numbers of one variant. None if there is nothing to compute a number from."""
 
     items: int
     accuracy: Interval | None
@@ -54,38 +55,46 @@ class MetaCogAgentResult:
     asked: Interval
     """Share of items that the first agent did not answer alone: the paper's delegation rate."""
     delegated: Interval
-    """Share that one other agent got."""
+    """Share of items that one other agent got."""
     collaborated: Interval
-    """Share that all voted upon, after an agent asked."""
+    """Share of items on which all voted, after an agent asked."""
     precision: Interval | None
     """Share of delegated items that the other agent answers correctly."""
     improved: Interval | None
     """Share of delegated items that the other agent has right and the first has wrong."""
     worsened: Interval | None
-    """The other way round."""
+    """Share of delegated items that the other agent has wrong and the first has right."""
     flow: dict[tuple[str, str], int]
-    """(from, to) -> delegated items."""
+    """Maps (from, to) to the number of delegated items."""
     calibration: StatedCalibrationTable | None
     """Calibration of c, equation 2."""
     calibration_stated: StatedCalibrationTable | None
     """Calibration of c_v: the stated confidence, or the number read in its place."""
     calls: dict[str, int]
-    """Stage -> calls: `classify`, `assess`, `read`, `answer`."""
+    """Maps a stage to its number of calls: `classify`, `assess`, `read`, `answer`."""
     by_level: dict[str, "MetaCogAgentResult"] = field(default_factory=dict)
     by_dimension: dict[str, "MetaCogAgentResult"] = field(default_factory=dict)
-    """By the item's own dimension, whatever the classifier made of it."""
+    """By the item's own dimension, whatever the classifier said."""
 
 
 def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) -> MetaCogAgentResult:
-    """The numbers of runs of one variant, over all and by level and dimension; intervals by a bootstrap over groups.
+    """Returns the numbers of runs of one variant, over all and by level and dimension; intervals by a bootstrap over
+    groups.
 
-    Raises `RecordError` for no run.
+    Raises `RecordError` if there is no run.
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     listed = list(runs)
 
     def split(names: Sequence[str]) -> dict[str, MetaCogAgentResult]:
         return {
-            name: _evaluate([run for run, own in zip(listed, names, strict=True) if own == name], resamples, seed)
+            name: _evaluate(
+                [run for run, name_of_run in zip(listed, names, strict=True) if name_of_run == name], resamples, seed
+            )
             for name in dict.fromkeys(names)
         }
 
@@ -95,10 +104,10 @@ def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) 
 
 
 def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[dict[str, Any]]:
-    """A line of OUTCOMES.jsonl for each run: every agent that answered, what it said, and what its calls took.
+    """Yields a line of OUTCOMES.jsonl for each run: every agent that answered, what it said, and what its calls took.
 
-    `by_classifier`: with the dimension that the classifier gave, which is all that is known of a new question, in place
-    of the item's own. Cost and latency are those of the agent's assessment and answer together.
+    With `by_classifier` the lines have the dimension that the classifier gave, which is all that is known about a new
+    question, instead of the item's own. Cost and latency are those of the agent's assessment and answer together.
     """
     for run in runs:
         agents = {}
@@ -125,6 +134,7 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
 def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     if not runs:
         raise RecordError("no run to evaluate: give the runs of one variant of metacogagent")
+    # To whom each item went first, who asked, and to whom an item was delegated.
     first = [DispatchedRun(run).first for run in runs]
     other = [delegate(run) for run in runs]
     asks = [
@@ -136,13 +146,14 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     routed = [run for run, _, _ in pairs]
 
     def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
-        known = ((value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None)
-        return grouped_mean(known, resamples=resamples, seed=seed)
+        with_value = ((value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None)
+        return grouped_mean(with_value, resamples=resamples, seed=seed)
 
     def changed(gain: float) -> Interval | None:
         both = [run for run in routed if before[run.id] is not None and after[run.id] is not None]
         return mean([float(after[r.id] - before[r.id] == gain) for r in both], both)  # type: ignore[operator]
 
+    # Shares of all items, and the calibration of two confidences.
     of_runs = cluster_weights([_group(run) for run in runs], resamples, seed)
 
     def share(flags: Iterable[bool]) -> Interval:
@@ -186,13 +197,13 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
 
 
 def delegate(run: Run) -> str | None:
-    """The one other agent that got the item, where one did."""
+    """Returns the one other agent that got the item; None if there is none."""
     agents = DispatchedRun(run).executing
     return agents[0] if len(agents) == 1 and DispatchedRun(run).first not in (None, agents[0]) else None
 
 
 def _confidence(run: Run, agent: str) -> float | None:
-    """c_v: what was read in the place of the statement, or else what was stated."""
+    """Returns c_v: the number that was read in place of the statement, else the stated one."""
     calls = [call.id for call in run.calls if call.agent == agent and call.stage in ASKING]
     values = [value for call in calls if (value := run.label(READ, call)) is not None]
     values += [value for call in calls if (value := run.stated(STATED, call)) is not None]
@@ -200,14 +211,14 @@ def _confidence(run: Run, agent: str) -> float | None:
 
 
 def competence(run: Run, agent: str) -> float | None:
-    """The score that the policy gave the agent: c of equation 2 under the paper's rules."""
+    """Returns the score that the policy gave the agent: c of equation 2 under the paper's rules."""
     point, action = ("assess", Action.EXECUTE) if agent == DispatchedRun(run).first else ("assign", agent)
     return next((d.scores[action] for d in run.decisions if d.point == point and action in d.scores), None)
 
 
 def _total(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    summands = [value for value in values if value is not None]
+    return sum(summands) if summands else None
 
 
 def _group(run: Run) -> str:

@@ -1,6 +1,6 @@
 """Figures of the MetaCrit paper, from recorded runs: who flags, how it fails, and what it costs.
 
-Every interval resamples groups of items. Runs without an outcome count for cost only.
+Every interval resamples groups of items. Runs without an outcome count only for cost.
 """
 
 from collections import defaultdict
@@ -15,12 +15,12 @@ from metaprobe.eval.table import group_of, runs_by_variant
 from metaprobe.records.types import Call, Run
 
 STAGES = ("answer", "monitor", "control", "synthesis")
-"""A1 to A4."""
+"""Stages of A1 to A4."""
 FINAL = "final"
 
 BOTH, CONTROL_ONLY, MONITOR_ONLY, NEITHER, UNREADABLE = "both", "control only", "monitor only", "neither", "unreadable"
 BY_FLAGS = {(1, 1): BOTH, (0, 1): CONTROL_ONLY, (1, 0): MONITOR_ONLY, (0, 0): NEITHER}
-"""Flags of monitor and control -> the pattern."""
+"""Maps the flags of monitor and control to the pattern."""
 PATTERNS = (*BY_FLAGS.values(), UNREADABLE)
 
 COLLAPSE, GAP, RECONCILIATION = "consensus collapse", "knowledge gap", "reconciliation failure"
@@ -29,23 +29,29 @@ FAILURES = (COLLAPSE, GAP, RECONCILIATION, UNREADABLE)
 
 @dataclass(frozen=True, slots=True)
 class SystemCost:
-    """Cost of a question, in the units of table 8; None where a call does not say."""
+    """Cost of a question, in the units of table 8; None if a call does not say."""
 
     system: str
     variant: str
     n: int
     calls: float
     tokens: float | None
-    """Read and written, a question."""
+    """Tokens read and written, a question."""
     latency_s: float | None
-    """A question, of all calls one after another: calls that ran at the same time are counted in full."""
+    """Latency of a question: the sum over its calls; calls that ran at the same time are counted in full."""
     cost_per_1000: float | None
-    """US dollars, 1,000 questions."""
+    """US dollars for 1,000 questions."""
     accuracy: Interval | None
 
 
 def stage_accuracy(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[StageAccuracy, ...]:
-    """Accuracy after each stage, by system and variant, in the order in which the stages were first asked."""
+    """Returns the accuracy after each stage, by system and variant, in the order in which the stages were first asked.
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     rows = []
     for (system, variant), members in runs_by_variant(runs).items():
         group = {run.id: group_of(run.item) for run in members if run.outcome is not None}
@@ -70,7 +76,13 @@ def stage_accuracy(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0)
 
 
 def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Agreement, ...]:
-    """By who flags a concern, in the order of `PATTERNS`; of runs in which both critics were asked."""
+    """Returns outcomes by who flags a concern, in the order of `PATTERNS`, from runs in which both critics were asked.
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     members: dict[str, list[tuple[float, float | None, str]]] = {pattern: [] for pattern in PATTERNS}
     for run in runs:
         flags = _flags(run)
@@ -82,12 +94,12 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
             members[pattern].append((run.outcome, _first_answer(run), group_of(run.item)))
     rows = []
     for pattern, outcomes in members.items():
-        known = [(final, first, group) for final, first, group in outcomes if first is not None]
+        checked = [(final, first, group) for final, first, group in outcomes if first is not None]
         shares = (
             [(final, group) for final, _, group in outcomes],
-            [(first, group) for _, first, group in known],
-            [(final, group) for final, first, group in known if first == 0],
-            [(1 - final, group) for final, first, group in known if first == 1],
+            [(first, group) for _, first, group in checked],
+            [(final, group) for final, first, group in checked if first == 0],
+            [(1 - final, group) for final, first, group in checked if first == 1],
         )
         means = (grouped_mean(share, resamples=resamples, seed=seed) for share in shares)
         rows.append(Agreement(pattern, len(outcomes), *means))
@@ -95,15 +107,18 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
 
 
 def failure_types(runs: Iterable[Run]) -> Failures:
-    """Why wrong runs went wrong; of runs in which both critics were asked, with all `runs` as evidence of knowledge.
+    """Returns why wrong runs went wrong, for runs in which both critics were asked. All `runs` are evidence of
+    knowledge.
 
-    The paper names the types by hand (appendix H) and its examples do not follow its own definitions throughout. Here:
-    - reconciliation failure: something spoke for another answer (A1 was right, or control flagged a concern) and the
-      synthesis did not make use of it;
+    The paper names the types by hand (appendix H), and its examples do not always follow its own definitions. Here they
+    are:
+
+    - reconciliation failure: something spoke for another answer (A1 was right, or control flagged a concern), and the
+      synthesis did not use it;
     - otherwise A1 was wrong and control was content, whatever the monitor said, as in the paper's example of collapse.
-      Consensus collapse: some answer to this item by the same models is right, so that they could have known.
-      Knowledge gap: none is. Give the runs of ablations, baselines and samples as well: the more answers, the surer;
-    - unreadable: A1 was wrong and it cannot be read whether control flagged.
+      Consensus collapse: some answer to this item by the same models is right, so they could have known. Knowledge gap:
+      none is right. Give the runs of ablations, baselines and samples as well: the more answers, the surer;
+    - unreadable: A1 was wrong, and it cannot be read whether control flagged.
     """
     runs = list(runs)
     answers: dict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -130,7 +145,13 @@ def failure_types(runs: Iterable[Run]) -> Failures:
 
 
 def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[SystemCost, ...]:
-    """Calls, tokens, latency, price and accuracy of each system and variant."""
+    """Returns calls, tokens, latency, price and accuracy of each system and variant.
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     rows = []
     for (system, variant), members in runs_by_variant(runs).items():
         calls = [call for run in members for call in run.calls]
@@ -157,12 +178,12 @@ def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> 
 
 
 def _a_run(values: list[float | None], n: int) -> float | None:
-    """Returns the sum of the calls' values over n runs; None where a value is not known."""
+    """Returns the sum of the calls' values over n runs; None if a value is not known."""
     return None if None in values else sum(filter(None, values)) / n
 
 
 def _tokens(call: Call) -> float | None:
-    """Read and written, by the server's count or else by the token ids."""
+    """Returns the tokens read and written, by the server's count, else by the token ids."""
     if counted := call.usage.prompt_tokens + call.usage.completion_tokens:
         return counted
     if call.prompt_token_ids is None or call.token_ids is None:
@@ -171,13 +192,13 @@ def _tokens(call: Call) -> float | None:
 
 
 def _flags(run: Run) -> tuple[float | None, float | None] | None:
-    """Returns the flags of monitor and control; None where one of them was not asked."""
-    asked = {call.stage: call.id for call in run.calls if call.stage in ("monitor", "control")}
-    if len(asked) < 2:
+    """Returns the flags of monitor and control; None if one of them was not asked."""
+    critics = {call.stage: call.id for call in run.calls if call.stage in ("monitor", "control")}
+    if len(critics) < 2:
         return None
-    return run.stated("flags", asked["monitor"]), run.stated("flags", asked["control"])
+    return run.stated("flags", critics["monitor"]), run.stated("flags", critics["control"])
 
 
 def _first_answer(run: Run) -> float | None:
-    """Whether A1 was right."""
+    """Returns whether A1 was right."""
     return next((run.label("correct", call.id) for call in run.calls if call.stage == STAGES[0]), None)

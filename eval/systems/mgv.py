@@ -1,8 +1,7 @@
-"""Monitor-Generate-Verify and its baselines: what the cycles cost, what they gain, and what evaluations are worth.
+"""Monitor-Generate-Verify and its baselines: what the cycles cost and gain, and what evaluations are worth.
 
 For runs of `monitor-generate-verify`, `self-refine` and `self-verification`. The numbers of the paper's Table 1, and
-what it leaves out: accuracy by cycle, how well evaluation and difficulty rank the answers, where the stop threshold
-might lie.
+others: accuracy by cycle, how well evaluation and difficulty rank the answers, and where the stop threshold might lie.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +21,7 @@ EVALUATIONS = {
     "feedback": ("accepted",),
     "backward": ("verified",),
 }
-"""Stage of an evaluating call -> what it states of the answer it has as parent."""
+"""Maps the stage of an evaluating call to what it states about its parent's answer."""
 THRESHOLDS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 
 
@@ -33,11 +32,11 @@ class Attempt:
     round: int
     correct: float
     quality: float | None
-    """How it was evaluated, in [0, 1]: read by a checkpoint, or else the mean of what was stated; None for neither."""
+    """Its evaluation in [0, 1]: read by a checkpoint, else the mean of the stated numbers; None for neither."""
     difficulty: float | None
-    """Stated before it, in [0, 1]."""
+    """Difficulty stated before it, in [0, 1]."""
     tokens: float
-    """Generated in its cycle, by all stages."""
+    """Tokens generated in its cycle, by all stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,9 @@ class Selection:
     best: Interval
     """Accuracy of the best-evaluated answer, the first of equals."""
     over_first: Interval
-    """Minus that of the first answer."""
+    """`best` minus the accuracy of the first answer."""
     over_last: Interval
-    """Minus that of the last answer."""
+    """`best` minus the accuracy of the last answer."""
     oracle: Interval
     """Share of runs with any right answer: no selection can do better."""
 
@@ -71,40 +70,48 @@ class CycleReport:
     system: str
     variant: str
     accuracy: Interval
-    """Accuracy of the answers returned."""
+    """Accuracy of the returned answers."""
     attempts: Interval
-    """Cycles a run; for self-verification 1, and 2 where candidates were verified."""
+    """Cycles a run; for self-verification 1, and 2 if candidates were verified."""
     stopped_first: Interval
     """Share of runs that ended after one attempt."""
     solved_first: Interval
-    """Share of runs that ended after one attempt, and rightly."""
+    """Share of runs that ended after one attempt with a right answer."""
     tokens: Interval
-    """Generated in a run."""
+    """Tokens generated in a run."""
     latency_ms: Interval | None
-    """Sum over a run's calls, which a batch shares with others; None where a call has none."""
+    """Sum over a run's calls, whose times a batch shares with other calls; None if a call has none."""
     by_cycle: tuple[Interval, ...]
-    """Accuracy of the first answer, the second, ..., of the runs that got that far."""
+    """Accuracy of the first answer, the second, and so on, for the runs that got that far."""
     quality_auroc: Interval | None
-    """Evaluation against correctness, over all answers that were evaluated; None without any."""
+    """AUROC of the evaluation, over all answers that were evaluated; None without any."""
     difficulty_auroc: Interval | None
-    """Stated ease against correctness of the first answer; None where none was stated."""
+    """AUROC of the stated ease for the first answer; None if none was stated."""
     quality_given: float
     """Share of answers with an evaluation."""
     difficulty_given: float
     """Share of first answers with a difficulty."""
     selection: Selection
     thresholds: tuple[StopAt, ...]
-    """Empty unless all runs have equally many cycles, more than one: what a run left out cannot be simulated."""
+    """Empty unless all runs have the same number of cycles, more than one: cycles that a run left out cannot be
+    simulated.
+    """
 
 
 def cycle_reports(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[CycleReport, ...]:
-    """A report for each system and variant. Raises `RecordError` where a run has no checked answer."""
+    """Returns a report for each system and variant. Raises `RecordError` if a run has no checked answer.
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     by_variant = sorted(runs_by_variant(runs).items())
     return tuple(_report(members, resamples, seed) for _, members in by_variant)
 
 
 def attempts(run: Run) -> tuple[Attempt, ...]:
-    """A run's answers with what is known of each. Raises `RecordError` where one was not checked."""
+    """Returns a run's answers with what is known about each. Raises `RecordError` if an answer was not checked."""
     answers = sorted((call for call in run.calls if call.stage == "answer"), key=lambda call: call.round)
     tried = []
     for call in answers:
@@ -121,17 +128,17 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
 
 
 def _quality(run: Run, answer: Call) -> float | None:
-    read = run.label("signal:quality", answer.id)
-    if read is not None:
-        return read
+    quality = run.label("signal:quality", answer.id)
+    if quality is not None:
+        return quality
     stated: list[float | None] = []
     for call in run.calls:
         if call.parent == answer.id and call.stage in EVALUATIONS:
             values = [run.stated(kind, call.id) for kind in EVALUATIONS[call.stage]]
             # An unreadable evaluation is no score, but an unreadable reconstruction did not succeed.
             stated += [value or 0.0 for value in values] if call.stage == "backward" else values
-    given = [value for value in stated if value is not None]
-    return fmean(given) if given else None
+    numbers = [value for value in stated if value is not None]
+    return fmean(numbers) if numbers else None
 
 
 def _tokens(call: Call) -> int:
@@ -143,7 +150,7 @@ def _best(tried: Sequence[Attempt]) -> Attempt:
 
 
 def _until(tried: Sequence[Attempt], threshold: float) -> Sequence[Attempt]:
-    """The attempts up to the first that is good enough."""
+    """Returns the attempts up to the first that is good enough."""
     for number, attempt in enumerate(tried, start=1):
         if attempt.quality is not None and attempt.quality >= threshold:
             return tried[:number]
@@ -159,17 +166,20 @@ def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
         return mean_interval(list(values), weights)
 
     def discrimination(scored: Sequence[tuple[int, float, float]]) -> Interval | None:
-        """`scored`: (run, correct, score) of each answer."""
+        """Returns the AUROC of pairs (run, correct, score), one an answer."""
         if not scored:
             return None
         chosen, y, score = zip(*scored, strict=True)
         return interval(auroc, y, score, weights[:, list(chosen)])
 
     def stop_at(threshold: float) -> StopAt:
-        kept = [_until(each, threshold) for each in tried]
-        tokens = mean(sum(attempt.tokens for attempt in each) for each in kept)
-        return StopAt(threshold, mean(_best(each).correct for each in kept), mean(map(len, kept)), tokens)
+        kept_attempts = [_until(each, threshold) for each in tried]
+        tokens = mean(sum(attempt.tokens for attempt in each) for each in kept_attempts)
+        return StopAt(
+            threshold, mean(_best(each).correct for each in kept_attempts), mean(map(len, kept_attempts)), tokens
+        )
 
+    # Best answers, counts and outcomes of the runs, and the answers that were evaluated or whose difficulty was stated.
     best = [_best(t).correct for t in tried]
     counts = np.array([_count(run) for run in runs])
     outcomes = np.array([float(run.outcome or 0.0) for run in runs])
@@ -177,6 +187,7 @@ def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
     every = [(i, attempt) for i, t in enumerate(tried) for attempt in t]
     judged = [(i, a.correct, a.quality) for i, a in every if a.quality is not None]
     eased = [(i, t[0].correct, 1 - t[0].difficulty) for i, t in enumerate(tried) if t[0].difficulty is not None]
+    # Other thresholds can be simulated only if all runs have the same number of cycles.
     cycling = any(decision.point == "iterate" for run in runs for decision in run.decisions)
     whole = cycling and len(set(map(len, tried))) == 1 and len(tried[0]) > 1
     return CycleReport(
@@ -212,6 +223,8 @@ def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
 
 
 def _count(run: Run) -> int:
-    """Self-verification draws its candidates at once: what it does in turn is drawing and verifying."""
+    """Returns the number of cycles. Self-verification draws its candidates at once, so its cycles are drawing and
+    verifying.
+    """
     stages = [call.stage for call in run.calls]
     return 1 + ("backward" in stages) if run.system == "self-verification" else stages.count("answer")

@@ -10,19 +10,24 @@ from metaprobe.records.types import Run
 
 
 def system_figures(runs: Sequence[Run], *, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
-    """Returns cost, accuracy by stage and decisions of one variant's runs, and what its system's paper reports.
+    """Returns cost, accuracy by stage and decisions of one variant's runs, and the figures of its system's paper.
 
     Intervals are 95 % bootstrap intervals over groups: (estimate, low, high).
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     (cost,) = metacrit.cost_table(runs, resamples=resamples, seed=seed)
     stages = metacrit.stage_accuracy(runs, resamples=resamples, seed=seed)
     system = runs[0].system
-    own = ANALYSES[system](runs, resamples, seed) if system in ANALYSES else {}
+    analyses = ANALYSES[system](runs, resamples, seed) if system in ANALYSES else {}
     return {
         "cost": plain(cost),
         "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
-        "decisions": {point: plain(told) for point, told in decision_points(runs).items()},
-        **{name: plain(value) for name, value in own.items()},
+        "decisions": {point: plain(decisions) for point, decisions in decision_points(runs).items()},
+        **{name: plain(value) for name, value in analyses.items()},
     }
 
 
@@ -43,4 +48,4 @@ ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
         "delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)
     },
 }
-"""System -> its own analyses of runs of one variant."""
+"""Maps a system to its own analyses of runs of one variant."""

@@ -1,1 +1,1 @@
-"""Run systems over tasks and keep the runs; read recorded calls again for their hidden states."""
+"""Runs systems over tasks and stores the runs; reads recorded calls again for their hidden states."""

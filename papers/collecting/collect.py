@@ -1,4 +1,4 @@
-"""Runs a system over a task, keeps every run, and labels every answer that a program can check."""
+"""Runs a system over a task, stores every run, and labels every answer that a program can check."""
 
 import asyncio
 import copy
@@ -34,7 +34,7 @@ from metaprobe.papers.systems.session import UNREAD_PREFIX
 from metaprobe.papers.systems.suitability import check_suitability
 
 OnRun = Callable[[Run | None, str], None]
-"""Called when a run has ended: with the run and "", or with None and why it failed."""
+"""Called when a run has ended: with the run and "", or with None and the reason of its failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class CollectReport:
     """Says what a collection did."""
 
     done: int
-    """Runs collected now."""
+    """Number of runs collected now."""
     stored_before: int
-    """Runs that were already there and were not repeated."""
+    """Number of runs that were already stored and were not repeated."""
     failed: tuple[str, ...] = field(default=())
-    """`run id: reason` of runs that did not come to an end; they are tried again next time."""
+    """`run id: reason` for each run that failed; these are tried again next time."""
     unread: dict[str, int] = field(default_factory=dict)
-    """Name of a signal -> calls that its checkpoint should have read and could not."""
+    """Maps the name of a signal to the number of calls that its checkpoint should have read and could not."""
     cut: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Stage of answers -> how many of them its limit of tokens ended, and of how many; where it ended any."""
+    """Maps a stage of answers to the number that its token limit ended, and the number of all; only stages with any."""
 
 
 async def collect_runs(
@@ -67,17 +67,33 @@ async def collect_runs(
     settings: Mapping[str, Any] | None = None,
     on_run: OnRun = lambda run, reason: None,
 ) -> CollectReport:
-    """Run `system` on every item in these variants (its default ones where none is given) and append to `store`.
+    """Runs `system` on every item in these variants (by default the system's default ones), and appends the runs to
+    `store`.
 
-    Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard, and
-    their calls only if no cache keeps them. A run that fails, whatever the reason, is reported and no other is harmed;
-    the reasons also stand in the store's `failed.jsonl`. What came of a run goes to the policy (`observe`), in the
-    items' order. Where the agents or the policy learn, `wave` items run at once and the next ones see what came of
-    them, in the items' order: 1 is the paper's own sequence. Raises `StoreMismatch` where the store was collected with
-    another system, model, prompts, policy, signals, options or `settings`, `StoreHeld` where another process writes
-    into it, `RecordError` where `check_learners` does, and for a signal or policy that the system cannot
-    use (`metaprobe.papers.systems.suitability`). Raises `Unwritable` at the first answer that cannot be kept, as on a
-    full disk: nothing more is asked then, and the message says how many runs are stored.
+    Runs that are already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard, and
+    their calls only if no cache keeps them. A run that fails, whatever the reason, is reported and does not affect
+    others; the reasons are also in the store's `failed.jsonl`. The policy learns the outcomes of runs (`observe`) in
+    the items' order. If the agents or the policy learn, `wave` items run at once, and the next items use what these
+    have taught; 1 is the paper's own sequence.
+
+    Raises `StoreMismatch` if the store was collected with another system, model, prompts, policy, signals, options or
+    `settings`. Raises `StoreHeld` if another process writes into it. Raises `RecordError` as `check_learners` does, and
+    for a signal or policy that the system cannot use (`metaprobe.papers.systems.suitability`). Raises `Unwritable` at
+    the first answer that cannot be stored, as on a full disk: then no model is asked again, and the message says how
+    many runs are stored.
+
+    Args:
+        system: the system.
+        items: the items.
+        setup: models, policy, signals, prompts and options.
+        store: the run store.
+        variants: the variants.
+        concurrency: most runs at once.
+        shard_runs: runs in one file.
+        text: whether texts and token ids are stored.
+        wave: items that run at once if something learns.
+        settings: further settings that the store is pinned to.
+        on_run: called when a run has ended.
     """
     chosen = system.chosen(variants)
     check_suitability(system, variants, setup.signals, setup.policy, agents=setup.agents)
@@ -120,7 +136,7 @@ def say_what_is_stored(store: RunStore) -> Iterator[None]:
 
 
 class _Collecting:
-    """The runs of one collection as they come to their end."""
+    """The runs of one collection as they end."""
 
     def __init__(
         self,
@@ -132,7 +148,7 @@ class _Collecting:
         concurrency: int,
         on_run: OnRun,
     ) -> None:
-        """`stored`: ids of runs that are there already."""
+        """`stored` has the ids of runs that are already stored."""
         self.system, self.items, self.setup, self.stored = system, items, setup, stored
         self.done = self.stored_before = 0
         self.failed: list[str] = []
@@ -151,12 +167,17 @@ class _Collecting:
     async def in_waves(self, variant: str, wave: int, before: Mapping[str, Run]) -> None:
         """Runs all items in one variant, `wave` at once; the agents' profiles learn from each wave.
 
-        `before`: the stored runs by id, from which is learned as well. A wave is written in the items' order.
+        A wave is written in the items' order.
+
+        Args:
+            variant: the variant.
+            wave: number of items at once.
+            before: the stored runs by id; the profiles learn from them as well.
         """
-        known = copy.deepcopy(self.setup.profiles)
+        profiles = copy.deepcopy(self.setup.profiles)
         for start in range(0, len(self.items), wave):
             now = self.items[start : start + wave]
-            setup = dataclasses.replace(self.setup, profiles=known)
+            setup = dataclasses.replace(self.setup, profiles=profiles)
             ended = {run.id: run for run in await self.together([(item, variant) for item in now], setup)}
             for item in now:
                 identity = run_id(self.system, variant, self.setup, item)
@@ -165,20 +186,20 @@ class _Collecting:
                 if run := ended.get(identity) or before.get(identity):
                     report_outcomes(self.setup.policy, run)
                     for experience in self.system.experiences(run) if self.system.experiences else ():
-                        known.learn(experience)
+                        profiles.learn(experience)
 
     async def together(self, pairs: Sequence[tuple[Item, str]], setup: Setup | None = None) -> list[Run]:
-        """The runs of these items and variants that are new and came to an end, in their order.
+        """Returns the runs of these items and variants that are new and did not fail, in their order.
 
-        `setup`: what they work with, where profiles have learned meanwhile; ids are made from the first one, and
-        nothing is written yet.
+        If `setup` is given, runs use it, because profiles have learned meanwhile, and nothing is written yet. Ids are
+        made from the first setup.
         """
         ids = [run_id(self.system, variant, self.setup, item) for item, variant in pairs]
         new = [(identity, *pair) for identity, pair in zip(ids, pairs, strict=True) if identity not in self.stored]
         self.stored_before += len(pairs) - len(new)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._one(*one, setup)) for one in new]
+                tasks = [group.create_task(self._one(*arguments, setup)) for arguments in new]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the others are the same, or follow from it
         return [run for task in tasks if (run := task.result()) is not None]
@@ -211,7 +232,7 @@ class _Collecting:
 
 
 def check_learners(policy: Policy, variants: Sequence[str]) -> None:
-    """Raises `RecordError` where two variants would learn from each other."""
+    """Raises `RecordError` if two variants would learn from each other."""
     if len(variants) > 1 and learns(policy):
         raise RecordError(
             f"variants {', '.join(variants)} with a policy that learns: each would see what came of the other; collect "
@@ -220,9 +241,9 @@ def check_learners(policy: Policy, variants: Sequence[str]) -> None:
 
 
 def report_outcomes(policy: Policy, run: Run) -> None:
-    """Reports to a policy what came of each decision of a run: all of them led to its answer, its cost and its time.
+    """Reports to a policy the outcome of each decision of a run: all of them led to its answer, cost and time.
 
-    Cost and time are sums over the calls, None where no call has one.
+    Cost and time are sums over the calls, None if no call has one.
     """
     costs = [call.cost_usd for call in run.calls if call.cost_usd is not None]
     times = [call.latency_ms for call in run.calls if call.latency_ms is not None]
@@ -232,20 +253,31 @@ def report_outcomes(policy: Policy, run: Run) -> None:
 
 
 def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
-    """The same for the same system, variant, models, policy, signals, options and item, so that a collection resumes.
+    """Returns the same id for the same system, variant, models, policy, signals, options and item, so a collection
+    resumes.
 
-    An item whose question or gold answer changed is another item, though it has the same id.
+    An item whose question or gold answer changed is another item, even with the same id.
+
+    Args:
+        system: the system.
+        variant: the variant.
+        setup: the setup.
+        item: the item.
     """
     panel = [setup.panel.checkpoint.digest] if setup.panel and variant in system.panel_variants else []
-    told = [*setup.options.description, *panel]  # nothing by default
-    asked = [item.question, item.choices, item.gold, item.check, item.fields]
-    known = json.dumps([asked, repr(setup.policy), setup.signals.description, setup.seed, *told], sort_keys=True)
-    digest = hashlib.sha256(known.encode()).hexdigest()[:8]
+    descriptions = [*setup.options.description, *panel]  # nothing by default
+    parts_of_item = [item.question, item.choices, item.gold, item.check, item.fields]
+    content = json.dumps(
+        [parts_of_item, repr(setup.policy), setup.signals.description, setup.seed, *descriptions], sort_keys=True
+    )
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     return f"{system.name}/{variant}/{setup.models.description}/{item.id}/{digest}"
 
 
 def label_run(run: Run, system: System) -> Run:
-    """The run with a program's `correct` label on every answer, and its outcome; unchanged if nothing can check it."""
+    """Returns the run with a program's `correct` label on every answer, and its outcome; unchanged if nothing can check
+    it.
+    """
     if run.item.check == "none":
         return run
     answers = {
@@ -262,7 +294,13 @@ def label_run(run: Run, system: System) -> Run:
 
 
 def store_settings(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
-    """Returns the settings that a store's runs have in common."""
+    """Returns the settings that a store's runs have in common.
+
+    Args:
+        system: the system.
+        setup: the setup.
+        text: whether texts are stored.
+    """
     models = setup.models
     return {
         "system": system.name,
@@ -286,21 +324,29 @@ def store_settings(system: System, setup: Setup, *, text: bool) -> dict[str, Any
 def all_settings(
     system: System, setup: Setup, text: bool, wave: int, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns everything that a store of this collection is pinned to; `settings` are what the caller adds."""
+    """Returns everything that a store of this collection is pinned to; the caller adds `settings`.
+
+    Args:
+        system: the system.
+        setup: the setup.
+        text: whether texts are stored.
+        wave: items that run at once if something learns.
+        settings: further settings.
+    """
     # With learners, what an item sees depends on the items before it.
     order = {"wave": wave} if system.experiences is not None or learns(setup.policy) else {}
     return {**store_settings(system, setup, text=text), **order, **(settings or {})}
 
 
 def unsaid(system: System) -> dict[str, Any]:
-    """Settings to assume where a store does not record them, as most of recorded/ do not."""
+    """Returns settings to assume if a store does not record them, as most of recorded/ do not."""
     return {"tokens": {}, "constants": {constant.name: constant.default for constant in system.constants}}
 
 
 def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
-    """Returns the threshold that each number of a checkpoint meets at each point, as the papers' rules have it.
+    """Returns the threshold that each number of a checkpoint is compared with at each point, by the papers' rules.
 
-    Nothing where no checkpoint gives one that is held against a threshold.
+    Empty if no checkpoint gives a number that is compared with a threshold.
     """
     rules = setup.policy if isinstance(setup.policy, PaperRules) else getattr(setup.policy, "rules", None)
     if not isinstance(rules, PaperRules):
@@ -327,19 +373,23 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
 def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any]) -> bool:
     """Returns whether a store says what it was collected with.
 
-    `unsaid`: what a setting was that the store does not name, where it was not None. Raises `StoreMismatch` where that
-    is something else, and where the folder holds runs, or a list of failed ones, and does not say with what they were
-    collected: they would pass for runs of this collection.
+    Raises `StoreMismatch` if a setting differs. Also raises it if the folder holds runs, or a list of failed runs, and
+    does not say what they were collected with: they would be taken for runs of this collection.
+
+    Args:
+        folder: the folder of the store.
+        settings: the settings of this collection.
+        unsaid: value of a setting that the store does not name, if it was not None.
     """
     pinned = read_settings(folder / RunStore.settings_name)
     if (
         pinned is None
         and folder.is_dir()
-        and (held := [*RunStore(folder).shard_files()[:1], *folder.glob(RunStore.failures_name)])
+        and (stored_files := [*RunStore(folder).shard_files()[:1], *folder.glob(RunStore.failures_name)])
     ):
         raise StoreMismatch(
-            f"{folder} holds {held[0].name} and no {RunStore.settings_name}, so it is not known with what it was "
-            "collected: collect into another folder"
+            f"{folder} holds {stored_files[0].name} and no {RunStore.settings_name}, so it is not known with what "
+            "it was collected: collect into another folder"
         )
     before = {**unsaid, **(pinned or {})}
     if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
@@ -349,7 +399,7 @@ def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str,
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:
-    """Returns what a store says it is collected with; None where it says nothing."""
+    """Returns the settings with which a store says it is collected; None if it says nothing."""
     if not path.is_file():
         return None
     try:

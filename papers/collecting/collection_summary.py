@@ -1,4 +1,4 @@
-"""Says what run stores hold: the numbers of a collection (`summarize_runs`), and a store as text (`inspect`)."""
+"""Summaries of run stores: the numbers of a collection (`summarize_runs`), and a store as text (`inspect`)."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,13 +10,19 @@ from metaprobe.papers.tasks import TASKS
 
 Summary = dict[str, Any]
 SETTING_NAMES = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
-"""Setting of a collection -> its name beside the numbers, where `task` stands for the task's own scores."""
+"""Maps a setting of a collection to its name in a summary, in which `task` holds the task's own scores."""
 
 
 def summarize_runs(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> list[Summary]:
-    """For each system and variant: runs, cost, accuracy by stage, and the system's own analyses. Ready for JSON.
+    """Returns runs, cost, accuracy by stage and the system's own analyses for each system and variant. Ready for JSON.
 
-    Intervals are 95 % bootstrap intervals over groups: (estimate, low, high). Raises `RecordError` for no runs.
+    Intervals are 95 % bootstrap intervals over groups: (estimate, low, high). Raises `RecordError` if there are no
+    runs.
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     by_variant: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -27,29 +33,38 @@ def summarize_runs(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0)
     for (system, variant), members in sorted(by_variant.items()):
         figures = system_figures(members, resamples=resamples, seed=seed)
         before = {name: figures.pop(name) for name in ("cost", "accuracy by stage")}
-        named = {"system": system, "variant": variant, "runs": len(members)}
-        summaries.append({**named, **before, "task": plain(task_scores(members)), **figures})
+        names = {"system": system, "variant": variant, "runs": len(members)}
+        summaries.append({**names, **before, "task": plain(task_scores(members)), **figures})
     return summaries
 
 
 def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """For each task set: its own metrics of the final answers, beside what guessing reaches.
+    """Returns each task set's own metrics of the final answers, and the result of guessing.
 
-    None of items that were stored without their texts.
+    Items that were stored without their texts are left out.
     """
     scores = {}
     for name in dict.fromkeys(run.item.task for run in runs):
-        told = [run for run in runs if run.item.task == name and run.item.question]
+        known_runs = [run for run in runs if run.item.task == name and run.item.question]
         task = TASKS.get(name)
-        if task is None or not told:
+        if task is None or not known_runs:
             continue
-        items = [run.item for run in told]
-        scores[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
+        items = [run.item for run in known_runs]
+        scores[name] = {
+            "score": task.score(items, [run.final_answer for run in known_runs]),
+            "guessing": task.chance(items),
+        }
     return scores
 
 
 def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
-    """For each store and each system and variant in it, its numbers beside what it was collected with."""
+    """Returns the numbers of each system and variant in each store, with what the store was collected with.
+
+    Args:
+        folders: the stores.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     summaries_of_all = []
     for folder in folders:
         settings = read_settings(folder / RunStore.settings_name) or {}

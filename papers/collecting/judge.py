@@ -1,4 +1,4 @@
-"""Recorded answers judged by a decision model: every question about every answer, from a run store into another."""
+"""Judges recorded answers by a decision model: every question about every answer, from a run store into another."""
 
 import asyncio
 import hashlib
@@ -32,7 +32,7 @@ from metaprobe.papers.systems.decision_calls import answers_in, asks_questions, 
 
 STAGE = "judge"
 SHARD_RUNS = 64
-"""Runs that are judged together and stored as one file."""
+"""Number of runs that are judged together and stored as one file."""
 
 
 @dataclass(slots=True)
@@ -40,30 +40,30 @@ class JudgeReport:
     """Says what a judging did."""
 
     calls: int = 0
-    """Answers judged now."""
+    """Number of answers judged now."""
     answers: int = 0
-    """Answers to questions, refusals included."""
+    """Number of replies to questions, refusals included."""
     refusals: int = 0
     incomplete: int = 0
-    """Answers to questions that left out an option's probability."""
+    """Number of replies to questions that left out an option's probability."""
     textless: int = 0
-    """Answers without a text, which nobody can judge."""
+    """Number of answers without a text, which cannot be judged."""
     runs: int = 0
-    """Runs stored now."""
+    """Number of runs stored now."""
     stored_before: int = 0
     failed: int = 0
-    """Runs that are not stored, because the judge did not answer; judging again asks for them."""
+    """Number of runs that are not stored because the judge did not reply; judging again asks about them."""
     failure: str = ""
     """The first of these failures."""
     cost_usd: float = 0.0
-    """Cost of the calls of which it is known, those from the cache included."""
+    """Sum of the known costs of calls, those from the cache included."""
 
 
 def read_question_file(path: Path) -> list[dict[str, Any]]:
-    """The questions of a JSON file: a list of them, or an object with `questions`. Raises `RecordError`."""
+    """Returns the questions of a JSON file: a list of them, or an object with `questions`. Raises `RecordError`."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        questions = held["questions"] if isinstance(held, Mapping) else held
+        content = json.loads(path.read_text(encoding="utf-8"))
+        questions = content["questions"] if isinstance(content, Mapping) else content
         read_questions(questions)
     except (OSError, ValueError, KeyError, RecursionError, InvalidResponse) as error:
         raise RecordError(
@@ -85,11 +85,22 @@ async def judge_runs(
     on_total: Callable[[int], object] = lambda total: None,
     on_chunk: Callable[[int, int], object] = lambda runs, tokens: None,
 ) -> JudgeReport:
-    """Writes the runs of `store` into `out`, with the judge's calls and `Run.decision_answers` beside what they hold.
+    """Writes the runs of `store` into `out`, together with the judge's calls and `Run.decision_answers`.
 
     One request asks all questions about one answer, after the messages that it answers. Runs that `out` holds already
-    are passed over: that is how a killed judging goes on. Calls of another stage or agent than is asked for are stored
-    as they are. Raises `RecordError` where both stores are one folder or no call is chosen.
+    are skipped, so a killed judging resumes. Calls of another stage or agent are stored as they are. Raises
+    `RecordError` if both stores are one folder or no call is chosen.
+
+    Args:
+        store: the runs.
+        llm: the judge.
+        out: the store for judged runs.
+        questions: the questions.
+        stage: only calls of this stage.
+        agent: only calls of this agent.
+        shard_runs: runs in one file.
+        on_total: called with the number of runs.
+        on_chunk: called with the runs and tokens of each part.
     """
     if out.path.resolve() == store.path.resolve():
         raise RecordError(f"{out.path} holds the answers that are judged: expected another folder for the judged runs")
@@ -108,7 +119,7 @@ async def judge_runs(
         return answered, answers_in(answered)
 
     async def ask_about(run: Run) -> list[tuple[Call, tuple[DecisionAnswer, ...]]] | LLMError:
-        """Returns the judge's calls and what they say; the error where the judge did not answer."""
+        """Returns the judge's calls and what they say; the error if the judge did not reply."""
         answers = [call for call in run.calls if chosen.holds(call) and not asks_questions(call)]
         report.textless += sum(not call.text.strip() for call in answers)
         try:
@@ -116,6 +127,7 @@ async def judge_runs(
         except LLMError as error:
             return error
 
+    # Judge and store the runs that are not stored yet.
     with out.alone():
         done = out.run_ids()
         on_total(len(store.run_ids() - done))
@@ -130,14 +142,14 @@ async def judge_runs(
                         report.failure = report.failure or str(judged)
                         continue
                     calls = tuple(call for call, _ in judged)
-                    told = tuple(answer for _, answers in judged for answer in answers)
-                    answered = (*run.decision_answers, *told)
+                    decision_answers = tuple(answer for _, answers in judged for answer in answers)
+                    answered = (*run.decision_answers, *decision_answers)
                     writer.add(replace(run, calls=(*run.calls, *calls), decision_answers=answered))
                     report.runs += 1
                     report.calls += len(calls)
-                    report.answers += len(told)
-                    report.refusals += sum(answer.kind == "refusal" for answer in told)
-                    report.incomplete += sum(None in answer.probabilities for answer in told)
+                    report.answers += len(decision_answers)
+                    report.refusals += sum(answer.kind == "refusal" for answer in decision_answers)
+                    report.incomplete += sum(None in answer.probabilities for answer in decision_answers)
                     report.cost_usd += sum(call.cost_usd or 0.0 for call in calls)
                     tokens += sum(call.usage.prompt_tokens for call in calls)
                 on_chunk(len(runs), tokens)
@@ -156,13 +168,25 @@ def launch_judge(
     concurrency: int = 16,
     **options: Any,
 ) -> JudgeReport:
-    """`judge_runs` by names: `decisions:MODEL@URL`, the folders of two run stores, a file of questions."""
+    """Runs `judge_runs` by names: `decisions:MODEL@URL`, the folders of two run stores, a file of questions.
+
+    Args:
+        runs: folder of the runs.
+        spec: the judge.
+        out: folder for the judged runs.
+        questions: the file of questions.
+        cache: file of calls.
+        api: options KEY=VALUE of the judge.
+        prices: file of prices.
+        concurrency: most requests at once.
+        **options: other options of `judge_runs`.
+    """
     model = ModelName(spec)
     if not model.decides:
         kind = spec.partition(":")[0]  # an address may hold a key
         raise RecordError(f"judge {kind!r}: expected decisions:MODEL or decisions:MODEL@http://host:port/v1")
     require("openai", "api")
-    asked = read_question_file(questions)
+    question_list = read_question_file(questions)
     llm = model.open(concurrency=concurrency, api=api_options(api, prices))
 
     async def ask() -> JudgeReport:
@@ -170,6 +194,6 @@ def launch_judge(
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
             judging = llm if cache is None else CachedLLM(llm, stack.enter_context(CallCache(cache)))
-            return await judge_runs(RunStore(runs), judging, RunStore(out), asked, **options)
+            return await judge_runs(RunStore(runs), judging, RunStore(out), question_list, **options)
 
     return asyncio.run(ask())

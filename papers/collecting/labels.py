@@ -1,4 +1,4 @@
-"""Labels of collected answers by a person or a judge, for what no program can check: listed, filled in, taken back."""
+"""Labels of collected answers by a person or a judge, if no program can check them: listed, filled in, taken back."""
 
 import dataclasses
 from collections import Counter
@@ -29,7 +29,7 @@ EXPECTED_LINE = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "s
 
 
 def find_unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
-    """Every answer that nobody has judged, as a line to fill in: its `correct` is null."""
+    """Yields every answer that nobody has judged, as a line to fill in: its `correct` is null."""
     for run in runs:
         for call in _answers(run):
             if run.label("correct", call.id) is not None:
@@ -40,7 +40,7 @@ def find_unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _answers(run: Run) -> Iterable[Call]:
-    """Returns the calls that are answers to the run's item; none where the system is not known."""
+    """Returns the calls that are answers to the run's item; none if the system is not known."""
     if run.imported:
         return run.calls[:1]  # a judge's calls may follow
     system = known_system(run.system)
@@ -48,7 +48,7 @@ def _answers(run: Run) -> Iterable[Call]:
 
 
 def _extract(run: Run, call: Call) -> str | None:
-    """Returns the answer in a call; None where the system is not known."""
+    """Returns the answer in a call; None if the system is not known."""
     if run.imported:
         return spoken_text(call.text)
     system = known_system(run.system)
@@ -56,30 +56,35 @@ def _extract(run: Run, call: Call) -> str | None:
 
 
 def unknown_systems(runs: Iterable[Run]) -> Counter[str]:
-    """Returns how many runs are of systems that neither the package has nor an installed one, by the system's name."""
+    """Counts runs of systems that neither this package nor an installed one has, by the system's name."""
     return Counter(run.system for run in runs if not run.imported and known_system(run.system) is None)
 
 
 def label_from_file(store: RunStore, path: Path) -> tuple[int, int]:
-    """Puts the labels of a file to their calls. Returns how many labels the file holds, and how many are new.
+    """Adds the labels of a file to their calls. Returns how many labels the file holds, and how many are new.
 
-    A label of a call that the store does not hold is bad, as a line that cannot be read is.
+    A label of a call that the store does not hold is bad, like a line that cannot be read.
     """
     with reading(path) as bad:
-        known = {call.id for run in store for call in run.calls}
-        labels = read_labels(path, bad, known)
+        call_ids = {call.id for run in store for call in run.calls}
+        labels = read_labels(path, bad, call_ids)
     return len(labels), add_labels(store, labels)
 
 
 def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) -> dict[str, Label]:
-    """Returns the `correct` labels of such lines, or rows of CSV, by call; what is not filled in is passed over.
+    """Returns the `correct` labels of such lines, or rows of CSV, by call; lines that are not filled in are skipped.
 
-    The source is `human` unless a line says `judge:NAME`. Bad lines go to `bad`; with `known` also those that label
-    another call.
+    The source is `human` unless a line says `judge:NAME`. Bad lines go to `bad`; if `known` is given, also lines that
+    label another call.
+
+    Args:
+        path: the file.
+        bad: gets the bad lines.
+        known: ids of calls.
     """
     labels: dict[str, Label] = {}
-    read = iter_csv if is_csv(path) else iter_json_lines
-    rows: Iterator[tuple[int, Mapping[str, Any]]] = read(path, on_error=bad.leave_out)
+    read_rows = iter_csv if is_csv(path) else iter_json_lines
+    rows: Iterator[tuple[int, Mapping[str, Any]]] = read_rows(path, on_error=bad.leave_out)
     for number, line in rows:
         try:
             label = _label_of(line)
@@ -96,7 +101,7 @@ def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) 
 
 
 def _label_of(line: Mapping[str, Any]) -> Label | None:
-    """Returns the label of a line; None where its `correct` is not filled in. Raises `RecordError` for a bad line."""
+    """Returns the label of a line; None if its `correct` is not filled in. Raises `RecordError` for a bad line."""
     if not isinstance(line.get("call"), str) or "correct" not in line:
         raise RecordError(f"the keys are {sorted(line)}; {EXPECTED_LINE}")
     value, source = line["correct"], line.get("source") or HUMAN
@@ -113,14 +118,14 @@ def _label_of(line: Mapping[str, Any]) -> Label | None:
 
 
 def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
-    """Put the labels to their calls; how many there were that the store did not have.
+    """Adds the labels to their calls. Returns how many the store did not have.
 
-    One of the same source takes the earlier one's place, others stay beside it. Where a labelled answer is the final
-    one and no stronger source has judged it (a person before a program before a judge), it is the run's outcome.
-    Raises `RecordError` for calls that the store does not hold, before anything is written.
+    A label replaces an earlier one of the same source; labels of other sources stay. If the labelled answer is the
+    final one and no stronger source has judged it (a person before a program before a judge), the label is the run's
+    outcome. Raises `RecordError` for calls that the store does not hold, before anything is written.
     """
-    known = {call.id for run in store for call in run.calls}
-    if strangers := [call for call in labels if call not in known]:
+    call_ids = {call.id for run in store for call in run.calls}
+    if strangers := [call for call in labels if call not in call_ids]:
         faults = "; ".join(list_faults(strangers))
         raise RecordError(
             f"{store.path} holds no call {strangers[0]!r} (nor {len(strangers) - 1} others of the labels)"
@@ -140,15 +145,19 @@ def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
 
 def _label(run: Run, now: list[Label]) -> Run:
     replaced = {(label.call_id, label.source) for label in now}
-    kept = [label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced]
+    kept_labels = [
+        label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced
+    ]
     outcome = run.outcome
     calls = {call.id: call for call in run.calls}
     for label in now:
         about = [
-            one for one in kept if one.name == "correct" and (one.call_id == label.call_id or one.source == PROGRAM)
+            earlier
+            for earlier in kept_labels
+            if earlier.name == "correct" and (earlier.call_id == label.call_id or earlier.source == PROGRAM)
         ]
-        if any(one.rank < label.rank for one in about):
+        if any(earlier.rank < label.rank for earlier in about):
             continue
         if _extract(run, calls[label.call_id]) == run.final_answer:
             outcome = label.value
-    return dataclasses.replace(run, labels=(*kept, *now), outcome=outcome)
+    return dataclasses.replace(run, labels=(*kept_labels, *now), outcome=outcome)

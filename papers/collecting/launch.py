@@ -1,4 +1,6 @@
-"""A collection by names, as the command line gives them: from specifications to models, policy, signals, and runs."""
+"""Runs a collection by names, as the command line gives them: from specifications to models, policy,
+signals, and runs.
+"""
 
 import asyncio
 import dataclasses
@@ -53,16 +55,18 @@ from metaprobe.papers.tasks.named_tasks import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
 POLICIES = "metaprobe.policies"
-"""Group of entry points in which an installed package gives policies of its own."""
+"""Group of entry points in which an installed package offers policies of its own."""
 LEARNED = "learned"
 LEARNED_CONSTANTS = {name: name for name in ("price", "budget", "assessment")}
-"""Constants of `--policy learned:` beside those of the papers' rules: name as given -> argument of `AgentPolicy`."""
+"""Further constants of `--policy learned:`, besides those of the papers' rules: maps a name to an argument of
+`AgentPolicy`.
+"""
 LAYERS = re.compile(r"all|every:0*[1-9]\d*|\d+(\s*,\s*\d+)*")
 CONSTANTS_PATTERN = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
 
 def _items_seed(plan: CollectionPlan) -> int:
-    """Returns the task's seed, as it was given or by default."""
+    """Returns the task's seed, as given or by default."""
     return DEFAULT_SEED if plan.task_seed is None else plan.task_seed
 
 
@@ -72,16 +76,22 @@ class CollectionWatch:
 
     on_total: Callable[[int], None] = lambda total: None
     on_call: Callable[[Call, bool], None] = lambda call, kept: None
-    """Called for every call that has ended, with whether it was kept from before."""
+    """Called for every call that has ended, with whether it came from the cache."""
     on_run: OnRun = lambda run, reason: None
 
 
 def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionWatch()) -> CollectReport:
-    """Collect what `plan` says into the run store `out`; again, and it goes on where it stopped.
+    """Collects what `plan` says into the run store `out`. Called again, it resumes.
 
-    Every finished call is kept at once, so a kill loses the calls in flight and nothing else. Raises `RecordError` for
-    a name that does not exist or a combination that cannot work, before anything is asked.
+    Every finished call is stored at once, so a kill loses only the calls in flight. Raises `RecordError` for a name
+    that does not exist or a combination that cannot work, before any model is asked.
+
+    Args:
+        plan: the options.
+        out: folder of the run store.
+        watch: follows the collection.
     """
+    # The system, and everything that it needs.
     system = _system_of(plan)
     agents = tuple(plan.agent) or system.agents
     variants = system.chosen(plan.variant)
@@ -93,6 +103,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     if plan.layers is not None and not LAYERS.fullmatch(plan.layers.strip()):
         # No model could have these; which of others a model has shows when it is loaded.
         raise RecordError(f"layers {plan.layers!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
+    # The policy and the signals, and whether they fit the system.
     api = api_options(plan.api, plan.prices)
     policy, rules = policy_of(plan)
     check_learners(policy, variants)
@@ -100,6 +111,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     check_sources(policy, signals, agents)
     check_suitability(system, plan.variant, signals, policy, agents=agents)
     check_panel(system, plan.variant, plan.panel is not None)
+    # The items, the models and the prompts.
     items = load_task(plan.task, seed=_items_seed(plan), limit=plan.limit, data=plan.data, split=plan.split)
     for item in items:
         if missing := [name for name in system.fields if name not in item.fields]:
@@ -108,11 +120,12 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
                 " give a task that has them (see docs/own.md), or items with "
                 f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
             )
-    named = parse_models(plan.llm, plan.judge, system, agents)
-    check_limits(options, system, named, agents)
+    names_of_models = parse_models(plan.llm, plan.judge, system, agents)
+    check_limits(options, system, names_of_models, agents)
     fields = {name for item in items for name in item.fields}
     folder = system.folder or system.name
     prompts = Prompts.load(folder, system.prompts, plan.prompts, optional=agents, fields=fields)
+    # Collect, alone in the store.
     store = RunStore(out)
     with store.alone():
         cache_path = plan.cache or out / CACHE_FILE
@@ -121,7 +134,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
                 cache.check()
         setup = Setup(
             models=load_models(
-                named,
+                names_of_models,
                 system,
                 signals,
                 agents,
@@ -144,7 +157,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
 
 
 def _system_of(plan: CollectionPlan) -> System:
-    """The system, which has the variants and takes the agents of the plan."""
+    """Returns the system, and checks that it has the plan's variants and takes its agents."""
     system = load_system(plan.system)
     for variant in plan.variant:
         if variant not in system.variants:
@@ -180,9 +193,9 @@ async def _collect(
         watch.on_total(len(wanted - store.run_ids()))
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         stack.enter_context(_said_when_full(cache))
-        kept = {id(llm): CachedLLM(llm, cache, on_call=watch.on_call) for llm in setup.models.all}
-        by_name = {name: kept[id(llm)] for name, llm in setup.models.by_name.items()}
-        models = Models(kept[id(setup.models.default)], by_name)
+        cached = {id(llm): CachedLLM(llm, cache, on_call=watch.on_call) for llm in setup.models.all}
+        by_name = {name: cached[id(llm)] for name, llm in setup.models.by_name.items()}
+        models = Models(cached[id(setup.models.default)], by_name)
         report = await collect_runs(
             system,
             items,
@@ -203,17 +216,17 @@ async def _collect(
 
 
 def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
-    """Returns the policy of a plan, and the papers' rules that it is or rests on; for one from outside, their defaults.
+    """Returns the policy of a plan, and the papers' rules that it is or uses; their defaults for a policy from outside.
 
-    Raises `RecordError` for another one, a `CheckpointError` for a checkpoint that cannot be used.
+    Raises `RecordError` for an unknown policy, and a `CheckpointError` for a checkpoint that cannot be used.
     """
     name, _, rest = plan.policy.partition(":")
     policy: Policy
     if name == LEARNED:
         path, constants = checkpoint_and_constants(rest)
-        own, rules = _own_constants(constants)
+        own_arguments, rules = _own_constants(constants)
         agents = plan.agent or load_system(plan.system).agents
-        policy = AgentPolicy(Panel.load(path), rules, agents=agents, **own)
+        policy = AgentPolicy(Panel.load(path), rules, agents=agents, **own_arguments)
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)
@@ -234,37 +247,37 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
 
 
 def checkpoint_and_constants(text: str) -> tuple[Path, str]:
-    """`PATH,NAME=VALUE,...` in its two parts. The path ends before the first of the last parts of that form.
+    """Splits `PATH,NAME=VALUE,...` into its two parts. The path ends before the first of the last parts of that form.
 
-    Where a longer beginning is the name of a folder, that is the path: it may hold commas, colons and `=`.
+    If a longer beginning is the name of a folder, that is the path: it may hold commas, colons and `=`.
     """
     constants = CONSTANTS_PATTERN.search(text)
     ends = [len(text)]
     if constants is not None:
-        ends += [at for at in range(len(text) - 1, constants.start() - 1, -1) if text[at] == ","]
-    at = next((end for end in ends if text[:end] and Path(text[:end]).is_dir()), ends[-1])
-    if not text[:at]:
+        ends += [place for place in range(len(text) - 1, constants.start() - 1, -1) if text[place] == ","]
+    end_of_path = next((end for end in ends if text[:end] and Path(text[:end]).is_dir()), ends[-1])
+    if not text[:end_of_path]:
         raise RecordError(f"policy learned:{text}: expected a checkpoint folder, as in learned:CHECKPOINT,budget=0.5")
-    return Path(text[:at]), text[at:].lstrip(",")
+    return Path(text[:end_of_path]), text[end_of_path:].lstrip(",")
 
 
 def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     """Splits constants into arguments of `AgentPolicy` and the papers' rules."""
     parts = PaperRules.constants_in(constants)
     try:
-        own = {LEARNED_CONSTANTS[name]: float(value) for name, value in parts if name in LEARNED_CONSTANTS}
+        own_arguments = {LEARNED_CONSTANTS[name]: float(value) for name, value in parts if name in LEARNED_CONSTANTS}
     except ValueError as error:
         raise RecordError(f"policy constants {constants!r}: {error}; expected NAME=NUMBER") from error
     try:
         rules = PaperRules.parse(",".join(f"{name}={value}" for name, value in parts if name not in LEARNED_CONSTANTS))
     except RecordError as error:
         raise RecordError(f"{error}; of a learned policy also {', '.join(LEARNED_CONSTANTS)}") from error
-    return own, rules
+    return own_arguments, rules
 
 
 @contextmanager
 def _said_when_full(cache: CallCache) -> Iterator[None]:
-    """Adds to an `Unwritable` how many calls are kept."""
+    """Adds to an `Unwritable` how many calls are stored."""
     try:
         yield
     except Unwritable as error:

@@ -40,15 +40,16 @@ class Live:
     def _show(self) -> None:
         rate = self._tokens / max(self._bar.format_dict["elapsed"], 1e-9)
         cost = f", ${self._cost:.4f}" if self._cost else ""
-        kept = f" and {self._kept:,} from the cache" if self._kept else ""
+        from_cache = f" and {self._kept:,} from the cache" if self._kept else ""
         self._bar.set_postfix_str(
-            f"{self._failed} failed, {self._calls:,} calls{kept}, {self._tokens:,} tokens, {rate:.0f} tokens/s{cost}",
+            f"{self._failed} failed, {self._calls:,} calls{from_cache}, {self._tokens:,} tokens, "
+            f"{rate:.0f} tokens/s{cost}",
             False,
         )
 
 
 @contextmanager
 def live_collection() -> Iterator[Live]:
-    """Yields what follows a collection."""
+    """Yields an object that follows a collection."""
     with progress_bar("collect", " runs", ends=True, quiet=True) as bar:
         yield Live(bar)

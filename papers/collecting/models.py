@@ -1,4 +1,4 @@
-"""Models, limits and constants of a collection: from what the command line gives to what answers at each stage."""
+"""Models, limits and constants of a collection: from the command line's text to the model of each stage."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,22 +14,28 @@ _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)")
 
 
 def parse_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
-    """Specifications by the stage or agent that they are for, "" for the default.
+    """Returns specifications by the stage or agent that they are for, "" for the default.
 
-    Raises `RecordError` for a stage or agent that the system does not have, and for two models for one.
+    Raises `RecordError` for a stage or agent that the system does not have, and if two models are given for one.
+
+    Args:
+        llms: the specifications.
+        judge: the judge's specification.
+        system: the system.
+        agents: names of the agents.
     """
-    known = (*system.stages, *system.roles, *agents)
+    places = (*system.stages, *system.roles, *agents)
     models: dict[str, str] = {}
     for spec in (*llms, *([f"{JUDGE}={judge}"] if judge else [])):
         match = None if Path(spec).exists() or ModelName(spec).elsewhere else _NAMED.fullmatch(spec)
         name, model = match.groups() if match else ("", spec)
-        if name and name not in known:
+        if name and name not in places:
             raise RecordError(
-                f"a model is for {name!r}, and {system.name} has no such stage or agent; it has {', '.join(known)}"
+                f"a model is for {name!r}, and {system.name} has no such stage or agent; it has {', '.join(places)}"
             )
         if name in models:
             # An address may hold a key.
-            shown = " and ".join(repr(one.partition("@")[0]) for one in (models[name], model))
+            shown = " and ".join(repr(spec_of_model.partition("@")[0]) for spec_of_model in (models[name], model))
             raise RecordError(f"two models for {name or 'the default'}: {shown}; give one")
         models[name] = model
     # Where every model is named, whatever is left is asked of the first.
@@ -37,7 +43,13 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
 
 
 def model_for(named: Mapping[str, str], stage: str, agent: str = "") -> str:
-    """Returns the model that is asked at a stage by an agent, as `Models.of` finds it; no agent is the empty name."""
+    """Returns the model that an agent asks at a stage, as `Models.of` finds it; the name of no agent is empty.
+
+    Args:
+        named: specifications by stage or agent.
+        stage: the stage.
+        agent: name of the agent.
+    """
     return (agent and named.get(agent)) or named.get(stage) or named[""]
 
 
@@ -53,13 +65,24 @@ def load_models(
     batch_size: int = 32,
     concurrency: int = 128,
 ) -> Models:
-    """Each model once. `api`: options of `OpenAILLM`; `layers`: those whose hidden states are kept.
+    """Loads each model once.
 
-    Raises `RecordError` where a checkpoint reads what its model does not give.
+    Raises `RecordError` if a checkpoint reads something that its model does not provide.
+
+    Args:
+        named: specifications by stage or agent.
+        system: the system.
+        signals: source of the signals.
+        agents: names of the agents.
+        api: options of `OpenAILLM`.
+        layers: layers whose hidden states are kept.
+        top_logprobs: number of alternatives a token.
+        batch_size: requests that are generated at once.
+        concurrency: most requests in flight.
     """
-    read = list(readings(system, signals, agents))
+    all_readings = list(readings(system, signals, agents))
     needed: dict[str, set[int]] = {model: set() for model in named.values()}
-    for stage, agent, replacement in read:
+    for stage, agent, replacement in all_readings:
         needed[model_for(named, stage, agent)].update(replacement.layers)
     if layers is not None and (remote := [model for model in needed if not ModelName(model).keeps_states]):
         raise RecordError(f"layers {layers!r}: {remote[0]} gives no hidden states; leave it out, or use a local model")
@@ -80,13 +103,19 @@ def load_models(
             "for the other stages"
         )
     models = Models(loaded[named[""]], {name: loaded[model] for name, model in named.items() if name})
-    for stage, agent, replacement in read:
+    for stage, agent, replacement in all_readings:
         _check_reading(models.of(stage, agent), replacement)
     return models
 
 
 def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> Iterator[tuple[str, str, Replacement]]:
-    """(stage, agent, checkpoint) of all that is read."""
+    """Yields (stage, agent, checkpoint) for everything that a checkpoint reads.
+
+    Args:
+        system: the system.
+        signals: source of the signals.
+        agents: names of the agents.
+    """
     everyone = (*agents, *system.roles)
     for name, stage in system.signals.items():
         for agent in everyone or ("",):
@@ -95,7 +124,7 @@ def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> It
 
 
 def _check_reading(llm: LLM, replacement: Replacement) -> None:
-    """A checkpoint that could never be read would leave every decision to its fallback."""
+    """Refuses a checkpoint that could never be read, because every decision would use its fallback."""
     trained_on = replacement.reader.checkpoint.manifest.generator
     blend = isinstance(replacement.reader, BlendPredictor)  # which scores without what is missing, and says so
     if replacement.layers and not blend and not llm.capabilities.hidden:
@@ -113,7 +142,7 @@ def _check_reading(llm: LLM, replacement: Replacement) -> None:
 
 
 def _layers(layers: str | None, needed: set[int]) -> str | None:
-    """The layers to keep and those that checkpoints read, as `LocalLLM.load` takes them."""
+    """Returns the layers to keep and those that checkpoints read, as `LocalLLM.load` takes them."""
     wanted = ",".join(map(str, sorted(needed)))
     if layers is None or not needed:
         return layers or wanted or None
@@ -130,12 +159,17 @@ UNLIMITED = "none"
 
 
 def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence[str] = ()) -> Options:
-    """`tokens`: `STAGE=N`, or `N` for every stage, with `none` for no limit; `constants`: `NAME=VALUE`.
+    """Returns the options of calls. A constant with its default value counts as not given.
 
-    A constant that is given its default is as if it was not given. Raises `RecordError` for a stage or constant that
-    the system does not have, a value that it cannot be, and for two values for one; the message names what there is.
+    Raises `RecordError` for an unknown stage or constant, for an invalid value, and if two values are given for one
+    name; the message lists what there is.
+
+    Args:
+        system: the system.
+        tokens: `STAGE=N`, or `N` for every stage, with `none` for no limit.
+        constants: `NAME=VALUE`.
     """
-    known = {constant.name: constant for constant in system.constants}
+    known_constants = {constant.name: constant for constant in system.constants}
     limits: dict[str, int | None] = {}
     for text in tokens:
         stage, _, value = text.rpartition("=")
@@ -150,29 +184,37 @@ def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence
             raise RecordError(f"tokens {text!r}: expected STAGE=N or N, with N a whole number above 0 or {UNLIMITED!r}")
         limits[stage] = None if value == UNLIMITED else int(value)
     every = {stage: limits[""] for stage in system.stages if "" in limits}
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in constants:
         name, separator, value = text.partition("=")
-        if name not in known or not separator:
+        if name not in known_constants or not separator:
             there = "; ".join(map(str, system.constants)) or "none"
             raise RecordError(
                 f"constant {text!r}: expected NAME=VALUE with a constant of {system.name}: {there}. Those of the rules "
                 f"that decide are given with the policy, as in --policy paper:cycles=2"
             )
-        if name in given:
-            raise RecordError(f"constant {text!r}: {name} is {given[name]} already; give one value")
-        given[name] = known[name].parse(value)
+        if name in values:
+            raise RecordError(f"constant {text!r}: {name} is {values[name]} already; give one value")
+        values[name] = known_constants[name].parse(value)
     limits.pop("", None)
-    return Options({**every, **limits}, {name: v for name, v in given.items() if v != known[name].default})
+    return Options({**every, **limits}, {name: v for name, v in values.items() if v != known_constants[name].default})
 
 
 def check_constants(system: System, variants: Sequence[str], constants: Sequence[str]) -> None:
-    """Raises `RecordError` where a constant (`NAME=VALUE`) is given that none of these variants works with."""
+    """Raises `RecordError` for a constant (`NAME=VALUE`) that none of these variants uses.
+
+    Args:
+        system: the system.
+        variants: the variants.
+        constants: the constants.
+    """
     for text in constants:
         name = text.partition("=")[0]
-        if any(name == one.name for variant in variants for one in system.constants_in(variant)):
+        if any(name == constant.name for variant in variants for constant in system.constants_in(variant)):
             continue
-        others = [other for other in system.variants if any(name == one.name for one in system.constants_in(other))]
+        others = [
+            other for other in system.variants if any(name == constant.name for constant in system.constants_in(other))
+        ]
         raise RecordError(
             f"constant {text!r}: {system.name} ({', '.join(variants)}) does not work with {name}, only "
             f"{', '.join(others)}: leave it away, or give --variant {others[0]}"
@@ -180,13 +222,17 @@ def check_constants(system: System, variants: Sequence[str], constants: Sequence
 
 
 def check_limits(options: Options, system: System, named: Mapping[str, str], agents: Sequence[str]) -> None:
-    """Raises `RecordError` where a model of this machine would generate without a limit.
+    """Raises `RecordError` if a model on this machine would generate without a limit.
 
-    `named`: specification of a model by the stage or agent that it is for, "" for the default.
+    Args:
+        options: the options of calls.
+        system: the system.
+        named: specification of a model by its stage or agent, "" for the default.
+        agents: names of the agents.
     """
     for stage, limit in options.tokens.items():
-        asked = {model_for(named, stage, agent) for agent in (*agents, *system.roles, "")}
-        if limit is None and (local := sorted(model for model in asked if not ModelName(model).elsewhere)):
+        specs = {model_for(named, stage, agent) for agent in (*agents, *system.roles, "")}
+        if limit is None and (local := sorted(model for model in specs if not ModelName(model).elsewhere)):
             raise RecordError(
                 f"tokens {stage}={UNLIMITED}: {local[0]} runs on this machine and would generate without an end; give "
                 f"a number, or an endpoint (openai:MODEL@URL)"

@@ -12,10 +12,10 @@ Requests = Annotated[int, Option("Requests generated at once.", low=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionPlan:
-    """Names what is collected."""
+    """Names of everything that is collected."""
 
     system: Annotated[str, Option(kind="system", argument=True)]
-    """A name, or `MODULE:NAME` of one of your own (`metaprobe.papers.systems.load_system`)."""
+    """A name, or `MODULE:NAME` for a system of your own (`metaprobe.papers.systems.load_system`)."""
     task: Annotated[
         str,
         Option("Name of a task set, a .jsonl or .csv file of items, or MODULE:NAME of one of your own.", kind="task"),
@@ -72,7 +72,7 @@ class CollectionPlan:
     agent: Annotated[Sequence[str], Option("Name of an agent, in place of the system's own; repeatable.")] = ()
     limit: Annotated[int | None, Option("Only so many items, spread evenly over dimensions and levels.", low=1)] = None
     variant: Annotated[Sequence[str], Option("This variant of the system; repeatable.")] = ()
-    """The default is the variants that the system names itself."""
+    """By default the system's own default variants."""
     prompts: Annotated[
         Path | None,
         Option("Folder with your own prompt files, in place of the shipped ones.", kind="folder to read"),
@@ -99,5 +99,5 @@ class CollectionPlan:
     wave: Annotated[int, Option("Items at once where agents learn; the next ones see what came of them.", low=1)] = 8
     text: Annotated[bool, Option("Keep texts and token ids, or only numbers, labels and ids.")] = True
     cache: Annotated[Path | None, Option("File of calls shared by collections.", kind="new file")] = None
-    """The default is a file in the store, which goes when all runs are stored."""
+    """The default is a file in the store, which is removed when all runs are stored."""
     seed: Annotated[int, Option("Seed of sampled answers and exploration.", low=0, high=2**32 - 1)] = 0

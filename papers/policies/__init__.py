@@ -1,1 +1,1 @@
-"""Policies of the papers' systems: those that explore while collecting, profiles of agents, review, a panel."""
+"""Policies of the papers' systems: policies that explore while collecting, profiles of agents, review, a panel."""

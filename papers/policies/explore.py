@@ -1,4 +1,4 @@
-"""Policies for collecting: try everything, or now and then something else, with the propensities written down."""
+"""Policies for collecting, which try everything, or sometimes something else, and record the propensities."""
 
 import dataclasses
 import hashlib
@@ -24,7 +24,7 @@ from metaprobe.api import (
 
 @dataclass(frozen=True, slots=True)
 class Exhaustive:
-    """Never stops early: asks every agent, hears every critic, runs every cycle. What it collects is not censored."""
+    """Never stops early: asks every agent and every critic, and runs every cycle. So its data are not censored."""
 
     rules: PaperRules = dataclasses.field(default_factory=PaperRules)
     label: ClassVar[str] = "exhaustive"
@@ -32,7 +32,7 @@ class Exhaustive:
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the signals that the papers' rules read; their decision stands in the reason."""
+        """Returns the signals that the papers' rules read; the rules' decision is in the reason."""
         return self.rules.reads
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
@@ -51,7 +51,7 @@ class Exhaustive:
 
 
 class EpsilonGreedy:
-    """Another policy's decision, but with probability `epsilon` a legal action drawn evenly."""
+    """Decides as another policy, but with probability `epsilon` draws a legal action uniformly."""
 
     def __init__(self, policy: Policy, *, epsilon: float, seed: int = 0) -> None:
         if not 0 <= epsilon <= 1:
@@ -72,12 +72,12 @@ class EpsilonGreedy:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Those of the other policy; of one that decides everywhere all its points, for each can be explored."""
+        """The points of the other policy. If it decides everywhere, all its points, because each can be explored."""
         return getattr(self.policy, "own", ()) or tuple(self.reads or ())
 
     @property
     def rules(self) -> PaperRules | None:
-        """The papers' rules beneath it."""
+        """The papers' rules below it."""
         return self.policy if isinstance(self.policy, PaperRules) else getattr(self.policy, "rules", None)
 
     def __repr__(self) -> str:
@@ -85,11 +85,11 @@ class EpsilonGreedy:
 
     @property
     def learns(self) -> bool:
-        """Whether the other policy does."""
+        """Whether the other policy learns."""
         return learns(self.policy)
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        """The same draw for the same decision id, so that a resumed collection decides as it did."""
+        """Decides. The same decision id gives the same draw, so that a resumed collection decides in the same way."""
         legal_actions = without_failed(state, legal_actions)[1]  # a failed agent is not explored either
         decision = self.policy.decide(state, legal_actions)
         even = self.epsilon / len(legal_actions)
@@ -102,5 +102,5 @@ class EpsilonGreedy:
         return dataclasses.replace(decision, action=action, propensities=propensities, reason=reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
-        """Hands it on."""
+        """Passes the outcome on."""
         self.policy.observe(decision_id, outcome)

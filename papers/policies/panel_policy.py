@@ -1,16 +1,17 @@
-"""A panel in the place of MetaCogAgent's thresholds.
+"""A panel that replaces MetaCogAgent's thresholds.
 
-MetaCogAgent asks in two steps. At `assess` one agent i has said how sure it is: it answers, or all others must say so
-too. At `assign` all have said so: another agent answers, or all vote. With P_j the panel's P(right) of agent j given
-the confidences heard so far, S_j the price of j's confidence, and A_j of its answer, these are worth
+MetaCogAgent decides in two steps. At `assess` one agent i has said how sure it is: it answers, or all others have to
+say how sure they are too. At `assign` all have said it: another agent answers, or all vote. Let P_j be the panel's
+P(right) of agent j given the confidences so far, S_j the price of j's confidence, and A_j of its answer. The actions
+are worth
 
     execute         P_i - lambda A_i
     ask             E max over j != i of (P_j - lambda A_j) - lambda sum over j != i of S_j
     delegate to j   P_j - lambda A_j
 
-The expectation is over what the others may say, drawn from what they said in training: confidences that say nothing
-are not worth their price, and it shows here. The panel's own way to ask is not used, for it prices another game, in
-which asking an agent brings its answer as well.
+The expectation is over what the others may say, drawn from what they said in training. So if confidences are
+uninformative, asking is not worth their price. The panel's own plan of asking is not used, because it prices another
+procedure, in which asking an agent brings its answer as well.
 """
 
 import dataclasses
@@ -41,15 +42,16 @@ DRAWS = 32
 """Number of random draws of what the other agents may say. The draws give the worth of asking them."""
 ASSESSMENT = 0.5
 NARROW = 0.5
-"""Least width of an agent's scale of confidence: one that always gave the same may give another within it."""
+"""Least width of an agent's scale of confidence: an agent that always gave the same value may give another
+within it.
+"""
 
 
 class AgentPolicy:
-    """Makes MetaCogAgent's two decisions by a panel; where it cannot judge, and elsewhere, by the papers' rules.
+    """Makes MetaCogAgent's two decisions by a panel; if it cannot judge, and at other points, by the papers' rules.
 
-    It never has all agents vote: no estimate of P(the vote is right) won on held-out items. A system that asks in an
-    order of its own spends another sum than the panel's curves say.
-    May be shared by threads.
+    It never has all agents vote: no estimate of P(the vote is right) won on held-out items. A system that asks in its
+    own order spends a different sum from the one that the panel's curves show. It may be shared by threads.
     """
 
     label = "learned (a panel)"
@@ -57,7 +59,7 @@ class AgentPolicy:
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Point -> the signals that decide there: those of the papers' rules, at its own points as well."""
+        """Maps a point to the signals that decide there: those of the papers' rules, at its own points as well."""
         return self.rules.reads
 
     def __init__(
@@ -70,13 +72,18 @@ class AgentPolicy:
         agents: Sequence[str] = (),
         assessment: float | None = None,
     ) -> None:
-        """`price`: accuracy that a US dollar for 1,000 questions must bring; by default what it brings at `budget`, or
-        at the checkpoint's own budget. `agents`: the team, by default all that the panel knows.
+        """Raises `RecordError` if `assessment` is not from 0 to 1, and as `Panel.ask_plan`.
 
-        `assessment`: part of an agent's price (as in the panel's training: its confidence and its answer together)
-        that its confidence alone takes; 1 where the confidence is read from a draft, which is then the answer. By
-        default what it took in the runs that the panel was trained on. Raises `RecordError` where it is not from 0
-        to 1, and as `Panel.ask_plan`.
+        Args:
+            panel: the panel.
+            rules: the papers' rules.
+            price: accuracy that a US dollar for 1,000 questions must bring; by default what it brings at `budget`, or
+                at the checkpoint's own budget.
+            budget: US dollars for 1,000 questions.
+            agents: the team, by default all that the panel knows.
+            assessment: part of an agent's price (in the panel's training: its confidence and its answer together) that
+                its confidence alone takes. It is 1 if the confidence is read from a draft, which is then the answer. By
+                default what it took in the runs on which the panel was trained.
         """
         contract = panel.checkpoint.manifest.contract
         if assessment is None:
@@ -101,12 +108,13 @@ class AgentPolicy:
         )
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        """Scores are P(right) of each agent; `ask` has the P(right) from which the agent should answer instead, and
-        `collaborate` has none."""
+        """Decides. Scores are P(right) of each agent. The score of `ask` is the P(right) from which the agent should
+        answer instead; `collaborate` has none.
+        """
         failed = frozenset(state.failed)
-        state, legal_actions, told = without_failed(state, legal_actions)
+        state, legal_actions, note = without_failed(state, legal_actions)
         decision = self._decide(state, legal_actions, failed)
-        return dataclasses.replace(decision, reason=decision.reason + told) if told else decision
+        return dataclasses.replace(decision, reason=decision.reason + note) if note else decision
 
     def _decide(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         points = {"assess": self._assess, "assign": self._assign}
@@ -117,7 +125,7 @@ class AgentPolicy:
         return points[state.point](state, legal_actions, failed)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
-        """Fitted beforehand; outcomes are learned from by training again."""
+        """Does nothing: the policy is fitted in advance, and learns from outcomes only by training again."""
 
     def _assess(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         if state.agent in failed:
@@ -149,13 +157,17 @@ class AgentPolicy:
     def _assign(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         signals = {state.agent: state.signals, **state.others}
         heard = {
-            agent: one for agent, one in signals.items() if agent not in failed and agent in self.panel.agents.names
+            agent: signals_of_agent
+            for agent, signals_of_agent in signals.items()
+            if agent not in failed and agent in self.panel.agents.names
         }
         if strangers := sorted(set(signals) - set(self.panel.agents.names)):
             return self._by_rule(state, legal_actions, f"nothing is known of {', '.join(strangers)}")
         if why := self._doubt(heard):
             return self._by_rule(state, legal_actions, why)
-        chances = self._chances({agent: _confidence(one) for agent, one in heard.items()}, state.dimension)
+        chances = self._chances(
+            {agent: _confidence(signals_of_agent) for agent, signals_of_agent in heard.items()}, state.dimension
+        )
         legal = [name for name in legal_actions if name in chances and name in self.team]
         if not legal:
             return self._by_rule(state, legal_actions, f"the panel knows none of {', '.join(legal_actions)}")
@@ -170,7 +182,14 @@ class AgentPolicy:
     def _imagine(
         self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
     ) -> list[dict[str, float]]:
-        """P(right) of every agent in `DRAWS` cases of what the others may say."""
+        """Returns P(right) of every agent in `DRAWS` cases of what the others may say.
+
+        Args:
+            agent: the agent that has spoken.
+            confidence: its confidence.
+            dimension: dimension of the item.
+            failed: agents that failed.
+        """
         others = [name for name in self.team if name != agent and name not in failed]
         said = {name: draw_confidences(self.panel, name, seed) for seed, name in enumerate(others)}
         return [
@@ -179,7 +198,7 @@ class AgentPolicy:
         ]
 
     def _doubt(self, heard: Mapping[str, Signals]) -> str:
-        """Returns why stated confidences do not match those of training; empty where they do."""
+        """Returns why stated confidences do not match those of training; empty if they do."""
         for agent, signals in heard.items():
             signal = signals.confidence
             if signal is None:
@@ -199,28 +218,45 @@ class AgentPolicy:
         return self.panel.chances_of_stated(stated, dimension=dimension)  # `_doubt` has checked where these are from
 
     def _price(self, agent: str, dimension: str, part: float) -> float:
-        """Returns lambda * that part of the agent's price: the accuracy that it must bring."""
+        """Returns lambda * that part of the agent's price: the accuracy that it must bring.
+
+        Args:
+            agent: the agent.
+            dimension: dimension of the item.
+            part: part of the price.
+        """
         agents = self.panel.agents
         price = self.asks.price[agents.agent(agent), agents.dimension(dimension)]
         return float(self.lambda_ * part * price)
 
     def _by_rule(self, state: State, legal_actions: Sequence[str], why: str) -> Decision:
-        """Returns the papers' decision, and why it is theirs."""
+        """Returns the papers' decision, and why their rule decided.
+
+        Args:
+            state: the state.
+            legal_actions: the legal actions.
+            why: why the panel did not decide.
+        """
         decision = self.rules.decide(state, legal_actions)
         reason = f"{decision.reason}; by the papers' rule: {why}"
         return make_decision(state, decision.action, legal_actions, decision.scores, reason)
 
 
 def _confidence(signals: Signals) -> float | None:
-    """Returns how sure an agent said it was before it answered; None where it said nothing."""
+    """Returns how sure an agent said it was before it answered; None if it said nothing."""
     return None if signals.confidence is None else signals.confidence.value
 
 
 def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) -> None:
-    """Raises `ContractMismatch` where a panel is to decide by confidences that it did not learn from.
+    """Raises `ContractMismatch` if a panel would decide by confidences from which it did not learn.
 
-    For a collection, before its first call: there every decision would fall back to the rules. Policies that hold
-    another (exploration) are looked into; those that are no panel are not asked.
+    It is called before a collection's first call, because every decision would fall back to the rules. The inner policy
+    of an exploring one is checked; policies that are no panel are not.
+
+    Args:
+        policy: the policy.
+        signals: source of the signals.
+        agents: names of the agents.
     """
     inner = getattr(policy, "policy", policy)
     if not isinstance(inner, AgentPolicy):
@@ -233,7 +269,12 @@ def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) 
 def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
     """Returns `DRAWS` confidences as the agent gave them in training, evenly over their quantiles, in random order.
 
-    All are None where it gave none.
+    All are None if it gave none.
+
+    Args:
+        panel: the panel.
+        agent: the agent.
+        seed: seed of the order.
     """
     levels = panel.agents.stated_levels(agent)
     if levels is None:

@@ -1,4 +1,4 @@
-"""Keeps each agent's past: its success rate on each dimension, as the paper's moving average."""
+"""Profiles of agents: each agent's success rate on each dimension, as the paper's moving average."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ class Experience:
     agent: str
     dimension: str
     correct: float
-    """In [0, 1]; between them for a graded score."""
+    """In [0, 1]; values between 0 and 1 are graded scores."""
 
 
 class Profiles:
     """Success rates by agent and dimension: p <- p + rate (correct - p). MetaCogAgent, equation 4.
 
-    A fold over outcomes in the order they are given: whoever feeds it, feeds it in the items' order, not in the order
-    in which concurrent runs happened to end.
+    The result depends on the order of outcomes. So give them in the items' order, not in the order in which concurrent
+    runs happened to end.
     """
 
     def __init__(self, past: Iterable[Experience] = (), *, initial: float = 0.5, rate: float = 0.1) -> None:
@@ -36,11 +36,11 @@ class Profiles:
             self.learn(experience)
 
     def rate_of(self, agent: str, dimension: str) -> float:
-        """In [0, 1]; the initial value where nothing was seen yet."""
+        """Returns the rate in [0, 1]; the initial value if there was no outcome yet."""
         return self._rates.get((agent, dimension), self.initial)
 
     def learn(self, experience: Experience) -> None:
-        """Take one outcome in."""
+        """Updates the rate with one outcome."""
         key = (experience.agent, experience.dimension)
         before = self._rates.get(key, self.initial)
         self._rates[key] = before + self.rate * (experience.correct - before)
@@ -49,9 +49,9 @@ class Profiles:
 def experiences(run: Run) -> Iterator[Experience]:
     """Yields what the agents learn from a labelled run: each from its own answer, if the system made it answer.
 
-    After a vote that is every agent, where MetaCogAgent (section III-D) speaks of "the executing agent" only. An agent
-    that answered for the record (variant `every-agent`), or whose draft was only read for its confidence, learns
-    nothing. Neither does anybody from a run that has no dimension, as those of the baselines.
+    After a vote every agent learns, although MetaCogAgent (section III-D) speaks only of "the executing agent". An
+    agent that answered for the record (variant `every-agent`), or whose draft was only read for its confidence, learns
+    nothing. No agent learns from a run without a dimension, such as those of the baselines.
     """
     dimension = DispatchedRun(run).dimension
     if dimension is None:

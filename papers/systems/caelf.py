@@ -1,29 +1,30 @@
 """CAELF: two assistants argue about an essay, a solver finds what stands, a teacher grades, the student contests.
 
-After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this is what is done here:
+After its appendix (Algorithm 1, tables 2-6). What the appendix leaves open is done here as follows:
 
 - The assistants reflect once (`REFLECTIONS`); each sees all that was said before. The arguments of every round enter
   the framework ("all arguments in discussion").
-- No argument is asked whether it attacks itself. An answer that is neither yes nor no is recorded as None and taken as
+- No argument is asked whether it attacks itself. An answer that is neither yes nor no is recorded as None and counts as
   no attack.
-- Extensions are preferred ones. Each is a position, and an argument in several is written out once. Where nothing
-  stands, the teacher reads all arguments.
+- Extensions are preferred ones. Each is a position, and an argument in several positions is written out once. If
+  nothing stands, the teacher reads all arguments.
 - Grades are whole levels on a line `Level: N`, which the prompts ask for; the paper's feedback has no such line. Any
-  other form is no grade. Recorded as statements `level`, scaled so that the lowest level is 0 and the highest 1.
+  other form is no grade. They are recorded as statements `level`, scaled so that the lowest level is 0 and the highest
+  1.
 - The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
-  learns of it only if it stands. An unreadable grade stays unreadable; no earlier one takes its place.
-- The variant `levels` asks no attack question: two arguments attack each other where they state different levels, for
-  one essay cannot have both; an argument without a level attacks nothing. It is for models that cannot recognise
-  an attack.
-- The variant `single` is one model that grades and then hears the contest in the same conversation.
-- Where a model is named for the stage `judge`, it rates the first feedback (`rate_feedback`), in every variant.
+  sees it only if it stands. An unreadable grade stays unreadable; no earlier grade replaces it.
+- The variant `levels` asks no attack question: two arguments attack each other if they state different levels, because
+  one essay cannot have both. An argument without a level attacks nothing. It is for models that cannot recognise an
+  attack.
+- The variant `single` is one model that grades and then answers the contest in the same conversation.
+- If a model is given for the stage `judge`, it rates the first feedback (`rate_feedback`), in every variant.
 
-Which arguments stand together are the preferred extensions of an abstract argumentation framework (Dung 1995). They are
-stated as a logic program, in the manner of ASPARTIX (Egly, Gaggl and Woltran 2010), and solved by clingo.
+The arguments that stand together are the preferred extensions of an abstract argumentation framework (Dung 1995). They
+are stated as a logic program, in the manner of ASPARTIX (Egly, Gaggl and Woltran 2010), and solved by clingo.
 
-How good feedback is for its student, a language model rates on the four criteria of the paper's table 7. The paper asks
+A language model rates how good feedback is for its student, on the four criteria of the paper's table 7. The paper asks
 people, who rate from 1 to 5. Here a judge rates each feedback twice, with the criteria in the table's order and in the
-reverse order, so that its agreement with itself can be measured; another judge over the same runs gives the agreement
+reverse order, so that its agreement with itself can be measured. Another judge over the same runs gives the agreement
 between judges. Ratings by a model are no human ratings: labels name the model as their source.
 """
 
@@ -56,10 +57,14 @@ _PREFERRED = """
 
 
 def extensions(arguments: int, attacks: Collection[tuple[int, int]]) -> tuple[frozenset[int], ...]:
-    """The sets of arguments that can be held together, in order of their members; arguments are 0 to `arguments` - 1.
+    """Returns the sets of arguments that can be held together, in order of their members.
 
-    `attacks`: (attacker, attacked). There is at least one set, which may be empty. Raises `ValueError` for an
-    attack on or by an unknown argument, `MissingExtra` without clingo.
+    There is at least one set, which may be empty. Raises `ValueError` for an attack on or by an unknown argument, and
+    `MissingExtra` without clingo.
+
+    Args:
+        arguments: number of arguments; they are 0 to `arguments` - 1.
+        attacks: pairs (attacker, attacked).
     """
     if strangers := sorted({a for pair in attacks for a in pair} - set(range(arguments))):
         raise ValueError(f"attacks name the arguments {strangers}; expected numbers from 0 to {arguments - 1}")
@@ -81,9 +86,14 @@ RATING_TOKENS = 64
 
 
 async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> None:
-    """Ask the judge, if there is one, for both ratings of one feedback, and label each criterion from 1 to 5.
+    """Asks the judge, if there is one, for both ratings of one feedback, and labels each criterion from 1 to 5.
 
     A rating that cannot be read is missing; it is not asked for again.
+
+    Args:
+        session: the session.
+        feedback: the feedback.
+        rubric: the rubric.
     """
     if JUDGE_STAGE not in session.setup.models.by_name:
         return
@@ -112,7 +122,7 @@ async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> Non
 
 
 def parse_rating(text: str) -> dict[str, int]:
-    """Criterion -> grade from 1 to 5, of all four; empty where one is missing or is no whole number in range."""
+    """Maps all four criteria to grades from 1 to 5; empty if one is missing or is no whole number in range."""
     rating = only_json_object(text) or {}
     grades = {
         name: grade for name in CRITERIA if (grade := whole_number(rating.get(name), LOWEST, HIGHEST)) is not None
@@ -121,13 +131,15 @@ def parse_rating(text: str) -> dict[str, int]:
 
 
 ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}
-"""Agent -> its name in the discussion, and the prompt it begins with; its persona is the prompt of the agent's name."""
+"""Maps an agent to its name in the discussion, and its first prompt; its persona is the prompt with the
+agent's name.
+"""
 TRAITS = ("issue", "evidence", "position", "conclusion")
 REFLECTIONS = Constant("reflections", 1, "how often each assistant speaks again, seeing what was said", low=0)
 STUDENT_ARGUMENT_TOKENS = 192
-"""Room for 100 words and the level."""
+"""Limit with room for 100 words and the level."""
 TUTOR_FEEDBACK_TOKENS = 288
-"""Room for the level and 150 words."""
+"""Limit with room for the level and 150 words."""
 ATTACK_TOKENS = 4
 BY_LEVEL = "levels"
 
@@ -138,14 +150,14 @@ _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The levels an essay can get, and what they mean."""
+    """The levels that an essay can get, and what they mean."""
 
     rubric: str
     low: int
     high: int
 
     def state(self, session: Session, call: Call) -> int | None:
-        """The level that an answer states, or None; noted as a number in [0, 1]."""
+        """Returns the level that an answer states, or None; notes it as a number in [0, 1]."""
         level = read_level(call.text, self.low, self.high)
         session.state(call, "level", None if level is None else (level - self.low) / (self.high - self.low))
         return level
@@ -168,7 +180,7 @@ class Argument:
 
 
 async def caelf(session: Session) -> Run:
-    """Discuss, find what stands, grade; hear the contest, find what stands now, grade again."""
+    """Discusses, finds what stands and grades; hears the contest, finds what stands now, and grades again."""
     scale = _scale(session)
     if session.variant == "single":
         return await _single(session, scale)
@@ -187,7 +199,7 @@ async def caelf(session: Session) -> Run:
 
 
 async def _discussion(session: Session, scale: Scale) -> list[Argument]:
-    """Strengths and weaknesses first, so that the two sides differ; then each side reflects on all that was said."""
+    """Returns the arguments: strengths and weaknesses first, so that the sides differ, then each side's reflections."""
     arguments: list[Argument] = []
     personas = {agent: session.messages(agent)[0].content for agent in ASSISTANTS}
     latest: dict[str, Call] = {}
@@ -219,7 +231,14 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
 async def _attacks(
     session: Session, scale: Scale, arguments: Sequence[Argument], *, known: int
 ) -> set[tuple[int, int]]:
-    """Returns the attacks (Algorithm 1) among the pairs in which an argument beyond the first `known` takes part."""
+    """Returns the attacks (Algorithm 1) among the pairs that include an argument beyond the first `known`.
+
+    Args:
+        session: the session.
+        scale: the levels.
+        arguments: the arguments.
+        known: number of arguments whose pairs were already asked.
+    """
     n = len(arguments)
     pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
     if session.variant == BY_LEVEL:
@@ -253,7 +272,15 @@ async def _teacher(
     *,
     contest: Call | None = None,
 ) -> Call:
-    """The teacher's level and feedback, given the positions that stand; what the solver found is noted as labels."""
+    """Returns the teacher's level and feedback for the positions that stand; the solver's result is noted as labels.
+
+    Args:
+        session: the session.
+        scale: the levels.
+        arguments: the arguments.
+        attacks: the attacks.
+        contest: the contest, if there is one.
+    """
     standing_sets = extensions(len(arguments), attacks)
     feedback = await session.ask(
         "teacher",
@@ -283,7 +310,14 @@ async def _teacher(
 
 
 async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | None) -> Call:
-    """Returns the simulated user's contest of a grade. It must ask for another level; whether it does is recorded."""
+    """Returns the simulated user's contest of a grade. It must ask for another level; whether it does is recorded.
+
+    Args:
+        session: the session.
+        scale: the levels.
+        feedback: the contested feedback.
+        grade: its level.
+    """
     contest = await session.ask(
         "contest",
         stage="contest",
@@ -321,35 +355,50 @@ async def _single(session: Session, scale: Scale) -> Run:
 
 
 def positions(arguments: Sequence[Argument], standing_sets: Sequence[frozenset[int]]) -> str:
-    """The well-reasoned positions as the teacher reads them: one an extension, each argument written out once."""
+    """Returns the well-reasoned positions as the teacher reads them: an extension each, each argument
+    written out once.
+    """
     stand = [sorted(extension) for extension in standing_sets if extension]
     heads = [f"Position {number}:" for number in range(1, len(stand) + 1)]
     if not stand:
         stand = [list(range(len(arguments)))]
         heads = ["No argument stands against all others. Everything that was said:"]
     written: set[int] = set()
-    for at, members in enumerate(stand):
+    for number, members in enumerate(stand):
         for i in members:
             name = f"Argument {i + 1} ({arguments[i].speaker})"
-            heads[at] += f"\n{name}, as above" if i in written else f"\n{name}: {arguments[i].text}"
+            heads[number] += f"\n{name}, as above" if i in written else f"\n{name}: {arguments[i].text}"
             written.add(i)
     return "\n\n".join(heads)
 
 
 def read_level(text: str, low: int, high: int) -> int | None:
-    """The level on a line `Level: N`; None where there is none, several differ, or it is not one of the levels."""
+    """Returns the level on a line `Level: N`; None if there is none, if several differ, or if it is not a
+    valid level.
+
+    Args:
+        text: the answer.
+        low: lowest level.
+        high: highest level.
+    """
     levels = {read_int(colon or alone) for colon, alone in _LEVEL.findall(text)}
     return levels.pop() if len(levels) == 1 and levels <= set(range(low, high + 1)) else None
 
 
 def yes_or_no(text: str) -> float | None:
-    """1 for an answer that begins with yes, 0 for no, None for anything else."""
+    """Returns 1 for an answer that begins with yes, 0 for no, None for anything else."""
     answer = _YES_NO.match(text)
     return None if answer is None else float(answer[1].lower() == "yes")
 
 
 def extract_level(item: Item, call: Call, variant: str) -> str:
-    """The level that an answer states, as text; empty where it states none."""
+    """Returns the level that an answer states, as text; empty if it states none.
+
+    Args:
+        item: the item.
+        call: the answer.
+        variant: the variant.
+    """
     return _text(read_level(call.text, *_bounds(item)))
 
 
@@ -371,7 +420,7 @@ def _bounds(item: Item) -> tuple[int, int]:
 
 
 def _scale(session: Session) -> Scale:
-    """The item's own rubric, or the one of CAELF for its trait."""
+    """Returns the item's own rubric, or that of CAELF for its trait."""
     item = session.item
     rubric, trait = item.fields.get("rubric", "").strip(), item.fields.get("trait", "").lower()
     if "essay" not in item.fields or not trait:

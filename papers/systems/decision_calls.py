@@ -1,4 +1,4 @@
-"""Calls that ask a decision model typed questions about the answer of another call, and what they say of it."""
+"""Calls that ask a decision model typed questions about another call's answer, and what they say about it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def asks_questions(call: Call) -> bool:
 
 
 def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:
-    """Returns what a call that asks questions says of the call that it is about, its parent."""
+    """Returns what a call that asks questions says about its parent, the call that it is about."""
     questions = read_questions(json.loads(call.messages[-1].content))
     source = f"{call.model}@{call.model_revision}"
     return decision_answers(call.text, call.parent or "", source=source, questions=questions)

@@ -1,20 +1,20 @@
 """Debate about one trait of a student's essay, and judges of how well the debaters argued.
 
 Early-token confidence paper, section 3 and appendix C: an Advocate argues for the essay, a Skeptic answers, a
-Synthesizer-Judge gives the score, and a meta-evaluator judges both arguments. Beside it, `verifiable` notes what a
-program can check. Items bring `essay`, `trait`, `rubric`, `essay_prompt`, `low` and `high` as fields.
+Synthesizer-Judge gives the score, and a meta-evaluator judges both arguments. In addition, `verifiable` notes what a
+program can check. Items have `essay`, `trait`, `rubric`, `essay_prompt`, `low` and `high` as fields.
 
-The paper's debaters use "standard sampling" and its meta-evaluator decodes deterministically; of the scorer it says
-nothing. Here: temperature 1 and no truncation for the debaters, greedy for the other two. It gives no token limits;
-here the task asks for one paragraph of at most 120 words, and the limit leaves room for more.
+The paper's debaters use "standard sampling" and its meta-evaluator decodes deterministically; it says nothing about the
+scorer. Here: temperature 1 and no truncation for the debaters, greedy for the other two. It gives no token limits; here
+the task asks for one paragraph of at most 120 words, and the limit leaves room for more.
 
 The debaters are asked zero-shot, as in the paper. The variant `scaffold` shows each debater an example and prescribes
-how its argument opens: small models then argue better, but it fixes the very tokens that early-token features read.
+how its argument opens. Small models then argue better, but it fixes the very tokens that early-token features read.
 
-Each argument may be reviewed: kept, asked for again, or handed to the judge. Two signals may be read of it. `quality`
-stands in the judge's place: one checkpoint gives every field that the judge would (`HEADS`), and Q with the judge's
-override, 0 where there is a critical issue. `critical` is P(critical) alone. A checkpoint's values are noted under its
-digest, never as a judge's word. The policy decides at `review`; the paper hands every argument to its judge.
+Each argument may be reviewed: kept, asked for again, or passed to the judge. Two signals may be read from it. `quality`
+replaces the judge: one checkpoint gives every field that the judge would (`HEADS`), and Q with the judge's override, 0
+if there is a critical issue. `critical` is P(critical) alone. A checkpoint's values are noted under its digest, never
+as a judge's. The policy decides at `review`; the paper passes every argument to its judge.
 """
 
 from dataclasses import replace
@@ -38,13 +38,17 @@ from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.verifiable import check_argument
 
 HEADS = (*DIMENSIONS, CRITICAL_HEAD)
-"""Heads that a checkpoint needs in the judge's place."""
+"""Heads that a checkpoint needs to replace the judge."""
 
 
 def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) -> Decision:
-    """Returns what the policy decides of an argument, after noting what checkpoints read of it.
+    """Returns what the policy decides about an argument, after noting what checkpoints read from it.
 
-    `may_ask`: whether it can be asked for again. `may_judge`: whether the variant has a judge.
+    Args:
+        session: the session.
+        argument: the argument.
+        may_ask: whether it can be asked for again.
+        may_judge: whether the variant has a judge.
     """
     role = argument.agent
     replacement = session.signals.replacement("quality", role)
@@ -52,22 +56,27 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
     quality = critical = None
     if replacement is not None:
         quality, critical = _judged_by(session, argument, replacement, verdict)
-    own = session.signals.replacement(CRITICAL_HEAD, role)
-    if own is not None:
+    critical_replacement = session.signals.replacement(CRITICAL_HEAD, role)
+    if critical_replacement is not None:
         critical = session.signal(CRITICAL_HEAD, agent=role, call=argument)
         if critical is not None:
-            flag = float(critical.value >= own.thresholds.get(CRITICAL_HEAD, EVEN))
-            session.label(argument, CRITICAL_HEAD, flag, source=own.digest)
-    known = replace(Signals.of(argument), quality=quality, critical=critical)
+            flag = float(critical.value >= critical_replacement.thresholds.get(CRITICAL_HEAD, EVEN))
+            session.label(argument, CRITICAL_HEAD, flag, source=critical_replacement.digest)
+    signals = replace(Signals.of(argument), quality=quality, critical=critical)
     legal = [Action.KEEP, *([Action.AGAIN] if may_ask else []), *([Action.JUDGE] if may_judge else [])]
-    return session.decide(POINT, legal, agent=role, signals=known)
+    return session.decide(POINT, legal, agent=role, signals=signals)
 
 
 def join_judged(session: Session, argument: Call, q: int | None) -> None:
-    """Notes the quality of an argument whose judge was asked beside a checkpoint: both joined, or what there is.
+    """Notes the quality of an argument if a checkpoint was used together with the judge: both joined, or whichever
+    exists.
 
-    `q`: the judge's, from 0 to 9; None where it said nothing readable. Nothing is noted where no checkpoint stands
-    beside the judge, or where it could not read the argument.
+    Notes nothing if no checkpoint is used with the judge, or if it could not read the argument.
+
+    Args:
+        session: the session.
+        argument: the argument.
+        q: the judge's Q, from 0 to 9; None if it said nothing readable.
     """
     replacement = session.signals.replacement("quality", argument.agent)
     if replacement is None or not replacement.with_stated:
@@ -75,15 +84,15 @@ def join_judged(session: Session, argument: Call, q: int | None) -> None:
     verdict = replacement.verdict(argument)
     if verdict is None:
         return
-    read = fields_of(verdict, replacement)["q"] / MAX_QUALITY
-    joined = replacement.joined(None if q is None else q / MAX_QUALITY, read)
+    read_quality = fields_of(verdict, replacement)["q"] / MAX_QUALITY
+    joined = replacement.joined(None if q is None else q / MAX_QUALITY, read_quality)
     session.label(argument, "signal:quality", joined.value, source=joined.source)
 
 
 def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:
-    """Returns the judge's fields as the checkpoint has them, by label: levels from 1 to 3, a flag, and Q from 0 to 9.
+    """Returns the judge's fields as the checkpoint reads them, by label: levels from 1 to 3, a flag, and Q from 0 to 9.
 
-    The flag is up where P(critical) reaches the checkpoint's own threshold. Q is then 0; else the head `quality`, where
+    The flag is up if P(critical) reaches the checkpoint's own threshold. Then Q is 0; else it is the head `quality`, if
     there is one, or the sum of the levels.
     """
     fields = {name: verdict.heads[name] for name in DIMENSIONS}
@@ -95,9 +104,15 @@ def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:
 def _judged_by(
     session: Session, argument: Call, replacement: Replacement, verdict: Verdict | None
 ) -> tuple[Signal | None, Signal | None]:
-    """The quality and P(critical) that the checkpoint in the judge's place gives, both None where it cannot read.
+    """Returns the quality and P(critical) from the checkpoint that replaces the judge, both None if it cannot read.
 
-    The quality is None as well where the judge is still to be asked beside it.
+    The quality is also None if the judge will be asked as well.
+
+    Args:
+        session: the session.
+        argument: the argument.
+        replacement: the checkpoint.
+        verdict: its verdict.
     """
     if verdict is None:
         session.label(argument, UNREAD_PREFIX + "quality", 1.0, source=replacement.digest)
@@ -127,8 +142,9 @@ SCAFFOLD = "scaffold"
 
 
 async def essay_debate(session: Session) -> Run:
-    """Argue for the essay, argue against it, score it, and judge the arguments that the policy hands over: all of them
-    in the paper."""
+    """Argues for the essay, argues against it, scores it, and judges the arguments that the policy passes on (in the
+    paper all).
+    """
     advocate, judge_advocate = await argue(session, ADVOCATE)
     skeptic, judge_skeptic = await argue(session, SKEPTIC, opponent=advocate)
     low, high = score_range(session.item)
@@ -157,10 +173,15 @@ async def essay_debate(session: Session) -> Run:
 
 
 async def argue(session: Session, role: str, *, opponent: Call | None = None) -> tuple[Call, bool]:
-    """Returns a debater's argument, and whether it is handed to the judge: as the policy decides after each attempt.
+    """Returns a debater's argument, and whether it is passed to the judge: the policy decides after each attempt.
 
     The program's labels of an attempt come first, then a checkpoint's, so that the last `critical` of a call is the
-    judge's where it gave one. An attempt that is asked for again stays in the run, but nobody answers it.
+    judge's if it gave one. An attempt that is asked for again stays in the run, but nobody answers it.
+
+    Args:
+        session: the session.
+        role: the debater.
+        opponent: the argument to answer, if there is one.
     """
     form = "_scaffold" if session.variant == SCAFFOLD else ""
     slots = {} if opponent is None else {"opponent": opponent.text.strip()}
@@ -190,18 +211,24 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
 
 
 def score_range(item: Item) -> tuple[int, int]:
-    """The lowest and the highest score of the item's trait."""
+    """Returns the lowest and the highest score of the item's trait."""
     return int(item.fields["low"]), int(item.fields["high"])
 
 
 def parse_score(item: Item, text: str) -> int | None:
-    """The score in a JSON object; None where there is none, or one outside the trait's range."""
+    """Returns the score in a JSON object; None if there is none, or if it is outside the trait's range."""
     output = only_json_object(text)
     return None if output is None else whole_number(output.get("score"), *score_range(item))
 
 
 def extract_score(item: Item, call: Call, variant: str) -> str:
-    """The score as text, for the check against the human one; empty where it cannot be read."""
+    """Returns the score as text, to be checked against the human one; empty if it cannot be read.
+
+    Args:
+        item: the item.
+        call: the answer.
+        variant: the variant.
+    """
     score = parse_score(item, call.text)
     return "" if score is None else str(score)
 

@@ -1,7 +1,7 @@
 """ExpertPrompting (Xu et al. 2023): the model describes the expert for a question, and then answers as that expert.
 
-The identity is asked for with worked examples, as there, and the answer without any. The directive of `raw-critique`
-goes to the one who answers.
+As in the paper, the identity is asked for with worked examples, and the answer without any. The directive of
+`raw-critique` goes to the agent that answers.
 """
 
 from metaprobe.api import Run, final_answer
@@ -11,11 +11,11 @@ from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, PLAIN, PROMPT_
 
 IDENTITY_TOKENS = 96
 UNKNOWN_EXPERT = "You are an expert in the subject of the question."
-"""Stands for the expert where the model describes nobody."""
+"""Replaces the expert if the model describes nobody."""
 
 
 async def expert_prompting(session: Session) -> Run:
-    """Describe the expert, answer as the expert."""
+    """Describes the expert, answers as the expert."""
     identity = await session.ask("expert_identity", stage="identity", max_tokens=IDENTITY_TOKENS)
     expert = identity.text.strip() or UNKNOWN_EXPERT
     answer = await ask_answer(session, "expert_answer", parent=identity, identity=expert)

@@ -1,11 +1,11 @@
-"""The meta-evaluator: a language model that judges how well another one argued, not what it argued about.
+"""The meta-evaluator: a language model that judges how well another model argued, not what it argued about.
 
 Early-token confidence paper, section 3.4 and figures 7 and 8: three dimensions from 1 to 3 and a flag for critical
-failures. What the judge writes follows a JSON schema. Output that does not, and reasons that cannot be read or are
-copied from what the judge was shown, are no judgement: they are asked for once more, then the judgement is missing.
+failures. The judge's output follows a JSON schema. An output that does not, or with reasons that are unreadable or
+copied from the judge's input, is no judgement: it is asked for once more, then the judgement is missing.
 
 A decision model (`--judge decisions:MODEL@URL`) is asked the same as three scores and a predicate. Its labels are the
-likeliest levels and the likelier side of the flag; all its probabilities stay in the run beside them.
+likeliest levels and the likelier side of the flag; all its probabilities stay in the run as well.
 """
 
 import json
@@ -29,7 +29,7 @@ DIMENSIONS = {
     "justification": "justification_quality",
     "evidence": "evidence_grounding",
 }
-"""Name of the label -> field of the judge's JSON object."""
+"""Maps the name of the label to the field of the judge's JSON object."""
 CRITICAL_FIELD = "critical_flag"
 DESCRIPTION = "critical_issues_description"
 REASONING_FIELD = "reasoning"
@@ -81,13 +81,13 @@ JUDGE_QUESTIONS: list[dict[str, Any]] = [
         {
             "type": "score",
             "name": name,
-            "instructions": f"{_RESPONSE} {asked}",
+            "instructions": f"{_RESPONSE} {question}",
             "levels": [
                 {"label": label, "description": text}
                 for label, text in zip(("low", "medium", "high"), levels, strict=True)
             ],
         }
-        for name, (asked, *levels) in _LEVELS.items()
+        for name, (question, *levels) in _LEVELS.items()
     ),
     {
         "type": "predicate",
@@ -104,12 +104,12 @@ class Judgement:
     """A meta-evaluator's judgement of one response."""
 
     instruction: int
-    """1 to 3, as are the next two."""
+    """From 1 to 3, as the next two."""
     justification: int
     evidence: int
     critical: bool
     description: str = ""
-    """Which critical issue there is."""
+    """Description of the critical issue, if there is one."""
     reasoning: str = ""
 
     @property
@@ -119,12 +119,14 @@ class Judgement:
 
     @property
     def q(self) -> int:
-        """0 where there is a critical issue, else the sum: in [0, 9], though 1 and 2 cannot occur."""
+        """0 if there is a critical issue, else the sum: in [0, 9], though 1 and 2 cannot occur."""
         return 0 if self.critical else self.q1
 
 
 def only_json_object(text: str) -> dict[str, Any] | None:
-    """The one JSON object in a text, fenced or with words around it; None where there is none, or more than one."""
+    """Returns the one JSON object in a text, fenced or with words around it; None if there is none, or more
+    than one.
+    """
     begin, end = text.find("{"), text.rfind("}")
     if begin < 0 or end < begin:
         return None
@@ -136,14 +138,22 @@ def only_json_object(text: str) -> dict[str, Any] | None:
 
 
 def whole_number(value: object, low: int, high: int) -> int | None:
-    """`value` where it is a whole number from `low` to `high`, else None. As in JSON Schema, 3.0 is whole."""
+    """Returns `value` if it is a whole number from `low` to `high`, else None. As in JSON Schema, 3.0 is whole.
+
+    Args:
+        value: the value.
+        low: lowest number.
+        high: highest number.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if low <= value <= high and value == int(value) else None
 
 
 def parse_judgement(text: str) -> Judgement | None:
-    """A judge's output; None where a score is missing, out of range or not a whole number. The texts may be missing."""
+    """Returns a judge's output; None if a score is missing, out of range or not a whole number. The texts may be
+    missing.
+    """
     output = only_json_object(text)
     if output is None:
         return None
@@ -156,9 +166,9 @@ def parse_judgement(text: str) -> Judgement | None:
 
 
 def is_own_judgement(judgement: Judgement, shown: Sequence[str]) -> bool:
-    """Returns whether the judge's texts are its own words that can be read; texts that were left out count as such.
+    """Whether the judge's texts are its own words and readable; missing texts count as such.
 
-    `shown`: everything the judge was given. A judge that copies it has not judged, whatever its numbers.
+    `shown` is everything that the judge was given. A judge that copies it has not judged, whatever its numbers.
     """
     reasons = [text for text in (judgement.description, judgement.reasoning) if text.strip()]
     if any(is_copied(text, shown) or is_repetitive(text) for text in reasons):
@@ -167,11 +177,16 @@ def is_own_judgement(judgement: Judgement, shown: Sequence[str]) -> bool:
 
 
 async def judge_argument(session: Session, argument: Call, *, role: str) -> Judgement | None:
-    """Ask the meta-evaluator about one argument and label it; None where no judgement of its own came, twice.
+    """Asks the meta-evaluator about one argument and labels it; None if two attempts gave no judgement of its own.
 
     It sees what the agent saw: its system instructions, its task with trait, rubric and essay, and then its response.
     It decodes greedily, so the second attempt is shown the first and what is wrong with it. The labels' source is
     `judge:MODEL`.
+
+    Args:
+        session: the session.
+        argument: the argument.
+        role: the debater.
     """
     if not session.setup.models.of(STAGE).capabilities.text:
         return await _judge_by_questions(session, argument, role=role)
@@ -202,13 +217,19 @@ async def judge_argument(session: Session, argument: Call, *, role: str) -> Judg
 
 
 async def _judge_by_questions(session: Session, argument: Call, *, role: str) -> Judgement | None:
-    """The same by a decision model; None, and no label, where it refuses a question or leaves a level out."""
+    """Judges in the same way by a decision model; None, and no label, if it refuses a question or leaves a level out.
+
+    Args:
+        session: the session.
+        argument: the argument.
+        role: the debater.
+    """
     answers = await session.judge_by_questions(argument, JUDGE_QUESTIONS, stage=STAGE, agent=f"{STAGE}-{role}")
     *levels, flag = answers
     if flag.value is None or not all(level.probabilities and None not in level.probabilities for level in levels):
         return None
-    known = (np.array(level.probabilities, dtype=np.float64) for level in levels)
-    instruction, justification, evidence = (1 + int(probabilities.argmax()) for probabilities in known)
+    distributions = (np.array(level.probabilities, dtype=np.float64) for level in levels)
+    instruction, justification, evidence = (1 + int(probabilities.argmax()) for probabilities in distributions)
     judgement = Judgement(instruction, justification, evidence, flag.value >= 0.5)
     return _label(session, argument, judgement, f"{STAGE}:{flag.source.partition('@')[0]}")
 

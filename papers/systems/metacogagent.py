@@ -1,24 +1,25 @@
-"""MetaCogAgent: an agent that is not sure of itself asks the others, and hands the task on or votes with them.
+"""MetaCogAgent: an agent that is not sure of itself asks the others, and delegates the task or votes with them.
 
 Algorithm 1 with its baselines (section V-A) and ablations (Table IV). The classifier, the confidences (stage `assess`)
-and the answers (stage `answer`) are calls of their own stage, so that they can be counted apart: the paper's 1,382 API
-calls on 700 tasks are fewer than one assessment and one execution each, so it cannot have counted both.
+and the answers (stage `answer`) are calls of their own stage, so that they can be counted separately: the paper's 1,382
+API calls on 700 tasks are fewer than one assessment and one execution each, so it cannot have counted both.
 
-Where the paper is silent:
-- The dispatcher goes by the item's place among the items that are run.
+What the paper leaves open:
+
+- The dispatcher uses the item's place among the items that are run.
 - The weight of a vote is the score that the policy gave the agent; the paper's rules give c.
 - After a vote each agent learns from its own answer (`metaprobe.papers.policies.profiles.experiences`).
 - An item whose dimension could not be read has the dimension `unknown`, which has profiles of its own.
 - Without self-assessment, every stated confidence is the rules' `unstated` (the paper's "fixed confidence") and the
-  profiles stay; without cross-evaluation, the others' are. Otherwise nothing could be delegated to anybody in
-  particular, and Table IV has delegation precisions for both.
+  profiles stay. Without cross-evaluation, only the others' stated confidences are. Otherwise nothing could be delegated
+  to anybody in particular, and Table IV has delegation precisions for both.
 
-Variant `panel` has a panel in the place of both rules: it names who answers, one after another, and keeps an answer. A
-panel that stores no way of asking has all agents answer, and takes the place of the vote.
+In the variant `panel` a panel replaces both rules: it names who answers, one agent after another, and keeps an answer.
+A panel that stores no plan of asking has all agents answer, and replaces the vote.
 
-A checkpoint in the place of the stated confidence that reads the prompt costs one token instead of an assessment. One
-that reads the answer makes every agent that is asked draft its answer first: such drafts count as executions, and the
-draft of the agent that is chosen is its answer, with no second call.
+A checkpoint that replaces the stated confidence and reads the prompt costs one token instead of an assessment. A
+checkpoint that reads the answer makes every asked agent draft its answer first. Such drafts count as executions, and
+the draft of the chosen agent is its answer, with no second call.
 """
 
 import asyncio
@@ -58,7 +59,7 @@ ABLATIONS = ("no-self-assessment", "no-delegation", "no-cross-evaluation", "no-c
 
 
 async def metacogagent(session: Session) -> Run:
-    """Algorithm 1, or the baseline that the variant names."""
+    """Runs Algorithm 1, or the baseline that the variant names."""
     team = Team(session)
     if session.variant in BASELINE_DISPATCH:
         return session.run(await BASELINE_DISPATCH[session.variant](team))
@@ -67,9 +68,9 @@ async def metacogagent(session: Session) -> Run:
     if session.variant == "every-agent":
         await team.everyone()
 
-    own = await team.assess(first, ask=session.variant != "no-self-assessment")
+    own_signals = await team.assess(first, ask=session.variant != "no-self-assessment")
     legal: tuple[str, ...] = (Action.EXECUTE,) if session.variant == "no-delegation" else (Action.EXECUTE, Action.ASK)
-    assess = session.decide("assess", legal, agent=first, signals=own, dimension=team.dimension)
+    assess = session.decide("assess", legal, agent=first, signals=own_signals, dimension=team.dimension)
     if assess.action == Action.EXECUTE:
         return session.run(await team.answer(first))
 
@@ -77,7 +78,7 @@ async def metacogagent(session: Session) -> Run:
     heard = session.variant not in ("no-self-assessment", "no-cross-evaluation")
     peers = dict(zip(others, await asyncio.gather(*(team.assess(agent, ask=heard) for agent in others)), strict=True))
     legal = tuple(others) if session.variant == "no-collaboration" else (*others, Action.COLLABORATE)
-    assign = session.decide("assign", legal, agent=first, signals=own, others=peers, dimension=team.dimension)
+    assign = session.decide("assign", legal, agent=first, signals=own_signals, others=peers, dimension=team.dimension)
     if assign.action != Action.COLLABORATE:
         return session.run(await team.answer(assign.action))
 
@@ -89,7 +90,7 @@ async def metacogagent(session: Session) -> Run:
 
 
 class Team:
-    """The agents at work on one item. None assesses or answers it twice."""
+    """The agents at work on one item. No agent assesses or answers it twice."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -102,16 +103,16 @@ class Team:
 
     @property
     def next_in_turn(self) -> str:
-        """Round-robin over the items."""
+        """The next agent, round-robin over the items."""
         return self.agents[self.session.index % len(self.agents)]
 
     async def classify(self, first: str) -> None:
-        """Find the item's dimension; note it, who got the item first, and the profiles as they are now."""
+        """Finds the item's dimension; notes it, who got the item first, and the profiles as they are now."""
         entries = (entry.partition(":") for entry in self.session.setup.prompts.entries("dimensions"))
         names = {word.strip().lower(): name.strip() or word.strip() for word, _, name in entries}
         call = await self.session.ask("classify", stage="classify", max_tokens=CLASSIFY_TOKENS)
-        named = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
-        self.dimension = names[named.pop()] if len(named) == 1 else UNKNOWN
+        found = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
+        self.dimension = names[found.pop()] if len(found) == 1 else UNKNOWN
         self.session.state(
             call, DispatchedRun.dimension_prefix + self.dimension, None if self.dimension == UNKNOWN else 1.0
         )
@@ -120,9 +121,9 @@ class Team:
             self.session.label(call, PROFILE + agent, self._profile(agent), source="profile")
 
     async def assess(self, agent: str, *, ask: bool = True) -> Signals:
-        """How sure the agent is before it answers, and its profile: c_v and c_p of equation 2.
+        """Returns how sure the agent is before it answers, and its profile: c_v and c_p of equation 2.
 
-        Without `ask` only its profile: the rules then take their fixed `unstated` for the confidence.
+        Without `ask` it returns only the profile: the rules then take their fixed `unstated` for the confidence.
         """
         if agent not in self._signals:
             confidence = await self._confidence(agent) if ask else None
@@ -134,13 +135,13 @@ class Team:
         return extract_final(self.session.item, await self.draft(agent), self.session.variant)
 
     async def draft(self, agent: str) -> Call:
-        """The call with that answer."""
+        """Returns the call with that answer."""
         if agent not in self._drafts:
             self._drafts[agent] = await self._answer(agent, "answer")
         return self._drafts[agent]
 
     async def everyone(self) -> None:
-        """Every agent's confidence and answer, for the record."""
+        """Gets every agent's confidence and answer, for the record."""
 
         async def both(agent: str) -> None:
             await self.assess(agent)
@@ -149,17 +150,36 @@ class Team:
         await asyncio.gather(*(both(agent) for agent in self.agents))
 
     async def say(self, agent: str, turn: int, said: list[str], before: Call) -> Call:
-        """Returns the agent's answer once others have spoken."""
+        """Returns the agent's answer after others have spoken.
+
+        Args:
+            agent: the agent.
+            turn: number of the turn.
+            said: what was said.
+            before: the last call.
+        """
         return await self._answer(agent, "discuss", round=turn, parent=before, said="\n".join(said))
 
     async def _answer(self, agent: str, prompt: str, **more: Any) -> Call:
-        """Asks the agent, under its persona, for an answer to the item."""
+        """Asks the agent, under its persona, for an answer to the item.
+
+        Args:
+            agent: the agent.
+            prompt: name of the prompt.
+            **more: other arguments of `Session.ask`.
+        """
         limit = CODE_TOKENS if self.session.item.check == "function" else DIRECT_TOKENS
         more |= {"max_tokens": limit, "system_prompt": self._system_prompt(agent)}
         return await self.session.ask(prompt, stage="answer", agent=agent, hidden=True, **more)
 
     async def dispatched(self, agent: str, answering: str = "", *, by: str) -> str:
-        """The answer of an agent, or of the one `answering` in its place, and a note of who got the item first."""
+        """Returns the answer of an agent, or of `answering` instead, and notes who got the item first.
+
+        Args:
+            agent: the agent that got the item.
+            answering: another agent that answers.
+            by: source of the note.
+        """
         answer = await self.answer(answering or agent)
         self.session.label(self._drafts[answering or agent], DispatchedRun.first_prefix + agent, 1.0, source=by)
         return answer
@@ -184,19 +204,19 @@ class Team:
         return self.session.setup.profiles.rate_of(agent, self.dimension)
 
     def _system_prompt(self, agent: str) -> str:
-        """Returns the persona of the agent's own file, or of the general file where there is none."""
+        """Returns the persona of the agent's own file, or of the general file if there is none."""
         name = agent if agent in self.session.setup.prompts.texts else "agent"
         return "\n".join(message.content for message in self.session.messages(name, agent=agent))
 
 
 async def random(team: Team) -> str:
-    """Any agent, drawn from the seed and the item's id."""
+    """Asks any agent, drawn from the seed and the item's id."""
     digest = hashlib.sha256(f"{team.session.setup.seed}/{team.session.item.id}".encode()).digest()
     return await team.dispatched(team.agents[int.from_bytes(digest[:8], "big") % len(team.agents)], by="random")
 
 
 async def keyword(team: Team) -> str:
-    """The agent with most keywords in the question; where there are none, the one whose turn it is.
+    """Asks the agent with most keywords in the question; if there are none, the agent whose turn it is.
 
     The prompt file `keywords` has a line for each agent, in the agents' order.
     """
@@ -238,9 +258,10 @@ async def panel(team: Team) -> str:
 
 
 async def conversation(team: Team) -> str:
-    """The agents speak in turn, seeing what was said, until one agrees with the one before it or all have spoken twice.
+    """The agents speak in turn, seeing what was said, until one agrees with the agent before it or all have spoken
+    twice.
 
-    In the place of AutoGen's default conversation. The last word is the answer.
+    This replaces AutoGen's default conversation. The last word is the answer.
     """
     item, variant, start = team.session.item, team.session.variant, team.agents.index(team.next_in_turn)
     order = [*team.agents[start:], *team.agents[:start]]
@@ -258,7 +279,13 @@ async def conversation(team: Team) -> str:
 
 
 def extract_final(item: Item, answer: Call, variant: str) -> str:
-    """The answer within an answer call, the same in every variant."""
+    """Returns the answer within an answer call, the same in every variant.
+
+    Args:
+        item: the item.
+        answer: the call.
+        variant: the variant.
+    """
     return extract_answer(item, answer, "direct")
 
 

@@ -1,7 +1,7 @@
-"""MetaCrit: one agent explores a question, one monitors the answer, one criticises it, one brings all of it together.
+"""MetaCrit: one agent explores a question, one monitors the answer, one criticises it, one joins everything.
 
 Four agents after Nelson and Narens: A1 brainstorms (object level), A2 monitors (upward), A3 controls (downward), A4
-synthesises (meta level). The paper describes them twice, and not the same way; both are recorded variants:
+synthesises (meta level). The paper describes them twice, with differences; both descriptions are recorded variants:
 
 | | `equations` (section 3, appendix B.2) | `figures` (appendix D, figures 6-9) |
 |---|---|---|
@@ -10,13 +10,13 @@ synthesises (meta level). The paper describes them twice, and not the same way; 
 | A3 | three steps, sees Q, R and V (eq. 4 leaves Q out; section 3.2's step 1 needs it) | four steps (fig. 8) |
 | A4 | five steps (B.2; the six of section 3.2 are the same with 2 and 3 apart) | six steps (fig. 9) |
 
-Figure 6 asks for background and no answer. A line "Answer:" is asked for in both variants, as otherwise nothing could
-be checked before the synthesis. The line "Concern: yes" or "no" is ours too: the paper counts which agents flag a
-concern (table 9) and does not say how it read that. The concern is about the answer, or about the question where the
-monitor sees no more. `without-monitor` and `without-control` leave the agent out for all that come after it, on the
-prompts of `equations`. `every-stage` runs `equations` in full and then the syntheses of all three ablations, so that
-one run holds the answer after every stage; it asks A3 once more without the monitor's note, which would otherwise reach
-the synthesis through it. Token limits are ours, and decoding is greedy: the paper states neither.
+Figure 6 asks for background and no answer. Both variants ask for a line "Answer:", because otherwise nothing could be
+checked before the synthesis. The line "Concern: yes" or "no" is ours too: the paper counts which agents flag a concern
+(table 9) and does not say how it read that. The concern is about the answer, or about the question if the monitor sees
+only the question. `without-monitor` and `without-control` remove the agent for all later ones, with the prompts of
+`equations`. `every-stage` runs `equations` in full and then the syntheses of all three ablations, so that one run holds
+the answer after every stage. It asks A3 once more without the monitor's note, which would otherwise reach the synthesis
+through A3. Token limits are ours, and decoding is greedy: the paper states neither.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ MONITOR_TOKENS = 128
 CONTROL_TOKENS = 256
 SYNTHESIS_TOKENS = 320
 LISTED_CHARACTERS = 60
-"""Up to this length, choices are repeated where the answer is asked for."""
+"""Choices up to this length are repeated in the instruction that asks for the answer."""
 
 EQUATIONS, FIGURES, EVERY_STAGE = "equations", "figures", "every-stage"
 SETTLED_CRITICS = {"without-monitor": "control", "without-control": Action.MONITOR, EVERY_STAGE: Action.MONITOR_CONTROL}
-"""Variant -> which critics are heard, where the variant settles it; elsewhere the policy is asked."""
+"""Maps a variant that settles which critics are heard to these critics; in other variants the policy is asked."""
 
 
 async def metacrit(session: Session) -> Run:
-    """Explore, ask the policy who is to be heard, monitor, control, synthesise."""
+    """Explores, asks the policy which critics are heard, monitors, controls, synthesises."""
     note: Call | None = None
     if session.variant == FIGURES:
         answer, note = await asyncio.gather(brainstorm(session), monitor(session))
@@ -64,7 +64,7 @@ async def metacrit(session: Session) -> Run:
 
 
 async def brainstorm(session: Session) -> Call:
-    """A1: R, the raw answer. Equation 1."""
+    """A1: returns R, the raw answer. Equation 1."""
     return await session.ask(
         _prompt(session, "brainstorm"),
         stage="answer",
@@ -76,7 +76,7 @@ async def brainstorm(session: Session) -> Call:
 
 
 async def monitor(session: Session, answer: Call | None = None) -> Call:
-    """A2: V, what is to be thought of the answer (equation 2), or of the question where there is none (figure 7)."""
+    """A2: returns V, the assessment of the answer (equation 2), or of the question if there is no answer (figure 7)."""
     note = await session.ask(
         _prompt(session, "monitor"),
         stage="monitor",
@@ -90,7 +90,14 @@ async def monitor(session: Session, answer: Call | None = None) -> Call:
 
 
 async def control(session: Session, answer: Call, note: Call | None, *, stage: str = "control") -> Call:
-    """A3: C, the critique of the answer in the light of the monitor's note. Equation 4."""
+    """A3: returns C, the critique of the answer in view of the monitor's note. Equation 4.
+
+    Args:
+        session: the session.
+        answer: the answer.
+        note: the monitor's note; None if the monitor is not heard.
+        stage: stage of the call.
+    """
     critique = await session.ask(
         _prompt(session, "control"),
         stage=stage,
@@ -108,7 +115,15 @@ async def control(session: Session, answer: Call, note: Call | None, *, stage: s
 async def synthesise(
     session: Session, answer: Call, note: Call | None, critique: Call | None, *, stage: str = "synthesis"
 ) -> Call:
-    """A4: F, the final answer from whatever was said. Equation 5."""
+    """A4: returns F, the final answer from everything that was said. Equation 5.
+
+    Args:
+        session: the session.
+        answer: the first answer.
+        note: the monitor's note; None if the monitor is not heard.
+        critique: the critique; None if control is not heard.
+        stage: stage of the call.
+    """
     return await session.ask(
         _prompt(session, "synthesis"),
         stage=stage,
@@ -124,7 +139,13 @@ async def synthesise(
 
 
 async def ablations(session: Session, answer: Call, note: Call | None) -> None:
-    """The answers that would have been given without the monitor, without control, and without both."""
+    """Asks for the answers without the monitor, without control, and without both.
+
+    Args:
+        session: the session.
+        answer: the first answer.
+        note: the monitor's note.
+    """
     alone = await control(session, answer, None, stage="control-without-monitor")
     await asyncio.gather(
         synthesise(session, answer, None, alone, stage="synthesis-without-monitor"),
@@ -134,23 +155,34 @@ async def ablations(session: Session, answer: Call, note: Call | None) -> None:
 
 
 def regulate(session: Session, answer: Call, legal_actions: Sequence[str]) -> Decision:
-    """Decides who is heard before the synthesis.
+    """Decides which critics are heard before the synthesis.
 
-    The paper's agents state nothing; a checkpoint may, for a learned policy.
+    The paper's agents state nothing; a checkpoint may give numbers, for a learned policy.
+
+    Args:
+        session: the session.
+        answer: the first answer.
+        legal_actions: the legal actions.
     """
-    read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
-    signals = replace(Signals.of(answer), **read)
+    read_signals = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
+    signals = replace(Signals.of(answer), **read_signals)
     return session.decide("regulate", legal_actions, agent=answer.agent, signals=signals)
 
 
 def heard(session: Session, note: Call | None, critique: Call | None) -> str:
-    """Returns the critics' texts, each under its heading and after an empty line; empty where no critic is heard."""
+    """Returns the critics' texts, each under its heading and after an empty line; empty if no critic is heard.
+
+    Args:
+        session: the session.
+        note: the monitor's note.
+        critique: the critique.
+    """
     texts = [("heard_monitor", note), ("heard_control", critique)]
     return "".join("\n\n" + session.messages(name, text=quote(call))[0].content for name, call in texts if call)
 
 
 def answer_form(item: Item) -> str:
-    """Returns what the last line may hold; small models need the instruction, and it must not depend on the answer."""
+    """Returns what the last line may hold. Small models need the instruction, and it must not depend on the answer."""
     if item.check == "number":
         return "a number"
     if item.check == "function":
@@ -162,12 +194,12 @@ def answer_form(item: Item) -> str:
 
 
 def quote(call: Call) -> str:
-    """A call's text as another agent is shown it."""
+    """Returns a call's text as another agent is shown it."""
     return call.text.strip() or "(nothing)"
 
 
 def yes_no(text: str, name: str) -> float | None:
-    """1 for "NAME: yes", 0 for "NAME: no"; None where neither stands there, or both."""
+    """Returns 1 for "NAME: yes", 0 for "NAME: no"; None if the text has neither or both."""
     pattern = rf"\b{name}s?\W{{0,4}}[:=]\W{{0,4}}(yes|no)\b(?!\W{{0,3}}(?:or|yes|no)\b)"
     words = {word.lower() for word in re.findall(pattern, text, re.IGNORECASE)}
     return None if len(words) != 1 else float(words == {"yes"})

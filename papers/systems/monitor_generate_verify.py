@@ -1,15 +1,15 @@
-"""Monitor-Generate-Verify: judge a problem before solving it, solve it with fitting means, evaluate, perhaps again.
+"""Monitor-Generate-Verify: assesses a problem, solves it with fitting means, evaluates the solution, perhaps repeats.
 
 Oh 2025, "Before you <think>, monitor", Algorithm 1 and section 3. One cycle: the monitor names features and difficulty,
 a strategy is chosen, the executor solves with a budget that grows with the difficulty, the verifier gives four scores.
-From the second cycle the monitor sees the four scores before, and the executor the whole cycle before (section 3.2 and
-A.2; the algorithm's own line leaves that out).
+From the second cycle on, the monitor sees the last four scores, and the executor sees the whole last cycle (section 3.2
+and A.2; the algorithm's own line leaves that out).
 
-Ours, where the paper is silent: the monitor's prompt ties difficulty to the number of steps (without that a small model
-says 0.5 of everything); monitor, strategy and verifier are greedy, the first two with short limits; a mean is
-over the scores that were given; a strategy outside the list is used as it was written. Where the verifier is replaced
-by a checkpoint, the next cycle sees the attempt before it but no scores. The stop is at a mean >= 0.85 (Algorithm 1,
-section 3.3), though section 4.1 says that it must exceed it.
+What the paper leaves open is done as follows. The monitor's prompt ties difficulty to the number of steps (otherwise a
+small model says 0.5 for everything). Monitor, strategy and verifier are greedy, the first two with short limits. A mean
+is over the scores that were given. A strategy outside the list is used as it was written. If a checkpoint replaces the
+verifier, the next cycle sees the last attempt but no scores. The run stops at a mean >= 0.85 (Algorithm 1, section
+3.3), though section 4.1 says that the mean must exceed it.
 """
 
 import dataclasses
@@ -37,21 +37,21 @@ from metaprobe.papers.systems.system_options import Constant
 VERIFIER_SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
 """The verifier's four scores, each stated under its name."""
 STRATEGY_KNOWN = "strategy_known"
-"""Stated of a strategy call: 1 where it named one strategy of the list, 0 where something else, None where nothing."""
+"""Statement about a strategy call: 1 if it named one strategy of the list, 0 if something else, None if nothing."""
 NEUTRAL_STRATEGY = "step by step reasoning"
-"""Stands for a strategy that was not named, also in the prompt on which a probe reads the difficulty beforehand."""
+"""Replaces a strategy that was not named, also in the prompt on which a probe reads the difficulty in advance."""
 
 ASSESSMENT_TOKENS = 100
 STRATEGY_TOKENS = 32
 VERIFY_TOKENS = 300
 SOLVE_TOKENS = 800
-"""The most that the paper's budget comes to, at difficulty 1."""
+"""The highest value of the paper's budget, at difficulty 1."""
 MAX_CYCLES = Constant("most_cycles", 10, "cycles after which it stops, also where a policy never does")
 """The paper's own three cycles are the policy's."""
 
 _NAMES = {name: name.replace("_conduciveness", r"[-_ ]?conduc\w*") for name in VERIFIER_SCORES}
 _ASIDE = 200
-"""Most characters between a name and its value. Without a limit every name would look on to the line's end."""
+"""Most characters between a name and its value. Without a limit every name would be searched to the end of its line."""
 _SCORE = re.compile(
     rf"\b({'|'.join(_NAMES.values())})\b(?:[\s*_]*\([^)\n]{{0,{_ASIDE}}}\))?[\s*_]*[:=]\s*([^\n]*)", re.IGNORECASE
 )
@@ -66,14 +66,14 @@ class AnswerEvaluation:
     """The verifier's evaluation of a solution."""
 
     scores: dict[str, float | None]
-    """By name; None where it was not given or cannot be read."""
+    """Scores by name; None if a score was not given or cannot be read."""
     evaluation: str
 
     @property
     def mean(self) -> float | None:
-        """Over the scores that were given; None without any."""
-        given = [score for score in self.scores.values() if score is not None]
-        return fmean(given) if given else None
+        """Mean over the scores that were given; None without any."""
+        scores = [score for score in self.scores.values() if score is not None]
+        return fmean(scores) if scores else None
 
     @property
     def shown(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class Cycle:
     strategy: str
     answer: Call
     verdict: AnswerEvaluation | None
-    """The verifier's evaluation; None where it was not asked."""
+    """The verifier's evaluation; None if it was not asked."""
     quality: Signal | None
 
     @property
@@ -99,7 +99,7 @@ class Cycle:
 
 
 async def monitor_generate_verify(session: Session) -> Run:
-    """Cycles until the policy stops, then the best-evaluated answer."""
+    """Runs cycles until the policy stops, and returns the best-evaluated answer."""
     cycles: list[Cycle] = []
     most = session.constant(MAX_CYCLES)
     for number in range(most):
@@ -111,16 +111,22 @@ async def monitor_generate_verify(session: Session) -> Run:
         quality = session.signal("quality", stated=verdict.mean if verdict else None, call=answer)
         cycles.append(Cycle(difficulty, features, strategy, answer, verdict, quality))
         candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
-        known = {"candidates": candidates, "round": number + 1}
+        state = {"candidates": candidates, "round": number + 1}
         legal = [Action.STOP, Action.AGAIN] if number + 1 < most else [Action.STOP]
-        if session.decide("iterate", legal, signals=cycles[-1].signals, **known).action == Action.STOP:
+        if session.decide("iterate", legal, signals=cycles[-1].signals, **state).action == Action.STOP:
             break
-    chosen = session.decide("select", list(candidates), **known)
+    chosen = session.decide("select", list(candidates), **state)
     return session.run(final_answer(session.item, cycles[int(chosen.action)].answer.text))
 
 
 async def _monitor(session: Session, number: int, previous: Cycle | None) -> tuple[str, Signal | None]:
-    """The features, and the difficulty: stated, or read off the executor's prompt."""
+    """Returns the features, and the difficulty: stated, or read from the executor's prompt.
+
+    Args:
+        session: the session.
+        number: number of the cycle.
+        previous: the last cycle.
+    """
     prompt, shown = ("monitor_again", previous.verdict.shown) if previous and previous.verdict else ("monitor", {})
     call = await session.ask(
         prompt,
@@ -132,15 +138,22 @@ async def _monitor(session: Session, number: int, previous: Cycle | None) -> tup
     )
     features, stated = parse_monitor(call.text)
     session.state(call, "difficulty", stated)
-    read = None
+    read_call = None
     if session.signals.reads("difficulty") == "prompt":
         prompt, slots = _solving(previous, NEUTRAL_STRATEGY)
-        read = await session.read(session.messages(prompt, **slots), round=number, model_of="answer")
-    return features, session.signal("difficulty", stated=stated, call=read)
+        read_call = await session.read(session.messages(prompt, **slots), round=number, model_of="answer")
+    return features, session.signal("difficulty", stated=stated, call=read_call)
 
 
 async def _choose(session: Session, number: int, features: str, difficulty: Signal | None) -> str:
-    """One of the strategies."""
+    """Returns one of the strategies.
+
+    Args:
+        session: the session.
+        number: number of the cycle.
+        features: the features.
+        difficulty: the difficulty.
+    """
     strategies = session.setup.prompts.entries("strategies")
     call = await session.ask(
         "strategy",
@@ -151,15 +164,23 @@ async def _choose(session: Session, number: int, features: str, difficulty: Sign
         difficulty=_difficulty(difficulty),
         strategies=", ".join(strategies),
     )
-    strategy, known = parse_strategy(call.text, strategies)
-    session.state(call, STRATEGY_KNOWN, known)
+    strategy, in_list = parse_strategy(call.text, strategies)
+    session.state(call, STRATEGY_KNOWN, in_list)
     return strategy
 
 
 async def _execute(
     session: Session, number: int, previous: Cycle | None, strategy: str, difficulty: Signal | None
 ) -> Call:
-    """The solution, with the budget that the difficulty calls for."""
+    """Returns the solution, with the budget that the difficulty calls for.
+
+    Args:
+        session: the session.
+        number: number of the cycle.
+        previous: the last cycle.
+        strategy: the strategy.
+        difficulty: the difficulty.
+    """
     budget = session.decide("budget", [Action.GENERATE], signals=Signals(difficulty=difficulty), round=number).scores
     prompt, slots = _solving(previous, strategy)
     return await session.ask(
@@ -176,7 +197,13 @@ async def _execute(
 
 
 async def _verify(session: Session, number: int, answer: Call) -> AnswerEvaluation:
-    """Four scores and what is behind them."""
+    """Returns four scores and the text behind them.
+
+    Args:
+        session: the session.
+        number: number of the cycle.
+        answer: the solution.
+    """
     call = await session.ask(
         "verify",
         stage="verify",
@@ -193,7 +220,9 @@ async def _verify(session: Session, number: int, answer: Call) -> AnswerEvaluati
 
 
 def _solving(previous: Cycle | None, strategy: str) -> tuple[str, dict[str, Any]]:
-    """The executor's prompt and its slots: alone, after an evaluated attempt, or after one that no verifier saw."""
+    """Returns the executor's prompt and its slots: alone, after an evaluated attempt, or after one that no verifier
+    saw.
+    """
     if previous is None:
         return "execute", {"strategy": strategy}
     slots = {
@@ -209,7 +238,7 @@ def _solving(previous: Cycle | None, strategy: str) -> tuple[str, dict[str, Any]
 
 
 def parse_monitor(text: str) -> tuple[str, float | None]:
-    """The features as written, and the difficulty in [0, 1]."""
+    """Returns the features as written, and the difficulty in [0, 1]."""
     block = _block(text, "monitor")
     features = _FEATURES.search(block)
     # Without the features, which may speak of difficulty as well.
@@ -217,19 +246,21 @@ def parse_monitor(text: str) -> tuple[str, float | None]:
 
 
 def parse_strategy(text: str, strategies: tuple[str, ...]) -> tuple[str, float | None]:
-    """The strategy that a text names, and whether it is of the list: see `STRATEGY_KNOWN`."""
+    """Returns the strategy that a text names, and whether it is in the list: see `STRATEGY_KNOWN`."""
     selected = _SELECTED.search(text)
     lines = [line for line in (selected[1] if selected else text).splitlines() if words(line)]
     if not lines:
         return NEUTRAL_STRATEGY, None
     named_words = words(lines[0])
     exact = [strategy for strategy in strategies if words(strategy) == named_words]
-    named = exact or find_choices(named_words, {strategy: words(strategy) for strategy in strategies})
-    return (named[0], 1.0) if len(named) == 1 else (lines[0].strip(" \t[]*\"'`."), 0.0)
+    matches = exact or find_choices(named_words, {strategy: words(strategy) for strategy in strategies})
+    return (matches[0], 1.0) if len(matches) == 1 else (lines[0].strip(" \t[]*\"'`."), 0.0)
 
 
 def parse_verdict(text: str) -> AnswerEvaluation:
-    """The four scores, each None where none in [0, 1] or two different ones were given, and the text behind them."""
+    """Returns the four scores and the text behind them. A score is None if none in [0, 1] or two different ones were
+    given.
+    """
     block = _block(text, "evaluate")
     evaluation = _EVALUATION.search(block)
     by_name: dict[str, set[float | None]] = {name: set() for name in VERIFIER_SCORES}

@@ -1,12 +1,14 @@
 """Multi-agent debate (Liang et al. 2024): two sides argue until a moderator or a judge decides.
 
-The MetaCrit paper names Liang et al. in its tables and Du et al. in its text; this is that of the tables. At most three
-rounds and greedy decoding, as in the published code of Liang et al. The affirmative side speaks first, the negative
-side objects, and both see the debate so far. The judge, one call here and two there, is shown each side's last word
-(there: its first). An unreadable verdict of the moderator counts as undecided. Where the judge gives no answer (there:
-the debate fails), the last answers of both sides and of the moderator are put to the vote.
-The directive of `raw-critique` goes to the two sides. In variant `panel` the panel has the last word in place of the
-judge: it keeps the last answer of a side or of the moderator.
+The MetaCrit paper names Liang et al. in its tables and Du et al. in its text; this is the system of the tables. There
+are at most three rounds, and decoding is greedy, as in the published code of Liang et al. The affirmative side speaks
+first, the negative side objects, and both see the debate so far. The judge, one call here and two in their code, is
+shown each side's last word (their code: its first). An unreadable verdict of the moderator counts as undecided. If the
+judge gives no answer (their code: the debate fails), the last answers of both sides and of the moderator are put to the
+vote.
+
+The directive of `raw-critique` goes to the two sides. In the variant `panel` the panel replaces the judge: it keeps the
+last answer of a side or of the moderator.
 """
 
 import re
@@ -28,7 +30,7 @@ _ANSWERED = re.compile(r"\banswer\W{0,4}[:=]\s*\S", re.IGNORECASE)
 
 
 async def multi_agent_debate(session: Session) -> Run:
-    """Debate until the moderator decides; after the last round the judge does."""
+    """Debates until the moderator decides; after the last round the judge decides."""
     item = session.item
     debate: list[Call] = []
     for number in range(1, session.constant(DEBATE_ROUNDS) + 1):
@@ -60,7 +62,14 @@ async def multi_agent_debate(session: Session) -> Run:
 
 
 async def speak(session: Session, side: str, number: int, debate: list[Call]) -> Call:
-    """One side's turn: it opens, objects, or replies to the debate so far."""
+    """Returns one side's turn: it opens, objects, or replies to the debate so far.
+
+    Args:
+        session: the session.
+        side: the side.
+        number: number of the round.
+        debate: the turns so far.
+    """
     opening = "debate_opening" if side == AFFIRMATIVE else "debate_objection"
     transcript = "\n\n".join(f"{call.agent.capitalize()} side, round {call.round}: {quote(call)}" for call in debate)
     return await ask_answer(

@@ -1,12 +1,14 @@
 """Multi-expert prompting (Long et al. 2024): three experts answer, and one call joins their answers in seven steps.
 
 Five calls: name the experts, three answers, join. The MetaCrit paper counts these five as agents in table 4 ("1+5") and
-speaks of one call in table 8; the published code of Long et al. makes five. Three experts, as there. An expert that the
-first call does not name readably is replaced by a general one; the statement `experts` holds the share it did name.
-Variants `monitor` and `control` show the joining call what one more agent says: MetaCrit's monitor of the question,
-asked at the same time as the experts, or its critic of the experts' answers. The paper does not say where they are put
-in. The directive of `raw-critique` goes to the experts and to the joining call. In variant `panel` no call joins the
-answers: the panel keeps one of them.
+speaks of one call in table 8; the published code of Long et al. makes five calls. Three experts, as there. An expert
+that the first call does not name readably is replaced by a general one; the statement `experts` holds the share that it
+did name.
+
+The variants `monitor` and `control` show the joining call the words of one more agent: MetaCrit's monitor of the
+question, asked at the same time as the experts, or its critic of the experts' answers. The paper does not say where
+these are put in. The directive of `raw-critique` goes to the experts and to the joining call. In the variant `panel` no
+call joins the answers: the panel keeps one of them.
 """
 
 import asyncio
@@ -36,7 +38,7 @@ _LISTED = re.compile(rf"{AT_LINE}\d+\s*[.):]\s*(\S(?:.*\S)?)\s*$", re.MULTILINE)
 
 
 async def multi_expert(session: Session) -> Run:
-    """Name experts, let each answer, hear the monitor or the critic where the variant has one, join the answers."""
+    """Names experts, lets each answer, hears the monitor or the critic if the variant has one, joins the answers."""
     count = session.constant(EXPERTS)
     naming = await session.ask("experts", stage="experts", max_tokens=NAMING_TOKENS, count=count)
     experts = read_experts(naming.text, count)
@@ -70,14 +72,14 @@ async def multi_expert(session: Session) -> Run:
 
 
 async def criticise_experts(session: Session, answers: str) -> Call:
-    """MetaCrit's critic as a drop-in: it sees the question and what the experts said."""
+    """Asks MetaCrit's critic as a drop-in: it sees the question and what the experts said."""
     critique = await session.ask("control", stage="control", agent="control", max_tokens=CONTROL_TOKENS, answer=answers)
     session.state(critique, "flags", yes_no(critique.text, "concern"))
     return critique
 
 
 def read_experts(text: str, count: int) -> list[str]:
-    """The first experts of a numbered list, at most `count`, each once."""
+    """Returns the first experts of a numbered list, at most `count`, each once."""
     return list(dict.fromkeys(_LISTED.findall(text)))[:count]
 
 

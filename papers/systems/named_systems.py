@@ -1,4 +1,4 @@
-"""From the name of a system, or the place of one of your own, to the system."""
+"""Finds a system by its name, or by the place of a system of your own."""
 
 from functools import cache
 
@@ -20,7 +20,7 @@ from metaprobe.papers.systems.universal_self_consistency import SYSTEM as UNIVER
 from metaprobe.papers.systems.zero_shot_cot import SYSTEM as ZERO_SHOT_COT
 
 SYSTEM_ENTRY_POINTS = "metaprobe.systems"
-"""Group of entry points in which an installed package gives systems of its own."""
+"""Group of entry points in which an installed package offers systems of its own."""
 
 SYSTEMS: dict[str, System] = {
     system.name: system
@@ -73,8 +73,8 @@ def load_system(name: str) -> System:
 
 @cache  # it is asked for every stored run
 def known_system(name: str) -> System | None:
-    """Returns the system that stored runs name, where the package or an installed one has it, else None.
+    """Returns the system that stored runs name, if the package or an installed one has it, else None.
 
-    Nothing is imported because of what a store says, but entry points that the user has installed.
+    A store's content never causes an import, except of entry points that the user has installed.
     """
     return load_system(name) if name in system_names() else None

@@ -1,7 +1,7 @@
 """Prompts are text files, so that a user can replace them by a folder of their own.
 
 A file holds one or more turns, each opened by a line `--- system`, `--- user` or `--- assistant`; `$name` marks a slot.
-A file that is opened by `--- list` holds no turns but a list, an entry a line.
+A file that is opened by `--- list` holds a list instead of turns, an entry a line.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from metaprobe.api import Message, RecordError
 PROMPT_ROLES = ("system", "user", "assistant")
 LIST = "list"
 FILLED = ("question", "agent")
-"""Slots that are filled though a shipped prompt may not have them."""
+"""Slots that are filled even if a shipped prompt does not have them."""
 
 
 class PromptError(RecordError):
-    """A prompt file is missing, or is not what it should be."""
+    """A prompt file is missing, or has a wrong form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Prompts:
     """The prompts of one system, read once."""
 
     texts: dict[str, str]
-    """File name without suffix -> file text."""
+    """Maps a file name without suffix to the file's text."""
 
     @classmethod
     def load(
@@ -40,17 +40,24 @@ class Prompts:
         optional: tuple[str, ...] = (),
         fields: Collection[str] = (),
     ) -> "Prompts":
-        """The named prompts, from the user's `folder` where one is given, else as shipped, or the texts of `names`.
+        """Returns the named prompts, from the user's `folder` if one is given, else as shipped, or the texts of
+        `names`.
 
-        `optional`: further ones that are read where they are there, such as one for each agent. `fields`: the items'
-        fields, which are slots as well. Raises `PromptError` for a file that is missing or has another form, and for a
-        slot of the user's that the system does not fill.
+        Raises `PromptError` for a file that is missing or has another form, and for a slot of the user's that the
+        system does not fill.
+
+        Args:
+            system: name of the system.
+            names: names of the prompts, or a mapping to their texts.
+            folder: the user's folder.
+            optional: prompts that are read if they exist, such as one for each agent.
+            fields: the items' fields, which are slots as well.
         """
         source = folder if folder is not None else files("metaprobe.papers.systems") / "prompts" / system
         present = tuple(name for name in optional if name not in names and (source / f"{name}.txt").is_file())
-        given = names if folder is None and isinstance(names, Mapping) else {}
-        texts = dict(given)
-        for name in (*(name for name in names if name not in given), *present):
+        given_texts = names if folder is None and isinstance(names, Mapping) else {}
+        texts = dict(given_texts)
+        for name in (*(name for name in names if name not in given_texts), *present):
             try:
                 texts[name] = (source / f"{name}.txt").read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
@@ -70,23 +77,25 @@ class Prompts:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over names and texts, which says whether two collections asked the same."""
+        """SHA-256 over names and texts, which says whether two collections used the same prompts."""
         joined = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
         return hashlib.sha256(joined.encode()).hexdigest()
 
     def messages(self, name: str, **slots: str) -> tuple[Message, ...]:
-        """The turns of one prompt with its slots filled."""
+        """Returns the turns of one prompt with its slots filled."""
         turns = _turns(name, self.texts[name])
         if any(role == LIST for role, _ in turns):
             raise PromptError(f"prompt {name}.txt is a list; expected turns, each opened by a line such as '--- user'")
         try:
             return tuple(Message(role, Template(text).substitute(slots)) for role, text in turns)
         except (KeyError, ValueError) as error:
-            known = ", ".join(f"${slot}" for slot in slots)
-            raise PromptError(f"prompt {name}.txt has a slot that is not filled: {error}; known: {known}") from error
+            slot_names = ", ".join(f"${slot}" for slot in slots)
+            raise PromptError(
+                f"prompt {name}.txt has a slot that is not filled: {error}; known: {slot_names}"
+            ) from error
 
     def entries(self, name: str) -> tuple[str, ...]:
-        """The entries of a list file, in order."""
+        """Returns the entries of a list file, in order."""
         (role, text), *more = _turns(name, self.texts[name])
         entries = tuple(filter(None, (line.strip() for line in text.splitlines())))
         if role != LIST or more or not entries:
@@ -95,7 +104,7 @@ class Prompts:
 
 
 def _check_slots(texts: Mapping[str, str], known: Collection[str]) -> None:
-    """Raises `PromptError` for a slot that is not among those known."""
+    """Raises `PromptError` for a slot that is not known."""
     for name, text in texts.items():
         for role, turn in _turns(name, text):
             slots = Template(turn)

@@ -1,16 +1,16 @@
-"""Self-Refine: answer, criticise the answer, answer again in view of everything so far, until the critic is content.
+"""Self-Refine: answers, criticises the answer, answers again with all feedback, until the critic is content.
 
-Madaan et al. 2023, as Algorithm 3 and section 4.1 of the Monitor-Generate-Verify paper have it: at most three cycles,
-temperature 0.3 throughout, 800 tokens, the refiner sees all answers and all feedback.
+Madaan et al. 2023, as Algorithm 3 and section 4.1 of the Monitor-Generate-Verify paper describe it: at most three
+cycles, temperature 0.3 throughout, 800 tokens, the refiner sees all answers and all feedback.
 
-Ours, where the papers are silent: a cycle is an answer and its critique, so that three cycles are three answers and
-each of them is judged (the third critique can only end the run). The critic ends with `Verdict: GOOD` or
-`Verdict: IMPROVE`; without a readable one the feedback is not positive, and the run goes on. The policy is asked at
-`iterate`, with the verdict as quality 1 or 0. A checkpoint that replaces the quality decides about stopping; the critic
-is asked all the same, for the refiner needs its text.
+What the papers leave open is done as follows. A cycle is an answer and its critique, so three cycles are three answers
+and each of them is judged (the third critique can only end the run). The critic ends with `Verdict: GOOD` or `Verdict:
+IMPROVE`; without a readable verdict the feedback is not positive, and the run continues. The policy is asked at
+`iterate`, with the verdict as quality 1 or 0. If a checkpoint replaces the quality, it decides about stopping; the
+critic is still asked, because the refiner needs its text.
 
-Variant `raw-critique` puts the directive of the MetaCrit paper (section 5.2) into the generator's, the critic's and the
-refiner's prompt; that paper does not say into which.
+The variant `raw-critique` puts the directive of the MetaCrit paper (section 5.2) into the generator's, the critic's and
+the refiner's prompt; that paper does not say into which.
 """
 
 import dataclasses
@@ -30,14 +30,14 @@ FEEDBACK_TOKENS = 800
 MAX_ANSWERS = Constant("most_cycles", 10, "answers after which it stops, also where a policy never does")
 """The paper's own three cycles are the policy's."""
 ACCEPTED = "accepted"
-"""Stated of a critique: 1 where it is content with the answer, 0 where not, None where it does not say."""
+"""Statement of a critique: 1 if it is content with the answer, 0 if not, None if it does not say."""
 
 # "GOOD or IMPROVE" repeats the question.
 _VERDICT = re.compile(r"verdict\W*\b(good|improve)\b(?!\W+(?:or\W+)?(?:good|improve))", re.IGNORECASE)
 
 
 async def self_refine(session: Session) -> Run:
-    """Refines until the critic is content or the policy stops; the last answer."""
+    """Refines until the critic is content or the policy stops, and returns the last answer."""
     history = ""
     tried: list[tuple[Call, Signals]] = []
     answer = await _answer(session, "self_refine_generate", 0, None)
@@ -66,13 +66,15 @@ async def self_refine(session: Session) -> Run:
 
 
 def parse_good(text: str) -> float | None:
-    """1 for GOOD, 0 for IMPROVE, None where neither or both are written after "Verdict"."""
+    """Returns 1 for GOOD, 0 for IMPROVE, None if neither or both are written after "Verdict"."""
     verdicts = {verdict.lower() for verdict in _VERDICT.findall(text)}
     return float(verdicts == {"good"}) if len(verdicts) == 1 else None
 
 
 def _known(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
-    """Returns what a policy may read after a critique: the signals of every answer so far, the last one's apart."""
+    """Returns what a policy may read after a critique: the signals of every answer so far, the last one's
+    separately.
+    """
     candidates = {str(place): signals for place, (_, signals) in enumerate(tried)}
     return {"signals": tried[-1][1], "candidates": candidates, "round": len(tried)}
 

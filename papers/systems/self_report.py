@@ -3,8 +3,8 @@
 The variant `p-true` also asks whether the answer is true, and takes the probability of the reply: P(true) of Kadavath
 et al. 2022 (arXiv:2207.05221, section 4), with one proposed answer instead of several.
 
-Explicit metacognition in its plainest form: ease-of-learning judgement, answer, judgement of the answer. Every item can
-be answered in two ways (the variants), so that the choice between them can be learned from complete outcomes.
+It is explicit metacognition in its plainest form: ease-of-learning judgement, answer, judgement of the answer. Every
+item can be answered in two ways (the variants), so that the choice between them can be learned from complete outcomes.
 """
 
 import re
@@ -32,7 +32,7 @@ _FINAL = re.compile(
 
 
 async def self_report(session: Session) -> Run:
-    """Ask for the difficulty, the answer and the confidence."""
+    """Asks for the difficulty, the answer and the confidence."""
     item = session.item
     difficulty = await session.ask("difficulty", stage="difficulty", max_tokens=STATEMENT_TOKENS)
     session.state(difficulty, "difficulty", parse_difficulty(difficulty.text))
@@ -53,9 +53,9 @@ async def self_report(session: Session) -> Run:
 
 
 def p_true(reply: Call) -> float | None:
-    """Probability of a reply "True" in [0, 1], None where the reply is neither or has no log-probabilities.
+    """Returns the probability of a reply "True" in [0, 1]; None if the reply is neither or has no log-probabilities.
 
-    What is not the reply's first token counts as the opposite: small models give other words next to nothing.
+    All other first tokens count as the opposite of the reply's: small models give other words next to no probability.
     """
     word = reply.text.strip().casefold()
     if reply.logprobs is None or not len(reply.logprobs) or not word.startswith(("true", "false")):
@@ -67,8 +67,13 @@ def p_true(reply: Call) -> float | None:
 def extract_answer(item: Item, answer: Call, variant: str) -> str:
     """Returns the model's answer.
 
-    Direct: the first line, or the second where the first only announces it. Step by step: what follows the last
+    Direct: the first line, or the second if the first only announces it. Step by step: the text after the last
     "Answer:", or else the last line. A function: all of it.
+
+    Args:
+        item: the item.
+        answer: the call.
+        variant: the variant.
     """
     text = answer.text.strip()
     if item.check == "function":

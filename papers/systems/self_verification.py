@@ -1,18 +1,19 @@
-"""Self-Verification: of several answers, the one from which most of the problem can be reconstructed.
+"""Self-Verification: of several answers, it returns the one from which most of the problem can be reconstructed.
 
-Weng et al. 2022, as Algorithm 2 and section 4.1 of the Monitor-Generate-Verify paper have it: K = 3 candidates at
-temperature 0.3 with 800 tokens each. Of a candidate, the answer is put as a statement; each condition of the problem in
-turn is hidden as X, and the model, at temperature 0.3, has to find X from the statement. The candidate with the most
+Weng et al. 2022, as Algorithm 2 and section 4.1 of the Monitor-Generate-Verify paper describe it: K = 3 candidates at
+temperature 0.3 with 800 tokens each. A candidate's answer is put as a statement. Each condition of the problem in turn
+is hidden as X, and the model, at temperature 0.3, has to find X from the statement. The candidate with the most
 conditions found is returned.
 
-The paper contradicts itself and leaves things open. Ours:
+The paper contradicts itself and leaves some points open. Here:
 
-- Algorithm 2 returns the best verified candidate, section 4.1 speaks of majority voting: the best verified one it is,
-  and of equals the one that most candidates agree with, then the first.
-- Candidates with the same answer are the same statement, so they are verified once and share the score. Where all agree
+- Algorithm 2 returns the best verified candidate, section 4.1 speaks of majority voting. Here the best verified one is
+  returned; of equals, the one that most candidates agree with, then the first.
+- Candidates with the same answer are the same statement, so they are verified once and share the score. If all agree,
   there is nothing to choose, and nothing is verified.
 - P, the number of verifications a condition, is left open: 1.
-- A condition is a number written in digits. A problem may hold many, each costs a call a candidate: the first 4 count.
+- A condition is a number written in digits. A problem may hold many, and each costs a call a candidate: the first 4
+  count.
 - The statement is made by a template, not by a model, which could change it.
 - A problem without such numbers, or whose answer is no number, has no conditions to hide: the model is asked whether
   the statement is true, as Weng et al. do outside of arithmetic.
@@ -41,7 +42,7 @@ VERIFICATION_TEMPERATURE = Constant(
 CANDIDATE_TOKENS = 800
 BACKWARD_TOKENS = 400
 VERIFIED = "verified"
-"""Stated of a backward call: 1 where it found the hidden condition, 0 where another, None where nothing readable."""
+"""Statement of a backward call: 1 if it found the hidden condition, 0 if another, None if nothing was readable."""
 
 _NUMBER = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w]|[.,]\d)")
 _HIDDEN = Item(id="condition", question="", check="number")
@@ -49,7 +50,7 @@ _CLAIM = Item(id="claim", question="", check="choice", choices=("true", "false")
 
 
 async def self_verification(session: Session) -> Run:
-    """Candidates, their verification where they differ, and the best verified one."""
+    """Draws candidates, verifies them if they differ, and returns the best verified one."""
     drawn = {"max_tokens": CANDIDATE_TOKENS, "temperature": session.constant(VERIFICATION_TEMPERATURE), "hidden": True}
     calls = await asyncio.gather(
         *(
@@ -73,16 +74,24 @@ async def self_verification(session: Session) -> Run:
 
 
 def distinct(forms: Sequence[str]) -> list[int]:
-    """Place of the first of each different answer, the most given first: of equals the policy takes the first.
+    """Returns the place of the first of each different answer, the most given first: of equals the policy takes the
+    first.
 
-    What cannot be read ("") is one of them, the last.
+    All answers that cannot be read ("") are one answer, the last.
     """
     votes = Counter(form for form in forms if form)
     return sorted({forms.index(form) for form in forms}, key=lambda index: (-votes[forms[index]], index))
 
 
 async def _verified_share(session: Session, candidate: Call, answer: str, numbers: "count[int]") -> float:
-    """Share of the verifications that succeed (the paper's score, over the number of verifications)."""
+    """Returns the share of the verifications that succeed (the paper's score, over the number of verifications).
+
+    Args:
+        session: the session.
+        candidate: the candidate.
+        answer: its answer.
+        numbers: numbers the calls.
+    """
     conclusion = session.messages("conclusion", answer=answer)[0].content
     hidden = masked_conditions(session.item, session.constant(MOST_CONDITIONS))
     tests = [("backward", {"masked": masked}, _HIDDEN, reply) for masked, reply in hidden]
@@ -108,11 +117,13 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
 
 
 def masked_conditions(item: Item, most: int) -> list[tuple[str, str]]:
-    """`(problem with one number hidden as X, that number)`, of the first `most` numbers of a problem about numbers."""
+    """Returns `(problem with one number hidden as X, that number)` for the first `most` numbers of a problem about
+    numbers.
+    """
     if item.check not in ("number", "none"):
         return []
     places = list(_NUMBER.finditer(item.question))[:most]
-    return [(item.question[: at.start()] + "X" + item.question[at.end() :], at.group()) for at in places]
+    return [(item.question[: match.start()] + "X" + item.question[match.end() :], match.group()) for match in places]
 
 
 SYSTEM = System(

@@ -1,7 +1,8 @@
 """A system's tools while it runs over one item, and the notes that become its `Run`.
 
-Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, states what they said of
-themselves, asks a policy at named points, takes its numbers from a source of signals, and ends with `session.run(...)`.
+Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, notes what they stated
+about themselves, asks a policy at named points, takes its numbers from a source of signals, and ends with
+`session.run(...)`.
 """
 
 import hashlib
@@ -54,7 +55,7 @@ class Models:
 
     default: LLM
     by_name: Mapping[str, LLM] = field(default_factory=dict)
-    """Agent or stage -> the model that takes the default's place there; an agent's name goes before a stage's."""
+    """Maps an agent or stage to the model that replaces the default there; an agent's name goes before a stage's."""
 
     def of(self, stage: str, agent: str = "") -> LLM:
         return self.by_name.get(agent) or self.by_name.get(stage) or self.default
@@ -80,18 +81,27 @@ class Setup:
     signals: SignalSource = field(default_factory=SignalSource)
     profiles: Profiles = field(default_factory=Profiles)
     agents: tuple[str, ...] = ()
-    """Names of the agents, where the system takes any number of them."""
+    """Names of the agents, if the system takes any number of them."""
     seed: int = 0
     options: Options = field(default_factory=Options)
     panel: "Panel | None" = None
-    """Panel of the variants that keep one of several answers by one; None where no such variant is run."""
+    """Panel of the variants that keep one of several answers by a panel; None if no such variant is run."""
 
 
 class Session:
     """One pass of one system over one item."""
 
     def __init__(self, setup: Setup, item: Item, *, system: str, variant: str, run_id: str, index: int = 0) -> None:
-        """`index`: the item's place among the items that are run, from 0."""
+        """`index` is the item's place among the items that are run, from 0.
+
+        Args:
+            setup: the setup.
+            item: the item.
+            system: name of the system.
+            variant: name of the variant.
+            run_id: id of the run.
+            index: the item's place among the items that are run, from 0.
+        """
         self.setup = setup
         self.item = item
         self.index = index
@@ -122,12 +132,26 @@ class Session:
         model_of: str = "",
         **slots: object,
     ) -> Call:
-        """Fill a prompt file and ask the model of this stage and agent. The item's fields are slots as well.
+        """Fills a prompt file and asks the model of this stage and agent. The item's fields are slots as well.
 
         Stage, agent and round name the call, so they must differ from those of every other call of the run. A sampled
-        call draws with a seed that follows from item, stage, agent and round: another variant that asks the same gets
-        the same answer. `system_prompt` goes before the prompt's own turns. `model_of`: the stage whose model is asked,
-        where it is another one than `stage`. Raises `LLMError` where there is no answer.
+        call draws with a seed that follows from item, stage, agent and round, so another variant that asks the same
+        gets the same answer. Raises `LLMError` if there is no answer.
+
+        Args:
+            prompt: name of the prompt.
+            stage: the stage.
+            agent: the agent.
+            round: number of the round.
+            parent: the call that this one continues or judges.
+            max_tokens: most tokens of the answer.
+            temperature: temperature of sampling; 0 is greedy.
+            stop: texts that end the answer.
+            json_schema: schema that the answer follows.
+            hidden: whether hidden states may be kept.
+            system_prompt: goes before the prompt's own turns.
+            model_of: stage whose model is asked, if it is not `stage`.
+            **slots: values of the prompt's slots.
         """
         messages = self.messages(prompt, **slots)
         if system_prompt:
@@ -145,9 +169,13 @@ class Session:
         )
 
     async def read(self, messages: tuple[Message, ...], *, model_of: str, agent: str = "", round: int = 0) -> Call:
-        """One pass over a prompt, for a probe on its last token: a call of one token, which nobody reads.
+        """Makes one pass over a prompt, for a probe on its last token: a call of one token, which nobody reads.
 
-        `model_of`: the stage that would answer this prompt, whose model it therefore is.
+        Args:
+            messages: the prompt.
+            model_of: the stage that would answer this prompt; its model reads it.
+            agent: the agent.
+            round: number of the round.
         """
         return await self.send(
             messages, Sampling(max_tokens=1), stage=READ, agent=agent, round=round, hidden=True, model_of=model_of
@@ -166,11 +194,21 @@ class Session:
         model_of: str = "",
         on_text: Callable[[str], None] | None = None,
     ) -> Call:
-        """Ask with messages already made. Everything that is asked goes through here and into the run.
+        """Asks with messages that are already made. Every call goes through here and into the run.
 
-        A limit that was set for the stage (that of `model_of`, where it is given) takes the sampling's place.
-        `on_text` is called with each piece of the answer as it comes, or with all of it at once where the model does
-        not stream.
+        A limit that was set for the stage (for `model_of`, if it is given) replaces the sampling's.
+
+        Args:
+            messages: the messages.
+            sampling: the sampling.
+            stage: the stage.
+            agent: the agent.
+            round: number of the round.
+            parent: the call that this one continues or judges.
+            hidden: whether hidden states may be kept.
+            model_of: stage whose model is asked, if it is not `stage`.
+            on_text: called with each piece of the answer as it comes, or with all of it at once if the model does not
+                stream.
         """
         limits, limited = self.setup.options.tokens, model_of or stage
         if stage != READ and limited in limits:
@@ -197,9 +235,15 @@ class Session:
     async def judge_by_questions(
         self, judged: Call, questions: Sequence[Mapping[str, Any]], *, stage: str, agent: str = ""
     ) -> tuple[DecisionAnswer, ...]:
-        """Ask the stage's decision model typed questions about a call's answer, and note what it answers.
+        """Asks the stage's decision model typed questions about a call's answer, and notes its replies.
 
         The model sees the messages of the call, and then its answer. Raises `LLMError`.
+
+        Args:
+            judged: the call.
+            questions: the questions.
+            stage: the stage.
+            agent: the agent.
         """
         call = await self.send(messages_about(judged, questions), Sampling(), stage=stage, agent=agent, parent=judged)
         answers = answers_in(call)
@@ -207,25 +251,38 @@ class Session:
         return answers
 
     def messages(self, prompt: str, **slots: object) -> tuple[Message, ...]:
-        """A prompt file's turns, filled from `slots`, the item's fields and its question."""
+        """Returns a prompt file's turns, filled from `slots`, the item's fields and its question."""
         filled = {"question": self.item.question, **self.item.fields, **{k: str(v) for k, v in slots.items()}}
         return self.setup.prompts.messages(prompt, **filled)
 
     def constant(self, constant: Constant[N]) -> N:
-        """A constant of the system, as it was set or by default."""
+        """Returns the constant's value: the one that was set, or its default."""
         return self.setup.options.value(constant)
 
     def state(self, call: Call, kind: str, value: float | None) -> float | None:
-        """Note what a call stated (None: it was asked and said nothing readable), and hand it back."""
+        """Notes what a call stated (None: it was asked and said nothing readable), and returns it.
+
+        Args:
+            call: the call.
+            kind: kind of the statement.
+            value: the stated number.
+        """
         self._statements.append(Statement(call.id, kind, value))
         return value
 
     def signal(
         self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
     ) -> Signal | None:
-        """The number a rule should use: stated, read by a checkpoint, or both.
+        """Returns the number that a rule should use: stated, read by a checkpoint, or both.
 
-        What a checkpoint read of `call` is noted as the label `signal:NAME`, and that it could not as `unread:NAME`.
+        If a checkpoint has read `call`, the label `signal:NAME` notes the number; if it could not, the label
+        `unread:NAME` does.
+
+        Args:
+            name: name of the signal.
+            agent: the agent.
+            stated: the stated number.
+            call: the call to read.
         """
         signal = self.signals.signal(name, agent=agent, stated=stated, call=call)
         replacement = self.signals.replacement(name, agent)
@@ -237,11 +294,24 @@ class Session:
         return signal
 
     def label(self, call: Call, name: str, value: float, *, source: str) -> None:
-        """Note what is known of a call's answer."""
+        """Notes what is known about a call's answer.
+
+        Args:
+            call: the call.
+            name: name of the label.
+            value: its value.
+            source: its source.
+        """
         self._labels.append(Label(call.id, name, float(value), source))
 
     def decide(self, point: str, legal_actions: Sequence[str], **known: object) -> Decision:
-        """Ask the policy at a named point. `known`: fields of `State`; its dimension is the item's unless given."""
+        """Asks the policy at a named point.
+
+        Args:
+            point: the point.
+            legal_actions: the legal actions.
+            **known: fields of `State`; its dimension is the item's unless given.
+        """
         decision_id = f"{self.run_id}/{point}/{sum(d.point == point for d in self._decisions)}"
         state = State(decision_id, point, **{"dimension": self.item.dimension, **known})  # type: ignore[arg-type]
         decision = self.setup.policy.decide(state, legal_actions)
@@ -250,7 +320,7 @@ class Session:
 
     @property
     def panel(self) -> "Panel":
-        """The panel. Raises `RecordError` where the setup has none."""
+        """The panel. Raises `RecordError` if the setup has none."""
         if self.setup.panel is None:
             raise RecordError(
                 f"{self.system} ({self.variant}) keeps an answer by a panel, and none is given: --panel C"
@@ -258,7 +328,7 @@ class Session:
         return self.setup.panel
 
     def judge(self, answers: Sequence[Call], dimension: str | None = None) -> "PanelVerdict":
-        """Returns the panel's verdict on answers to the item. `dimension`: in place of the item's."""
+        """Returns the panel's verdict on answers to the item. `dimension` replaces the item's."""
         item = self.item
         return self.panel.judge(
             [read_call(item, call) for call in answers],
@@ -269,19 +339,28 @@ class Session:
         )
 
     def keep(self, answers: Sequence[Call], dimension: str | None = None, place: int | None = None) -> Call:
-        """Returns the answer that the panel keeps, with its P(right) as a label; the first where none can be read.
+        """Returns the answer that the panel keeps, with its P(right) as a label; the first if none can be read.
 
-        `place`: of the answer to keep, where the panel's last step says it.
+        Args:
+            answers: the answers.
+            dimension: replaces the item's dimension.
+            place: place of the answer to keep, if the panel's last step says it.
         """
         verdict = self.judge(answers, dimension)
-        at = verdict.kept if place is None else place
-        for one in verdict.classes:
-            if at in one.members:
-                self.label(answers[at], PANEL, one.probability, source=verdict.checkpoint)
-        return answers[at or 0]
+        kept_place = verdict.kept if place is None else place
+        for answer_class in verdict.classes:
+            if kept_place in answer_class.members:
+                self.label(answers[kept_place], PANEL, answer_class.probability, source=verdict.checkpoint)
+        return answers[kept_place or 0]
 
     def panel_step(self, agents: Sequence[str], answers: Sequence[Call], dimension: str) -> "PanelStep":
-        """Returns whom of these agents the panel asks after the answers, or which answer it keeps."""
+        """Returns which of these agents the panel asks after the answers, or which answer it keeps.
+
+        Args:
+            agents: the agents.
+            answers: the answers.
+            dimension: dimension of the item.
+        """
         item = self.item
         return self.panel.next(
             item.question,
@@ -295,16 +374,16 @@ class Session:
 
     @property
     def _same(self) -> Callable[[str], str | None] | None:
-        """Returns a form in which equal answers to the item are equal; None where no program compares them."""
+        """Returns a form in which equal answers to the item are equal; None if no program compares them."""
         return None if self.item.check == "none" else lambda text: canonical(self.item, text) or None
 
     @property
     def draw_id(self) -> str:
-        """Name by which seeds and the panel's settings are drawn: the same for the same item and seed."""
+        """Name from which seeds and the panel's settings are drawn: the same for the same item and seed."""
         return f"{self.setup.seed}/{self.item.id}"
 
     def run(self, final_answer: str) -> Run:
-        """Everything noted, as a run."""
+        """Returns everything that was noted, as a run."""
         return Run(
             id=self.run_id,
             system=self.system,
@@ -320,7 +399,13 @@ class Session:
 
 
 async def _streamed(llm: LLM, request: Request, on_text: Callable[[str], None]) -> Call:
-    """The finished call, whose text was handed on piece by piece. Raises `LLMError` where the stream has no end."""
+    """Returns the finished call, and passes its text on piece by piece. Raises `LLMError` if the stream has no end.
+
+    Args:
+        llm: the model.
+        request: the request.
+        on_text: called with each piece.
+    """
     if not llm.capabilities.stream:
         call = await llm.complete(request)
         on_text(call.text)

@@ -1,8 +1,9 @@
-"""Whether a system can use the signals and the policy that it is given: asked before any model is loaded or called.
+"""Whether a system can use the signals and the policy that it is given, checked before any model is loaded or called.
 
-A system declares which numbers a checkpoint may give it (`System.signals`), what their checkpoints must have
-(`System.heads`), and at which points it asks the policy (`System.decides`), each in every variant (`System.without`). A
-policy declares which signals it reads at which point; one that declares nothing is taken to read them all, everywhere.
+A system declares which numbers a checkpoint may give it (`System.signals`), which heads their checkpoints must have
+(`System.heads`), and at which points it asks the policy (`System.decides`), and exceptions by variant
+(`System.without`). A policy declares which signals it reads at which point; if it declares nothing, it is taken to read
+them all, everywhere.
 """
 
 import dataclasses
@@ -15,15 +16,15 @@ from metaprobe.papers.systems.system import System
 
 
 def check_system(system: System) -> None:
-    """Raises `RecordError` where a system contradicts itself, with what it says and what was expected.
+    """Raises `RecordError` if a system contradicts itself, with what it says and what was expected.
 
-    For systems from outside: those of the package are held to the same by a test.
+    For systems from outside; a test checks those of the package in the same way.
     """
     _check_texts(system)
     run = system.run
     if not (inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(type(run).__call__)):
         raise _wrong(system, f"run is {run!r}; expected an `async def` that takes a Session and returns its run(...)")
-    for field, names, known in (
+    for field, names, known_names in (
         ("answer_stages", map(system.limited, system.answer_stages), system.stages),
         ("default_variants", system.default_variants, system.variants),
         ("without", system.without, system.variants),
@@ -33,12 +34,12 @@ def check_system(system: System) -> None:
         ("heads", system.heads, tuple(system.signals)),
         ("uses", system.uses, tuple(system.signals)),
     ):
-        if unknown := [name for name in names if name not in known]:
-            raise _wrong(system, f"{field} names {unknown[0]!r}; expected {' or '.join(known) or 'nothing'}")
+        if unknown := [name for name in names if name not in known_names]:
+            raise _wrong(system, f"{field} names {unknown[0]!r}; expected {' or '.join(known_names) or 'nothing'}")
 
 
 def _check_texts(system: System) -> None:
-    """Raises where a name is no name, or a text stands where there should be several, as in `stages=("answer")`."""
+    """Raises if a name is no name, or if there is a text instead of several, as in `stages=("answer")`."""
     if not isinstance(system.name, str) or not re.fullmatch(r"\w[\w.-]*", system.name):
         raise _wrong(system, "name is empty or not of letters, digits, '-', '_' and '.' alone")
     for field in ("stages", "variants", "prompts", "answer_stages", "default_variants", "decides", "agents", "roles"):
@@ -57,10 +58,16 @@ def _wrong(system: System, what: str) -> RecordError:
 def check_suitability(
     system: System, variants: Sequence[str], signals: SignalSource, policy: Policy, *, agents: Sequence[str] = ()
 ) -> None:
-    """Raises `RecordError` where these variants of the system cannot use a signal, its checkpoint, or the policy.
+    """Raises `RecordError` if these variants of the system cannot use a signal, its checkpoint, or the policy.
 
-    `variants`: those that are run, its default ones where none is given. `agents`: the names of the agents where the
-    system takes any number of them. The message names what was given, what the system reads or decides, and what to do.
+    The message names what was given, what the system reads or decides, and what to do.
+
+    Args:
+        system: the system.
+        variants: the variants that are run; by default the system's default ones.
+        signals: source of the signals.
+        policy: the policy.
+        agents: names of the agents, if the system takes any number of them.
     """
     variants = system.chosen(variants)
     for key in signals.description:
@@ -75,18 +82,24 @@ def check_suitability(
         _check_asked(system, variant, policy)
     _check_constants(system, variants, policy)
     # Signals that the policy, or one of its constants, needs may be missing.
-    given = {key.partition("@")[0] for key in signals.description}
+    given_names = {key.partition("@")[0] for key in signals.description}
     needed: Mapping[str, Sequence[str]] = getattr(getattr(policy, "policy", policy), "needs", {})
     for what, names in needed.items():
-        if not set(names) & given:
+        if not set(names) & given_names:
             raise RecordError(
                 f"policy {_name(policy)}: {what} needs the signal {' or '.join(names)}, and "
-                f"{_list(sorted(given)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
+                f"{_list(sorted(given_names)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
             )
 
 
 def check_panel(system: System, variants: Sequence[str], given: bool) -> None:
-    """Raises `RecordError` where a variant keeps an answer by a panel and none is given, or the other way round."""
+    """Raises `RecordError` if a variant keeps an answer by a panel and none is given, or the other way round.
+
+    Args:
+        system: the system.
+        variants: the variants.
+        given: whether a panel is given.
+    """
     chosen = system.chosen(variants)
     if needing := [variant for variant in chosen if variant in system.panel_variants]:
         if not given:
@@ -99,7 +112,13 @@ def check_panel(system: System, variants: Sequence[str], given: bool) -> None:
 
 
 def _check_name(system: System, key: str, everyone: Sequence[str]) -> None:
-    """Raises where the system has no such number, or no such agent."""
+    """Raises if the system has no such number, or no such agent.
+
+    Args:
+        system: the system.
+        key: `NAME` or `NAME@AGENT`.
+        everyone: names of all agents.
+    """
     name, _, agent = key.partition("@")
     if name not in system.signals:
         takes = f"it takes {_list(system.signals)}" if system.signals else "it takes none: leave --signal away"
@@ -110,7 +129,14 @@ def _check_name(system: System, key: str, everyone: Sequence[str]) -> None:
 
 
 def _check_read(system: System, variant: str, key: str, policy: Policy) -> None:
-    """Raises where neither the variant reads the number nor the policy, at the points at which this variant asks it."""
+    """Raises if neither the variant nor the policy, at the points at which this variant asks it, reads the number.
+
+    Args:
+        system: the system.
+        variant: the variant.
+        key: `NAME` or `NAME@AGENT`.
+        policy: the policy.
+    """
     name = key.partition("@")[0]
     if name not in system.signals_in(variant):
         others = [other for other in system.variants if name in system.signals_in(other)]
@@ -131,7 +157,13 @@ def _check_read(system: System, variant: str, key: str, policy: Policy) -> None:
 
 
 def _check_heads(system: System, key: str, replacement: Replacement) -> None:
-    """Raises where the checkpoint lacks a head that the number needs in this system."""
+    """Raises if the checkpoint lacks a head that the number needs in this system.
+
+    Args:
+        system: the system.
+        key: `NAME` or `NAME@AGENT`.
+        replacement: the checkpoint.
+    """
     name = key.partition("@")[0]
     needed = system.heads.get(name)
     lacks = _lacking(needed, replacement)
@@ -151,38 +183,50 @@ def _check_heads(system: System, key: str, replacement: Replacement) -> None:
 
 
 def _lacking(needed: Sequence[str] | None, replacement: Replacement) -> str:
-    """Returns the heads that a signal needs and the checkpoint lacks; empty where it would do."""
+    """Returns the heads that a signal needs and the checkpoint lacks; empty if it has all."""
     if needed is None:
         return replacement.lacks
     return _list(head for head in needed if head not in replacement.heads)
 
 
 def _check_asked(system: System, variant: str, policy: Policy) -> None:
-    """Raises where the policy was made for points at which this variant asks nothing."""
-    own, points = getattr(policy, "own", ()), system.points_in(variant)
-    if not own or set(own) & set(points):
+    """Raises if the policy was made for points at which this variant asks nothing.
+
+    Args:
+        system: the system.
+        variant: the variant.
+        policy: the policy.
+    """
+    own_points, points = getattr(policy, "own", ()), system.points_in(variant)
+    if not own_points or set(own_points) & set(points):
         return
     decides = f"decides at {_list(points)}" if points else "decides nothing"
-    others = [other for other in system.variants if set(own) & set(system.points_in(other))]
+    others = [other for other in system.variants if set(own_points) & set(system.points_in(other))]
     remedy = f"collect {_list(others)}, or leave" if others else "leave"
     raise RecordError(
-        f"policy {_name(policy)}: it is for {_list(own)}, and {system.name} ({variant}) {decides}, so that nothing "
-        f"would ask it: {remedy} --policy and --epsilon away"
+        f"policy {_name(policy)}: it is for {_list(own_points)}, and {system.name} ({variant}) {decides}, "
+        f"so that nothing would ask it: {remedy} --policy and --epsilon away"
     )
 
 
 def _check_constants(system: System, variants: Sequence[str], policy: Policy) -> None:
-    """Raises where a constant of the papers' rules was given that none of the points asked depends on."""
+    """Raises if a constant of the papers' rules was given on which none of the points depends.
+
+    Args:
+        system: the system.
+        variants: the variants.
+        policy: the policy.
+    """
     rules = policy if isinstance(policy, PaperRules) else getattr(policy, "rules", None)
-    asked = {point: None for variant in variants for point in system.points_in(variant)}
-    if not isinstance(rules, PaperRules) or not asked.keys() <= PaperRules.constants.keys():
+    asked_points = {point: None for variant in variants for point in system.points_in(variant)}
+    if not isinstance(rules, PaperRules) or not asked_points.keys() <= PaperRules.constants.keys():
         return
     for name in rules.changed:
-        if not any(name in PaperRules.constants[point] for point in asked):
+        if not any(name in PaperRules.constants[point] for point in asked_points):
             points = [point for point, names in PaperRules.constants.items() if name in names]
             raise RecordError(
                 f"policy constant {name}={getattr(rules, name):g}: it is for {_list(points)}, and {system.name} "
-                f"({_list(variants)}) decides at {_list(asked) or 'no point'}: leave it away"
+                f"({_list(variants)}) decides at {_list(asked_points) or 'no point'}: leave it away"
             )
 
 

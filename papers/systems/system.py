@@ -21,51 +21,54 @@ class System:
     name: str
     run: Callable[[Session], Awaitable[Run]]
     prompts: tuple[str, ...] | Mapping[str, str]
-    """Names of its prompt files, in `papers/systems/prompts/<folder>/`; or name to the text of such a file."""
+    """Names of its prompt files, in `papers/systems/prompts/<folder>/`; or a mapping from a name to the text of such a
+    file.
+    """
     variants: tuple[str, ...] = ("plain",)
-    """The first is the paper's own."""
+    """Names of its variants; the first is the paper's own."""
     panel_variants: tuple[str, ...] = ()
     """Variants in which a panel keeps one of several answers; each needs a panel's checkpoint."""
     default_variants: tuple[str, ...] = ()
-    """Variants that are collected where no variant is named; by default the first one."""
+    """Variants that are collected if no variant is named; by default the first one."""
     stages: tuple[str, ...] = ("answer",)
-    """Every stage it asks at, except `read`: each may have a model of its own."""
+    """Every stage at which it asks, except `read`: each may have a model of its own."""
     roles: tuple[str, ...] = ()
-    """Its agents where they are fixed: each may have a model of its own."""
+    """Its agents if they are fixed: each may have a model of its own."""
     fields: tuple[str, ...] = ()
     """`Item.fields` that its prompts need."""
     signals: Mapping[str, str] = field(default_factory=dict)
-    """Name of a number that a checkpoint may replace, or give where nothing states it -> the stage whose model it
-    reads."""
+    """Maps a number that a checkpoint may replace, or give if nothing states it, to the stage whose model it reads."""
     heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Signal -> heads that its checkpoint must have, all of them, where a probability or quality is not enough."""
+    """Maps a signal to the heads that its checkpoint must have, if a probability or quality is not enough."""
     uses: tuple[str, ...] = ()
-    """Signals that the system itself shows, notes or returns, whatever the policy makes of them."""
+    """Signals that the system itself shows, notes or returns, whatever the policy does with them."""
     decides: tuple[str, ...] = ()
     """The points at which it asks the policy, with more than one legal action or for a setting."""
     without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Variant -> the signals and points of those above, and the names of the constants below, that it lacks."""
+    """Maps a variant to the signals and points of those above, and the names of the constants below, that it lacks."""
     answer_stages: tuple[str, ...] = ("answer",)
-    """Stages whose calls are answers to the item, each of which gets a label where a program can check it."""
+    """Stages whose calls are answers to the item; each gets a label if a program can check it."""
     extract_answer: Callable[[Item, Call, str], str] = _extract
-    """`(item, call, variant) -> str`: the answer within an answer call."""
+    """`(item, call, variant) -> str` returns the answer within an answer call."""
     agents: tuple[str, ...] = ()
-    """The agents it has by default, where it takes any number of them."""
+    """Its agents by default, if it takes any number of them."""
     experiences: Callable[[Run], Iterable[Experience]] | None = None
-    """Gives what the agents' profiles learn from a labelled run; None where no item depends on earlier outcomes."""
+    """Returns what the agents' profiles learn from a labelled run; None if no item depends on earlier outcomes."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Stage -> the most tokens that a call there generates by default. A call of a stage that is not among `stages`
-    has the limit of the stage whose model it asks."""
+    """Maps a stage to its default limit of tokens. A call of a stage that is not among `stages` has the limit of the
+    stage whose model it asks.
+    """
     constants: tuple[Constant[Any], ...] = ()
-    """Constants that can be set by name, beside those of the policy's rules."""
+    """Constants that can be set by name, besides those of the policy's rules."""
     needs: tuple[Need, ...] = ()
-    """Packages that it needs beside those of its models."""
+    """Packages that it needs besides those of its models."""
     folder: str = ""
-    """Folder of its prompts, where several systems share one; by default its name. A system from outside the package
-    gives the whole path of a folder of its own, or the texts themselves (`prompts`)."""
+    """Folder of its prompts, if several systems share one; by default its name. A system from outside the package gives
+    the whole path of a folder of its own, or the texts themselves (`prompts`).
+    """
 
     async def run_session(self, session: Session) -> Run:
-        """Returns what came of one item. Raises `RecordError` where the system hands back something else than a run."""
+        """Returns the run of one item. Raises `RecordError` if the system returns something else than a run."""
         run = await self.run(session)
         if not isinstance(run, Run):
             raise RecordError(
@@ -74,11 +77,11 @@ class System:
         return run
 
     def chosen(self, variants: Sequence[str] = ()) -> tuple[str, ...]:
-        """These variants, or those that are collected where nothing else is asked for."""
+        """Returns these variants, or those that are collected if none is named."""
         return tuple(dict.fromkeys(variants)) or self.default_variants or self.variants[:1]
 
     def limited(self, stage: str) -> str:
-        """The stage whose limit holds for the calls of this one."""
+        """Returns the stage whose limit holds for the calls of this one."""
         return next((name for name in self.stages if stage == name or stage.startswith(f"{name}-")), stage)
 
     def signals_in(self, variant: str) -> tuple[str, ...]:
@@ -90,5 +93,5 @@ class System:
         return tuple(point for point in self.decides if point not in self.without.get(variant, ()))
 
     def constants_in(self, variant: str) -> tuple[Constant[Any], ...]:
-        """Returns the constants that this variant works with, in the order of `constants`."""
-        return tuple(one for one in self.constants if one.name not in self.without.get(variant, ()))
+        """Returns the constants that this variant uses, in the order of `constants`."""
+        return tuple(constant for constant in self.constants if constant.name not in self.without.get(variant, ()))

@@ -12,17 +12,17 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Constant(Generic[N]):
-    """A number that a system works with, such as how many rounds there are."""
+    """A number with which a system works, such as the number of rounds."""
 
     name: str
     default: N
-    """A whole number where the constant is one."""
+    """A whole number if the constant is one."""
     meaning: str
     low: float = 1
     high: float = math.inf
 
     def parse(self, text: str) -> N:
-        """The number that a text states. Raises `RecordError` for anything else, or outside `low` to `high`."""
+        """Returns the number that a text states. Raises `RecordError` for anything else, or outside `low` to `high`."""
         try:
             value = type(self.default)(text)
         except ValueError:
@@ -42,9 +42,9 @@ class Options:
     """Settings that differ from the default."""
 
     tokens: Mapping[str, int | None] = field(default_factory=dict)
-    """Stage -> the most tokens that a call there generates; None: as many as its model likes (endpoints only)."""
+    """Maps a stage to its limit of tokens; None is no limit (endpoints only)."""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """Name of a constant -> its value."""
+    """Maps the name of a constant to its value."""
 
     def value(self, constant: Constant[N]) -> N:
         """Returns the value that was set, or the default."""
@@ -53,14 +53,14 @@ class Options:
 
     @property
     def description(self) -> list[Any]:
-        """For a run's id: equal for equal options, empty where nothing was set."""
+        """Part of a run's id: equal for equal options, empty if nothing was set."""
         set_ = [sorted(self.tokens.items()), sorted(self.constants.items())]
         return [set_] if any(set_) else []
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A package that a system cannot do without."""
+    """A package without which a system cannot run."""
 
     module: str
     extra: str

@@ -1,11 +1,12 @@
-"""Universal self-consistency (Chen et al. 2023): sample several answers, then the model says which agrees with most.
+"""Universal self-consistency (Chen et al. 2023): samples several answers, then the model says which agrees with most.
 
 Eight samples and a greedy choice, as in Chen et al.; the MetaCrit paper states neither number nor temperature. The
-temperature is ours. Where the choice names no sample, or several, the samples' answers are put to the vote. The label
+temperature is ours. If the choice names no sample, or several, the samples' answers are put to the vote. The label
 `chosen` on the returned sample has the source `choice`, `vote` or `panel`.
-Variant `vote` asks for no choice, whose prompt holds every sample: plain self-consistency (Wang et al. 2022).
-Variant `panel` samples one after another until the panel's own way to stop says so, and returns the answer that the
-panel keeps.
+
+The variant `vote` asks for no choice, whose prompt holds every sample: plain self-consistency (Wang et al. 2022). The
+variant `panel` samples one after another until the panel's own rule stops it, and returns the answer that the panel
+keeps.
 """
 
 import asyncio
@@ -29,28 +30,28 @@ _ALONE = re.compile(r"^\W*(\d+)\W*$")
 
 
 async def universal_self_consistency(session: Session) -> Run:
-    """Sample answers, let the model choose the most consistent one, or the vote in its variant, and return it."""
+    """Samples answers, lets the model choose the most consistent one, or the vote in its variant, and returns it."""
     count = session.constant(SAMPLE_COUNT)
     if session.variant == PANEL:
         returned, by = await by_panel(session, count), PANEL
     else:
         samples = await asyncio.gather(*(draw_sample(session, number) for number in range(1, count + 1)))
-        named = None if session.variant == VOTE else await choose(session, samples)
+        choice = None if session.variant == VOTE else await choose(session, samples)
         answers = {str(place): (final_answer(session.item, call.text), 1.0) for place, call in enumerate(samples)}
-        returned = samples[int(most_voted(session.item, answers)) if named is None else named - 1]
-        by = "vote" if named is None else "choice"
+        returned = samples[int(most_voted(session.item, answers)) if choice is None else choice - 1]
+        by = "vote" if choice is None else "choice"
     session.label(returned, "chosen", 1, source=by)
     return session.run(final_answer(session.item, returned.text))
 
 
 async def draw_sample(session: Session, number: int) -> Call:
-    """One answer by zero-shot chain of thought, drawn at random. The round is the sample's number."""
+    """Returns one answer by zero-shot chain of thought, drawn at random. The round is the sample's number."""
     temperature = session.constant(SAMPLING_TEMPERATURE)
     return await ask_answer(session, "zero_shot_cot", round=number, temperature=temperature, heard="")
 
 
 async def by_panel(session: Session, most: int) -> Call:
-    """Returns the answer that the panel keeps. Without a stored way to stop, as of several agents, all are drawn."""
+    """Returns the answer that the panel keeps. Without a stored stopping rule, as for several agents, all are drawn."""
     panel, samples = session.panel, []
     way = panel.plan().setting_for(session.draw_id) if panel.settings else None
     for number in range(1, most + 1):
@@ -61,7 +62,7 @@ async def by_panel(session: Session, most: int) -> Call:
 
 
 async def choose(session: Session, samples: Sequence[Call]) -> int | None:
-    """The number of the sample that the model says agrees with most; None where it names none or several."""
+    """Returns the number of the sample that the model says agrees with most; None if it names none or several."""
     choice = await session.ask(
         "consistency",
         stage="choice",
@@ -73,11 +74,11 @@ async def choose(session: Session, samples: Sequence[Call]) -> int | None:
 
 
 def chosen_number(text: str, count: int) -> int | None:
-    """The one response that the text names, from 1 to `count`; None where it names none or several."""
+    """Returns the one response that the text names, from 1 to `count`; None if it names none or several."""
     for pattern in (*_NAMED, _ALONE):
-        if named := {read_int(number) for number in pattern.findall(text)}:
-            number = named.pop()
-            return number if not named and 1 <= number <= count else None
+        if numbers := {read_int(number) for number in pattern.findall(text)}:
+            number = numbers.pop()
+            return number if not numbers and 1 <= number <= count else None
     return None
 
 

@@ -2,18 +2,18 @@
 
 | check | how it is decided | severe |
 |---|---|---|
-| hallucinated | a quotation of `MIN_QUOTE_WORDS` words or more stands nowhere in the prompt, the essay included | yes |
+| hallucinated | a quotation of `MIN_QUOTE_WORDS` words or more is nowhere in the prompt, the essay included | yes |
 | scored | a score is given, in digits or words; quotations do not count | yes |
 | wrong side | more clauses blame than praise (Advocate) or praise than blame (Skeptic), and at least two do | yes |
-| copied | half of the argument's own five-word sequences stand in the prompt: it argues nothing | yes |
+| copied | half of the argument's own five-word sequences are in the prompt: it argues nothing | yes |
 | repetitive | half of the four-word sequences came before, the text shrinks to a fifth by compression, or loops | yes |
 | gibberish | under five different words, hardly any function words, many without vowels, or few letters | yes |
-| placeholders | how often @CAPS1 and the like are spoken of, outside of true quotations | no |
+| placeholders | how often @CAPS1 and the like occur outside of true quotations | no |
 
 A severe finding makes the argument `critical`, as in the meta-evaluator's flag: hallucinated evidence, an explicit
-instruction broken, nonsense. Contradictions are beyond a program. Placeholders are not severe: where the essay calls
-somebody @PERSON1, there is no other name. Sides are recognised by a short list of evaluative words with negation; it
-sees neither irony nor meaning, so it asks for a majority before it speaks.
+instruction broken, nonsense. A program cannot find contradictions. Placeholders are not severe: if the essay calls
+somebody @PERSON1, there is no other name. Sides are recognised by a short list of evaluative words with negation. The
+list recognises neither irony nor meaning, so a side needs a majority of clauses.
 """
 
 import re
@@ -30,10 +30,10 @@ MIN_QUOTE_WORDS = 3
 """Shorter quotations are mostly terms and titles: they are neither evidence nor hallucinated."""
 
 MOST_QUOTED_WORDS = 200
-"""Words of a part of a quotation that are compared: the work is their number times that of the source's words."""
+"""Most words of a part of a quotation that are compared: the work is their number times that of the source's words."""
 
 LONGEST_SPELLED = 60
-"""Letters of a word whose spelling a quotation may mend. Longer ones, which no language has, must be equal."""
+"""Most letters of a word whose spelling a quotation may correct. Longer words, which no language has, must be equal."""
 
 LOOP_WORDS, LOOP_TURNS, LONGEST_LOOP = 8, 4, 10
 """A loop says up to `LONGEST_LOOP` words at least `LOOP_TURNS` times running, over at least `LOOP_WORDS` words."""
@@ -96,7 +96,7 @@ class Findings:
     """Findings of the program in one argument."""
 
     verbatim: int
-    """Quotations that occur in the essay."""
+    """Number of quotations that occur in the essay."""
     hallucinated: tuple[str, ...]
     """Quotations that occur nowhere."""
     scored: bool
@@ -113,20 +113,26 @@ class Findings:
 
     @property
     def evidence(self) -> int:
-        """1 to 3, by the meta-evaluator's scale of evidence (none, one, more), of verbatim quotations only."""
+        """1 to 3, by the meta-evaluator's scale of evidence (none, one, more), from verbatim quotations only."""
         return 1 + min(self.verbatim, 2)
 
     def labels(self) -> dict[str, float]:
-        """Label name -> value: counts, and flags of 0 or 1. Only `critical` means what it means of other judges."""
+        """Maps label names to values: counts, and flags of 0 or 1. Only `critical` has the same meaning as for other
+        judges.
+        """
         checks = {f"check:{field.name}": getattr(self, field.name) for field in fields(self)}
         checks |= {"check:hallucinated": len(self.hallucinated), "check:evidence": self.evidence}
         return {**checks, "critical": self.critical}
 
 
 def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[str] = ()) -> Findings:
-    """Check one argument. `role`: `advocate`, who may not blame, or `skeptic`, who may not praise.
+    """Checks one argument.
 
-    `elsewhere`: what else the agent was shown (rubric, task, opponent); to quote it is neither evidence nor invention.
+    Args:
+        argument: the argument.
+        essay: the essay.
+        role: `advocate`, who may not blame, or `skeptic`, who may not praise.
+        elsewhere: what else the agent was shown (rubric, task, opponent); quoting it is neither evidence nor invention.
     """
     text = straight_quotes(argument)
     in_essay, nowhere = [], []
@@ -136,14 +142,14 @@ def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[
             in_essay.append(quotation)
         elif not any(occurs(quotation, other) for other in others):
             nowhere.append(quotation)
-    own = _QUOTATION.sub(lambda match: ' " " ', text)
+    unquoted = _QUOTATION.sub(lambda match: ' " " ', text)
     spoken = _QUOTATION.sub(lambda match: ' " " ' if occurs(_inside(match), source) else match.group(), text)
     return Findings(
         verbatim=len(set(map(plain_words, in_essay))),
         hallucinated=tuple(nowhere),
-        scored=_SCORED.search(own) is not None,
-        wrong_side=argues_against(own, sign=1 if role == "advocate" else -1),
-        copied=is_copied(own, (essay, *elsewhere)),
+        scored=_SCORED.search(unquoted) is not None,
+        wrong_side=argues_against(unquoted, sign=1 if role == "advocate" else -1),
+        copied=is_copied(unquoted, (essay, *elsewhere)),
         repetitive=is_repetitive(argument),
         gibberish=is_gibberish(argument),
         placeholders=len(_PLACEHOLDER.findall(spoken)),
@@ -151,25 +157,25 @@ def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[
 
 
 def straight_quotes(text: str) -> str:
-    """The text with every kind of quotation mark as `"` or `'`."""
+    """Returns the text with every kind of quotation mark as `"` or `'`."""
     return normalize("NFC", text).translate(_DOUBLE_QUOTES | _SINGLE_QUOTES)
 
 
 def quotations(text: str) -> list[str]:
-    """The quoted passages of `MIN_QUOTE_WORDS` words or more, outermost marks only, each within one line.
+    """Returns the quoted passages of `MIN_QUOTE_WORDS` words or more, outermost marks only, each within one line.
 
-    A mark without its partner opens nothing. An apostrophe is no mark; after a plural's (`dogs'`) a single-quoted
-    passage may be cut short, and what is left of a true quotation is true.
+    A mark without its partner opens nothing. An apostrophe is no mark. After a plural's apostrophe (`dogs'`) a
+    single-quoted passage may be cut short; the rest of a true quotation is still true.
     """
     passages = (_inside(match) for match in _QUOTATION.finditer(straight_quotes(text)))
     return [passage for passage in passages if len(plain_words(passage)) >= MIN_QUOTE_WORDS]
 
 
 def occurs(quotation: str, source: Words) -> bool:
-    """Whether a quotation stands in a text, whatever its case, spacing and punctuation.
+    """Whether a quotation occurs in a text, whatever its case, spacing and punctuation.
 
-    Quoting may mend spelling (words that begin alike and share three quarters of their letters are the same), and one
-    word in five may be missing or added, though never a negation; another word is one missing and one added. Parts
+    Quoting may correct spelling (words that begin alike and share three quarters of their letters are the same), and
+    one word in five may be missing or added, but never a negation; a different word is one missing and one added. Parts
     around `...` or `[...]` must follow each other.
     """
     start = 0
@@ -184,7 +190,7 @@ def occurs(quotation: str, source: Words) -> bool:
 
 @lru_cache(maxsize=256)
 def plain_words(text: str) -> Words:
-    """The words of a text, lower case, without apostrophes."""
+    """Returns the words of a text, lower case, without apostrophes."""
     plain = normalize("NFKC", straight_quotes(text)).casefold()
     return tuple(word.replace("'", "") for word in _WORD.findall(plain))
 
@@ -196,19 +202,22 @@ def argues_against(text: str, *, sign: int) -> bool:
 
 
 def is_copied(text: str, sources: Sequence[str]) -> bool:
-    """Whether a text is mostly what stands in the sources already; False for one too short to decide.
+    """Whether most of a text already occurs in the sources; False for a text too short to decide.
 
-    Double quotes part the text, so that nothing is made of the words on both sides of a quotation.
+    Double quotes split the text, so that no sequence joins the words on both sides of a quotation.
     """
-    known = {sequence for source in sources for sequence in _sequences(source, 5)}
-    own = [sequence for part in text.split('"') for sequence in _sequences(part, 5)]
-    return len(own) >= 8 and sum(sequence in known for sequence in own) >= len(own) / 2
+    known_sequences = {sequence for source in sources for sequence in _sequences(source, 5)}
+    own_sequences = [sequence for part in text.split('"') for sequence in _sequences(part, 5)]
+    return (
+        len(own_sequences) >= 8
+        and sum(sequence in known_sequences for sequence in own_sequences) >= len(own_sequences) / 2
+    )
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether a text goes round in circles: as a whole, or in one place in which the same words follow each other.
+    """Whether a text repeats itself: as a whole, or in one place in which the same words follow each other.
 
-    A short text is repetitive only where it loops ("the the the ..."); a single word said three times is not a loop.
+    A short text is repetitive only if it loops ("the the the ..."); a single word said three times is not a loop.
     """
     sequences = _sequences(text, 4)
     if len(sequences) >= 16 and len(set(sequences)) <= len(sequences) / 2:
@@ -253,7 +262,7 @@ def _inside(match: re.Match[str]) -> str:
 
 
 def _side(clause: str) -> int:
-    """1 for a clause that praises, -1 for one that blames, 0 for neither or both."""
+    """Returns 1 for a clause that praises, -1 for one that blames, 0 for neither or both."""
     spoken, total = plain_words(clause), 0
     for place, word in enumerate(spoken):
         before = spoken[max(0, place - 3) : place]
@@ -263,7 +272,7 @@ def _side(clause: str) -> int:
 
 
 def _end_of_match(wanted: Words, source: Words) -> int | None:
-    """Returns where the best approximate match of `wanted` in `source` ends; None where none is good enough.
+    """Returns where the best approximate match of `wanted` in `source` ends; None if none is good enough.
 
     Sellers' algorithm over words: edit distance, with a free start and a free end in `source`.
     """
@@ -285,7 +294,7 @@ def _end_of_match(wanted: Words, source: Words) -> int | None:
 
 
 def _weight(word: str) -> int:
-    """Returns the cost of adding or dropping a word; no quotation can afford a negation."""
+    """Returns the cost of adding or dropping a word; for a negation it is too high for any quotation."""
     return 1_000_000 if word in _NEGATION or _is_contracted_not(word) else 1
 
 
@@ -298,7 +307,7 @@ _AUXILIARIES = frozenset("do does did is are was were has have had ca could woul
 
 @lru_cache(maxsize=100_000)
 def _same(first: str, second: str) -> bool:
-    """Whether two words are equal but for spelling."""
+    """Whether two words are equal except for spelling."""
     if first == second:
         return True
     if min(len(first), len(second)) < 4 or first[0] != second[0] or abs(len(first) - len(second)) > 2:

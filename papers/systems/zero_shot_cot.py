@@ -3,8 +3,9 @@
 Kojima's second call, which extracts the answer, is replaced by a last line "Answer:" (table 8 counts one call).
 Variants, as for the other baselines: `raw-critique` adds the directive of section 5.2 to the question. `monitor` and
 `control` add one agent of MetaCrit (table 4, "1+1": two calls in all; the paper does not say how they are joined):
-- `monitor` assesses the question first, as in figures 7 and 22, and its note is shown to the one who answers;
-- `control` criticises the answer that was given, as in figure 8, and ends with its own answer, which is the final one.
+
+- `monitor` assesses the question first, as in figures 7 and 22, and its note is shown to the agent that answers;
+- `control` criticises the answer, as in figure 8, and ends with its own answer, which is the final one.
 """
 
 from typing import Any
@@ -29,7 +30,7 @@ PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL = "plain", "raw-critique", "moni
 
 
 async def zero_shot_cot(session: Session) -> Run:
-    """Answer step by step; before it the monitor, or after it the critic, where the variant has one."""
+    """Answers step by step; before it asks the monitor, or after it the critic, if the variant has one."""
     note = await monitor(session) if session.variant == WITH_MONITOR else None
     answer = await ask_answer(session, "zero_shot_cot", heard=heard(session, note, None))
     if session.variant == WITH_CONTROL:
@@ -50,13 +51,21 @@ async def zero_shot_cot(session: Session) -> Run:
 async def ask_answer(
     session: Session, prompt: str, *, stage: str = "answer", max_tokens: int = ANSWER_TOKENS, **more: Any
 ) -> Call:
-    """Asks as `session.ask` does for an answer that ends with its form, under the directive of the variant."""
+    """Asks as `session.ask` does for an answer that ends with its form, under the directive of the variant.
+
+    Args:
+        session: the session.
+        prompt: name of the prompt.
+        stage: the stage.
+        max_tokens: most tokens of the answer.
+        **more: other arguments of `session.ask`.
+    """
     more |= {"directive": directive(session), "form": answer_form(session.item)}
     return await session.ask(prompt, stage=stage, max_tokens=max_tokens, hidden=True, **more)
 
 
 def directive(session: Session) -> str:
-    """The raw-critique directive as it follows the question, or nothing in the other variants."""
+    """Returns the raw-critique directive as it follows the question; empty in the other variants."""
     return "\n" + session.messages("raw_critique")[0].content if session.variant == RAW_CRITIQUE else ""
 
 

@@ -1,4 +1,4 @@
-"""Task sets: items, how answers to them are measured, and what guessing reaches."""
+"""Task sets: items, metrics of the answers to them, and the results of guessing."""
 
 from metaprobe.papers.tasks.named_tasks import TASKS, load_task
 from metaprobe.papers.tasks.task import Task

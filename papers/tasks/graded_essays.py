@@ -1,16 +1,15 @@
 """Sets of graded essays: one item an essay and trait, and agreement with the human grade.
 
 ASAP essay sets 7 and 8 have human grades of every trait (Hewlett Foundation, Kaggle 2012). The early-token confidence
-paper (appendix A) works on these and does not say which grade of the two raters it takes. Here: the third rater's where
-there is one, as the set's own resolved score does, or else the mean of the two, halves rounded up. The texts of tasks
-and grades are ours, short, after the set's rubrics. Essays stand as they were given, placeholders such as @PERSON1
-included.
+paper (appendix A) uses these and does not say which grade of the two raters it takes. Here: the third rater's if there
+is one, as the set's own resolved score does, or else the mean of the two, halves rounded up. The texts of tasks and
+grades are ours, short, after the set's rubrics. Essays are unchanged, with placeholders such as @PERSON1.
 
-Argumentative essays of LEAF stand for CAELF's, whose essays with their grades are not public: issue, evidence, position
+Argumentative essays of LEAF replace CAELF's, whose essays with their grades are not public: issue, evidence, position
 and conclusion at levels 0 to 2. LEAF++ has ten traits from 1 to 5, and does not say who gave them. Two of them mean
-nearly what a dimension of CAELF means: clarity of topic for issue, specificity of explanation for evidence. They stand
-in as gold: 1 and 2 for level 0, 3 for level 1, 4 and 5 for level 2. Position and conclusion have no such trait: their
-items carry no gold and are not checked.
+nearly the same as a dimension of CAELF: clarity of topic for issue, specificity of explanation for evidence. They are
+used as gold: 1 and 2 for level 0, 3 for level 1, 4 and 5 for level 2. Position and conclusion have no such trait: their
+items have no gold and are not checked.
 """
 
 import json
@@ -36,7 +35,20 @@ def make_item(
     dimension: str,
     source: str = "",
 ) -> Item:
-    """The item of one essay and trait. `rubric`: what each grade means, from `low` upwards; no gold: unchecked."""
+    """Returns the item of one essay and trait.
+
+    Args:
+        item_id: id of the item.
+        essay: the essay.
+        essay_prompt: the students' task.
+        trait: the trait.
+        rubric: the meaning of each grade, from `low` upwards.
+        low: the lowest grade.
+        gold: the human grade; None for an item that is not checked.
+        group: the group.
+        dimension: the dimension.
+        source: the source.
+    """
     high = low + len(rubric) - 1
     fields = {
         "essay": essay,
@@ -65,30 +77,32 @@ def make_item(
 
 
 def grade(item: Item, answer: str) -> int | None:
-    """The whole number within the range that an answer gives, or None."""
+    """Returns the whole number within the range that an answer gives, or None."""
     number = read_number("", answer)
     legal = range(int(item.fields["low"]), int(item.fields["high"]) + 1)
     return int(number) if number is not None and number in legal else None
 
 
 def score_grades(items: Sequence[Item], answers: Sequence[str]) -> Scores:
-    """Accuracy, and for each dimension the quadratic weighted kappa against the human grade, over readable answers."""
+    """Returns accuracy, and by dimension the quadratic weighted kappa with the human grade, over readable answers."""
     scores = accuracy(items, answers)
     for dimension in _dimensions(items):
         pairs = [
-            (item, given)
+            (item, number)
             for item, answer in pair_answers(items, answers)
-            if item.dimension == dimension and item.gold and (given := grade(item, answer)) is not None
+            if item.dimension == dimension and item.gold and (number := grade(item, answer)) is not None
         ]
         if pairs:
             weights = cluster_weights([item.group for item, _ in pairs])
             human = [int(item.gold[0]) for item, _ in pairs]
-            scores[_name(dimension)] = interval(quadratic_weighted_kappa, human, [given for _, given in pairs], weights)
+            scores[_name(dimension)] = interval(
+                quadratic_weighted_kappa, human, [number for _, number in pairs], weights
+            )
     return scores
 
 
 def chance(items: Sequence[Item]) -> dict[str, float]:
-    """Evenly drawn grades agree with nobody's."""
+    """Returns the result of uniformly drawn grades: they agree with nobody's."""
     return guess_accuracy(items) | {_name(dimension): 0.0 for dimension in _dimensions(items)}
 
 
@@ -101,12 +115,13 @@ def _name(dimension: str) -> str:
 
 
 ASAP_RUBRICS = ROWS_FOLDER / "asap-rubrics.json"
-"""Set -> `prompt`, the students' task; `low`, the lowest grade; and each trait of the data -> its `name` and `grades`,
-the meaning of each grade from `low` upwards."""
+"""Maps a set to its `prompt`, the students' task; `low`, the lowest grade; and each trait of the data with its `name`
+and `grades`, the meaning of each grade from `low` upwards.
+"""
 
 
 def asap_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a trait of each essay; the dimension is the set ("set 7", "set 8"), the level the trait.
+    """Yields one item a trait of each essay; the dimension is the set ("set 7", "set 8"), the level the trait.
 
     Fields: `essay`, `essay_prompt`, `trait`, `rubric`, `low`, `high`. A group is an essay with all of its traits.
     """
@@ -147,13 +162,13 @@ ASAP = Task(
 
 ARGUMENTATIVE = "Argumentative"
 ESSAY_RUBRICS = ROWS_FOLDER / "essay-rubrics.json"
-"""Dimension -> the meaning of levels 0, 1 and 2: CAELF's table 2, in our words."""
+"""Maps a dimension to the meaning of levels 0, 1 and 2: CAELF's table 2, in our words."""
 STANDS_FOR = {"issue": "clarity_of_topic", "evidence": "specificity_of_explanation"}
-"""Dimension -> the trait of LEAF++ that stands in for its grade."""
+"""Maps a dimension to the trait of LEAF++ that replaces its grade."""
 
 
 def essay_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a dimension of each argumentative essay. Fields as in ASAP; a group is an essay."""
+    """Yields one item a dimension of each argumentative essay. Fields as in ASAP; a group is an essay."""
     rubrics = json.loads(ESSAY_RUBRICS.read_text(encoding="utf-8"))
     for row in rows:
         if row.text("type") != ARGUMENTATIVE:

@@ -1,6 +1,6 @@
 """Task sets that need no data from elsewhere.
 
-- `arithmetic`: graded by digits, made from the seed, so that it can be neither remembered nor run out of.
+- `arithmetic`: graded by digits, made from the seed, so that it cannot be remembered and never runs out.
 - `metacog-eval`: a rebuilt MetaCog-Eval (MetaCogAgent, Table I): 600 questions in five dimensions and three levels, 100
   cross. The rows were drawn once, by programs, from templates and tables of facts; a program computed every answer.
 """
@@ -14,11 +14,11 @@ from metaprobe.papers.tasks.row_sources import read_items
 from metaprobe.papers.tasks.task import Row, Task
 
 EACH = 100
-"""Questions of each operation and number of digits; products stop at three digits."""
+"""Number of questions of each operation and number of digits; products stop at three digits."""
 
 
 def arithmetic_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """Sums, differences and products of two numbers of equally many digits; the level is that number."""
+    """Yields sums, differences and products of two numbers of equally many digits; the level is that number."""
     random = Random(seed)
     for name, sign, most in (("addition", "+", 5), ("subtraction", "-", 5), ("multiplication", "*", 3)):
         for digits in range(1, most + 1):
@@ -48,7 +48,7 @@ SEED = 20261121
 
 
 def metacog_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """The 700 items, in the order of Table I. Raises `RecordError` for another seed than that of the rows."""
+    """Yields the 700 items, in the order of Table I. Raises `RecordError` for a seed other than that of the rows."""
     if seed != SEED:
         raise RecordError(
             f"metacog-eval ships the items of seed {SEED}; got seed {seed}: leave it out, or give items "

@@ -17,11 +17,15 @@ _REFERS = re.compile(
     re.IGNORECASE,
 )
 PASSAGE = 200
-"""Questions that begin with the same so many characters are one group: some subjects ask several about one passage."""
+"""Questions that share this many first characters are one group: some subjects ask several questions about
+one passage.
+"""
 
 
 def mmlu_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a question; the dimension is its subject. Options are shuffled, unless one speaks of others by place."""
+    """Yields one item a question; the dimension is its subject. Options are shuffled, unless one refers to another's
+    place.
+    """
     for row in rows:
         options, question = row.texts("choices"), row.text("question")
         fixed = any(_REFERS.search(option) for option in options)
@@ -48,7 +52,9 @@ MMLU = Task(
 
 
 def truthfulqa_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a question. The data give the right option first; here they are shuffled, and no two are equal."""
+    """Yields one item a question. The data give the right option first; here they are shuffled, and no two
+    are equal.
+    """
     for row in rows:
         options = row.texts("mc1_choices", blank=True)
         labels = row.values.get("mc1_labels")
@@ -70,7 +76,7 @@ def truthfulqa_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
 
 
 def truthfulqa_record(record: Record) -> Record:
-    """The hub has `mc1_targets` with choices and labels."""
+    """Returns a record of the hub, which has `mc1_targets` with choices and labels, in our layout."""
     if "mc1_choices" in record:
         return record
     targets = record["mc1_targets"]

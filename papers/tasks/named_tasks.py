@@ -1,4 +1,4 @@
-"""From a task's name, or a file of items, to the items."""
+"""Returns the items of a task by its name, or of a file."""
 
 import itertools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from metaprobe.papers.tasks.true_or_false import CREAK, TRUE_FALSE
 
 DEFAULT_SEED = SEED
 TASK_ENTRY_POINTS = "metaprobe.tasks"
-"""Group of entry points in which an installed package gives task sets of its own."""
+"""Group of entry points in which an installed package offers task sets of its own."""
 
 TASKS = {
     task.name: task
@@ -46,14 +46,19 @@ def load_task(
     data: str | Path | None = None,
     split: str | None = None,
 ) -> list[Item]:
-    """The items of a task set, or of a `.jsonl` or `.csv` file with one item a line (at least id, question and gold).
+    """Returns the items of a task set, or of a `.jsonl` or `.csv` file with one item a line (at least id, question and
+    gold).
 
-    `name`: one of `task_names`, a path, or `MODULE:NAME` of a `Task` in code of your own.
+    Raises `RecordError` for an unknown name or split and for missing data (with where to get them), and
+    `ImportFileError`, with file and line, for a bad item.
 
-    `data`: a folder of JSON lines, or `hf:OWNER/NAME[:CONFIG]` for a hub data set (`hf:` alone for the known one); by
-    default the task's folder within METAPROBE_DATA. `split`: by default the task's first. `limit` takes an even spread
-    over dimensions and levels, always the same one. Raises `RecordError` for an unknown name or split and for data that
-    are not there (with where to get them), `ImportFileError`, with file and line, for a bad item.
+    Args:
+        name: one of `task_names`, a path, or `MODULE:NAME` of a `Task` in code of your own.
+        seed: seed of tasks whose items are drawn.
+        limit: number of items, spread evenly over dimensions and levels, always in the same way.
+        data: a folder of JSON lines, or `hf:OWNER/NAME[:CONFIG]` for a hub data set (`hf:` alone for the known one); by
+            default the task's folder within METAPROBE_DATA.
+        split: the split; by default the task's first.
     """
     if limit is not None and limit < 1:
         raise RecordError(f"limit is {limit}; expected a whole number of 1 or more, or None for every item")
@@ -86,9 +91,9 @@ def _task(name: str) -> Task:
 
 
 def _spread(items: Sequence[Item], limit: int) -> list[Item]:
-    """The first of each cell of dimension x level, then the second of each, and so on, `limit` in all."""
+    """Returns the first item of each cell of dimension x level, then the second of each, and so on, `limit` in all."""
     cells: dict[tuple[str, str], list[Item]] = {}
     for item in items:
         cells.setdefault((item.dimension, item.level), []).append(item)
     rounds = itertools.zip_longest(*cells.values())
-    return [item for one in rounds for item in one if item is not None][:limit]
+    return [item for items_of_round in rounds for item in items_of_round if item is not None][:limit]

@@ -1,4 +1,4 @@
-"""Where items and rows come from: a file of items in JSON lines or CSV, a folder of JSON lines, or a hub data set.
+"""Sources of items and rows: a file of items in JSON lines or CSV, a folder of JSON lines, or a hub data set.
 
 A hub data set is read through `datasets`.
 """
@@ -19,10 +19,11 @@ _TEXTS = ("answer", "gold")
 
 
 def read_items(path: Path) -> list[Item]:
-    """Returns the items of a file: a JSON object a line, or of CSV a row. Raises `ImportFileError`: where and what.
+    """Returns the items of a file: a JSON object a line, or a row of CSV. Raises `ImportFileError` with place and
+    reason.
 
-    `answer` is taken for `gold`. In CSV a list (`gold`, `choices`) is a JSON list, `fields` is JSON, and a file without
-    a column `id` names its items after itself and the row, as `sums-1`.
+    `answer` is read as `gold`. In CSV a list (`gold`, `choices`) is a JSON list, `fields` is JSON, and a file without a
+    column `id` names its items after the file and the row, as `sums-1`.
     """
     items: list[Item] = []
     seen: dict[str, int] = {}
@@ -44,7 +45,7 @@ def read_items(path: Path) -> list[Item]:
 
 
 def _csv_rows(path: Path, task: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, the row as a line of JSON would say it)."""
+    """Yields the line number, and the row as a line of JSON would have it."""
     for count, (number, row) in enumerate(iter_csv(path), 1):
         record: dict[str, Any] = {name: cell for name, cell in row.items() if cell.strip()}
         if "id" not in row:
@@ -56,17 +57,24 @@ def _csv_rows(path: Path, task: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _cell(path: Path, number: int, name: str, cell: str) -> Any:
-    """Returns what the cell holds: JSON, or for an answer also a text, which may begin as JSON does."""
+    """Returns what the cell holds: JSON, or for an answer also a text, which may begin as JSON does.
+
+    Args:
+        path: the file.
+        number: number of the line.
+        name: name of the column.
+        cell: the cell.
+    """
     try:
-        held = json.loads(cell)
+        value = json.loads(cell)
     except (ValueError, RecursionError):
-        held = None
+        value = None
     if name in _TEXTS:
-        return held if isinstance(held, list) and all(isinstance(part, str) for part in held) else cell
-    if not isinstance(held, list if name == "choices" else dict):
+        return value if isinstance(value, list) and all(isinstance(part, str) for part in value) else cell
+    if not isinstance(value, list if name == "choices" else dict):
         what = '["Paris", "Rome"]' if name == "choices" else '{"name": "text"}'
         raise ImportFileError(f"{path}:{number}: {name} is {cell[:60]!r}; expected JSON, such as {what}")
-    return held
+    return value
 
 
 def _item(record: dict[str, Any], *, task: str) -> Item:
@@ -100,12 +108,18 @@ def _item(record: dict[str, Any], *, task: str) -> Item:
 
 
 VARIABLE = "METAPROBE_DATA"
-"""Environment variable: a folder that holds a folder for each task set."""
+"""Environment variable with a folder that holds a folder for each task set."""
 HUB = "hf:"
 
 
 def rows_of(task: Task, data: str | Path | None, split: str) -> list[Row]:
-    """The rows of one split, in their order. `data` as in `load_task`."""
+    """Returns the rows of one split, in their order. `data` as in `load_task`.
+
+    Args:
+        task: the task.
+        data: the data.
+        split: the split.
+    """
     rows = list(_hub_rows(task, str(data), split) if str(data or "").startswith(HUB) else _file_rows(task, data, split))
     if not rows:
         raise RecordError(f"task {task.name}: no rows of split {split!r} in {data or os.environ.get(VARIABLE)}")
@@ -142,11 +156,13 @@ def _file(task: Task, data: str | Path | None, stem: str) -> Path:
 
 
 def _hub_rows(task: Task, data: str, split: str) -> Iterator[Row]:
-    known, _, known_split = task.hub.partition("@")
-    name, _, config = (data.removeprefix(HUB) or known).partition(":")
+    known_name, _, known_split = task.hub.partition("@")
+    name, _, config = (data.removeprefix(HUB) or known_name).partition(":")
     if not name:
         raise RecordError(f"{data!r} names no data set; expected {HUB}OWNER/NAME or {HUB}OWNER/NAME:CONFIG")
-    wanted = known_split if known_split and split == task.default_split and name == known.partition(":")[0] else split
+    wanted = (
+        known_split if known_split and split == task.default_split and name == known_name.partition(":")[0] else split
+    )
     datasets: Any = require("datasets", "hub")
     try:
         table: Iterable[Record] = datasets.load_dataset(name, config or None, split=wanted)

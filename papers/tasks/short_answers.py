@@ -1,7 +1,7 @@
 """Questions whose answer is a number, a name or a few words.
 
 - `gsm8k`: grade-school word problems. Cobbe et al. 2021, arXiv:2110.14168.
-- `ciar`: counter-intuitive arithmetic, where the first guess is wrong. Liang et al. 2024, arXiv:2305.19118.
+- `ciar`: counter-intuitive arithmetic, in which the first guess is wrong. Liang et al. 2024, arXiv:2305.19118.
 - `factual-qa`: open questions of TriviaQA (Joshi et al. 2017) and, much harder, SimpleQA (Wei et al. 2024).
 - `places`: the country of a place, graded by how often it is read about. Gurnee & Tegmark 2023, arXiv:2310.02207.
 """
@@ -13,11 +13,11 @@ from metaprobe.api import ImportFileError, Item, numbers
 from metaprobe.papers.tasks.task import Record, Row, Task
 
 STEP_LEVELS = ((2, "1-2 steps"), (4, "3-4 steps"), (99, "5 or more steps"))
-"""Up to so many lines of the reference solution: the level."""
+"""Most lines of the reference solution at a level, and the level."""
 
 
 def gsm8k_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a problem; the level is the length of the reference solution."""
+    """Yields one item a problem; the level is the length of the reference solution."""
     for row in rows:
         gold = row.text("final").replace(",", "")
         if len(numbers(gold)) != 1:
@@ -34,7 +34,9 @@ def gsm8k_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
 
 
 def gsm8k_record(record: Record) -> Record:
-    """The original's `answer` holds the solution and, after ####, the number."""
+    """Returns a record of the original, whose `answer` holds the solution and, after ####, the number, in
+    our layout.
+    """
     if "final" in record:
         return record
     solution, _, final = record["answer"].partition("####")
@@ -58,10 +60,10 @@ _PLAIN = re.compile(r"-?\d+(?:\.\d+)?(?:/\d+)?%?")
 
 
 def ciar_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a question, right with any of its accepted strings.
+    """Yields one item a question, right with any of its accepted strings.
 
-    Where all of these are plain numbers, fractions or percentages, the answer is read as a number, so that units may
-    stand beside it; "6 or 12", "1:1" and "1/e" are compared as text.
+    If all of these are plain numbers, fractions or percentages, the answer is read as a number, so that it may have
+    units; "6 or 12", "1:1" and "1/e" are compared as text.
     """
     for row in rows:
         accepted = row.texts("answers")
@@ -84,7 +86,7 @@ CIAR = Task(
 
 
 def factual_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a question, which is its group; the dimension is the data set it is from."""
+    """Yields one item a question, which is its group; the dimension is the data set it is from."""
     for row in rows:
         aliases = row.texts("aliases") if row.values.get("aliases") else ()
         yield Item(
@@ -118,7 +120,7 @@ SAME_COUNTRY = (
 
 
 def place_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a place; the level is the decile of its page views, 9 the most famous."""
+    """Yields one item a place; the level is the decile of its page views, 9 the most famous."""
     for row in rows:
         country = row.text("country")
         yield Item(

@@ -1,4 +1,4 @@
-"""A task set: items from rows of data, the metrics of answers to them, and the figures that guessing reaches."""
+"""A task set: items from rows of data, the metrics of answers to them, and the results of guessing."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,11 +22,11 @@ from metaprobe.api import (
 
 Record = Mapping[str, Any]
 Scores = dict[str, Interval]
-"""Name of a metric -> its value with an interval over groups of items."""
+"""Maps the name of a metric to its value with an interval over groups of items."""
 
 
 class Row:
-    """One line of a data set, read field by field; what is not as expected raises `ImportFileError` and says where."""
+    """One line of a data set, read field by field. A field of a wrong form raises `ImportFileError`, with its place."""
 
     def __init__(self, values: Record, where: str) -> None:
         self.values = values
@@ -38,11 +38,11 @@ class Row:
         return value if isinstance(value, str) and value.strip() else self._wrong(name, "a text")
 
     def optional(self, name: str) -> str:
-        """A text, or "" where the field is null or absent."""
+        """Returns a text, or "" if the field is null or absent."""
         return "" if self.values.get(name) is None else self.text(name)
 
     def texts(self, name: str, *, blank: bool = False) -> tuple[str, ...]:
-        """A list of texts, of which some may be empty where `blank`."""
+        """Returns a list of texts; some may be empty if `blank`."""
         value = self.values.get(name)
         good = (
             isinstance(value, list)
@@ -52,7 +52,13 @@ class Row:
         return tuple(value) if good and value else self._wrong(name, "a list of texts")
 
     def whole(self, name: str, low: int, high: int) -> int:
-        """A whole number from `low` to `high`."""
+        """Returns a whole number from `low` to `high`.
+
+        Args:
+            name: the field.
+            low: lowest number.
+            high: highest number.
+        """
         value = self.values.get(name)
         number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value % 1 == 0
         good = number and value is not None and low <= value <= high
@@ -63,7 +69,7 @@ class Row:
         return value if isinstance(value, str) and value in known else self._wrong(name, f"one of {', '.join(known)}")
 
     def part(self, name: str) -> "Row | None":
-        """The object in a field, or None where it is null or absent."""
+        """Returns the object in a field, or None if it is null or absent."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -75,19 +81,25 @@ class Row:
 
 
 def shuffle_options(choices: Sequence[str], seed: int, item_id: str) -> tuple[str, ...]:
-    """The options in an order that follows from seed and id, so that no place is a good guess."""
+    """Returns the options in an order that follows from seed and id, so that no place is a good guess.
+
+    Args:
+        choices: the options.
+        seed: the seed.
+        item_id: id of the item.
+    """
     order = list(choices)
     Random(f"{seed}/{item_id}").shuffle(order)
     return tuple(order)
 
 
 def question_with_options(question: str, choices: Sequence[str]) -> str:
-    """A question with its options, lettered."""
+    """Returns a question with its options, lettered."""
     return f"{question}\n\n{letter_options(choices)}\n\nAnswer with the letter of the right option."
 
 
 def accuracy(items: Sequence[Item], answers: Sequence[str]) -> Scores:
-    """The share of right answers, over the items that a program can check."""
+    """Returns the share of right answers, over the items that a program can check."""
     pairs = [(item, answer) for item, answer in pair_answers(items, answers) if item.check != "none"]
     if not pairs:
         return {}
@@ -96,9 +108,10 @@ def accuracy(items: Sequence[Item], answers: Sequence[str]) -> Scores:
 
 
 def guess_accuracy(items: Sequence[Item]) -> dict[str, float]:
-    """The accuracy of a guesser who knows the form of the answers, not the questions.
+    """Returns the accuracy of a guesser who knows the form of the answers, not the questions.
 
-    Of options or grades it draws one evenly; of free answers it always gives the commonest gold one; a function: 0.
+    If there are options or grades, it draws one uniformly. For free answers it always gives the commonest gold answer.
+    For a function its accuracy is 0.
     """
     checked = [item for item in items if item.check != "none"]
     free = Counter(item.gold[0] for item in checked if not _draw(item) and item.check != "function")
@@ -115,7 +128,7 @@ def _draw(item: Item) -> float:
 
 
 def pair_answers(items: Sequence[Item], answers: Sequence[str]) -> list[tuple[Item, str]]:
-    """Items with their answers. Raises `RecordError` where there are none, or not as many of both."""
+    """Returns items with their answers. Raises `RecordError` if there are none, or if their numbers differ."""
     if len(items) != len(answers) or not items:
         raise RecordError(f"{len(items)} items and {len(answers)} answers; expected an answer to each item")
     return list(zip(items, answers, strict=True))
@@ -127,22 +140,24 @@ class Task:
 
     name: str
     items: Callable[[Sequence[Row], int], Iterable[Item]]
-    """From the rows of one split, and a seed."""
+    """Makes items from the rows of one split, and a seed."""
     source: str = ""
     """Address of the data."""
     licence: str = ""
     score: Callable[..., Scores] = accuracy
-    """`(items, answers)`: every metric with its interval."""
+    """`(items, answers)` returns every metric with its interval."""
     chance: Callable[[Sequence[Item]], dict[str, float]] = guess_accuracy
-    """Returns what guessing reaches on these items, by the names of `score`."""
+    """Returns the results of guessing on these items, by the names of `score`."""
     folder: str = ""
     """Its folder within METAPROBE_DATA. Empty: the items are made from the seed alone."""
     files: Mapping[str, str] = field(default_factory=lambda: {"test": "data"})
-    """Split -> name of the file within the folder, without `.jsonl` or `.jsonl.gz`. The first split is the default."""
+    """Maps a split to the name of its file within the folder, without `.jsonl` or `.jsonl.gz`. The first split is the
+    default.
+    """
     hub: str = ""
-    """The known hub data set as `owner/name:config@split`, the split being the one for the default split."""
+    """The known hub data set as `owner/name:config@split`; the split is the one for the default split."""
     adapt: Callable[[Record], Record] = lambda record: record
-    """A record as its source or the hub has it -> the record in the layout that `items` reads."""
+    """Converts a record of its source or the hub to the layout that `items` reads."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -153,9 +168,14 @@ class Task:
         return self.splits[0]
 
     def made(self, rows: Sequence[Row], seed: int, split: str = "") -> list[Item]:
-        """Returns the items of these rows, with the task's name and, where it is given, the split.
+        """Returns the items of these rows, with the task's name and, if it is given, the split.
 
-        Raises `ImportFileError` where one is no item that can be asked and checked, or two have one id.
+        Raises `ImportFileError` if one is no item that can be asked and checked, or if two have one id.
+
+        Args:
+            rows: the rows.
+            seed: the seed.
+            split: the split.
         """
         items: list[Item] = []
         for number, item in enumerate(self.items(rows, seed)):
@@ -169,7 +189,9 @@ class Task:
 
 
 def check_item(item: object, where: str) -> None:
-    """Raises `ImportFileError`, with `where` at its beginning, for what is no item, or one that cannot be checked."""
+    """Raises `ImportFileError`, with `where` at its beginning, for a value that is no item, or an item that cannot be
+    checked.
+    """
     if not isinstance(item, Item):
         raise ImportFileError(f"{where} is a {type(item).__name__}; expected a metaprobe.records.types.Item")
     if not item.id or not item.question:

@@ -13,7 +13,7 @@ from metaprobe.papers.tasks.task import Record, Row, Task
 
 
 def creak_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a claim. A group is the claims of one entity and of those it is contrasted with."""
+    """Yields one item a claim. A group is the claims about one entity and about those with which it is contrasted."""
     group_of: dict[str, str] = {}
     for row in rows:
         names = {_entity(row), row.optional("pair_id") and f"pair {row.text('pair_id')}"} - {""}
@@ -36,7 +36,7 @@ def _entity(row: Row) -> str:
 
 
 def creak_record(record: Record) -> Record:
-    """The original has `sentence` and `ex_id`."""
+    """Returns a record of the original, which has `sentence` and `ex_id`, in our layout."""
     return record if "claim" in record else {**record, "claim": record["sentence"], "id": record["ex_id"]}
 
 
@@ -57,7 +57,7 @@ _OPENING = re.compile(r"^(?:the city of |it is the case (?:both |either )?that |
 
 
 def statement_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """One item a statement; the dimension is its subset, and a group is the statements about one subject."""
+    """Yields one item a statement; the dimension is its subset, and a group is the statements about one subject."""
     for row in rows:
         statement = row.text("statement")
         label = row.whole("label", 0, 1)

@@ -1,1 +1,1 @@
-"""The page on which a log is looked at."""
+"""The page that shows a score log."""

@@ -1,4 +1,4 @@
-"""`/dashboard`: a page that is the same for everyone, and what it shows, for who has a key."""
+"""Serves `/dashboard`: a page that is the same for everyone, and its data, for callers with a key."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ DASHBOARD_PAGE = Path(__file__).with_name("page.html")
 DAY = 86400.0
 MAX_DAYS = 3660.0
 MAX_TIME = 1e11
-"""Milliseconds are no times."""
+"""Latest time that is accepted, in seconds since 1970. A time in milliseconds is larger, and refused."""
 NOT_KEPT = {"cache-control": "no-store"}
 DASHBOARD_HEADERS = {
     **NOT_KEPT,
@@ -36,14 +36,17 @@ DASHBOARD_HEADERS = {
 _seldom = Seldom(logging.getLogger(__name__))
 Result = TypeVar("Result")
 _AT_ONCE = 2
-"""Pages that are computed at one time; others wait, so that lookers do not slow down what is served."""
+"""Number of pages that are computed at one time. Others wait, so that the dashboard does not slow down the service."""
 PAGE_LIMIT_S = 60.0
-"""Seconds after which a page is refused whose database does not answer. The page keeps its turn until it does, so that
-a database that hangs holds two threads, and not one more for every request."""
+"""Seconds after which a page is refused if the database does not answer.
+
+The page keeps its turn until the database answers. So a database that hangs blocks two threads, and not one more for
+every request.
+"""
 
 
 def dashboard_routes(log: ScoreLog | None) -> list[Route]:
-    """The page and its two addresses."""
+    """Returns the routes of the page and of its two data addresses."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     def there() -> ScoreLog:
@@ -52,17 +55,17 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
         return log
 
     async def page(_: Request) -> Response:
-        """The page. It holds nothing of the log."""
+        """Returns the page. It holds no data of the log."""
         there()
         return Response(DASHBOARD_PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=DASHBOARD_HEADERS)
 
     async def data(request: Request) -> Response:
-        """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
+        """Returns sums, estimates and events for the requested time, model, task and checkpoint."""
         span, log = requested_span(request), there()
         return json_response(await looked_up(partial(overview, log, span), turns), headers=NOT_KEPT)
 
     async def queue(request: Request) -> Response:
-        """Flagged answers that nobody has labelled, the lowest score first."""
+        """Returns flagged answers without labels, the lowest score first."""
         span, log = requested_span(request), there()
         answers = await looked_up(partial(flagged_queue, log, span), turns)
         return json_response({"answers": answers}, headers=NOT_KEPT)
@@ -71,9 +74,9 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
 
 
 async def looked_up(look: Callable[[], Result], turns: asyncio.Semaphore) -> Result:
-    """Returns what `look` finds in the log. Raises `Refusal` (503) where its database does not answer, or not in time.
+    """Returns the result of `look` on the log. Raises `Refusal` (503) if the database does not answer, or not in time.
 
-    `turns`: bounds how many look at one time.
+    `turns` limits how many lookups run at one time.
     """
     try:
         async with asyncio.timeout(PAGE_LIMIT_S):
@@ -95,27 +98,28 @@ def _looked(turns: asyncio.Semaphore, looking: "asyncio.Future[Any]") -> None:
 
 
 def requested_span(request: Request) -> Span:
-    """Which answers `?days=30&model=m&task=faq&checkpoint=DIGEST` means, or `?since=S&until=S` in seconds since 1970.
+    """Returns the answers that `?days=30&model=m&task=faq&checkpoint=DIGEST` selects, or `?since=S&until=S` in seconds
+    since 1970.
 
-    Raises `Refusal` for days or times that are none.
+    Raises `Refusal` for invalid days or times.
     """
-    given = request.query_params
-    names = {name: given.get(name, "") for name in ("model", "task", "checkpoint")}
+    query = request.query_params
+    names = {name: query.get(name, "") for name in ("model", "task", "checkpoint")}
     now = time.time()
-    if given.get("since"):
-        since, until = _number(given["since"]), _number(given.get("until") or str(now))
+    if query.get("since"):
+        since, until = _number(query["since"]), _number(query.get("until") or str(now))
         if not (0 <= since < until <= MAX_TIME and until - since <= MAX_DAYS * DAY):
             expected = f"expected seconds since 1970, the second later, up to {MAX_DAYS:g} days"
             raise Refusal(400, "invalid_time", f"since and until are no times; {expected}")
         return Span(since, until, **names)
-    days = _number(given.get("days", "30"))
+    days = _number(query.get("days", "30"))
     if not 0 < days <= MAX_DAYS:
-        raise Refusal(400, "invalid_days", f"days is {given['days'][:40]!r}; expected a number up to {MAX_DAYS:g}")
+        raise Refusal(400, "invalid_days", f"days is {query['days'][:40]!r}; expected a number up to {MAX_DAYS:g}")
     return Span(now - days * DAY, now, **names)
 
 
 def _number(given: str) -> float:
-    """NaN for what is none."""
+    """Returns the number in a text; NaN for any other text."""
     try:
         return float(given)
     except ValueError:

@@ -1,1 +1,1 @@
-"""The server: its addresses, who may ask, the upstream behind it."""
+"""The HTTP server: its addresses, its access rules, and the upstream behind it."""

@@ -1,4 +1,4 @@
-"""The server: its ASGI application, and the processes that run it, each with its own session, until it is to end.
+"""The server: its ASGI application, and the processes that run it, each with its own ONNX session.
 
 Its addresses are `/v1/score`, `/v1/chat/completions`, `/metrics`, `/healthz` and more (`openapi.py`).
 """
@@ -27,10 +27,15 @@ SERVER_MODULES = ("starlette", "aiohttp", "prometheus_client", "msgspec")
 def create_app(
     settings: Settings, *, predictor: QualityPredictor | None = None, gates: StreamingGate | None = None
 ) -> "Starlette":
-    """The server as an ASGI application. `predictor` and `gates`: in place of those the settings name.
+    """Returns the server as an ASGI application.
 
-    Raises a `CheckpointError` for a checkpoint that does not verify, `SettingsError` where keys are missing, and
+    Raises a `CheckpointError` for a checkpoint that does not verify, `SettingsError` if keys are missing, and
     `MissingExtra` without the extra `serve`.
+
+    Args:
+        settings: the settings.
+        predictor: replaces the predictor that the settings name.
+        gates: replaces the gate that the settings name.
     """
     for module in SERVER_MODULES:
         require(module, "serve")
@@ -49,7 +54,9 @@ def create_app(
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
-"""Longer than clients keep idle connections, so that none is closed just as a request comes."""
+"""Seconds for which idle connections stay open: longer than clients keep them, so that none is closed as a request
+comes.
+"""
 
 LOGGING: dict[str, Any] = {
     "version": 1,
@@ -61,7 +68,7 @@ LOGGING: dict[str, Any] = {
 
 
 def serve(settings: Settings) -> None:
-    """Serves until SIGINT or SIGTERM; requests in flight are then finished, for `grace_s` at most."""
+    """Serves until SIGINT or SIGTERM. Open requests are then finished, for at most `grace_s` seconds."""
     hold_hangups()
     require("uvicorn", "serve")
     require("httptools", "serve")
@@ -76,7 +83,7 @@ def serve(settings: Settings) -> None:
 
     class _Workers(Multiprocess):
         def handle_hup(self) -> None:
-            """Hands the signal on, by which every worker takes in other checkpoints; uvicorn would start them anew."""
+            """Forwards the signal, so that every worker reloads its checkpoints. uvicorn would restart the workers."""
             for process in self.processes:
                 if process.pid is not None:
                     with suppress(ProcessLookupError):  # it died, and another one is about to take its place
@@ -102,9 +109,10 @@ def serve(settings: Settings) -> None:
 
 
 def _listener(settings: Settings) -> socket.socket:
-    """A bound socket, for workers to share. Raises `SettingsError` where nobody may listen there.
+    """Returns a bound socket for workers to share. Raises `SettingsError` if the address cannot be used.
 
-    uvicorn's own is not named as TCP, so asyncio leaves Nagle's algorithm on: an answer in two writes takes 40 ms.
+    uvicorn's own socket is not marked as TCP, so asyncio leaves Nagle's algorithm on: an answer in two writes takes 40
+    ms.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -123,7 +131,7 @@ def _listener(settings: Settings) -> socket.socket:
 def server_config(
     settings: Settings, *, log_config: dict[str, Any] | Literal["ours"] | None = "ours"
 ) -> "uvicorn.Config":
-    """How uvicorn serves the application. Its own access log is off: ours leaves out what callers wrote."""
+    """Returns uvicorn's configuration. Its own access log is off: ours leaves out what callers wrote."""
     import uvicorn
 
     from metaprobe.production.http.sockets import BoundedProtocol, within_file_limit

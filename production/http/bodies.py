@@ -1,8 +1,9 @@
-"""Bodies of requests, read within bounds of size, time and memory, and the server's own answers: JSON and refusals.
+"""Reads bodies of requests within limits of size, time and memory, and makes the server's own answers: JSON and
+refusals.
 
-A JSON value of two characters becomes an object of 30 to 200 bytes, so a body of 16 MiB that holds nothing but `[],[]`
-would take half a gigabyte and seconds. Its brackets and commas are counted first, which takes milliseconds. Large
-bodies are worked on in threads. Refusals have the shape in which OpenAI's API says them.
+A JSON value of two characters becomes an object of 30 to 200 bytes. So a body of 16 MiB that holds only `[],[]` would
+take half a gigabyte and seconds. Its brackets and commas are counted first, which takes milliseconds. Large bodies are
+processed in threads. Refusals have the format of OpenAI's errors.
 """
 
 import asyncio
@@ -29,12 +30,18 @@ from metaprobe.production.http.settings import Settings
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns a response that holds the value as JSON."""
+    """Returns a response with the value as JSON.
+
+    Args:
+        value: the value.
+        status: status of the response.
+        headers: further headers.
+    """
     return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
 
 
 class Refusal(Exception):
-    """Ends a request with `status`. `code` is for programs, `message` for people; neither is ever logged."""
+    """Ends a request with an error status. `code` is for programs, `message` for people; neither is ever logged."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -49,7 +56,13 @@ class Refusal(Exception):
 
 
 def error_object(status: int, code: str, message: str) -> dict[str, object]:
-    """Returns the object under `error`, as OpenAI's clients read it."""
+    """Returns the object under `error`, as OpenAI's clients read it.
+
+    Args:
+        status: HTTP status.
+        code: code for programs.
+        message: message for people.
+    """
     kind = "invalid_request_error" if status < 500 else "upstream_error" if code.startswith("upstream") else "error"
     return {"message": message, "type": kind, "param": None, "code": code}
 
@@ -57,34 +70,38 @@ def error_object(status: int, code: str, message: str) -> dict[str, object]:
 Result = TypeVar("Result")
 
 LOOP_BYTES = 32 << 10
-"""Bytes of a request or an answer that the event loop may read at once. More is read in a thread, which costs a tenth
-of a millisecond; a worst case of so many bytes takes some ten milliseconds (`benchmarks/fuzz_serving.py`)."""
+"""Bytes of a request or an answer that the event loop may read at once.
+
+Larger ones are read in a thread, which costs a tenth of a millisecond. The worst case of this size takes some ten
+milliseconds (`benchmarks/fuzz_serving.py`).
+"""
 LARGE_BYTES = 1 << 20
-"""Weight in bytes above which a piece of work is large: it may not take the last free thread, nor the last quarter of
-the memory or of the queue."""
+"""Weight in bytes above which a task is large. It may use neither the last free thread, nor the last quarter of memory
+or queue.
+"""
 AT_ONCE = 2
-"""Threads for each kind of work in one process; more would slow down the event loop that they are to spare."""
+"""Threads for each kind of task in one process. More would slow down the event loop."""
 MOST_WAITING_BYTES = 64 << 20
-"""Weight in bytes of all work that may wait for a thread: about half a minute of the slowest kind."""
+"""Most weight in bytes of all tasks that wait for a thread: about half a minute of the slowest kind."""
 MOST_WAITING = 512
-"""Pieces of work that may wait for a thread, however small they are."""
+"""Most tasks that may wait for a thread, even if they are small."""
 CALLERS_SHARE = 0.5
-"""Share of a queue that one key may fill, so that another key always finds room."""
+"""Share of a queue that one key may fill, so that other keys always find room."""
 LARGE_SHARE = 0.75
-"""Share of the memory, and of the queue, that large bodies may take, so that they leave room for the small ones."""
+"""Share of memory and queue that large bodies may take, so that small bodies find room."""
 RETRY_AFTER_S = 5
 
 OWNER: ContextVar[tuple[str, str]] = ContextVar("metaprobe_owner", default=("", ""))
-"""The key and the connection for which work is done now: turns are shared out between keys, then connections."""
+"""(key, connection) for which the current task runs. Turns are shared between keys, then between connections."""
 
 
 class Busy(Refusal):
-    """Too much work waits for a thread; nothing of this work was done."""
+    """Too many tasks wait for a thread; nothing was done."""
 
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """One piece of work that waits for a thread."""
+    """One task that waits for a thread."""
 
     work: Callable[[], Any]
     weight: int
@@ -97,44 +114,50 @@ class _Piece:
 
 
 class FairThreads:
-    """The threads for one kind of work, with a bounded queue that is shared fairly between callers.
+    """The threads for one kind of task, with a bounded queue that is shared fairly between callers.
 
-    The piece that would end first, if every connection had the same share of a thread, comes next (self-clocked fair
-    queueing): a small piece does not wait for the large ones before it, nor one connection for all of another's. Pieces
-    of a key with many connections weigh more, so that connections buy no share. At least one thread takes no large
-    piece. Any event loop, and several, may use it.
+    The next task is the one that would end first if every connection had an equal share of a thread (self-clocked fair
+    queueing). So a small task does not wait for large tasks before it, nor one connection for all of another's. Tasks
+    of a key with many connections weigh more, so that more connections give no larger share. At least one thread takes
+    no large task. Several event loops may use it.
     """
 
     def __init__(self, name: str, *, most_bytes: int = MOST_WAITING_BYTES, most: int = MOST_WAITING) -> None:
-        """`most_bytes`, `most`: weight and number of the pieces that may wait."""
+        """Sets up the threads.
+
+        Args:
+            name: name of the kind of task.
+            most_bytes: most weight of the waiting tasks.
+            most: most waiting tasks.
+        """
         self._name, self._most_bytes, self._most = name, most_bytes, most
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"metaprobe-{name}")
         self._lock = Lock()
         self._small: list[tuple[float, int, _Piece]] = []
         self._large: list[tuple[float, int, _Piece]] = []
-        """Heaps of waiting pieces by their finish tag."""
+        """Heaps of waiting tasks, ordered by their finish tag."""
         self._clock = 0.0
-        """Finish tag of the piece that was taken last."""
+        """Finish tag of the last task that was started."""
         self._finishes: dict[tuple[str, str], float] = {}
-        """Owner -> finish tag of the owner's last piece, while the owner has one here."""
+        """Maps an owner to the finish tag of its last task, while it has one here."""
         self._waiting: Counter[tuple[str, str]] = Counter()
-        """Owner -> pieces that wait."""
+        """Maps an owner to its number of waiting tasks."""
         self._bytes: Counter[str] = Counter()
-        """Key -> weight of its waiting pieces."""
+        """Maps a key to the weight of its waiting tasks."""
         self.pieces = 0
-        """Pieces that wait."""
+        """Number of waiting tasks."""
         self._number = 0
         self._running_large = 0
 
     async def run(self, work: Callable[[], Result], weight: int = 0, *, begun: bool = False) -> Result:
-        """Returns what `work` returns.
+        """Returns the result of `work`.
 
-        Raises `Busy`: 429 where the key's own work waits, 503 where that of others does.
+        Raises `Busy`: 429 if the key's own tasks fill the queue, 503 if tasks of others do.
 
         Args:
             work: called in a thread.
             weight: bytes that it reads, times how slow it is.
-            begun: whether an earlier piece of the same request has been done, so that this one is not refused.
+            begun: whether an earlier task of the same request is done, so that this one is not refused.
         """
         piece = _Piece(partial(copy_context().run, work), max(weight, 1), OWNER.get(), Future())
         with self._lock:
@@ -146,19 +169,21 @@ class FairThreads:
         return cast(Result, await asyncio.wrap_future(piece.future))
 
     def _check_room(self, piece: _Piece) -> None:
-        """Raises `Busy` where the queue has no room for a piece. Called with the lock held."""
+        """Raises `Busy` if the queue has no room for a task. Call it with the lock held."""
         key = piece.owner[0]
         share = LARGE_SHARE if piece.large else 1.0
-        waits, own = self._bytes.total(), self._bytes[key]
+        waits, bytes_of_key = self._bytes.total(), self._bytes[key]
         of_key = sum(count for owner, count in self._waiting.items() if owner[0] == key)
         # A piece always finds an empty queue, however heavy it is.
-        if own and (own + piece.weight > share * CALLERS_SHARE * self._most_bytes or of_key >= self._most // 2):
+        if bytes_of_key and (
+            bytes_of_key + piece.weight > share * CALLERS_SHARE * self._most_bytes or of_key >= self._most // 2
+        ):
             raise _busy(429, f"{of_key} pieces of this key's work wait")
         if waits and (waits + piece.weight > share * self._most_bytes or self.pieces >= self._most):
             raise _busy(503, f"{self.pieces} pieces of work wait")
 
     def _add(self, piece: _Piece) -> None:
-        """Puts a piece into the queue. Called with the lock held."""
+        """Puts a task into the queue. Call it with the lock held."""
         key = piece.owner[0]
         self._waiting[piece.owner] += 1
         connections = sum(owner[0] == key for owner in self._waiting)
@@ -169,7 +194,7 @@ class FairThreads:
         heapq.heappush(self._large if piece.large else self._small, (finish, self._number, piece))
 
     def _leave(self, piece: _Piece) -> None:
-        """Takes a piece's weight out of the queue. Called with the lock held."""
+        """Takes a task's weight out of the queue. Call it with the lock held."""
         key = piece.owner[0]
         self.pieces -= 1
         self._waiting[piece.owner] -= 1
@@ -180,22 +205,22 @@ class FairThreads:
             del self._bytes[key]
 
     def _left(self, piece: _Piece) -> None:
-        """Makes room at once where a waiting piece was given up: its caller is gone."""
+        """Removes a waiting task at once if it was cancelled because its caller is gone."""
         if piece.future.cancelled():
             with self._lock:
                 for heap in (self._small, self._large):
-                    kept = [entry for entry in heap if entry[2] is not piece]
-                    if len(kept) < len(heap):
-                        heap[:] = kept
+                    remaining = [entry for entry in heap if entry[2] is not piece]
+                    if len(remaining) < len(heap):
+                        heap[:] = remaining
                         heapq.heapify(heap)
                         self._leave(piece)
 
     def _next(self) -> _Piece | None:
-        """Returns the piece whose turn it is; None where none may run now."""
+        """Returns the task whose turn it is; None if no task may run now."""
         with self._lock:
             heaps = [self._small] if self._running_large >= AT_ONCE - 1 else [self._small, self._large]
-            while held := [heap for heap in heaps if heap]:
-                self._clock, _, piece = heapq.heappop(min(held, key=lambda heap: heap[0]))
+            while filled_heaps := [heap for heap in heaps if heap]:
+                self._clock, _, piece = heapq.heappop(min(filled_heaps, key=lambda heap: heap[0]))
                 self._leave(piece)
                 if piece.future.set_running_or_notify_cancel():
                     self._running_large += piece.large
@@ -203,7 +228,7 @@ class FairThreads:
         return None
 
     def _work(self) -> None:
-        """Does what waits, until nothing does that may run now."""
+        """Runs waiting tasks until no task may run."""
         while (piece := self._next()) is not None:
             try:
                 result = piece.work()
@@ -226,33 +251,39 @@ def _busy(status: int, waits: str) -> Busy:
 
 
 REQUESTS = FairThreads("requests")
-"""For what callers send: reading, scoring, panels. It can be refused, because nothing was paid for yet."""
+"""Threads for tasks of callers: reading, scoring, panels. They can be refused, because nothing was paid yet."""
 ANSWERS = FairThreads("answers")
-"""For answers of the upstream, whole ones and streams. An answer that finds no room passes on without a score."""
+"""Threads for answers of the upstream, whole and streamed. If there is no room, an answer passes without a score."""
 
 
 async def aside(
     size: int, work: Callable[[], Result], threads: FairThreads = ANSWERS, *, begun: bool = False
 ) -> Result:
-    """Returns what `work` on `size` bytes returns. Up to `LOOP_BYTES` it is done on the event loop, else in a thread.
+    """Returns the result of `work` on `size` bytes. Up to `LOOP_BYTES` it runs on the event loop, else in a thread.
 
-    Raises `Busy` where the threads have too much to do, unless an earlier piece of the request has been done (`begun`).
+    Raises `Busy` if the threads have too much to do, unless an earlier task of the request is done.
+
+    Args:
+        size: bytes of the task.
+        work: the task.
+        threads: the threads for its kind.
+        begun: whether an earlier task of the request is done.
     """
     return work() if size <= LOOP_BYTES else await threads.run(work, size, begun=begun)
 
 
 class Scoring:
-    """Scores what callers send, one piece of it at a time on the event loop. One for each event loop.
+    """Scores bodies of callers, one at a time on the event loop. There is one for each event loop.
 
-    Above `LOOP_BYTES` it is scored in a thread; and of many pieces that are ready at once, other requests have their
-    turn after each.
+    A body above `LOOP_BYTES` is scored in a thread. If many small bodies are ready at once, other requests get a turn
+    after each.
     """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def of(self, size: int, work: Callable[[], Result]) -> Result:
-        """Returns what `work` on a body of `size` bytes returns. Raises `Busy` as `aside` does."""
+        """Returns the result of `work` on a body of `size` bytes. Raises `Busy` as `aside` does."""
         if size > LOOP_BYTES:
             return await REQUESTS.run(work, size)
         async with self._turn:
@@ -262,31 +293,32 @@ class Scoring:
 
 
 SCOPE_LEASE = "metaprobe.memory"
-"""Key of the scope with the request's `Lease`."""
+"""Key of the ASGI scope with the request's `Lease`."""
 OBJECT_BYTES, ARRAY_BYTES, VALUE_BYTES = 160, 64, 32
-"""Bytes that `json.loads` takes for each `{`, each `[` and each value, about."""
+"""Approximate bytes that `json.loads` takes for each `{`, each `[` and each value."""
 DENSEST = 16
-"""Bytes of objects that a byte of the body may become. Log-probabilities become 8 to 12, a list of empty lists 32."""
+"""Most bytes of objects that one byte of the body may become. Log-probabilities become 8 to 12, a list of empty lists
+32.
+"""
 SPARED_BYTES = 4 << 20
-"""A body may always become so much."""
+"""Bytes of objects that any body may become."""
 BODIES = 16
-"""Requests and answers in flight may take as much memory as so many of the largest bodies."""
+"""Memory limit of all open requests and answers, in multiples of the largest body."""
 _CHUNK = 1 << 20
 _QUOTE, _COMMA, _OPEN_ARRAY, _OPEN_OBJECT = b'",[{'
 
 
 class Leasing:
-    """Bounds the memory of all requests in flight in one worker, and of their answers: each has a lease for as long as
-    it is answered.
+    """Bounds the memory of all open requests and their answers in one worker. Each has a lease until it is answered.
 
-    Plain ASGI, around the application.
+    It is plain ASGI, around the application.
     """
 
     def __init__(self, app: ASGIApp, *, most: int) -> None:
-        """`most`: bytes."""
+        """`most` is the limit in bytes."""
         self._app, self.most, self.used = app, most, 0
         self.lock = Lock()
-        """Held while `used` changes, for answers are weighed in threads."""
+        """Lock for changes of `used`, because answers are weighed in threads."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         lease = Lease(self)
@@ -298,22 +330,22 @@ class Leasing:
 
 @dataclass(slots=True)
 class Lease:
-    """The memory of one request, or of one answer, in bytes."""
+    """Memory of one request, or of one answer, in bytes."""
 
     memory: Leasing
     held: int = 0
     closed: bool = False
-    """Whether it holds nothing any more, whatever still comes."""
+    """Whether the lease is closed, so that it holds no memory whatever follows."""
 
     def close(self) -> None:
-        """Gives back what is held."""
+        """Releases the memory."""
         self.hold(0, large=False)
         self.closed = True
 
     def hold(self, wanted: int, *, large: bool) -> None:
-        """Holds this many bytes from now on. `large`: of a body above `LARGE_BYTES`.
+        """Sets the memory of this lease to `wanted` bytes. `large` says that the body is above `LARGE_BYTES`.
 
-        Raises `Refusal`: 413 where it is too much for any request, 429 where other requests hold what is left.
+        Raises `Refusal`: 413 if this is too much for any request, 429 if other requests hold the rest.
         """
         with self.memory.lock:
             if not self.closed:
@@ -334,9 +366,10 @@ class Lease:
 
 
 def reading_bytes(body: bytes) -> int:
-    """About how many bytes reading a JSON body takes, the body and its text included.
+    """Returns about how many bytes reading a JSON body takes, with the body and its text.
 
-    Raises `Refusal` (413) for one that becomes far more than what it is for: it holds next to nothing but brackets.
+    Raises `Refusal` (413) for a body that would become far more than a normal one, because it holds almost only
+    brackets.
     """
     texts = len(body) * (2 if body.isascii() else 5)  # as bytes, and as a string of up to four bytes a character
     limit = DENSEST * len(body) + SPARED_BYTES
@@ -354,7 +387,7 @@ def _made(objects: int, arrays: int, commas: int) -> int:
 
 
 def count_outside_strings(body: bytes) -> tuple[int, int, int]:
-    """How many `{`, `[` and commas of a JSON text are no part of a string."""
+    """Returns how many `{`, `[` and commas of a JSON text are outside strings."""
     objects = arrays = commas = 0
     for values in _outside_strings(body):
         objects += int(np.count_nonzero(values == _OPEN_OBJECT))
@@ -364,7 +397,7 @@ def count_outside_strings(body: bytes) -> tuple[int, int, int]:
 
 
 def count_elements(array: bytes) -> int:
-    """How many elements a JSON array has, at least: its commas that are in nothing else, and one."""
+    """Returns at least how many elements a JSON array has: its commas outside inner values, plus one."""
     depth, elements = 0, 1
     for values in _outside_strings(array):
         step = np.zeros(len(values), dtype=np.int32)
@@ -377,29 +410,29 @@ def count_elements(array: bytes) -> int:
 
 
 def _outside_strings(body: bytes) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of a JSON text, a chunk at a time, those within strings as 0."""
+    """Yields the bytes of a JSON text, one chunk at a time, with 0 for bytes within strings."""
     if b"\\" in body:
         body = body.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     inside = 0
-    for at in range(0, len(body), _CHUNK):
-        values = np.frombuffer(body, dtype=np.uint8, count=min(_CHUNK, len(body) - at), offset=at)
+    for offset in range(0, len(body), _CHUNK):
+        values = np.frombuffer(body, dtype=np.uint8, count=min(_CHUNK, len(body) - offset), offset=offset)
         quotes = np.cumsum(values == _QUOTE, dtype=np.int32) + inside
         yield np.where(quotes % 2 == 0, values, np.uint8(0))
         inside = int(quotes[-1]) % 2
 
 
 def is_json(headers: Headers) -> bool:
-    """Whether a request says that its body is JSON."""
+    """Returns whether a request states that its body is JSON."""
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def gone() -> Refusal:
-    """The caller closed the connection; nobody will read this."""
+    """Returns the refusal for a closed connection; nobody will read it."""
     return Refusal(499, "client_gone", "the caller closed the connection")
 
 
 async def read_json_body(request: Request, settings: Settings) -> bytes:
-    """The request's body, counted as it comes, whatever Content-Length says, and weighed. Raises `Refusal`."""
+    """Returns the request's body, with its memory accounted. Bytes are counted as they arrive. Raises `Refusal`."""
     if not is_json(request.headers):
         # A page in a browser may send any other kind to this machine without being asked about it.
         raise Refusal(415, "unsupported_media_type", "expected Content-Type: application/json")
@@ -441,9 +474,9 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Returns what `work` returns. Cancels it and raises `gone()` when the caller closes the connection first.
+    """Returns the result of `work`. If the caller closes the connection first, cancels it and raises `gone()`.
 
-    The request's body must have been read.
+    The request's body must have been read before.
     """
 
     async def closed() -> None:

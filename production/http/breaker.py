@@ -1,11 +1,11 @@
 """Remembers which agent is down, so that not every request waits for it.
 
-An agent that failed several times in a row is left out for a pause (open). Then one request tries it again (half-open),
-and its answer closes the breaker. Every worker counts for itself.
+An agent that failed several times in a row is skipped for a pause (open). Then one request tries it again (half-open),
+and an answer closes the breaker. Every worker counts for itself.
 
-A caller can make requests fail, by what they ask for: an answer that takes longer than the agent has time, say. So a
-failure does not count where the agent has answered somebody since that request began, and failures of one caller alone
-do not open the breaker while the agent answers others.
+A caller can make requests fail by their content, for example with an answer that takes longer than the time limit. So a
+failure does not count if the agent has answered anybody since that request began. And failures of one caller alone do
+not open the breaker while the agent answers others.
 """
 
 import math
@@ -17,11 +17,11 @@ from typing import Literal
 State = Literal["closed", "half_open", "open"]
 
 JITTER = 0.2
-"""Share by which a pause is drawn shorter or longer, so that the workers do not all try an agent at one moment."""
+"""Share by which a pause is randomly shorter or longer, so that workers do not all try an agent at one moment."""
 LONGEST_PAUSE = 8
-"""A pause doubles with every trial that fails, up to this many times its first length."""
+"""Longest pause, in multiples of the first. A pause doubles with every trial that fails."""
 VOUCHED_S = 60.0
-"""Seconds for which an answer to one caller shows that the agent is up, whatever fails for another caller alone."""
+"""Seconds for which an answer to one caller shows that the agent is up, although another caller's requests fail."""
 
 
 class Breaker:
@@ -39,40 +39,40 @@ class Breaker:
         """Makes a closed breaker.
 
         Args:
-            failures: how many failures in a row open it.
-            pause_s: seconds for which the agent is then left out, before jitter.
-            changed: is called with each new state.
-            clock: gives seconds.
-            draw: gives a number in [0, 1) for the jitter.
+            failures: failures in a row that open it.
+            pause_s: seconds for which the agent is then skipped, before jitter.
+            changed: called with each new state.
+            clock: returns seconds.
+            draw: returns a number in [0, 1) for the jitter.
         """
         self._most, self._pause_s, self._changed, self._clock, self._draw = failures, pause_s, changed, clock, draw
         self._failures = 0
         self._failing: set[str | None] = set()
-        """The callers whose requests failed in a row."""
+        """Callers whose requests failed in a row."""
         self._answered: dict[str, float] = {}
-        """Caller -> when the agent last answered a request of the caller. There are as many as there are keys."""
+        """Maps a caller to the time when the agent last answered its request. There are as many entries as keys."""
         self._last = -math.inf
-        """When the agent last answered anybody."""
+        """Time when the agent last answered anybody."""
         self._trials = 0
-        """Trials in a row that failed."""
+        """Number of trials in a row that failed."""
         self._until = 0.0
-        """When the agent may be tried again, while the breaker is open."""
+        """Time from which the agent may be tried again, while the breaker is open."""
         self.state: State = "closed"
 
     def begin_trial(self) -> bool:
-        """Takes the one trial of an agent that is left out, where its pause is over. Returns whether it was taken."""
+        """Starts the trial of a skipped agent if its pause is over. Returns whether the trial was started."""
         if self.state != "open" or self._clock() < self._until:
             return False
         self._enter("half_open")
         return True
 
     def end_trial(self) -> None:
-        """Ends a trial that showed nothing. The next request may try."""
+        """Ends a trial without a result. The next request may try."""
         if self.state == "half_open":
             self._enter("open")
 
     def answered(self, caller: str = "") -> None:
-        """Closes the breaker: the agent answered a request of this caller."""
+        """Closes the breaker, because the agent answered a request of this caller."""
         self._failures = self._trials = 0
         self._failing.clear()
         self._answered[caller] = self._last = self._clock()
@@ -80,9 +80,10 @@ class Breaker:
             self._enter("closed")
 
     def failed(self, caller: str | None = "", took_s: float = 0.0) -> None:
-        """Counts a failure; opens the breaker after too many in a row, and after a trial that failed.
+        """Counts a failure. Opens the breaker after too many in a row, and after a failed trial.
 
-        `caller`: whose request failed; None where no request can be the cause. `took_s`: seconds since it began.
+        `caller` is whose request failed; None if no request can be the cause. `took_s` is seconds since the request
+        began.
         """
         if self.state != "half_open" and self._clock() - took_s < self._last:
             return  # the agent has answered since: it is this request that takes too long
@@ -97,14 +98,16 @@ class Breaker:
         self._enter("open")
 
     def _answers_others(self) -> bool:
-        """Returns whether one caller's requests fail alone, and the agent answered another caller lately."""
+        """Returns whether only one caller's requests fail, and the agent answered another caller recently."""
         if len(self._failing) > 1 or None in self._failing:
             return False
         since = self._clock() - VOUCHED_S
-        return any(at >= since for caller, at in self._answered.items() if caller not in self._failing)
+        return any(
+            answered_at >= since for caller, answered_at in self._answered.items() if caller not in self._failing
+        )
 
     def why(self) -> str:
-        """Returns why the agent is left out, for the reason of a verdict."""
+        """Returns why the agent is skipped, for the reason of a verdict."""
         if self.state == "half_open":
             return f"{self._failures} failures in a row, and another request tries it now"
         return f"{self._failures} failures in a row, tried again in {max(0.0, self._until - self._clock()):.0f} s"

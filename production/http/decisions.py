@@ -1,8 +1,7 @@
 """`POST /v1/decisions`: typed questions about an answer, in the wire format of openai-python's `decisions.create`.
 
-A predicate or score that is named after a head of a loaded checkpoint, or whose text the checkpoint's contract lists,
-is answered by that checkpoint. Every other question gets a refusal. One request costs one run of each checkpoint that
-it needs, however many of its questions that checkpoint answers.
+A checkpoint answers a predicate or score that has the name of one of its heads, or whose text its contract lists. Every
+other question gets a refusal. One request costs one run of each checkpoint that it needs, for any number of questions.
 """
 
 import json
@@ -42,19 +41,20 @@ ROLES = {
     "system": ("input_text",),
     "assistant": ("output_text",),
 }
-"""Role of a message -> the type of its parts that hold text."""
+"""Maps the role of a message to the types of its parts that hold text."""
 CALLS = {"function_call": ("name", "arguments", "call_id"), "custom_tool_call": ("name", "input", "call_id")}
 OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 MEASURED = "metaprobe"
-"""Field of the last assistant message with what was measured of it: `{"response": <the response it came in>}`, or
-`{"decision": <what another decision model said of it>}`, or both."""
+"""Field of the last assistant message with measurements: `{"response": <its response>}`, `{"decision": <another
+decision model's decision about it>}`, or both.
+"""
 RESPONSE, DECISION = "response", "decision"
 MOST_TEXT = 1 << 20
-"""Characters of question and answer that a text reader is given at most; tokenizing more would hold up others."""
+"""Most characters of question and answer that a text reader is given. Tokenizing more would delay others."""
 TEXT_COST = 8
-"""How many times as long a text reader takes for a character as a predictor for a byte."""
+"""How many times longer a text reader takes for a character than a predictor for a byte."""
 LISTED = 12
-"""Heads that a refusal names at most."""
+"""Most heads that a refusal names."""
 
 USAGE: dict[str, Any] = {
     "input_tokens": 0,
@@ -63,59 +63,60 @@ USAGE: dict[str, Any] = {
     "output_tokens_details": {"reasoning_tokens": 0},
     "total_tokens": 0,
 }
-"""The format wants the tokens that are billed, and nothing is."""
+"""Billed tokens, which the format requires; nothing is billed here."""
 LEVELS_UNKNOWN = "the checkpoint gives the expected level alone, in metaprobe.verdicts, and no probability of each"
 
 
 @dataclass(slots=True)
 class Subject:
-    """Subject of a request."""
+    """The messages of a request, and what was measured of the last one."""
 
     messages: list[Message] = field(default_factory=list)
     unread: str = ""
-    """Something in it that no checkpoint here reads, such as `an image`; empty for nothing."""
+    """Kind of a part that no checkpoint here reads, such as `an image`; empty if there is none."""
     response: bytes | ParsedResponse | None = None
-    """The response that the last message came in, with its log-probabilities; as it came where it cannot be read, and
-    None where the message brings none."""
+    """Response of the last message, with its log-probabilities. Raw bytes if it cannot be read; None if there is no
+    response.
+    """
     decision: Any = None
-    """Decision that another decision model made about the last message; None where the message brings none."""
+    """Another decision model's decision about the last message; None if there is none."""
     fault: str = ""
-    """Why the response or decision cannot be taken for the last message's; empty where it can."""
+    """Why the response or decision cannot belong to the last message; empty if it can."""
 
     @property
     def asked(self) -> str | None:
-        """The text of the last user message; None where there is none."""
-        return next((one.content for one in reversed(self.messages) if one.role == "user"), None)
+        """Text of the last user message; None if there is none."""
+        return next((message.content for message in reversed(self.messages) if message.role == "user"), None)
 
     @property
     def answer(self) -> str | None:
-        """The text of the last message where the assistant wrote it; None where it is not answered yet."""
+        """Text of the last message if the assistant wrote it; None if there is no answer yet."""
         return self.messages[-1].content if self.messages and self.messages[-1].role == "assistant" else None
 
 
 def read_request(body: bytes) -> tuple[str, Subject, list[DecisionQuestion]]:
-    """(model, what is asked about, questions). Raises `Refusal` (400), naming the field, where one is wrong."""
+    """Returns (model, subject, questions). Raises `Refusal` (400), naming the field, if a field is wrong."""
     try:
-        held = json.loads(body)
+        fields_of_body = json.loads(body)
     except UNREADABLE as error:
         raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
     try:
-        if not isinstance(held, dict):
+        if not isinstance(fields_of_body, dict):
             raise InvalidResponse("the body is no JSON object; expected model, input and questions")
-        if unknown := sorted(held.keys() - FIELDS):
+        if unknown := sorted(fields_of_body.keys() - FIELDS):
             raise InvalidResponse(
                 f"{_cut(unknown[0])} is no field of a decision request; expected model, input, questions"
             )
-        model = held.get("model")
+        model = fields_of_body.get("model")
         if not isinstance(model, str) or not model:
             raise InvalidResponse("model is no name; expected a string")
         for name, kinds in (("prompt_cache_key", str), ("safety_identifier", str), ("prompt_cache_options", dict)):
-            if not isinstance(held.get(name), (kinds, type(None))):
+            if not isinstance(fields_of_body.get(name), (kinds, type(None))):
                 raise InvalidResponse(f"{name} has another type than the format says")
-        questions = read_questions(held.get("questions"))
-        subject = _subject(held.get("input"))
+        questions = read_questions(fields_of_body.get("questions"))
+        subject = _subject(fields_of_body.get("input"))
         try:
-            texts = [model, held["questions"], [message.content for message in subject.messages]]
+            texts = [model, fields_of_body["questions"], [message.content for message in subject.messages]]
             json.dumps(texts, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:  # no answer could repeat it
             raise InvalidResponse("a text holds half of a surrogate pair; expected Unicode") from error
@@ -176,8 +177,8 @@ def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last:
     if item.get(MEASURED) is None:
         return
     measured = item[MEASURED]
-    known = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE, DECISION}
-    if role != "assistant" or not known:
+    has_known_fields = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE, DECISION}
+    if role != "assistant" or not has_known_fields:
         raise InvalidResponse(
             f'{place}.{MEASURED} is not what an assistant message may bring: {{"response": RESPONSE}} or '
             '{"decision": DECISION}'
@@ -193,14 +194,14 @@ def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last:
     except RecordError:
         subject.response = json.dumps(measured["response"]).encode()  # the predictor says what is wrong with it
     else:
-        told = subject.response.text
-        if text.strip() not in (told.strip(), spoken_text(told).strip()):
+        response_text = subject.response.text
+        if text.strip() not in (response_text.strip(), spoken_text(response_text).strip()):
             subject.fault = "the message has another text than the response with the log-probabilities"
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionDesk:
-    """Answers decision requests by the checkpoints that are in office."""
+    """Answers decision requests with the loaded checkpoints."""
 
     settings: Settings
     judges: Judges
@@ -208,7 +209,7 @@ class DecisionDesk:
     scoring: Scoring
 
     async def answer(self, body: bytes, request: Request) -> dict[str, Any]:
-        """Returns the decision. Raises `Refusal` for a request that the format forbids."""
+        """Returns the decision. Raises `Refusal` for a request that breaks the format."""
         model, subject, questions = await aside(len(body), partial(read_request, body), REQUESTS)
         logged = RequestLog(self.log, request, one_usage=False) if self.log else None
         if logged is not None and self.settings.log_texts:
@@ -219,17 +220,26 @@ class DecisionDesk:
         for scorer in dict.fromkeys(scorer for scorer, _ in chosen if scorer is not None):
             verdicts[scorer] = await self._verdict(scorer, subject, logged, len(body))
         answers = [
-            _refusal(question, told) if scorer is None else _answer(question, scorer, told, verdicts[scorer])
-            for (scorer, told), question in zip(chosen, questions, strict=True)
+            _refusal(question, head_or_reason)
+            if scorer is None
+            else _answer(question, scorer, head_or_reason, verdicts[scorer])
+            for (scorer, head_or_reason), question in zip(chosen, questions, strict=True)
         ]
         return {"model": model, "answers": answers, "usage": USAGE, MEASURED: {"verdicts": list(verdicts.values())}}
 
     def _choose(
         self, subject: Subject, questions: Sequence[DecisionQuestion], model: str, request_id: str
     ) -> list[tuple[Scorer | None, str]]:
-        """Returns which checkpoint answers each question, and by which head; or None, and why none does.
+        """Returns for each question the checkpoint that answers it and its head; or None, and why no checkpoint
+        answers.
 
-        First comes the checkpoint that reads the request's log-probabilities.
+        The checkpoint that reads the request's log-probabilities comes first.
+
+        Args:
+            subject: the messages.
+            questions: the questions.
+            model: model that the request names.
+            request_id: id of the request, by which a canary is chosen.
         """
         answering = subject.response.model if isinstance(subject.response, ParsedResponse) else model
         measured = self.judges.pick(answering, request_id)
@@ -246,8 +256,8 @@ class DecisionDesk:
             if unread := subject.unread or question.unread:
                 where = "input" if subject.unread else "question"
                 return None, f"the {where} holds {unread}, which no checkpoint here reads"
-            named = {question.name} if question.name is not None and question.name in heads else set()
-            meant = listed.get(plain_text(question.instructions), set()) | named
+            heads_by_name = {question.name} if question.name is not None and question.name in heads else set()
+            meant = listed.get(plain_text(question.instructions), set()) | heads_by_name
             if len(meant) != 1:
                 two = f"the question names {' and '.join(sorted(meant))} at once; " if meant else ""
                 return None, f"{two}this server answers only: {', '.join([*heads][:LISTED])}"
@@ -272,21 +282,27 @@ class DecisionDesk:
         return [choose(question) for question in questions]
 
     async def _verdict(self, scorer: Scorer, subject: Subject, logged: RequestLog | None, size: int) -> dict[str, Any]:
-        told = scorer.of(logged)
+        logging_scorer = scorer.of(logged)
         if not scorer.reads_text:
             allowance = Allowance(self.settings.max_scored_tokens)
-            read = subject.decision if scorer.reads_decisions else subject.response
-            return await self.scoring.of(size, partial(told.verdict, read, allowance))
+            measured = subject.decision if scorer.reads_decisions else subject.response
+            return await self.scoring.of(size, partial(logging_scorer.verdict, measured, allowance))
         answer = subject.answer
         if len(subject.asked or "") + len(answer or "") > MOST_TEXT:
-            return told.none(f"the texts are longer than {MOST_TEXT} characters together")
+            return logging_scorer.none(f"the texts are longer than {MOST_TEXT} characters together")
         text = TextAnswer(answer or "", question=subject.asked, answered=answer is not None)
         size = len(subject.asked or "") + len(answer or "")
-        return await REQUESTS.run(partial(told.verdict, text), TEXT_COST * size)
+        return await REQUESTS.run(partial(logging_scorer.verdict, text), TEXT_COST * size)
 
 
 def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:
-    """Why the head does not answer a question of this kind; empty where it does."""
+    """Returns why the head does not answer this kind of question; empty if it does.
+
+    Args:
+        question: the question.
+        scorer: the checkpoint's scorer.
+        head: the head.
+    """
     low, high = scorer.scales.get(head, (0.0, 1.0))
     if question.kind == "choice":
         return f"{head} is no choice between options; ask a predicate or a score"
@@ -299,7 +315,14 @@ def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:
 
 
 def _answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer in the wire format."""
+    """Returns the answer in the wire format.
+
+    Args:
+        question: the question.
+        scorer: the checkpoint's scorer.
+        head: the head that answers.
+        verdict: the checkpoint's verdict.
+    """
     value = verdict["heads"].get(head)
     if value is None:
         return _refusal(question, verdict["reason"] or "the checkpoint gave no number", scorer)
@@ -311,10 +334,10 @@ def _answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict: Mapp
         if not verdict["heads"].keys() >= set(outputs):
             return _refusal(question, LEVELS_UNKNOWN, scorer)
         steps = [verdict["heads"][name] for name in outputs]
-    told = {"head": head, "checkpoint": scorer.digest, "reason": verdict["reason"]}
-    named = {"name": question.name, "type": question.kind}
+    provenance = {"head": head, "checkpoint": scorer.digest, "reason": verdict["reason"]}
+    common_fields = {"name": question.name, "type": question.kind}
     if question.kind == "predicate":
-        return {**named, "probability": value, MEASURED: told}
+        return {**common_fields, "probability": value, MEASURED: provenance}
     reached = [1.0, *falling(steps), 0.0]
     shares = [at_least - above for at_least, above in pairwise(reached)]
     levels = [
@@ -322,11 +345,11 @@ def _answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict: Mapp
         for level, (label, probability) in enumerate(zip(question.options, shares, strict=True))
     ]
     score = math.fsum(reached[1:])
-    return {**named, "score": score, "confidence": max(shares), "probabilities": levels, MEASURED: told}
+    return {**common_fields, "score": score, "confidence": max(shares), "probabilities": levels, MEASURED: provenance}
 
 
 def falling(steps: Sequence[float]) -> list[float]:
-    """Returns the nearest falling sequence: the mean of those that rise, each in their place. Its sum is the same."""
+    """Returns the nearest falling sequence, with the same sum: values that rise are replaced by their mean."""
     pools: list[tuple[float, int]] = []
     for step in steps:
         total, count = min(max(step, 0.0), 1.0), 1
@@ -338,8 +361,8 @@ def falling(steps: Sequence[float]) -> list[float]:
 
 
 def _refusal(question: DecisionQuestion, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:
-    told = {"checkpoint": None if scorer is None else scorer.digest, "reason": reason}
-    return {"name": question.name, "type": "refusal", MEASURED: told}
+    provenance = {"checkpoint": None if scorer is None else scorer.digest, "reason": reason}
+    return {"name": question.name, "type": "refusal", MEASURED: provenance}
 
 
 def _cut(text: str) -> str:

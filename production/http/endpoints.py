@@ -1,4 +1,6 @@
-"""The addresses and what answers them. Requests and answers are read as bytes: bounded, and passed on as is."""
+"""The server's addresses and the functions that answer them. Requests and answers are read as bytes, bounded, and
+passed unchanged.
+"""
 
 import asyncio
 import logging
@@ -52,15 +54,24 @@ logger = logging.getLogger(__name__)
 
 PRUNE_EVERY_S = 3600.0
 PIECE_BYTES = 256 << 10
-"""Bytes of a batch that are scored without a turn for others: a few milliseconds, and tenths of a second at worst."""
+"""Bytes of a batch that are scored before other requests get a turn: a few milliseconds, tenths of a second
+at worst.
+"""
 
 
 def application(
     settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: StreamingGate | None = None
 ) -> Starlette:
-    """The application with everything it needs; see `metaprobe.production.http.app.create_app`. `load` gives the
-    judges, and is called again for every reload."""
-    keys, office, named = Keys.of(settings), Office(load, settings.pins, metrics), settings.named_upstreams
+    """Returns the application with everything it needs; see `metaprobe.production.http.app.create_app`.
+
+    Args:
+        settings: the settings.
+        metrics: the metrics.
+        load: returns the judges; called again for every reload.
+        gates: the gate; None for none.
+    """
+    # The parts that answer requests.
+    keys, office, upstreams_by_name = Keys.of(settings), Office(load, settings.pins, metrics), settings.named_upstreams
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
@@ -68,13 +79,13 @@ def application(
     if settings.success is not None:
         success = SuccessDesk(SuccessEstimator.load(settings.success, max_age=settings.max_age))
     proxy = Proxy(settings, office, gates, client, metrics, log, panels)
-    chooser = Chooser(settings, office, panels.panel, keys, metrics, log) if panels and named else None
+    chooser = Chooser(settings, office, panels.panel, keys, metrics, log) if panels and upstreams_by_name else None
     desk = FeedbackDesk(log.log, most=MAX_BATCH) if log else None
-    own = OwnAnswers(settings, office, metrics, log, desk, panels, success)
+    own_answers = OwnAnswers(settings, office, metrics, log, desk, panels, success)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
-            if named:
+            if upstreams_by_name:
                 message = "several upstreams are chosen among for POST /v1/chat/completions only"
                 raise Refusal(404, "no_upstream", message)
             if not settings.upstream:
@@ -83,25 +94,26 @@ def application(
 
         return answered
 
+    # The addresses.
     chat = chooser.complete if chooser else to_upstream(proxy)
     models = chooser.models if chooser else to_upstream(proxy.models)
     app = Starlette(
         routes=[
-            Route("/v1/score", own.score, methods=["POST"]),
-            Route("/v1/panel", own.panel, methods=["POST"]),
-            Route("/v1/success", own.success, methods=["POST"]),
-            Route("/v1/decisions", own.decisions, methods=["POST"]),
+            Route("/v1/score", own_answers.score, methods=["POST"]),
+            Route("/v1/panel", own_answers.panel, methods=["POST"]),
+            Route("/v1/success", own_answers.success, methods=["POST"]),
+            Route("/v1/decisions", own_answers.decisions, methods=["POST"]),
             Route(f"/v1{CHAT}", chat, methods=["POST"]),
             *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED if path != CHAT),
-            Route("/v1/feedback", own.feedback, methods=["POST"]),
+            Route("/v1/feedback", own_answers.feedback, methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{model:path}", models),
-            Route("/metrics", own.counts),
-            Route("/openapi.json", own.described),
+            Route("/metrics", own_answers.counts),
+            Route("/openapi.json", own_answers.described),
             *dashboard_routes(log.log if log else None),
-            Route("/healthz", own.health),
-            Route("/readyz", own.health),
-            Route("/livez", own.alive),
+            Route("/healthz", own_answers.health),
+            Route("/readyz", own_answers.health),
+            Route("/livez", own_answers.alive),
         ],
         middleware=[
             Middleware(Guard, settings=settings, keys=keys, metrics=metrics),
@@ -116,15 +128,25 @@ def application(
 
 
 SWITCH_S = 0.001
-"""Seconds for which Python lets a thread run while another one waits. The event loop waits for so long after every read
-and write of a socket while answers are read in threads; with Python's own 5 ms it has half as many turns."""
+"""Seconds for which Python runs a thread while another waits.
+
+While threads read answers, the event loop waits this long after every read and write of a socket. With Python's default
+of 5 ms it gets half as many turns.
+"""
 
 
 @asynccontextmanager
 async def _running(
     settings: Settings, office: Office, client: UpstreamClient | Chooser, log: ServerLog | None
 ) -> AsyncIterator[None]:
-    """Runs the work beside the answers for as long as the server runs, and closes what is open when it ends."""
+    """Runs the background work while the server runs, and closes everything at its end.
+
+    Args:
+        settings: the settings.
+        office: reloads the judges.
+        client: the upstream's client.
+        log: the log; None for none.
+    """
     say_out_of_files_once(asyncio.get_running_loop())
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, SWITCH_S))
@@ -148,24 +170,25 @@ class OwnAnswers:
     metrics: Metrics
     log: ServerLog | None
     desk: FeedbackDesk | None
-    """Takes labels; None without a log."""
+    """Stores labels; None without a log."""
     panels: PanelDesk | None = None
     estimates: SuccessDesk | None = None
     """Estimates P(success) before asking; None without `--success`."""
     scoring: Scoring = field(default_factory=Scoring)
 
     async def score(self, request: Request) -> Response:
-        """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
+        """Returns the verdict on one response (422 if it cannot be scored), or on each of `{"responses": [...]}`."""
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
         logged = RequestLog(self.log, request, one_usage=False) if self.log else None
         allowance = Allowance(self.settings.max_scored_tokens)
 
         def judged(response: bytes) -> dict[str, Any]:
-            named = request.query_params.get("model", "")
-            model = named if named or judges.only else model_of(response)
+            model_in_query = request.query_params.get("model", "")
+            model = model_in_query if model_in_query or judges.only else model_of(response)
             return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
 
+        # Judge the responses, in a thread if they are long.
         def judge_all(piece: Sequence[bytes]) -> list[dict[str, Any]]:
             verdicts = []
             for response in piece:
@@ -192,17 +215,18 @@ class OwnAnswers:
                 )
             return verdicts
 
+        # Several responses, or one.
         responses = await aside(len(body), lambda: batch(body, MAX_BATCH), REQUESTS)
         if responses is not None:
             pieces = in_pieces(responses)
-            return json_response({"verdicts": [one for piece in pieces for one in await verdicts_on(piece)]})
+            return json_response({"verdicts": [verdict for piece in pieces for verdict in await verdicts_on(piece)]})
         (verdict,) = await verdicts_on([body])
         if verdict["score"] is None and not verdict["heads"]:
             raise Refusal(422, "unscorable", verdict["reason"])
         return json_response(verdict)
 
     async def panel(self, request: Request) -> Response:
-        """Which of several answers to keep, and how sure it is."""
+        """Returns which of several answers to keep, and how sure this is."""
         if self.panels is None:
             raise Refusal(404, "no_panel", "this server has no panel; start it with --panel CHECKPOINT")
         body = await read_json_body(request, self.settings)
@@ -210,7 +234,7 @@ class OwnAnswers:
         return json_response(await REQUESTS.run(partial(self.panels.judge, body), PANEL_COST * len(body)))
 
     async def success(self, request: Request) -> Response:
-        """P(success) of each candidate, before any of them is asked."""
+        """Returns P(success) of each candidate, before any candidate is asked."""
         if self.estimates is None:
             raise Refusal(404, "no_estimator", "this server estimates nothing; start it with --success CHECKPOINT")
         body = await read_json_body(request, self.settings)
@@ -225,24 +249,24 @@ class OwnAnswers:
         return json_response(await desk.answer(body, request))
 
     async def feedback(self, request: Request) -> Response:
-        """Stores a label for an answer, or several."""
+        """Stores one or several labels for answers."""
         if self.desk is None:
             raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
         body, caller = await read_json_body(request, self.settings), request.scope[SCOPE_CALLER]
         return json_response(await self.desk.take(body, Labeller(caller.name, caller.admin)))
 
     async def counts(self, _: Request) -> Response:
-        """Counts and times, for Prometheus."""
+        """Returns counts and times, for Prometheus."""
         if self.log is not None:
             self.log.count()  # what was dropped is to be seen though nothing is written any more
         return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     async def described(self, _: Request) -> Response:
-        """Describes the addresses, as OpenAPI."""
+        """Returns a description of the addresses, as OpenAPI."""
         return json_response(openapi())
 
     async def health(self, _: Request) -> Response:
-        """Says that the server is ready, and with which checkpoint."""
+        """Returns whether the server is ready, with its checkpoints."""
         judges = self.office.now
         health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstreams)}
         if not judges.only or judges.texts:
@@ -250,12 +274,12 @@ class OwnAnswers:
         return json_response(health | ({"reload_refused": True} if self.office.refused else {}))
 
     async def alive(self, _: Request) -> Response:
-        """Says that the process answers."""
+        """Returns that the process answers."""
         return json_response({"status": "ok"})
 
 
 def in_pieces(responses: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Yields the responses in order, in pieces of about `PIECE_BYTES`, so that others have their turn in between."""
+    """Yields the responses in order, in groups of about `PIECE_BYTES`, so that other requests get a turn in between."""
     begin, size = 0, 0
     for number, response in enumerate(responses):
         if size and size + len(response) > PIECE_BYTES:
@@ -273,7 +297,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 
 async def _prune(log: ScoreLog, days: float) -> None:
-    """Takes away old entries, for as long as the server runs."""
+    """Deletes old entries, while the server runs."""
     while True:
         try:
             await asyncio.to_thread(log.prune, days)

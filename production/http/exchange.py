@@ -1,8 +1,8 @@
-"""One exchange: a request is asked, and its answer is passed on with a verdict.
+"""One exchange: a request is sent, and its answer is passed on with a verdict.
 
-A request to which log-probabilities were added may fail because of them. It is then asked once more as it came, and
-where that is answered, the model is remembered for a while as one that is asked without. `Exchange` and `Passing` are
-the same before an upstream and inside an engine's own server (`metaprobe.production.http.middleware`).
+A request to which log-probabilities were added may fail because of them. It is then sent again in its original form. If
+that succeeds, the model is remembered for a while as one without log-probabilities. `Exchange` and `Passing` are the
+same before an upstream and inside an engine's own server (`metaprobe.production.http.middleware`).
 """
 
 import asyncio
@@ -55,35 +55,46 @@ logger = logging.getLogger(__name__)
 
 NO_OBJECT = "the upstream's answer is not a JSON object"
 REASON = "metaprobe-reason"
-"""On an answer that cannot carry a verdict, since it is no JSON object: why there is none."""
+"""Header that says why there is no verdict, on an answer that cannot carry one because it is no JSON object."""
 NOT_OURS = frozenset({401, 402, 407, 408, 429, 503, 504})
-"""Statuses of 400 and above that log-probabilities cannot cause: keys, money, time and load. 403 is looked at."""
+"""Statuses from 400 that requested log-probabilities cannot cause: keys, money, time and load. For 403 the body
+decides.
+"""
 FORBIDDEN = 403
-"""A status about keys, unless its body names log-probabilities: OpenAI gives it for models that may not give them."""
+"""A status about keys, unless its body names log-probabilities: OpenAI sends it for models that may not give them."""
 REMEMBER_S = 600.0
-"""How long a model is asked without log-probabilities before it is asked with them again."""
+"""Seconds for which a model is asked without log-probabilities after a failure."""
 GIVEN_S = 3600.0
-"""How long a model that gave log-probabilities is known to do so."""
+"""Seconds for which a model that gave log-probabilities is known to do so."""
 IN_A_ROW = 8
-"""Failures in a row that outweigh log-probabilities given before: one fault, or one kind of request, does not."""
+"""Failures in a row that count more than earlier log-probabilities. A single fault, or one kind of request,
+does not.
+"""
 MAX_MODELS = 1024
-"""Names that are remembered; callers choose them."""
+"""Most model names that are remembered, because callers choose the names."""
 MAX_ERROR_BYTES = 4 << 20
-"""Bytes of an upstream's error that are read. They are not counted with the memory, for an error must pass."""
+"""Most bytes of an upstream's error that are read. They are not counted in the memory limit, because an error must
+pass.
+"""
 MAX_FIRST_EVENT = 1 << 16
-"""Bytes of the first event of a stream that are waited for before anything is passed on; errors are shorter."""
+"""Most bytes of a stream's first event that are awaited before anything is passed on; errors are shorter."""
 MAX_QUOTED = 500
-"""Bytes of an upstream's error that are quoted where they cannot pass as they came."""
+"""Most bytes of an upstream's error that are quoted if the error cannot pass unchanged."""
 MAX_NAME = 512
-"""Characters of a name that is remembered: a caller may send one of megabytes, and a thousand of them."""
+"""Most characters of a name that is remembered. A caller may send a name of megabytes, and a thousand of them."""
 
 COUNTED_BYTES = 8 << 10
-"""Bytes of a stream whose memory is counted ahead, so that not every event takes the lock of the memory."""
+"""Bytes of a stream whose memory is counted in advance, so that not every event takes the memory's lock."""
 SENT_BYTES = 256 << 10
-"""Bytes of an answer that are sent at once. The server copies what its caller does not take yet: it holds one piece,
-and not the answer once more, and other requests have their turn between two pieces."""
+"""Bytes of an answer that are sent at once.
+
+The server copies what its caller has not yet read. So it holds one piece instead of a second copy of the answer, and
+other requests get a turn between two pieces.
+"""
 ANSWER_COPIES = 3
-"""How many times its bytes a whole answer takes in memory: as its parts came, joined, and with its verdict."""
+"""Memory of a whole answer, in multiples of its bytes: its parts, the joined answer, and the answer with
+its verdict.
+"""
 CHOICE_BYTES = 8 << 10
 """Weight in bytes of the verdict on one more choice."""
 
@@ -92,9 +103,9 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 
 
 def logprobs_failure(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Returns how an answer's head fails because of log-probabilities, as in "500"; empty where it does not.
+    """Returns how an answer's head shows a failure because of log-probabilities, such as "500"; empty if it shows none.
 
-    `headers`: with names in any case. Of `FORBIDDEN`, the body decides (`names_logprobs`).
+    `headers` may have names in any case. For `FORBIDDEN` the body decides (`names_logprobs`).
     """
     if status < 400 or status in NOT_OURS or any(name.lower() == b"retry-after" for name, _ in headers):
         return ""
@@ -102,19 +113,25 @@ def logprobs_failure(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str
 
 
 def failure_of_whole(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> str:
-    """Returns how a whole answer fails because of log-probabilities; empty where it does not."""
+    """Returns how a whole answer fails because of log-probabilities; empty if it does not.
+
+    Args:
+        status: HTTP status.
+        headers: headers of the answer.
+        body: body of the answer.
+    """
     if status == 200:
         return failure_in(body)
     return logprobs_failure(status, headers) if status != FORBIDDEN or names_logprobs(body) else ""
 
 
 def names_logprobs(body: bytes) -> bool:
-    """Whether an error speaks of log-probabilities."""
+    """Returns whether an error mentions log-probabilities."""
     return _NAMED.search(body) is not None
 
 
 def failure_in(body: bytes) -> str:
-    """Returns how the JSON of an answer or chunk with status 200 fails; empty where it does not."""
+    """Returns how the JSON of an answer or chunk with status 200 fails; empty if it does not."""
     if b'"error"' not in body:
         return ""
     try:
@@ -142,8 +159,9 @@ _NO_CHOICES = (b"null", b"[]")
 
 @dataclass(slots=True)
 class _Known:
-    """One model: changed requests that failed in a row, when one was answered last, and until when the model is asked
-    without, for `why`."""
+    """One model's record: failures in a row of changed requests, the time of the last answer to one, and until when and
+    why the model is asked without additions.
+    """
 
     failures: int = 0
     given: float = -inf
@@ -152,7 +170,7 @@ class _Known:
 
 
 class Declined:
-    """Which models are asked without log-probabilities for now. One for each upstream."""
+    """Remembers which models are asked without log-probabilities for now. There is one for each upstream."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -160,25 +178,32 @@ class Declined:
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     def why(self, model: str, asked_for: str) -> str:
-        """Returns what the upstream answered when it was asked for more; empty where it is to be asked for more now.
+        """Returns the upstream's earlier failure, because of which the model is now asked without additions; empty if
+        additions may be made.
 
-        `asked_for`: what is asked for beside what the caller wants.
+        `asked_for` names what is added to the caller's request.
         """
-        known = self._known.get((model, asked_for))
-        return known.why if known is not None and self._clock() < known.until else ""
+        record = self._known.get((model, asked_for))
+        return record.why if record is not None and self._clock() < record.until else ""
 
     def gave(self, model: str, asked_for: str) -> None:
-        """A changed request was answered."""
-        known = self._of(model, asked_for)
-        known.failures, known.until, known.given = 0, 0.0, self._clock()
+        """Records that a request with added fields was answered, so the model is no longer skipped."""
+        record = self._of(model, asked_for)
+        record.failures, record.until, record.given = 0, 0.0, self._clock()
 
     def failed(self, model: str, asked_for: str, why: str) -> None:
-        """A changed request failed, and was answered as it came."""
-        known, now = self._of(model, asked_for), self._clock()
-        known.failures += 1
-        remembered = now - known.given >= GIVEN_S or known.failures >= IN_A_ROW
+        """Records that a changed request failed, and its original form was answered.
+
+        Args:
+            model: name of the model.
+            asked_for: what was added to the caller's request.
+            why: how the request failed.
+        """
+        record, now = self._of(model, asked_for), self._clock()
+        record.failures += 1
+        remembered = now - record.given >= GIVEN_S or record.failures >= IN_A_ROW
         if remembered:
-            known.until, known.why = now + REMEMBER_S, why
+            record.until, record.why = now + REMEMBER_S, why
         if not remembered:
             self._seldom(f"the upstream fails some requests for {asked_for} that the caller did not ask for ({why})")
             return
@@ -195,31 +220,33 @@ class Declined:
     def _of(self, model: str, asked_for: str) -> _Known:
         if len(model) > MAX_NAME:
             return _Known()
-        known = self._known.setdefault((model, asked_for), _Known())
+        record = self._known.setdefault((model, asked_for), _Known())
         self._known.move_to_end((model, asked_for))
         if len(self._known) > MAX_MODELS:
             self._known.popitem(last=False)
-        return known
+        return record
 
 
 def announced_size(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """Returns the bytes that an answer says it has; 0 where it does not say so."""
+    """Returns the bytes that an answer announces; 0 if it does not."""
     announced = next((value for name, value in headers if name.lower() == b"content-length"), b"")
     return int(announced) if announced.isdigit() and len(announced) < 20 else 0
 
 
 def unscored(refusal: Refusal) -> str:
-    """The reason for a verdict without a score, where this server had no room to read an answer."""
+    """Returns the reason for a verdict without a score, if this server had no room to read an answer."""
     return f"not scored: {refusal.message.partition(';')[0]}"
 
 
 def beyond(count: int) -> str:
-    """The reason for the choices of an answer that are too many to be scored. `count`: choices of the answer."""
+    """Returns the reason for the choices of an answer that are too many to be scored. `count`: choices of
+    the answer.
+    """
     return f"choices {MOST_CHOICES} to {count - 1} are not scored: at most {MOST_CHOICES} of an answer are"
 
 
 def no_logprobs(why: str, *, again: bool) -> str:
-    """The reason for a verdict without a score. `again`: whether this request was asked twice."""
+    """Returns the reason for a verdict without a score. `again`: whether this request was sent twice."""
     if again:
         return f"no log-probabilities: the upstream answered {why} to a request with logprobs; asked again without"
     return f"no log-probabilities: the upstream answered {why} to an earlier request with logprobs; asked without"
@@ -227,32 +254,38 @@ def no_logprobs(why: str, *, again: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request, and who judges its answer."""
+    """A request, and the scorer of its answer."""
 
     settings: Settings
     body: bytes
     """The request as the caller sent it."""
     scorer: Scorer | None
-    """Judges the answer; None where there is nothing to score."""
+    """Judges the answer; None if there is nothing to score."""
     chat: ChatRequest | None = None
-    """A chat completion's request; None for a request that passes as it came, as its answer does."""
+    """Request of a chat completion; None for a request that passes unchanged, as does its answer."""
     gates: StreamingGate | None = None
     panels: PanelDesk | None = None
-    """Says which choice of several to keep."""
+    """Says which of several choices to keep."""
 
 
 class Passing:
     """One answer on its way to the caller: its head (`begin`), then its body, streamed (`feed`, `end`) or whole
     (`judge`, `send_whole`).
 
-    The head of a stream is sent at once. Where its first event is a failure, the answer to the request as it came
-    goes on under the same head.
+    The head of a stream is sent at once. If its first event is a failure, the answer to the original request follows
+    under the same head.
     """
 
     def __init__(self, exchange: "Exchange", *, without: str = "", before: str = "", until: float = 0.0) -> None:
-        """`without`: why the answer has no log-probabilities. `before`: how the changed request failed, of an answer to
-        the request as it came. `until`: up to when (by `time.perf_counter`) a failure is held back, for the request is
-        then asked again."""
+        """Sets up the passing of one answer.
+
+        Args:
+            exchange: the exchange.
+            without: why the answer has no log-probabilities.
+            before: how the changed request failed, if this is the answer to the original request.
+            until: time (by `time.perf_counter`) until which a failure is held back, because the request can be sent
+                again.
+        """
         self._exchange = exchange
         self._without, self._before, self._until = without, before, until
         self._headers: list[tuple[bytes, bytes]] = []
@@ -261,22 +294,23 @@ class Passing:
         self._counted = 0
         """Bytes of a stream up to which its memory is counted."""
         self._first: FirstEvent | None = None
-        """Reads a stream's first event, which says whether the answer is a failure; None once that is known, or where
-        it does not matter."""
+        """Reads a stream's first event, which shows whether the answer is a failure; None once this is known or does
+        not matter.
+        """
         self.looks = bool(before or until)
         """Whether it matters that the answer may be a failure."""
         self.stream: ScoredStream | None = None
-        """The reader of a streamed answer; None for an answer that is passed on whole."""
+        """Reader of a streamed answer; None for an answer that is passed whole."""
         self.status = 0
         self.begun = False
-        """Whether the caller has got anything of this answer's body."""
+        """Whether the caller has received a part of this answer's body."""
         self.failed = ""
-        """How the request failed; nothing of this answer was passed on."""
+        """How the request failed; no part of this answer was passed on."""
         self.ended = asyncio.Event()
         """Set when the gate has ended the answer."""
 
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Takes the answer's head."""
+        """Takes in the answer's head."""
         self.status, self._headers = status, list(headers)
         if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
             self.stream = self._exchange.stream(self._without)
@@ -287,10 +321,10 @@ class Passing:
             self._passes(logprobs_failure(status, self._headers))
 
     async def feed(self, data: bytes) -> None:
-        """Passes on what is whole by now of the events of a stream.
+        """Passes on the complete events of a stream.
 
-        Of a stream that may be a failure no event is passed on before the first one is whole, unless that is a comment:
-        a caller who waits for a comment is not kept waiting for more.
+        If a stream may be a failure, no event is passed before the first one is complete, unless it is a comment: a
+        caller that waits for a comment gets it at once.
         """
         if self._first is not None:
             end = self._first.feed(data)
@@ -307,13 +341,13 @@ class Passing:
             await self._send(await self._read_along(self.stream, self.stream.left, self.stream.end), more=False)
 
     async def cut(self, refusal: Refusal) -> None:
-        """Ends a stream that broke."""
+        """Ends a stream that broke off."""
         stream = self.stream or self._exchange.stream(self._without)
         assert stream is not None  # without it no head has been sent
         await self._send(stream.cut(refusal.status, refusal.code, refusal.message), more=False)
 
     async def judge(self, body: bytes) -> bytes | None:
-        """The whole body as it is to be passed on, with its verdict; None where the answer is held back."""
+        """Returns the whole body to pass on, with its verdict; None if the answer is held back."""
         failure = ""
         if self.looks and self.status in (200, FORBIDDEN):
             with suppress(Busy):  # nothing is held back then
@@ -325,10 +359,15 @@ class Passing:
         return body
 
     async def pass_on(self, parts: list[bytes], coming: AsyncIterator[bytes], refusal: Refusal) -> None:
-        """Sends a whole answer as it comes, without reading it, for there is no room for it.
+        """Sends a whole answer as it arrives, without reading it, because there is no memory for it.
 
-        `parts`: what has come of it so far. Raises `RuntimeError` where the answer breaks off, so that the connection
-        is closed and half an answer is not taken for a whole one.
+        Raises `RuntimeError` if the answer breaks off, so that the connection is closed and half an answer is not taken
+        for a whole one.
+
+        Args:
+            parts: the parts that have arrived.
+            coming: the parts that follow.
+            refusal: why the answer is not read.
         """
         if not await self.begin_unread(parts, refusal):
             return
@@ -340,9 +379,9 @@ class Passing:
         await self._send(b"", more=False)
 
     async def begin_unread(self, parts: list[bytes], refusal: Refusal) -> bool:
-        """Sends the head of a whole answer that is not read, and what has come of it, and empties `parts`.
+        """Sends the head of a whole answer that is not read, and the parts that have arrived, and empties `parts`.
 
-        Returns whether the rest is to be sent, too: it is not where the answer is only quoted.
+        Returns whether to send the rest as well. If the answer is only quoted, the rest is not sent.
         """
         self._passes("")
         self._reason = self._exchange.not_scored(unscored(refusal))
@@ -360,7 +399,7 @@ class Passing:
         return True
 
     async def send_whole(self, body: bytes) -> None:
-        """Sends the answer with this body. Where the head of a stream has been sent, an error event quotes the body."""
+        """Sends the answer with this body. If the head of a stream was sent, an error event quotes the body."""
         if self._exchange.begun:
             quoted = body[:MAX_QUOTED].decode("utf-8", "replace")
             message = f"asked again without {self._exchange.added}, the upstream answered {self.status}: {quoted}"
@@ -374,20 +413,20 @@ class Passing:
         await self._send(body, more=False)
 
     def _passes(self, failure: str) -> bool:
-        """Whether the answer is passed on, and not the request asked again."""
+        """Returns whether the answer is passed on, so that the request is not sent again."""
         if failure and time.perf_counter() < self._until:
             self.failed = failure
             return False
         if not failure and self.status == 200 and self.looks:
-            asked = self._exchange
+            exchange = self._exchange
             if self._before:
-                asked.declined.failed(asked.model, asked.added, self._before)
+                exchange.declined.failed(exchange.model, exchange.added, self._before)
             else:
-                asked.declined.gave(asked.model, asked.added)
+                exchange.declined.gave(exchange.model, exchange.added)
         return True
 
     async def _begin_stream(self, came: bytes, end: int) -> None:
-        """Passes on what came of a stream. Nothing where its first event, which ends at `end`, is a failure."""
+        """Passes on the beginning of a stream, unless its first event, which ends at `end`, is a failure."""
         self._first = None
         if self._passes(failure_in(data_of(came[:end].removeprefix(BYTE_ORDER_MARK)))):
             await self._feed(came)
@@ -412,7 +451,9 @@ class Passing:
             self.ended.set()
 
     def _count(self, stream: ScoredStream) -> None:
-        """Counts the memory of a stream, for the next `COUNTED_BYTES` too. Where there is none, the rest is unread."""
+        """Counts the memory of a stream, and of the next `COUNTED_BYTES`. If there is no memory, the rest passes
+        unread.
+        """
         self._counted = self._received + COUNTED_BYTES
         if self._exchange.lease is None:
             return
@@ -423,7 +464,13 @@ class Passing:
             self._exchange.lease.hold(0, large=False)
 
     async def _read_along(self, stream: ScoredStream, size: int, work: Callable[[], bytes]) -> bytes:
-        """Returns what `work` on a stream returns. Where too much waits for a thread, the rest passes on unread."""
+        """Returns the result of `work` on a stream. If too many tasks wait for a thread, the rest passes unread.
+
+        Args:
+            stream: the stream.
+            size: bytes of the task.
+            work: the task.
+        """
         try:
             return await aside(size, work)
         except Busy as busy:
@@ -450,7 +497,7 @@ class Passing:
 
 
 class Exchange(ABC):
-    """Asks, and asks again without what was added to the request where that made it fail."""
+    """Sends a request, and sends it again in its original form if an addition made it fail."""
 
     send: Send
     """Sends a message to the caller."""
@@ -459,34 +506,35 @@ class Exchange(ABC):
         self.settings, self.metrics, self.declined = question.settings, metrics, declined
         self._question, chat = question, question.chat
         self.added = "" if chat is None else chat.added
-        """The name of what was added to the request, such as "log-probabilities"; empty for nothing."""
+        """Name of what was added to the request, such as "log-probabilities"; empty if nothing was added."""
         self.model = "" if chat is None else chat.model
-        """The model as the caller names it; empty where nothing is added."""
+        """Model that the caller names; empty if nothing was added."""
         self.started = 0.0
         self.begun = False
-        """Whether the caller has got the head of an answer."""
+        """Whether the caller has received the head of an answer."""
         self.lease: Lease | None = None
-        """The memory of the answer; None where nothing counts it."""
+        """Memory of the answer; None if it is not counted."""
 
     def stream(self, without: str) -> ScoredStream | None:
         """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
-        asked = self._question
-        if asked.scorer is None:
+        question = self._question
+        if question.scorer is None:
             return None
         return ScoredStream(
-            asked.scorer,
-            asked.chat,
-            asked.gates,
+            question.scorer,
+            question.chat,
+            question.gates,
             gated_reason=self.settings.gate_finish_reason,
             max_bytes=self.settings.max_answer_bytes,
             no_logprobs=self._none_because(without),
         )
 
     async def judged(self, body: bytes, without: str) -> tuple[bytes, str]:
-        """A whole answer with its verdict, without log-probabilities that were not asked for; else as it came, and why.
+        """Returns (the answer with its verdict, ""), without log-probabilities that the caller did not request.
 
-        What is large, or has many choices, is read in a thread. Where too much waits for one, or there is no memory for
-        the answer, it stays as it came. `without`: why it has no log-probabilities, where that is known.
+        A large answer, or one with many choices, is read in a thread. If too many tasks wait for a thread, or there is
+        no memory, the result is (the unchanged answer, why). `without` says why it has no log-probabilities, if this is
+        known.
         """
         if self._question.scorer is None:
             return body, ""
@@ -507,16 +555,20 @@ class Exchange(ABC):
             return body, self.not_scored(unscored(refusal))
 
     def not_scored(self, reason: str) -> str:
-        """Logs that the answer has no verdict, and returns why; empty where nobody would have judged it."""
+        """Logs that the answer has no verdict, and returns why; empty if there is no scorer."""
         if self._question.scorer is None:
             return ""
         self._question.scorer.none(reason)
         return reason
 
     def _whole(self, body: bytes, without: str, read: tuple[list[bytes], int] | None) -> tuple[bytes, str]:
-        """`judged` of an answer whose turn has come. Raises `Refusal` where there is no memory for it.
+        """Returns the result of `judged` for an answer whose turn has come. Raises `Refusal` if there is no memory for
+        it.
 
-        `read`: its choices, where they have been read already.
+        Args:
+            body: the answer.
+            without: why it has no log-probabilities.
+            read: its choices, if they were already read.
         """
         scorer, chat, panels = self._question.scorer, self._question.chat, self._question.panels
         assert scorer is not None
@@ -529,7 +581,7 @@ class Exchange(ABC):
         except UNREADABLE:
             return body, self.not_scored(NO_OBJECT)
         refused = self._none_because(without)
-        verdicts = [scorer.none(refused) if refused else scorer.verdict(one) for one in choices]
+        verdicts = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
         if count > len(choices):
             rest = beyond(count)
             verdicts.append(scorer.none(rest))
@@ -537,9 +589,11 @@ class Exchange(ABC):
         if count > len(choices):
             verdict["reason"] = "; ".join(filter(None, [verdict["reason"], rest]))
         if panels is not None and count > 1:
-            told = panels.verdict(choices, count, (chat.messages if chat else None) or [])
+            panel_verdict = panels.verdict(choices, count, (chat.messages if chat else None) or [])
             # Nobody named the default predictor: its scores would stand beside the panel's for nobody.
-            verdict = with_panel(verdict, told, alone=str(self.settings.checkpoint) == QualityPredictor.bundled)
+            verdict = with_panel(
+                verdict, panel_verdict, alone=str(self.settings.checkpoint) == QualityPredictor.bundled
+            )
         return with_verdict(body, verdict, chat), ""
 
     def _none_because(self, without: str) -> str:
@@ -548,22 +602,27 @@ class Exchange(ABC):
 
     @abstractmethod
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
-        """Asks with this body, and has the answer passed on. `within_s`: time for the answer's head, where it is less
-        than the settings'."""
+        """Sends this body, and has the answer passed on.
+
+        Args:
+            body: the body.
+            passing: passes the answer on.
+            within_s: time limit for the answer's head, if it is shorter than the settings'.
+        """
 
     @abstractmethod
     def excuse(self, error: Exception) -> str:
-        """Returns how an error can be due to what was added to the request; empty where it cannot."""
+        """Returns how an addition to the request may have caused an error; empty if it cannot."""
 
     async def run(self) -> None:
-        """Passes the answer on. Raises what `ask` raises where it cannot be asked again."""
+        """Passes the answer on. Raises the error of `ask` if the request cannot be sent again."""
         self.started = time.perf_counter()
         within_s, failed = None, ""
-        asked, known = self._question, self.declined.why(self.model, self.added) if self.added else ""
-        if not known:
+        question, earlier_failure = self._question, self.declined.why(self.model, self.added) if self.added else ""
+        if not earlier_failure:
             first = Passing(self, until=self.started + self.settings.timeout_s if self.added else 0.0)
             try:
-                await self.ask(asked.body if asked.chat is None else asked.chat.sent, first, None)
+                await self.ask(question.body if question.chat is None else question.chat.sent, first, None)
             except Exception as error:
                 first.failed = self.excuse(error) if self.added and not first.begun else ""
                 if not first.failed:
@@ -574,17 +633,17 @@ class Exchange(ABC):
             failed = first.failed
             self.metrics.errors.labels("logprobs_declined").inc()
             within_s = self.settings.timeout_s - (time.perf_counter() - self.started)
-        without = no_logprobs(known or failed, again=not known)
+        without = no_logprobs(earlier_failure or failed, again=not earlier_failure)
         passing = Passing(self, without=without, before=failed)
         try:
-            await self.ask(asked.body, passing, within_s)
+            await self.ask(question.body, passing, within_s)
         except Refusal as refusal:
             await self._end(passing, refusal)
 
     async def _end(self, passing: Passing, error: Exception) -> None:
-        """Ends a stream whose head has been sent with an error event. Raises any other error.
+        """Ends a stream whose head was sent with an error event. Raises any other error.
 
-        Raises `RuntimeError` for a whole answer of which a part has been sent, so that the connection is closed.
+        Raises `RuntimeError` if a part of a whole answer was sent, so that the connection is closed.
         """
         if not self.begun or not isinstance(error, Refusal):
             raise error
@@ -595,17 +654,25 @@ class Exchange(ABC):
 
 
 class UpstreamExchange(Exchange, Response):
-    """The answer of the upstream to one request. Raises `Refusal` while it is sent, where nothing has been sent yet.
+    """The upstream's answer to one request. Sending it raises `Refusal` if nothing was sent yet.
 
-    Whatever can refuse a request is checked before. The upstream is asked only when the answer is sent, and `asking`
-    owns the upstream's answer: nothing between asking and closing can leave a connection behind.
+    All checks that can refuse a request come before. The upstream is asked only when the answer is sent, and `asking`
+    owns the upstream's answer. So no error between asking and closing can leave a connection open.
     """
 
     def __init__(
         self, question: Question, request: Request, path: str, client: UpstreamClient, own: float, **known: Any
     ) -> None:
-        """`path`: below the upstream's base address. `own`: seconds that were spent on the request here so far.
-        `known`: as of `Exchange`."""
+        """Sets up the exchange.
+
+        Args:
+            question: the request and its scorer.
+            request: the caller's request.
+            path: path below the upstream's base address.
+            client: the upstream's client.
+            own: seconds spent on the request here so far.
+            **known: other arguments of `Exchange`.
+        """
         Exchange.__init__(self, question, **known)
         Response.__init__(self)
         self._request, self._path, self._client, self._own = request, path, client, own
@@ -619,11 +686,17 @@ class UpstreamExchange(Exchange, Response):
             self.lease.close()
 
     def excuse(self, error: Exception) -> str:
-        """A connection that the upstream closed."""
+        """Returns a closed connection as a possible effect of an addition; empty for other errors."""
         return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT else ""
 
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
-        """Asks the upstream. Events are passed on as they come, and end with the verdict."""
+        """Sends the request to the upstream. Events are passed on as they arrive, and end with the verdict.
+
+        Args:
+            body: the request.
+            passing: passes events on.
+            within_s: time limit for the answer's head, if it is shorter than the settings'.
+        """
         async with self._client.asking(self._request, "POST", self._path, body, within_s=within_s) as answer:
             passed = to_caller(answer.headers).items()
             await passing.begin(answer.status, [(n.encode("latin-1"), v.encode("latin-1")) for n, v in passed])
@@ -657,9 +730,9 @@ class UpstreamExchange(Exchange, Response):
                 await passing.send_whole(came)
 
     async def _read(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:
-        """The whole answer; None where it was passed on unread, for there was no memory for it.
+        """Returns the whole answer; None if it was passed on unread, because there was no memory for it.
 
-        Raises `Refusal` as `UpstreamAnswer.whole` does, by which errors are read.
+        Raises `Refusal` as `UpstreamAnswer.whole` does, which reads errors.
         """
         limit = self.settings.max_answer_bytes
         if answer.status != 200:

@@ -1,4 +1,4 @@
-"""`POST /v1/feedback`: labels come back for what was answered before."""
+"""`POST /v1/feedback`: stores labels for earlier answers."""
 
 import asyncio
 import logging
@@ -22,16 +22,16 @@ SHAPE = (
     ' where they are known, or {"feedback": [...]} with several'
 )
 _WAIT_S = 1.0
-"""How long labels wait for their answers to be stored, so that an answer just given is known."""
+"""Seconds for which labels wait until their answers are stored, so that a very recent answer is known."""
 MAX_WAITING_REQUESTS = 8
-"""Requests with labels that may wait for the database at once: the last one waits less than a minute."""
+"""Most requests with labels that may wait for the database at once: the last one waits less than a minute."""
 RETRY_AFTER_S = 5
 
 _threads = ThreadPoolExecutor(1, thread_name_prefix="metaprobe-feedback")
 
 
 class SentLabel(msgspec.Struct, forbid_unknown_fields=True):
-    """A label as a caller sends it. Any other key might change what the label means, and is refused."""
+    """A label as a caller sends it. Any other key might change its meaning, so it is refused."""
 
     request_id: Annotated[str, Meta(description="The id that came with the verdict, or the caller's own.")]
     label: Annotated[bool | int | float | str | None, Meta(description=f"{EXPECTED}.")]
@@ -55,26 +55,27 @@ _label, _labels = msgspec.json.Decoder(SentLabel), msgspec.json.Decoder(list[Sen
 
 
 class FeedbackDesk:
-    """Takes labels for one log. Writing them may wait for the database, which holds up nothing but other labels."""
+    """Stores labels in one log. Writing may wait for the database, which delays only other labels."""
 
     def __init__(self, log: ScoreLog, *, most: int) -> None:
-        """`most`: labels that are taken in one request."""
+        """`most` is the most labels in one request."""
         self._log, self._most = log, most
         self._waiting = 0
         self._seldom = Seldom(logger)
 
     async def take(self, body: bytes, by: Labeller) -> dict[str, int]:
-        """Stores labels, all or none; how many they were, and how many are of requests that the log does not know.
+        """Stores all labels or none. Returns how many were stored, and how many belong to requests that the log does
+        not know.
 
-        Raises `Refusal` for what is no feedback, for more than `most` labels, for answers that `by` may not label, and,
-        with 503 and a time after which to try again, where the database does not take them now.
+        Raises `Refusal` for anything but labels, for more than `most` labels, and for answers that `by` may not label.
+        Raises it with status 503 and a retry time if the database cannot store them now.
         """
         labels = await aside(len(body), lambda: read_feedback(body, most=self._most), REQUESTS)
         if self._waiting >= MAX_WAITING_REQUESTS:
             raise _busy(f"{self._waiting} requests wait for the score log already")
         self._waiting += 1
         try:
-            known = await asyncio.get_running_loop().run_in_executor(_threads, self._store, labels, by)
+            known_count = await asyncio.get_running_loop().run_in_executor(_threads, self._store, labels, by)
         except LogUnavailable as error:
             self._seldom(f"labels were refused for the time being: {error}")
             raise _busy("the score log cannot be written now; the server's log says why") from error
@@ -84,7 +85,7 @@ class FeedbackDesk:
             raise Refusal(422, "invalid_feedback", str(error)) from error
         finally:
             self._waiting -= 1
-        return {"stored": len(labels), "unknown": len(labels) - known}
+        return {"stored": len(labels), "unknown": len(labels) - known_count}
 
     def _store(self, labels: list[FeedbackLabel], by: Labeller) -> int:
         self._log.flush(_WAIT_S)
@@ -98,11 +99,11 @@ def _busy(why: str) -> Refusal:
 def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
     """Returns the labels in a request's body. Raises `Refusal`."""
     try:
-        held = _object.decode(body)
-        if "feedback" in held and held.keys() & {"request_id", "label"}:
+        body_fields = _object.decode(body)
+        if "feedback" in body_fields and body_fields.keys() & {"request_id", "label"}:
             raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
-        given = held.get("feedback")
-        several = [_label.decode(body)] if given is None else bounded(bytes(given), most, _labels.decode, "labels")
+        listed = body_fields.get("feedback")
+        several = [_label.decode(body)] if listed is None else bounded(bytes(listed), most, _labels.decode, "labels")
     except msgspec.ValidationError as error:
         # The error names a key of the caller's, which may be as long as the body.
         raise Refusal(400, "invalid_feedback", f"{str(error)[:200]}; expected {SHAPE}") from error
@@ -110,10 +111,10 @@ def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
         message = f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
         raise Refusal(400, "invalid_json", message) from error
     labels = []
-    for one in several:
+    for sent in several:
         try:
-            value = label_value(one.label)
+            value = label_value(sent.label)
         except ValueError as error:
-            raise Refusal(422, "invalid_feedback", f"request {one.request_id[:200]}: {error}") from error
-        labels.append(FeedbackLabel(one.request_id, value, (one.who or "")[:200], one.time, one.source or ""))
+            raise Refusal(422, "invalid_feedback", f"request {sent.request_id[:200]}: {error}") from error
+        labels.append(FeedbackLabel(sent.request_id, value, (sent.who or "")[:200], sent.time, sent.source or ""))
     return labels

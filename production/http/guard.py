@@ -1,4 +1,4 @@
-"""The door: who may come in, how many at once, and what is noted of a visit. Plain ASGI, around the application."""
+"""Guards the application: access, limits on concurrent requests, and the log line of each request. Plain ASGI."""
 
 import logging
 import time
@@ -23,22 +23,22 @@ logger = logging.getLogger(__name__)
 
 
 KEY_HEADER = "x-metaprobe-key"
-"""A caller's key for this server, where `Authorization` is meant for the upstream."""
+"""Header with a caller's key for this server, for requests whose `Authorization` is meant for the upstream."""
 REQUEST_ID = "metaprobe-request-id"
 
 
 def trial_id(request: Request) -> str:
-    """Returns the name by which a canary is chosen: the caller's id of the request, else ours; empty past the guard.
+    """Returns the id by which a canary is chosen: the caller's id of the request, else ours; empty outside the guard.
 
-    A caller who asks again under the same name has the same judge.
+    A caller that repeats a request under the same id gets the same judge.
     """
     return str(request.scope.get(SCOPE_CALLERS_ID) or request.scope.get(SCOPE_ID, ""))
 
 
 class Guard:
-    """Checks host and key, bounds what is in flight, gives a request its id, counts it, and logs one line of it.
+    """Checks host and key, limits concurrent requests, gives each request an id, counts it, and logs one line.
 
-    What is logged is the id, the address (one of ours, never what a caller wrote), the status and the time.
+    The line has the id, the address (one of ours, never the caller's text), the status and the time.
     """
 
     def __init__(self, app: ASGIApp, *, settings: Settings, keys: Keys, metrics: Metrics) -> None:
@@ -49,7 +49,9 @@ class Guard:
         self._limits = KeyLimits()
         self._in_flight = 0
         self._tracer: Any = None
-        """OpenTelemetry's; None without it. Who starts the server says where spans go (`opentelemetry-instrument`)."""
+        """OpenTelemetry's tracer; None without it. The process's starter configures where spans go
+        (`opentelemetry-instrument`).
+        """
         if settings.otel:
             self._trace = require("opentelemetry.trace", "serve")
             tracecontext = require("opentelemetry.trace.propagation.tracecontext", "serve")
@@ -61,33 +63,41 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
+        callers_request_id = headers.get("x-request-id", "")
         identity = uuid.uuid4().hex  # ours: under a name that two callers chose, one would land on the other's row
         endpoint = _endpoint(scope["path"])
-        with self._span(endpoint, headers) as (told, known):
-            told["x-request-id"] = given or identity  # the upstream is to log the same id
-            passed = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in told]
-            passed += [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
-            named = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(given)}
-            await self._answer({**scope, "headers": passed, **named}, receive, send, told.get("traceparent", ""), known)
+        with self._span(endpoint, headers) as (headers_to_add, span_attributes):
+            headers_to_add["x-request-id"] = callers_request_id or identity  # the upstream is to log the same id
+            passed = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in headers_to_add]
+            passed += [(name.encode(), value.encode("latin-1")) for name, value in headers_to_add.items()]
+            ids = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(callers_request_id)}
+            await self._answer(
+                {**scope, "headers": passed, **ids},
+                receive,
+                send,
+                headers_to_add.get("traceparent", ""),
+                span_attributes,
+            )
 
     @contextmanager
     def _span(self, endpoint: str, headers: Headers) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-        """Yields the headers that tell the upstream the request's span, and its attributes, read at the end."""
-        told: dict[str, str] = {}
-        known: dict[str, Any] = {}
+        """Yields headers that pass the request's span to the upstream, and the span's attributes, which are read at the
+        end.
+        """
+        headers_to_add: dict[str, str] = {}
+        span_attributes: dict[str, Any] = {}
         if self._tracer is None:
-            yield told, known
+            yield headers_to_add, span_attributes
             return
         context, kind = self._propagator.extract(headers), self._trace.SpanKind.SERVER
         attributes = {"url.path": endpoint}
         with self._tracer.start_as_current_span(endpoint, context=context, kind=kind, attributes=attributes) as span:
-            self._propagator.inject(told)
+            self._propagator.inject(headers_to_add)
             try:
-                yield told, known
+                yield headers_to_add, span_attributes
             finally:
-                span.set_attributes(known)
-                if known.get("http.response.status_code", 0) >= 500:
+                span.set_attributes(span_attributes)
+                if span_attributes.get("http.response.status_code", 0) >= 500:
                     span.set_status(self._trace.StatusCode.ERROR)
 
     async def _answer(
@@ -100,12 +110,13 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                named = MutableHeaders(scope=message)
-                named[REQUEST_ID] = identity
+                response_headers = MutableHeaders(scope=message)
+                response_headers[REQUEST_ID] = identity
                 # The upstream's own counts for more.
-                named.setdefault("x-request-id", scope[SCOPE_CALLERS_ID] or identity)
+                response_headers.setdefault("x-request-id", scope[SCOPE_CALLERS_ID] or identity)
             await send(message)
 
+        # Check the caller and answer, or refuse.
         bounded = endpoint not in KEYLESS_ADDRESSES
         self._in_flight += bounded
         try:
@@ -137,20 +148,22 @@ class Guard:
             self._metrics.requests.labels(endpoint, str(status or 499)).inc()
             known["http.response.status_code"] = status or 499
             took = 1e3 * (time.perf_counter() - started)
-            told = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
-            told |= {"callers_id": scope[SCOPE_CALLERS_ID], "key": caller.name if caller else ""}
+            log_fields = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
+            log_fields |= {"callers_id": scope[SCOPE_CALLERS_ID], "key": caller.name if caller else ""}
             if traceparent:
-                _, told["trace_id"], told["span_id"], _ = traceparent.split("-")
-            logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={RECORD_ATTRIBUTE: told})
+                _, log_fields["trace_id"], log_fields["span_id"], _ = traceparent.split("-")
+            logger.info(
+                "%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={RECORD_ATTRIBUTE: log_fields}
+            )
 
     def _check(self, headers: Headers, endpoint: str, http_version: str, *, bounded: bool) -> Caller:
-        """Returns who asks. Raises `Refusal` for a caller who may not.
+        """Returns the caller. Raises `Refusal` for a caller without access.
 
         Args:
-            headers: the request's.
-            endpoint: one of this server's, or `other`.
-            http_version: as in "1.1".
-            bounded: whether the request counts among those in flight.
+            headers: headers of the request.
+            endpoint: one of this server's addresses, or `other`.
+            http_version: for example "1.1".
+            bounded: whether the request counts in the limit of concurrent requests.
         """
         settings = self._settings
         if "content-length" in headers and "transfer-encoding" in headers:
@@ -199,11 +212,11 @@ class Guard:
 
 
 class _Broken(Exception):
-    """Carries no text of the error it stands for."""
+    """An error without the text of its cause."""
 
 
 def _endpoint(path: str) -> str:
-    """One of ours, or `other`: what a caller wrote is neither logged nor counted."""
+    """Returns one of our addresses, or `other`: a caller's text is neither logged nor counted."""
     if path.startswith("/v1/models/"):
         return "/v1/models"
     return path if path in ENDPOINTS else "other"

@@ -1,6 +1,6 @@
 """The scorers that judge answers: one for each checkpoint, chosen by the model, and replaced at a reload.
 
-Checkpoints that judge an answer by its text alone are asked for decisions, by the head they give.
+Checkpoints that judge an answer by its text alone are used for decisions, by the head that they give.
 """
 
 import asyncio
@@ -50,37 +50,37 @@ _seldom = Seldom(logger)
 
 @dataclass(frozen=True, slots=True)
 class DecidedAnswer(ParsedText):
-    """An answer of which only the decision about it came."""
+    """An answer of which only a decision about it came."""
 
     decision: tuple[DecisionAnswer, ...] = ()
 
 
 class Allowance:
-    """The tokens that may still be scored, of one request."""
+    """Number of tokens of one request that may still be scored."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.asked = 0
-        """Tokens counted so far, those that were too many included."""
+        """Tokens counted so far, including those beyond the limit."""
 
     @property
     def exceeded(self) -> bool:
         return self.asked > self.most
 
     def take(self, tokens: int) -> None:
-        """Raises `InvalidResponse` where that is too many."""
+        """Adds tokens. Raises `InvalidResponse` if the limit is exceeded."""
         self.asked += tokens
         if self.exceeded:
             raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
 
 
 def plain_text(question: str) -> str:
-    """Returns a question's text by which equal ones are known: single spaces, no capital letters."""
+    """Returns a question's text in a form that is equal for equal questions: single spaces, no capital letters."""
     return " ".join(question.split()).casefold()
 
 
 class Scorer:
-    """A predictor that counts what it says, and never loses an answer to what it cannot say."""
+    """A predictor that counts its verdicts. An answer that it cannot score still reaches its caller."""
 
     def __init__(
         self,
@@ -92,8 +92,16 @@ class Scorer:
         shadow: "Scorer | None" = None,
         events: OnVerdict | None = None,
     ) -> None:
-        """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted. `events` is
-        told of every verdict. Raises `ContractMismatch` for a contract that the server cannot serve."""
+        """Sets up the scorer. Raises `ContractMismatch` for a contract that the server cannot serve.
+
+        Args:
+            predictor: the predictor.
+            metrics: where verdicts are counted.
+            max_tokens: most tokens that are scored in one request.
+            role: name under which its verdicts are counted.
+            shadow: a scorer of the same answers, for comparison only.
+            events: called with every verdict.
+        """
         if isinstance(predictor, QualityPredictor) and predictor.schema.uses_top:
             raise ContractMismatch(
                 f"{predictor.checkpoint.path} reads the alternatives of each token ({predictor.schema.name!r}), "
@@ -108,9 +116,9 @@ class Scorer:
         self._request: RequestLog | None = None
         self.digest = predictor.checkpoint.digest
         self.reads_text = isinstance(predictor, TextPredictor)
-        """Whether it judges texts; else it reads log-probabilities or decisions."""
+        """Whether it judges texts; otherwise it reads log-probabilities or decisions."""
         self.reads_decisions = isinstance(predictor, DecisionPredictor)
-        """Whether it reads what a decision model said of an answer."""
+        """Whether it reads a decision model's decision about an answer."""
         contract = predictor.checkpoint.manifest.contract
         heads: tuple[str, ...] = tuple(output.name for output in predictor.checkpoint.manifest.outputs)
         scales, listed = contract.get("scales", {}), contract.get("questions", {})
@@ -122,7 +130,7 @@ class Scorer:
             self.scales = {name: (float(low), float(high)) for name, (low, high) in scales.items() if name in heads}
             """Lowest and highest level of each head that is no probability."""
             self.texts = {name: frozenset(map(plain_text, texts)) for name, texts in listed.items() if name in heads}
-            """Head -> the questions' texts that the contract lists, as `plain_text` writes them."""
+            """Maps a head to the texts of questions that the contract lists, in the form of `plain_text`."""
         except (AttributeError, TypeError, ValueError) as error:
             raise ContractMismatch(
                 f"{predictor.checkpoint.path}: the contract's scales or questions cannot be read ({error}); train it "
@@ -130,7 +138,7 @@ class Scorer:
             ) from error
 
     def of(self, request: RequestLog | None) -> "Scorer":
-        """Returns this scorer, with each of its verdicts logged as one on an answer to this request."""
+        """Returns this scorer, with each of its verdicts logged as a verdict on this request's answer."""
         if request is None:
             return self
         logging_ = copy(self)
@@ -138,9 +146,10 @@ class Scorer:
         return logging_
 
     def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
-        """The verdict on whatever `QualityPredictor.predict` takes; `score` null and a reason where there is none.
+        """Returns the verdict on a response of any kind that `QualityPredictor.predict` accepts.
 
-        `allowance`: shared by the responses of one request; without it, each has its own.
+        If there is no verdict, `score` is null and there is a reason. `allowance` is shared by the responses of one
+        request; without it each response has its own.
         """
         parsed: ParsedResponse | ParsedText | None = None
         granted = None
@@ -170,14 +179,18 @@ class Scorer:
         return shown
 
     def none(self, reason: str) -> dict[str, Any]:
-        """No verdict, and why."""
+        """Returns a verdict without a score, with the reason."""
         return self._counted(self._no_verdict(reason), None)
 
     def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any], model: str = "") -> dict[str, Any]:
-        """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones.
+        """Returns the verdict on an answer that the gate ended. It is the gate's own, because the predictor needs
+        finished answers.
 
-        `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`. `model`: as the
-        upstream names it, where it did.
+        Args:
+            score: the gate's score.
+            reason: why the gate ended the answer.
+            gate: `action` and `tokens` of the gate; stored in the verdict under `gate`.
+            model: model that the upstream names, if it does.
         """
         verdict = Verdict(score, {}, critical=None, flagged=True, checkpoint=self.digest, reason=reason)
         return {**self._counted(verdict, None, {**gate, "model": model}), "gate": gate}
@@ -186,7 +199,13 @@ class Scorer:
         return Verdict(None, {}, critical=None, flagged=None, checkpoint=self.digest, reason=reason)
 
     def _follow(self, given: Verdict, parsed: ParsedResponse | ParsedText, request: RequestLog | None) -> None:
-        """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
+        """Scores an answer for comparison only, and logs the verdict. Never raises, because nobody waits for it.
+
+        Args:
+            given: verdict of the judge.
+            parsed: the answer.
+            request: the request in the log.
+        """
         try:
             verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # the shadow reads the same
         except InvalidResponse:  # a tool call, say: there is no score to compare, and the caller's verdict says why
@@ -207,7 +226,13 @@ class Scorer:
     def _counted(
         self, verdict: Verdict, parsed: ParsedResponse | ParsedText | None, gate: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The verdict as JSON, in the metrics, and in the log where there is one."""
+        """Returns the verdict as JSON, after counting it in the metrics and adding it to the log if there is one.
+
+        Args:
+            verdict: the verdict.
+            parsed: the answer; None if it could not be read.
+            gate: what the gate did, if it ended the answer.
+        """
         self._metrics.verdicts.labels(self._role).inc()
         if self._events is not None:
             self._events(Scored(verdict))
@@ -224,7 +249,7 @@ class Scorer:
 
 
 def _read_of(parsed: ParsedResponse | ParsedText) -> object:
-    """Returns what a predictor takes of what was parsed."""
+    """Returns the form of a parsed answer that a predictor takes."""
     return parsed.decision if isinstance(parsed, DecidedAnswer) else parsed
 
 
@@ -235,14 +260,14 @@ def _shown(verdict: Verdict) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The scorers of one model's answers, or of all models that have no seat of their own."""
+    """Scorers of one model's answers, or of all models without a seat of their own."""
 
     judge: Scorer
     canary: Scorer | None = None
-    """Judges a share of the answers in place of `judge`."""
+    """Judges a share of the answers instead of `judge`."""
 
     def of(self, request_id: str, share: float) -> Scorer:
-        """The judge of this request: the canary of so large a share of them, always the same for the same id."""
+        """Returns the judge of this request: the canary for this share of the requests, always the same for one id."""
         # Not by a checksum: of ids that count on, as 0 to 999, checksums fall on one side.
         drawn = int.from_bytes(hashlib.blake2b(request_id.encode("utf-8", "replace"), digest_size=4).digest())
         on_trial = self.canary is not None and drawn < share * (1 << 32)
@@ -251,14 +276,14 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Judges:
-    """All checkpoints of a server. Never changed: a reload makes another, and requests in work keep theirs."""
+    """All checkpoints of a server. Immutable: a reload makes a new object, and open requests keep theirs."""
 
     seats: Mapping[str, Seat]
-    """Seats by the name of the model that answers; the empty name is for all other models."""
+    """Seats by the name of the model that answers. The empty name is for all other models."""
     share: float = 0.0
     """Share of the requests that the canary judges."""
     texts: Mapping[str, Seat] = field(default_factory=dict)
-    """Text readers by the head that they give; they answer decisions where a request brings no log-probabilities."""
+    """Text readers by the head that they give. They answer decisions if a request has no log-probabilities."""
 
     def pick(self, model: str, request_id: str) -> Scorer:
         """Returns the scorer of this model's answer to this request."""
@@ -266,32 +291,32 @@ class Judges:
 
     @property
     def default(self) -> Scorer:
-        """Returns the scorer of models that have no seat of their own."""
+        """Scorer of models without a seat of their own."""
         return self.seats[""].judge
 
     @property
     def only(self) -> bool:
-        """Whether the model that answers makes no difference."""
+        """Whether all models have the same judge."""
         return len(self.seats) == 1
 
     def digests(self) -> dict[str, str]:
-        """The digest of each model's judge, by the model's name, and of each text reader, by `text:HEAD`."""
+        """Returns the digest of each model's judge, by the model's name, and of each text reader, by `text:HEAD`."""
         seats = {**self.seats, **{f"text:{head}": seat for head, seat in self.texts.items()}}
         return {name: seat.judge.digest for name, seat in seats.items()}
 
 
 Place = tuple[str, str | None]
-"""The path of a checkpoint, and its digest where one is given."""
+"""(path of a checkpoint, its digest or None)."""
 Load = Callable[[str, str | None, str | None], QualityPredictor | TextPredictor]
-"""Given location, digest and run."""
+"""A function from (location, digest, run) to a loaded predictor."""
 TEXT_PREFIX = "text:"
-"""Stands before the head of a text reader, as its name among those of models."""
+"""Prefix of a text reader's head, as its name among the names of models."""
 
 
 def load_judges(settings: Settings, metrics: Metrics) -> Judges:
-    """The checkpoints that the settings and the file of pins name, each verified.
+    """Returns the verified checkpoints that the settings and the pins file name.
 
-    Raises a `CheckpointError` for one that does not verify and `SettingsError` where it is not clear who judges whom.
+    Raises a `CheckpointError` for a checkpoint that does not verify, and `SettingsError` if the names are ambiguous.
     """
 
     @cache
@@ -326,8 +351,10 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
 
 def _span_events(*, keeps_texts: bool) -> OnVerdict:
-    """Returns what gives a span each verdict. A reason may quote a token of the answer, so it goes there without quotes
-    unless texts are kept in the log, too."""
+    """Returns a function that adds each verdict to the current span.
+
+    A reason may quote a token of the answer. So quotes are removed from it, unless the log keeps texts too.
+    """
     emit = evaluation_events(on_span=True)
 
     def emit_unquoted(scored: Scored) -> object:
@@ -340,8 +367,11 @@ def _span_events(*, keeps_texts: bool) -> OnVerdict:
 
 
 def _places(settings: Settings, load: Load) -> dict[str, Place]:
-    """Returns the checkpoints that judge, by the names of models and text readers. A pinned one goes before others."""
-    given = [(str(settings.checkpoint), settings.sha256), *((one, None) for one in settings.more_checkpoints)]
+    """Returns the checkpoints that judge, by the names of models and text readers. Pinned ones replace others."""
+    from_settings = [
+        (str(settings.checkpoint), settings.sha256),
+        *((location, None) for location in settings.more_checkpoints),
+    ]
     pinned_lines: list[tuple[str, str | None]] = []
     if pins := settings.pins:
         for number, line in enumerate(Path(pins).read_text("utf-8").splitlines(), 1):
@@ -353,15 +383,15 @@ def _places(settings: Settings, load: Load) -> dict[str, Place]:
         if not pinned_lines:
             raise SettingsError(f"{pins} names no checkpoint; expected lines of [NAME=]CHECKPOINT SHA256")
     places: dict[str, Place] = {}
-    for written in (pinned_lines, given):
+    for written in (pinned_lines, from_settings):
         pinned = set(places)
-        for number, (one, sha256) in enumerate(written):
-            names, location = _names(one, sha256, load, by_manifest=written is given and number > 0)
+        for number, (checkpoint, sha256) in enumerate(written):
+            names, location = _names(checkpoint, sha256, load, by_manifest=written is from_settings and number > 0)
             for name in names:
                 if name in places and name not in pinned:
                     raise SettingsError(
-                        f"{one} is of a model that has a checkpoint ({name or 'all models'}): name each model once, as"
-                        " NAME=CHECKPOINT, so that it is clear whose answers it judges"
+                        f"{checkpoint} is of a model that has a checkpoint ({name or 'all models'}): name each model"
+                        " once, as NAME=CHECKPOINT, so that it is clear whose answers it judges"
                     )
                 places.setdefault(name, (location, sha256))
     models = [place for name, place in places.items() if not name.startswith(TEXT_PREFIX)]
@@ -372,10 +402,16 @@ def _places(settings: Settings, load: Load) -> dict[str, Place]:
 
 
 def _beside(written: Sequence[str], where: str, load: Load) -> dict[str, Place]:
-    """Returns the checkpoints that are in the shadow or on trial, by the name of the one that judges."""
+    """Returns the shadow or canary checkpoints, by the name of the judge beside which they work.
+
+    Args:
+        written: texts [NAME=]CHECKPOINT.
+        where: what they are for, in errors.
+        load: loads a checkpoint.
+    """
     places: dict[str, Place] = {}
-    for one in written:
-        (name,), location = _names(one, None, load)
+    for named_checkpoint in written:
+        (name,), location = _names(named_checkpoint, None, load)
         if name in places:
             raise SettingsError(
                 f"two checkpoints are to be {where} of {name or 'all other models'!r}; give each model one"
@@ -385,9 +421,13 @@ def _beside(written: Sequence[str], where: str, load: Load) -> dict[str, Place]:
 
 
 def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = False) -> tuple[Sequence[str], str]:
-    """Returns whom a checkpoint judges, and where it is. The empty name is for all models.
+    """Returns the names of the models that a checkpoint judges, and its location. The empty name is for all models.
 
-    `by_manifest`: one that comes without a name judges the models that it was trained on.
+    Args:
+        written: text [NAME=]CHECKPOINT.
+        sha256: digest that the checkpoint must have; None for any.
+        load: loads a checkpoint.
+        by_manifest: whether a checkpoint without a name judges the models on which it was trained.
     """
     name, location = split_name(written)
     if TextPredictor.reads(location):
@@ -408,15 +448,15 @@ def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = 
 
 
 def on_mismatch_of(settings: Settings) -> OnMismatch:
-    """Returns what to do with other models' answers.
+    """Returns how to treat other models' answers.
 
-    A warning would put names that callers choose into the log, and Python would remember each of them for ever.
+    A warning would put callers' names into the log, and Python would remember each of them forever.
     """
     return "note" if settings.on_mismatch == "warn" else settings.on_mismatch
 
 
 def load_gates(settings: Settings) -> StreamingGate | None:
-    """Returns the gate that the settings name; None where they name none."""
+    """Returns the gate that the settings name; None if they name none."""
     if settings.gate is None:
         return None
     return StreamingGate.load(
@@ -429,23 +469,36 @@ def load_gates(settings: Settings) -> StreamingGate | None:
 
 
 def load_judge(settings: Settings, location: Path | str, sha256: str | None, run: str | None) -> QualityPredictor:
-    """Returns the predictor of one checkpoint, with the settings' operating point."""
+    """Returns the predictor of one checkpoint, with the settings' operating point.
+
+    Args:
+        settings: the settings.
+        location: location of the checkpoint.
+        sha256: digest that it must have; None for any.
+        run: run of the answers; None if it is not known.
+    """
     mismatch, flags = on_mismatch_of(settings), settings.flags
     return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=mismatch, **flags)
 
 
 LOOK_S = 2.0
-"""How often the file of pins is looked at."""
+"""Seconds between two checks of the pins file."""
 
 
 class Office:
-    """Holds the judges, and at a reload puts in others, all at once.
+    """Holds the judges, and replaces all of them at once at a reload.
 
-    Where one of them does not load, those before stay and it says so.
+    If one of the new ones does not load, the old ones stay, and the failure is reported.
     """
 
     def __init__(self, load: Callable[[], Judges], pins: Path | None, metrics: Metrics) -> None:
-        """`load` gives the judges, and is called again for every reload."""
+        """`load` returns the judges, and is called again for every reload.
+
+        Args:
+            load: returns the judges.
+            pins: the pins file; None for none.
+            metrics: where reloads are counted.
+        """
         self.now = load()
         self._load = load
         self._pins = pins
@@ -453,10 +506,10 @@ class Office:
         self._seen = self._look()
         self._asked = asyncio.Event()
         self.refused = False
-        """Whether the last attempt failed, and older checkpoints judge than are meant to."""
+        """Whether the last reload failed, so that older checkpoints judge than intended."""
 
     async def reload(self) -> bool:
-        """Whether the judges are now those that the settings and the file of pins name."""
+        """Reloads the judges. Returns whether they are now those that the settings and the pins file name."""
         try:
             judges = await asyncio.to_thread(self._load)
         except (CheckpointError, RecordError, OSError, UnicodeDecodeError) as error:
@@ -476,7 +529,9 @@ class Office:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Reloads at SIGHUP (where there is one, in a process of its own) and when the file of pins has changed."""
+        """Reloads at SIGHUP (in a process of its own, on systems with this signal) and when the pins file
+        has changed.
+        """
         loop = asyncio.get_running_loop()
         signals = hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
         if signals:
@@ -504,7 +559,7 @@ class Office:
                 await self.reload()
 
     def _look(self) -> bytes | None:
-        """Returns the content of the file of pins; None where there is none, or it cannot be read now."""
+        """Returns the content of the pins file; None if there is none, or it cannot be read now."""
         if self._pins is None:
             return None
         try:

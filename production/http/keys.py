@@ -1,4 +1,4 @@
-"""Callers' keys, their names, and how much each caller may ask for."""
+"""Holds callers' keys, their names, and how many requests each caller may make."""
 
 import hashlib
 import hmac
@@ -25,18 +25,18 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever holds one key, and what one worker grants him."""
+    """The holder of one key, and the limits for this caller in one worker."""
 
     digest: bytes
-    """SHA-256 of the key, which itself is not kept."""
+    """SHA-256 of the key; the key itself is not kept."""
     name: str = ""
-    """Empty for a key that has none."""
+    """Name of the caller; empty for a key without a name."""
     per_minute: float | None = None
-    """Requests in a minute, on average and at once; None for any number."""
+    """Most requests in a minute, on average and at once; None for no limit."""
     in_flight: int | None = None
-    """Requests being answered at one time; None for any number."""
+    """Most concurrent requests; None for no limit."""
     admin: bool = True
-    """Whether answers of all callers are seen and labelled; else only those that were asked for with this key."""
+    """Whether the caller sees and labels answers of all callers; otherwise only answers requested with this key."""
 
 
 class Keys:
@@ -47,17 +47,17 @@ class Keys:
 
     @classmethod
     def of(cls, settings: Settings) -> "Keys":
-        """From the environment and the file that the settings name; none where they ask for no authentication.
+        """Returns the keys in the environment and in the file that the settings name; no keys if authentication is off.
 
-        Raises `SettingsError` where there is no key, or one that protects nothing, or a file that cannot be read.
+        Raises `SettingsError` if there is no key, if a key protects nothing, or if the file cannot be read.
         """
         if not settings.auth:
             return cls(())
         callers = []
         limits = settings.key_per_minute, settings.key_in_flight
         for word in os.environ.get(settings.api_key_env, "").replace(",", " ").split():
-            named = _NAMED.fullmatch(word)
-            name, key = named.groups() if named else ("", word)
+            name_and_key = _NAMED.fullmatch(word)
+            name, key = name_and_key.groups() if name_and_key else ("", word)
             callers.append(Caller(_digest(key, settings.api_key_env), name, *limits, admin=not name))
         callers += _from_file(settings)
         if not callers:
@@ -70,7 +70,7 @@ class Keys:
         return cls(tuple(callers))
 
     def caller(self, key: str) -> Caller | None:
-        """Returns the caller who has this key; None where nobody has."""
+        """Returns the caller with this key; None if the key is unknown."""
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         holder = None
         for caller in self._callers:  # all of them, always: the time must not reveal which one it was
@@ -82,7 +82,7 @@ class Keys:
 
 
 ANYONE = Caller(b"")
-"""The caller where no key is asked for: somebody on this machine."""
+"""The caller if no key is required: somebody on this machine."""
 
 
 class KeyLimits:
@@ -91,11 +91,11 @@ class KeyLimits:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left: dict[bytes, tuple[float, float]] = {}
-        """Requests that a caller still has, and when that was so."""
+        """Tokens left in the caller's bucket, and the time at which they were counted."""
         self._in_flight: dict[bytes, int] = {}
 
     def enter(self, caller: Caller) -> None:
-        """Counts a request. Raises `Refusal` (429, with `Retry-After`) where the caller has had his share."""
+        """Counts a request. Raises `Refusal` (429, with `Retry-After`) if the caller's limit is reached."""
         if caller.in_flight is not None and self._in_flight.get(caller.digest, 0) >= caller.in_flight:
             message = f"{caller.in_flight} requests of this key are being answered, and no more may be at one time"
             raise Refusal(429, "key_busy", message, {"retry-after": "1"})
@@ -112,12 +112,12 @@ class KeyLimits:
         self._in_flight[caller.digest] = self._in_flight.get(caller.digest, 0) + 1
 
     def leave(self, caller: Caller) -> None:
-        """Takes a request that was entered for answered."""
+        """Counts a request as answered."""
         self._in_flight[caller.digest] -= 1
 
 
 def _from_file(settings: Settings) -> Iterator[Caller]:
-    """From TOML: a table a caller, under his name."""
+    """Reads callers from TOML. Each caller has one table, named after the caller."""
     path = settings.keys_file
     if path is None:
         return
@@ -128,8 +128,8 @@ def _from_file(settings: Settings) -> Iterator[Caller]:
     for name, table in tables.items():
         where = f"[{name[:64]}] in {path}"
         try:
-            given = msgspec.convert(table, _Given)
-            if not _NAME.fullmatch(name) or (given.key is None) == (given.sha256 is None):
+            entry = msgspec.convert(table, _Given)
+            if not _NAME.fullmatch(name) or (entry.key is None) == (entry.sha256 is None):
                 raise msgspec.ValidationError("another name, or not just one of key and sha256")
         except msgspec.ValidationError as error:  # which holds no value
             raise SettingsError(
@@ -138,16 +138,16 @@ def _from_file(settings: Settings) -> Iterator[Caller]:
                 "most"
             ) from error
         yield Caller(
-            _digest(given.key, where) if given.key is not None else bytes.fromhex(given.sha256 or ""),
+            _digest(entry.key, where) if entry.key is not None else bytes.fromhex(entry.sha256 or ""),
             name,
-            given.per_minute or settings.key_per_minute,
-            given.in_flight or settings.key_in_flight,
-            given.admin,
+            entry.per_minute or settings.key_per_minute,
+            entry.in_flight or settings.key_in_flight,
+            entry.admin,
         )
 
 
 class _Given(msgspec.Struct, forbid_unknown_fields=True):
-    """A table of the file of keys."""
+    """One caller's table in the keys file."""
 
     key: str | None = None
     sha256: Annotated[str, Meta(pattern="^[0-9A-Fa-f]{64}$")] | None = None
@@ -157,7 +157,7 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _digest(key: str, where: str) -> bytes:
-    """Returns the digest of a key. Raises `SettingsError`, without the key, for one that protects nothing."""
+    """Returns the digest of a key. Raises `SettingsError`, without the key, for a key that protects nothing."""
     if len(key) < MIN_KEY_LENGTH:
         raise SettingsError(
             f"{where} holds a key of fewer than {MIN_KEY_LENGTH} characters, which can be guessed;"

@@ -1,6 +1,6 @@
-"""Counts for Prometheus, and the form of log lines.
+"""Counts for Prometheus, and the format of log lines.
 
-Metrics are numbers only: no text, nothing that a caller chose. Names are those that the server was given.
+Metrics hold only numbers: no text, and nothing that a caller chose. Names are those that the server was given.
 """
 
 import asyncio
@@ -19,18 +19,19 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 logger = logging.getLogger(__name__)
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment variable by which prometheus_client shares counts between workers."""
+"""Environment variable through which prometheus_client shares counts between workers."""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
 class Metrics:
-    """The counts of one server."""
+    """Counts of one server."""
 
     def __init__(self) -> None:
-        self._registry = known = CollectorRegistry()
-        counter, histogram = partial(Counter, registry=known), partial(Histogram, registry=known)
+        self._registry = registry = CollectorRegistry()
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        # Requests.
         self.requests = counter("metaprobe_requests", "Requests answered.", ["endpoint", "status"])
         self.key_requests = counter(
             "metaprobe_key_requests", "Requests answered, by the name of the key.", ["key", "status"]
@@ -44,6 +45,7 @@ class Metrics:
             "Own work on a proxied request: reading, scoring, rewriting.",
             buckets=_SHORT_SECONDS,
         )
+        # Verdicts.
         self.scores = histogram("metaprobe_score", "Scores given.", buckets=[i / 10 for i in range(1, 11)])
         self.flagged = counter("metaprobe_flagged", "Answers whose score lay below the threshold.")
         self.abstained = counter("metaprobe_abstained", "Answers without a score.")
@@ -54,6 +56,7 @@ class Metrics:
             buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
         )
         self.reloads = counter("metaprobe_reloads", "Reloads of the checkpoints.", ["outcome"])
+        # Upstreams, the gate and the score log.
         self.agent_requests = counter(
             "metaprobe_agent_requests", "Requests to one of several upstreams, by how they ended.", ["agent", "outcome"]
         )
@@ -62,7 +65,7 @@ class Metrics:
             "Whether one of several upstreams is asked: 0 asked, 1 tried again by one request, 2 left out. Of several"
             " workers the last change.",
             ["agent"],
-            registry=known,
+            registry=registry,
             multiprocess_mode="mostrecent",
         )
         self.gated = counter("metaprobe_gated", "Streams the gate acted on.", ["action"])
@@ -76,7 +79,13 @@ class Metrics:
         self._log_counts = (0, 0, 0)
 
     def count_log(self, dropped: int, repeated: int, spooled: int = 0) -> None:
-        """Takes the totals that the score log has counted since it was opened."""
+        """Takes in the totals that the score log has counted since it was opened.
+
+        Args:
+            dropped: entries that were dropped.
+            repeated: entries that were already in the log.
+            spooled: entries that were spooled.
+        """
         totals = (dropped, repeated, spooled)
         if totals != self._log_counts:
             for counter, now, before in zip(self._of_log, totals, self._log_counts, strict=True):
@@ -84,7 +93,7 @@ class Metrics:
             self._log_counts = totals
 
     def exposition(self) -> bytes:
-        """Returns the counts in Prometheus' text format, of all workers together where there are several."""
+        """Returns the counts in Prometheus' text format, summed over all workers."""
         if not os.environ.get(MULTIPROCESS):
             return generate_latest(self._registry)
         everyone = CollectorRegistry()
@@ -96,7 +105,7 @@ SAY_AGAIN_S = 60.0
 
 
 class Seldom:
-    """Logs the first of many equal events at once, and of the others once a minute how many there were."""
+    """Logs the first of many equal events at once, and then once a minute the number of further ones."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -114,7 +123,7 @@ class Seldom:
 
 
 def say_out_of_files_once(loop: asyncio.AbstractEventLoop) -> None:
-    """Logs one line where no more connections can be taken in, in place of a traceback for every attempt."""
+    """Logs one line if no more connections can be accepted, instead of a traceback for every attempt."""
     seldom = Seldom(logger)
     before = loop.get_exception_handler() or type(loop).default_exception_handler
 
@@ -128,14 +137,16 @@ def say_out_of_files_once(loop: asyncio.AbstractEventLoop) -> None:
 
 
 RECORD_ATTRIBUTE = "metaprobe"
-"""The attribute of a record that holds what is known of its request."""
+"""Attribute of a log record with the facts about its request."""
 
 
 class JsonLine(logging.Formatter):
-    """One object a line: time (UTC, ISO 8601), level, logger, message, and of a request what is known of it."""
+    """Formats a record as one JSON object a line: time (UTC, ISO 8601), level, logger, message, and facts about the
+    request.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        known = {
+        fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -143,11 +154,17 @@ class JsonLine(logging.Formatter):
             **getattr(record, RECORD_ATTRIBUTE, {}),
         }
         if record.exc_info:
-            known["exception"] = self.formatException(record.exc_info)
-        return json.dumps(known)
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
 
 
 def log_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:
-    """Type and place of an error. Its message is left out: it may quote what a model or a caller wrote."""
+    """Logs type and place of an error. Its message is left out: it may quote a model's or a caller's text.
+
+    Args:
+        log: the logger.
+        where: what failed.
+        error: the error.
+    """
     places = "".join(traceback.format_tb(error.__traceback__))
     log.error("%s failed: %s\n%s", where, type(error).__name__, places)

@@ -1,9 +1,9 @@
-"""Verdicts inside an engine's own server: an ASGI middleware, so that no request goes through a proxy.
+"""Adds verdicts inside an engine's own server: an ASGI middleware, so that no request passes through a proxy.
 
     METAPROBE_CHECKPOINT=CHECKPOINT vllm serve MODEL --middleware metaprobe.production.http.middleware.VerdictMiddleware
 
-Any ASGI application with `/v1/chat/completions` takes it. It is set up by environment variables, for engines make it
-without arguments.
+Any ASGI application with `/v1/chat/completions` can use it. It is configured by environment variables, because engines
+create it without arguments.
 """
 
 import asyncio
@@ -51,25 +51,25 @@ logger = logging.getLogger(__name__)
 
 CHAT_ROUTE = "/v1/chat/completions"
 OWN_UPSTREAM = "http://127.0.0.1/v1"
-"""The application is its own upstream."""
+"""Upstream's address in the settings: the application itself is the upstream."""
 
 
 def settings_from_environment(environment: Mapping[str, str]) -> Settings:
-    """Returns the settings that environment variables give: those of `Settings` with `variable=True`.
+    """Returns the settings from environment variables: the options of `Settings` with `variable=True`.
 
-    Raises `RecordError` for a value that cannot be meant.
+    Raises `RecordError` for an invalid value.
     """
-    given = from_environment(Settings, environment, SettingsError)
-    return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": OWN_UPSTREAM, "auth": False})
+    from_variables = from_environment(Settings, environment, SettingsError)
+    return Settings(**{"checkpoint": "bundled:quality", **from_variables, "upstream": OWN_UPSTREAM, "auth": False})
 
 
 class VerdictMiddleware:
-    """Puts a verdict under `metaprobe` into every chat completion of the application inside, streamed or whole.
+    """Puts a verdict under `metaprobe` into every chat completion of the application, streamed or whole.
 
-    Log-probabilities are asked for where the caller did not, and taken out again. Where the settings name a gate, a
-    streamed answer that begins badly is ended, and the application hears that its caller is gone. Where they name a
-    log, each verdict is logged, under an id made here, with the caller's x-request-id beside it. Whatever else comes or
-    goes, errors included, passes as it is.
+    If the caller did not request log-probabilities, they are added to the request and removed from the answer. If the
+    settings name a gate, a streamed answer with a bad beginning is ended, and the application is told that its caller
+    has gone. If they name a log, each verdict is logged under an id made here, with the caller's x-request-id beside
+    it. All other traffic, also errors, passes unchanged.
     """
 
     def __init__(
@@ -80,7 +80,14 @@ class VerdictMiddleware:
         predictor: QualityPredictor | None = None,
         gates: StreamingGate | None = None,
     ) -> None:
-        """Without `settings` those of the environment; `predictor` and `gates` in place of those the settings name."""
+        """Sets up the middleware.
+
+        Args:
+            app: the application.
+            settings: the settings; by default those of the environment.
+            predictor: replaces the predictor that the settings name.
+            gates: replaces the gate that the settings name.
+        """
         self._app = app
         self._settings = settings = settings or settings_from_environment(os.environ)
         if predictor is None:
@@ -93,7 +100,7 @@ class VerdictMiddleware:
         self._log = ServerLog.open(settings, self._metrics, gated=gates is not None) if settings.log else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, as ASGI has it."""
+        """Answers one request; the arguments are those of ASGI."""
         if scope["type"] == "lifespan" and self._log is not None:
             await until_the_end(self._app, scope, receive, send, self._log.log.close)
             return
@@ -112,8 +119,8 @@ class VerdictMiddleware:
             return
         scorer = self._scorer.of(log)
         question = Question(self._settings, body, scorer, chat, self._gates)
-        known = {"metrics": self._metrics, "declined": self._declined}
-        exchange = _InnerExchange(question, self._app, scope, receive, send, **known)
+        shared = {"metrics": self._metrics, "declined": self._declined}
+        exchange = _InnerExchange(question, self._app, scope, receive, send, **shared)
         exchange.lease = lease = Lease(self._memory)
         try:
             await exchange.run()
@@ -121,13 +128,17 @@ class VerdictMiddleware:
             lease.close()
 
     def _read(self, scope: Scope, body: bytes) -> tuple[ChatRequest, RequestLog | None]:
-        """Returns what a body asks, and the log of its answers. Raises `Refusal` for what is no such request."""
+        """Returns the parsed request, and the log of its answers. Raises `Refusal` for a body that is no
+        chat request.
+        """
         chat = asked(body)
         return chat, self._logged(scope, chat)
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
-        """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:
-        the application has no quarrel with them."""
+        """Returns the log of this request's answers; None without a log.
+
+        Unreadable tags are left out, because the application itself accepts them.
+        """
         if self._log is None:
             return None
         identity, theirs = uuid.uuid4().hex, callers_id(Headers(scope=scope).get("x-request-id", ""))
@@ -145,19 +156,35 @@ class _InnerExchange(Exchange):
     def __init__(
         self, question: Question, app: ASGIApp, scope: Scope, receive: Receive, send: Send, **known: Any
     ) -> None:
-        """`known`: as of `Exchange`."""
+        """Sets up the exchange.
+
+        Args:
+            question: the request and its scorer.
+            app: the application.
+            scope: the ASGI scope.
+            receive: the ASGI function that receives.
+            send: the ASGI function that sends.
+            **known: other arguments of `Exchange`.
+        """
         super().__init__(question, **known)
         self._app, self._scope, self._receive, self.send = app, scope, receive, send
 
     def excuse(self, error: Exception) -> str:
-        """Any error of the application."""
+        """Returns the name of the error: an addition may have caused any error of the application."""
         logger.warning("the application failed a request with log-probabilities: %s", type(error).__name__)
         return type(error).__name__
 
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
-        """Puts the request to the application, which hears that its caller is gone once the gate has ended the answer.
+        """Passes the request to the application, which is told that its caller has gone once the gate has ended the
+        answer.
 
-        What is neither a scored stream nor JSON passes as it comes, and so does an answer for which there is no room.
+        An answer that is neither a scored stream nor JSON passes unchanged, and so does an answer for which there is no
+        memory.
+
+        Args:
+            body: the request's body.
+            passing: passes the answer on.
+            within_s: time limit; ignored here.
         """
         parts: list[bytes] = []
         size, as_it_is = 0, False
@@ -198,7 +225,7 @@ class _InnerExchange(Exchange):
         await self._app({**self._scope, "headers": headers}, receive, take)
 
     def _no_room(self, size: int, status: int) -> Refusal | None:
-        """Counts the memory of a whole answer as it comes. Returns why it cannot be read; None where it can."""
+        """Counts the memory of a whole answer as it arrives. Returns why it cannot be read; None if it can."""
         limit = self.settings.max_answer_bytes if status == 200 else MAX_ERROR_BYTES
         if size > limit:
             return Refusal(502, "upstream_too_large", f"the answer is larger than {limit} bytes")
@@ -213,7 +240,9 @@ class _InnerExchange(Exchange):
 
 
 async def read_body(receive: Receive, limit: int) -> tuple[bytes, bool]:
-    """The request's body, and whether it is whole: one above `limit` is read no further, one that broke off ends."""
+    """Returns the request's body, and whether it is complete. Reading stops above `limit`, or if the caller
+    breaks off.
+    """
     parts: list[bytes] = []
     size, more = 0, True
     while more and size <= limit:
@@ -227,9 +256,17 @@ async def read_body(receive: Receive, limit: int) -> tuple[bytes, bool]:
 
 
 async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send, close: Callable[[], Any]) -> None:
-    """Has the application live, and calls `close` before the server hears that it has ended: then it ends the process.
+    """Runs the application's lifespan, and calls `close` before the server learns that it has ended and ends the
+    process.
 
-    An application without a life of its own fails at once and says nothing; it is answered for here.
+    An application without lifespan events fails at once without an answer; this function then answers for it.
+
+    Args:
+        app: the application.
+        scope: the ASGI scope.
+        receive: the ASGI function that receives.
+        send: the ASGI function that sends.
+        close: closes what is open.
     """
     heard, answered = [], False
 
@@ -260,7 +297,7 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
 
 
 async def first_message(receive: Receive, ended: asyncio.Event) -> Message:
-    """Returns the caller's next message, or a disconnect where the answer was ended before."""
+    """Returns the caller's next message, or a disconnect if the answer was ended before."""
     waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -271,14 +308,20 @@ async def first_message(receive: Receive, ended: asyncio.Event) -> Message:
 
 
 def once_more(body: bytes, whole: bool, receive: Receive) -> Receive:
-    """Returns a `receive` that gives what has been received once more, then the rest."""
-    told = False
+    """Returns a `receive` that first repeats the received body, then passes on the rest.
+
+    Args:
+        body: the received body.
+        whole: whether it is complete.
+        receive: the original function.
+    """
+    repeated = False
 
     async def received() -> Message:
-        nonlocal told
-        if told:
+        nonlocal repeated
+        if repeated:
             return await receive()
-        told = True
+        repeated = True
         return {"type": "http.request", "body": body, "more_body": not whole}
 
     return received

@@ -1,4 +1,4 @@
-"""The server's addresses, and their OpenAPI document."""
+"""Lists the server's addresses, and makes their OpenAPI document."""
 
 from importlib.metadata import version
 from typing import Any
@@ -56,17 +56,17 @@ GETS = {
     "/dashboard/queue": "Flagged answers without a label, for the page.",
 }
 KEYLESS_ADDRESSES = ("/healthz", "/livez", "/readyz", "/dashboard")
-"""The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
+"""Addresses that need no key. The dashboard page holds no data of the log, and asks for a key."""
 ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
-"""The addresses that show what all callers asked."""
+"""Addresses that show requests of all callers."""
 ENDPOINTS = frozenset({*POSTS, *GETS} - {"/v1/models/{model}"})
 THERE = ", ".join([*(f"POST {path}" for path in POSTS), *(f"GET {path}" for path in GETS)])
-"""All addresses, for the message of a wrong one."""
+"""All addresses, for the message about a wrong one."""
 _KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
 
 
 def openapi() -> dict[str, Any]:
-    """The document, as JSON's own types."""
+    """Returns the document, as JSON types."""
     paths: dict[str, Any] = {path: {"get": _operation(summary, path)} for path, summary in GETS.items()}
     for path, summary in POSTS.items():
         schema: dict[str, Any] = {"type": "object"}  # what else is sent is the upstream's business

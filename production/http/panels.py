@@ -1,4 +1,4 @@
-"""`POST /v1/panel`: which of several answers to one question to keep, and how sure it is."""
+"""`POST /v1/panel`: which of several answers to one question to keep, and how sure this is."""
 
 import json
 from collections.abc import Sequence
@@ -12,14 +12,15 @@ from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.wire import UNREADABLE, batch
 
 PANEL_COST = 8
-"""How many times as long a byte of a panel takes as a byte of an answer that is scored."""
+"""How many times longer a byte of a panel takes than a byte of a scored answer."""
 MOST_ANSWERS = 128
-"""Answers to one question in a request: every answer is held against every class, so that time and memory grow with
-their square."""
+"""Most answers to one question in a request. Every answer is compared with every class, so time and memory grow
+quadratically.
+"""
 
 
 class _About(msgspec.Struct):
-    """Fields of a request beside its answers."""
+    """Fields of a request, except its answers."""
 
     agents: list[str | None] | None = None
     dimension: str | None = None
@@ -41,7 +42,7 @@ def _read_about(body: bytes) -> _About:
 
 @dataclass(frozen=True, slots=True)
 class PanelDesk:
-    """Judges the panels that callers send."""
+    """Judges the panels of callers' requests."""
 
     panel: Panel
 
@@ -49,7 +50,7 @@ class PanelDesk:
         """Returns the verdict on the choices of one response, or on `{"responses": [...]}` with agents, dimension,
         question and choices.
 
-        Raises `Refusal` for what is no such JSON, for more than `MOST_ANSWERS` answers, and for none.
+        Raises `Refusal` for invalid JSON, for more than `MOST_ANSWERS` answers, and for none.
         """
         answers = batch(body, MOST_ANSWERS)
         about = _About()
@@ -60,20 +61,20 @@ class PanelDesk:
                 raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
             if not isinstance(response, dict):
                 raise Refusal(400, "invalid_request", "the body is no JSON object; expected responses")
-            given: Sequence[object] = responses_in(response)
-            if len(given) > MOST_ANSWERS:
+            judged_answers: Sequence[object] = responses_in(response)
+            if len(judged_answers) > MOST_ANSWERS:
                 choices = len(response["choices"])
                 message = f"{choices} answers in one request; at most {MOST_ANSWERS} are judged together"
                 raise Refusal(413, "batch_too_large", message)
         else:
-            given = [_answer(one) for one in answers]
+            judged_answers = [_answer(raw_answer) for raw_answer in answers]
             try:
                 about = _read_about(body)
             except UNREADABLE as error:
                 message = f"{error}; expected agents, dimension, question, choices"
                 raise Refusal(400, "invalid_request", message) from error
         try:
-            verdict = self.panel.judge(given, **msgspec.structs.asdict(about))
+            verdict = self.panel.judge(judged_answers, **msgspec.structs.asdict(about))
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
         except ContractMismatch as error:
@@ -81,12 +82,12 @@ class PanelDesk:
         return verdict.to_dict()
 
     def verdict(self, choices: Sequence[bytes], count: int, messages: list[Any]) -> dict[str, Any]:
-        """Returns which choice of a completion to keep, as a completion for each. Never raises.
+        """Returns the panel's verdict on which choice of a completion to keep. Never raises.
 
         Args:
-            choices: the choices that are read.
-            count: how many choices the completion has.
-            messages: those of the request, whose last is the question; empty where they are not known.
+            choices: the choices that are read, each as a completion.
+            count: number of choices of the completion.
+            messages: messages of the request, the last of which is the question; empty if they are not known.
         """
         try:
             if count > MOST_ANSWERS:
@@ -97,16 +98,22 @@ class PanelDesk:
 
 
 def with_panel(verdict: dict[str, Any], panel: dict[str, Any], *, alone: bool) -> dict[str, Any]:
-    """Returns what a reply says under `metaprobe`: the panel's verdict beside the predictor's, or `alone`.
+    """Returns the reply's content under `metaprobe`: the panel's verdict beside the predictor's, or `alone`.
 
-    Alone, one reply holds one score; the predictor's is in the log. The id of the logged answer always stays.
+    With `alone` one reply holds one score; the predictor's score is in the log. The id of the logged answer always
+    stays.
+
+    Args:
+        verdict: the predictor's verdict.
+        panel: the panel's verdict.
+        alone: whether the predictor's verdict is left out.
     """
-    kept = {name: value for name, value in verdict.items() if not alone or name == "request_id"}
-    return {**kept, "panel": panel}
+    kept_fields = {name: value for name, value in verdict.items() if not alone or name == "request_id"}
+    return {**kept_fields, "panel": panel}
 
 
 def _answer(raw: bytes) -> bytes | PanelAnswer | InvalidResponse:
-    """Returns a response as it came; a JSON string is a text without log-probabilities."""
+    """Returns a response unchanged; a JSON string becomes a text without log-probabilities."""
     if not raw.lstrip().startswith(b'"'):
         return raw
     try:

@@ -1,14 +1,14 @@
-"""The proxy: the upstream's answer, passed on with a verdict; or several upstreams, among which a panel chooses.
+"""The proxy: passes on the upstream's answer with a verdict; or a panel chooses among several upstreams.
 
-What a caller gets is what the upstream gave. Added are the verdict, under `metaprobe`, and log-probabilities in the
-request for a chat completion where the caller asked for none, which are then taken out of the answer again. Text
-completions and responses are scored where they have log-probabilities; like embeddings, they pass as they came. An
-error of the upstream passes with its status and body.
+A caller gets the upstream's answer. The verdict is added under `metaprobe`. If the caller of a chat completion
+requested no log-probabilities, they are added to the request and removed from the answer. Text completions and
+responses are scored if they have log-probabilities. They pass unchanged, and so do embeddings. An error of the upstream
+passes with its status and body.
 
-Among several upstreams the panel chooses whom to ask, asks on, and keeps one answer. Every upstream that is asked gets
-the caller's request with its own model, for one whole answer. An upstream that fails costs its answer, and the others
-go on; after several failures it is left out for a while (`breaker`). Each answer that came is scored and logged, kept
-or not. A conversation in the middle of tool calls goes on with the agent that began them (`tool_turns`).
+With several upstreams the panel chooses whom to ask, asks further ones, and keeps one answer. Every upstream that is
+asked gets the caller's request with its own model, for one whole answer. If an upstream fails, only its answer is lost.
+After several failures it is skipped for a while (`breaker`). Each answer is scored and logged, kept or not. A
+conversation in the middle of tool calls continues with the agent that began them (`tool_turns`).
 """
 
 import asyncio
@@ -73,32 +73,36 @@ logger = logging.getLogger(__name__)
 
 CHAT = "/chat/completions"
 MODEL = "panel"
-"""Name under which the list of models shows the panel. A request may name any model."""
+"""Name of the panel in the list of models. A request may name any model."""
 MADE_OF_AN_ANSWER = 4
-"""How many times its bytes an agent's answer takes in memory: as it came, joined, and decoded."""
+"""Memory of an agent's answer, in multiples of its bytes: its parts, the joined answer, and the decoded answer."""
 DIMENSION = "dimension"
 """Tag of a request that names the question's dimension."""
 HEDGE_HEADER = "metaprobe-hedge-after"
-"""A request's own seconds without an answer after which the next agent is asked beside; `none` for never."""
+"""Header with a request's own seconds without an answer after which the next agent is asked too; `none` for never."""
 TRIAL_S = 1.0
-"""Seconds without an answer after which the next agent is asked beside one that was left out and is tried again: its
-caller is not to wait for an agent that is likely still down."""
+"""Seconds without an answer after which the next agent is asked too, if a skipped agent is being tried again.
+
+The caller should not wait for an agent that is probably still down.
+"""
 BREAKER_STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
 """Numbers of a breaker's states in `/metrics`."""
 TIMED_OUT = 504
 """Status of an agent that did not answer in time."""
 OVERLOADED = (408, 429)
-"""Statuses by which an agent refuses a request for its own load. They count as failures: the agent is given a pause."""
+"""Statuses with which an agent refuses a request because of its own load. They count as failures, so that it gets a
+pause.
+"""
 
 
 class UpstreamCompletion(dict[str, Any]):
-    """An upstream's completion, decoded, with the bytes as they came."""
+    """A decoded completion of an upstream, with its raw bytes."""
 
     def __init__(self, raw: bytes, agent: str, seconds: float, without: str) -> None:
         super().__init__(lenient_object(raw))
         self.raw, self.agent, self.seconds = raw, agent, seconds
         self.without = without
-        """Why the answer has no log-probabilities, where that is known."""
+        """Why the answer has no log-probabilities, if this is known."""
 
 
 class _Message(msgspec.Struct):
@@ -110,7 +114,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Completion(msgspec.Struct):
-    """Names the fields that an upstream's answer must have, so that it can be handed on, also as a stream."""
+    """Fields that an upstream's answer must have so that it can be passed on, also as a stream."""
 
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
 
@@ -124,17 +128,26 @@ class UpstreamFailed(Refusal):
 
     @property
     def of_request(self) -> bool:
-        """Whether the request is at fault: not the upstream, nor the key or the credit that this server has there."""
+        """Whether the request is at fault, and not the upstream, or this server's key or credit there."""
         return self.status < 500 and self.status not in (401, 402, 403, 407)
 
 
 class Chooser:
-    """Answers requests for chat completions by a panel of upstreams."""
+    """Answers requests for chat completions with a panel of upstreams."""
 
     def __init__(
         self, settings: Settings, office: Office, panel: Panel, keys: Keys, metrics: Metrics, log: ServerLog | None
     ) -> None:
-        """Raises `SettingsError` where the panel cannot choose among the settings' upstreams."""
+        """Raises `SettingsError` if the panel cannot choose among the settings' upstreams.
+
+        Args:
+            settings: the settings.
+            office: holds the judges.
+            panel: the panel.
+            keys: keys of callers.
+            metrics: the metrics.
+            log: the log; None for none.
+        """
         upstreams = settings.named_upstreams
         if strange := sorted(set(upstreams) - set(panel.agents.names)):
             raise SettingsError(
@@ -152,16 +165,20 @@ class Chooser:
         except RecordError as error:
             raise SettingsError(str(error)) from error
         table = None if settings.prices is None else Price.read(settings.prices)
-        known = {name: Price.of_model(one.model, one.host, table) for name, one in upstreams.items()}
+        price_by_agent = {
+            name: Price.of_model(upstream_of.model, upstream_of.host, table) for name, upstream_of in upstreams.items()
+        }
         self.settings, self.office, self.panel, self.metrics, self.log = settings, office, panel, metrics, log
         self.upstreams = upstreams
-        self.clients = {name: UpstreamClient(settings, keys, only=one) for name, one in upstreams.items()}
-        self.prices = {name: price for name, price in known.items() if price is not None}
-        """Agent -> price of its tokens, where it is known."""
+        self.clients = {
+            name: UpstreamClient(settings, keys, only=upstream_of) for name, upstream_of in upstreams.items()
+        }
+        self.prices = {name: price for name, price in price_by_agent.items() if price is not None}
+        """Maps an agent to the price of its tokens, if it is known."""
         self.declined = {name: Declined() for name in upstreams}
         self.breakers = {name: self._breaker(name) for name in upstreams}
         self.tags = {tag_of(name): name for name in upstreams}
-        """Tag in the ids of tool calls -> agent."""
+        """Maps a tag in ids of tool calls to its agent."""
         if len(self.tags) < len(upstreams):
             raise SettingsError(
                 f"two of {', '.join(upstreams)} have one tag in the ids of tool calls; train the panel with another "
@@ -179,18 +196,18 @@ class Chooser:
         )
 
     def hedge_after(self, request: Request) -> float | None:
-        """Returns a request's seconds until the next agent is asked beside. Raises `Refusal` for no such number."""
-        own = self.settings.hedge_after_s
-        given = request.headers.get(HEDGE_HEADER)
-        if given is None:
-            return own
-        if own is None:
+        """Returns the request's seconds until the next agent is asked too. Raises `Refusal` for an invalid number."""
+        default_seconds = self.settings.hedge_after_s
+        header = request.headers.get(HEDGE_HEADER)
+        if header is None:
+            return default_seconds
+        if default_seconds is None:
             message = f"this server asks one agent after another; start it with --hedge-after to allow {HEDGE_HEADER}"
             raise Refusal(400, "invalid_request", message)
-        if given.strip().lower() == "none":
+        if header.strip().lower() == "none":
             return None
         try:
-            seconds = float(given)
+            seconds = float(header)
         except ValueError:
             seconds = math.nan
         if not 0 <= seconds < math.inf:
@@ -199,7 +216,7 @@ class Chooser:
         return seconds
 
     def try_again(self, trial: Coroutine[Any, Any, "UpstreamCompletion"]) -> "asyncio.Task[UpstreamCompletion]":
-        """Begins the trial of an agent that was left out. It goes on where the request that began it has ended."""
+        """Starts the trial of a skipped agent. The trial continues if the request that started it has ended."""
         task = asyncio.ensure_future(trial)
         self._trials.add(task)
         task.add_done_callback(self._tried)
@@ -211,7 +228,9 @@ class Chooser:
             task.exception()  # the breaker knows; else Python warns that nobody looked at it
 
     async def complete(self, request: Request) -> Response:
-        """The kept answer with its verdict, and what was asked for it. Raises `Refusal` where no upstream answers."""
+        """Returns the kept answer with its verdict and an account of the asking. Raises `Refusal` if no upstream
+        answers.
+        """
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
         chat = await aside(len(body), lambda: asked(body), REQUESTS)
@@ -228,7 +247,7 @@ class Chooser:
             lease.close()
 
     async def models(self, request: Request) -> Response:
-        """The panel as the one model of the list."""
+        """Returns a list of models with the panel as the only one."""
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "metaprobe"}
         if "model" not in request.path_params:
             return json_response({"object": "list", "data": [model]})
@@ -237,7 +256,7 @@ class Chooser:
         return json_response(model)
 
     async def close(self) -> None:
-        """Ends the trials under way, and closes the connections to all upstreams."""
+        """Ends running trials, and closes the connections to all upstreams."""
         for task in self._trials:
             task.cancel()
         await asyncio.gather(*self._trials, return_exceptions=True)
@@ -247,7 +266,7 @@ class Chooser:
 
 @dataclass(slots=True, eq=False)
 class _Asking:
-    """One request: the upstreams are asked, and the answers are scored and logged."""
+    """One request: asks the upstreams, and scores and logs their answers."""
 
     chooser: Chooser
     request: Request
@@ -259,72 +278,72 @@ class _Asking:
     lease: Lease
     """Memory of the answers."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Agent -> bytes that have come of its answer."""
+    """Maps an agent to the bytes of its answer that have arrived."""
     came: list[UpstreamCompletion] = field(default_factory=list)
     failed: dict[str, Refusal] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    """The agent of each request, in the order of asking."""
+    """Agent of each request to an upstream, in the order of asking."""
     doubts: list[str] = field(default_factory=list)
-    """Parts of the verdict's reason, beside the panel's own."""
+    """Additional parts of the verdict's reason."""
     left_out: list[str] = field(default_factory=list)
-    """Agents that are not asked, for they failed several times in a row."""
+    """Agents that are skipped, because they failed several times in a row."""
     trials: dict[str, "asyncio.Task[UpstreamCompletion] | None"] = field(default_factory=dict)
-    """Agents that this request tries again, with the trial once it has begun."""
+    """Agents that this request tries again, with the trial once it has started."""
     wanted: WantedCall | None = None
-    """The tool call that the request asks for in place of a text."""
+    """Tool call that the request requires instead of a text."""
     sent: bytes = b""
     """The request with log-probabilities, and with the agents' own ids of tool calls."""
     plain: bytes = b""
-    """The request as the caller sent it, with the agents' own ids of tool calls."""
+    """The caller's original request, with the agents' own ids of tool calls."""
     end: float = 0.0
-    """When the asking ends, by the event loop's time."""
+    """Time when the asking ends, by the event loop's clock."""
     task: "asyncio.Task[Any] | None" = None
-    """The task of the whole request, which is cancelled where the caller leaves."""
+    """Task of the whole request, which is cancelled if the caller leaves."""
 
     async def answer(self) -> Response:
         """Returns the kept answer, whole or as a stream."""
         chooser = self.chooser
-        kept: UpstreamCompletion | None = None
+        kept_answer: UpstreamCompletion | None = None
         verdict: dict[str, Any] | None = None
         account: dict[str, Any] = {}
         if (messages := self.chat.messages) is None:
             raise Refusal(400, "invalid_request", "messages is no list; expected a list of role and content")
         try:
             turn = await aside(len(self.chat.body), partial(self._read, messages), REQUESTS)
-            kept, account = await self._choose(messages, turn)
+            kept_answer, account = await self._choose(messages, turn)
         except (Refusal, RecordError) as error:
             if not self.came:
                 raise error if isinstance(error, Refusal) else Refusal(400, "invalid_request", str(error)) from error
-            kept, account = self._unchosen(error)
+            kept_answer, account = self._unchosen(error)
         except Exception as error:  # an answer that came is paid for, and must reach its caller
-            kept, account = self._unchosen(error)
+            kept_answer, account = self._unchosen(error)
         finally:  # what came is paid for, also where the caller is gone
             for agent, trial in self.trials.items():
                 if trial is None:  # nobody came to ask the agent
                     chooser.breakers[agent].end_trial()
-            for held in self.came:
-                scored = await self._scored(held, kept=held is kept)
-                verdict = scored if held is kept else verdict
-        if kept is None or verdict is None:
+            for completion in self.came:
+                scored = await self._scored(completion, kept=completion is kept_answer)
+                verdict = scored if completion is kept_answer else verdict
+        if kept_answer is None or verdict is None:
             return self._refused()
-        verdict = with_panel(verdict, {"agent": kept.agent, **account}, alone=True)
-        return await aside(len(kept.raw), partial(self._response, kept, verdict), begun=True)
+        verdict = with_panel(verdict, {"agent": kept_answer.agent, **account}, alone=True)
+        return await aside(len(kept_answer.raw), partial(self._response, kept_answer, verdict), begun=True)
 
     async def _in_turn(self, work: Callable[[], Any]) -> Any:
-        """Does what reads and judges the answers so far: off the event loop, unless they are short."""
-        return await aside(PANEL_COST * sum(len(held.raw) for held in self.came), work)
+        """Runs a task that reads and judges the answers so far: off the event loop, unless they are short."""
+        return await aside(PANEL_COST * sum(len(completion.raw) for completion in self.came), work)
 
     def _hold(self, agent: str, size: int) -> None:
-        """Counts the memory of an agent's answer, as it comes. Raises `Refusal` where there is none left."""
+        """Counts the memory of an agent's answer as it arrives. Raises `Refusal` if there is none left."""
         self.sizes[agent] = size
-        held = sum(self.sizes.values())
+        total = sum(self.sizes.values())
         try:
-            self.lease.hold(MADE_OF_AN_ANSWER * held, large=held > LARGE_BYTES)
+            self.lease.hold(MADE_OF_AN_ANSWER * total, large=total > LARGE_BYTES)
         except Refusal as refusal:  # what a caller is to do about it holds of requests, not of answers
             raise Refusal(refusal.status, refusal.code, refusal.message.partition(";")[0]) from refusal
 
     def _read(self, messages: list[Any]) -> Turn:
-        """Reads what the request says about tools, and returns whose tool calls wait for an answer."""
+        """Reads the request's fields about tools, and returns whose tool calls wait for an answer."""
         chat, several = self.chat, len(self.chooser.upstreams) > 1
         self.wanted = wanted_call(chat.fields)
         self.plain = own_ids(chat.body) if several else chat.body
@@ -332,42 +351,42 @@ class _Asking:
         return turn_of(messages, self.chooser.tags) if several else Turn()
 
     async def _choose(self, messages: list[Any], turn: Turn) -> tuple[UpstreamCompletion | None, dict[str, Any]]:
-        """Asks, and returns the answer to keep with its account; None where no answer came."""
+        """Asks the agents, and returns the answer to keep with its account; None if no answer came."""
         self.end = asyncio.get_running_loop().time() + self.chooser.settings.total_timeout_s
         self.task = asyncio.current_task()
         admitted = self._admitted()
         self.doubts += [turn.reason] * bool(turn.reason)
         if turn.agent:  # a conversation in the middle of tool calls goes to the agent that began them
-            if kept := await self._go_on(turn.agent, turn.agent in admitted):
-                judged = await self._judged([kept], messages)
+            if kept_answer := await self._go_on(turn.agent, turn.agent in admitted):
+                judged = await self._judged([kept_answer], messages)
                 score = judged.classes[0].probability if judged.classes else None
-                stopped = f"{kept.agent} began the tool calls that are answered here, and goes on alone"
+                stopped = f"{kept_answer.agent} began the tool calls that are answered here, and goes on alone"
                 account = self._account(score, judged.none, stopped, judged.reason, judged.checkpoint)
-                return kept, account
+                return kept_answer, account
             admitted = [name for name in admitted if name != turn.agent]
         answered = await self._ask(admitted, messages) if admitted else None
         if not self.came and self.left_out and not self._of_request():  # a breaker alone refuses nobody
             names = self.left_out
-            self.doubts += [f"{name} failed ({one.message})" for name, one in self.failed.items()]
+            self.doubts += [f"{name} failed ({failure.message})" for name, failure in self.failed.items()]
             self.doubts.append(f"no other agent answered, so these are asked all the same: {', '.join(names)}")
             answered = await self._ask(names, messages, hurried=True)
         if answered is None:
             return None, {}
-        told, kept = answered.verdict, answered.response
+        panel_verdict, kept_answer = answered.verdict, answered.response
         score = answered.score
-        if kept is None and self.came:
-            kept = next(iter(answered.responses), self.came[0])
+        if kept_answer is None and self.came:
+            kept_answer = next(iter(answered.responses), self.came[0])
             if self.wanted and not answered.responses:
                 self.doubts.append("tool_choice asks for a tool call, and no answer holds it")
-                told = await self._judged(self.came, messages)
-                kept = self.came[told.kept or 0]
-                score = told.score
-        none, checkpoint = (None, "") if told is None else (told.none, told.checkpoint)
-        return kept, self._account(score, none, answered.stopped, answered.reason, checkpoint)
+                panel_verdict = await self._judged(self.came, messages)
+                kept_answer = self.came[panel_verdict.kept or 0]
+                score = panel_verdict.score
+        none, checkpoint = (None, "") if panel_verdict is None else (panel_verdict.none, panel_verdict.checkpoint)
+        return kept_answer, self._account(score, none, answered.stopped, answered.reason, checkpoint)
 
     async def _judged(self, completions: Sequence[UpstreamCompletion], messages: list[Any]) -> PanelVerdict:
-        """Returns the panel's verdict on answers that it did not ask for itself."""
-        agents, question = [held.agent for held in completions], Panel.question_in(messages)
+        """Returns the panel's verdict on answers that the panel did not request itself."""
+        agents, question = [completion.agent for completion in completions], Panel.question_in(messages)
         verdict: PanelVerdict = await self._in_turn(
             lambda: self.chooser.panel.judge(completions, agents=agents, dimension=self._dimension, question=question)
         )
@@ -380,8 +399,16 @@ class _Asking:
     def _account(
         self, score: float | None, none: float | None, stopped: str, reason: str, checkpoint: str
     ) -> dict[str, Any]:
-        """Returns what the verdict says of the asking."""
-        agents, means = [held.agent for held in self.came], self.chooser.panel.mean_prices(self._dimension)
+        """Returns the account of the asking, which becomes part of the verdict.
+
+        Args:
+            score: P(right) of the kept answer; None without a panel verdict.
+            none: P(no answer is right); None without a panel verdict.
+            stopped: why the asking stopped.
+            reason: the panel's reason.
+            checkpoint: digest of the panel.
+        """
+        agents, means = [completion.agent for completion in self.came], self.chooser.panel.mean_prices(self._dimension)
         return {
             "score": score,
             "none": none,
@@ -394,7 +421,7 @@ class _Asking:
         }
 
     def _unchosen(self, error: Exception) -> tuple[UpstreamCompletion | None, dict[str, Any]]:
-        """Returns the first answer that came, where choosing among them failed."""
+        """Returns the first answer that arrived, after an error while choosing among the answers."""
         if isinstance(error, Busy):
             doubts = [f"not chosen: {error.message.partition(';')[0]}", *self.doubts]
             return next(iter(self.came), None), {"asked": self.asked, "reason": "; ".join(doubts)}
@@ -404,7 +431,7 @@ class _Asking:
         return next(iter(self.came), None), {"asked": self.asked, "reason": "; ".join([reason, *self.doubts])}
 
     def _admitted(self) -> list[str]:
-        """Returns the agents that may be asked: all but those that are left out. A pause that is over makes a trial."""
+        """Returns the agents that may be asked, without skipped ones. If a pause is over, the agent gets a trial."""
         admitted = []
         for name, breaker in self.chooser.breakers.items():
             if breaker.state == "closed":
@@ -418,7 +445,9 @@ class _Asking:
         return admitted
 
     async def _go_on(self, agent: str, admitted: bool) -> UpstreamCompletion | None:
-        """Returns the answer of the agent that began the tool calls; None, with the reason, where it gives none."""
+        """Returns the answer of the agent that began the tool calls; None, with the reason recorded, if it
+        gives none.
+        """
         if not admitted:
             self.doubts.append(f"{agent} began these tool calls, and the others are asked in its place")
             return None
@@ -432,7 +461,13 @@ class _Asking:
             return None
 
     async def _ask(self, agents: Sequence[str], messages: list[Any], *, hurried: bool = False) -> PanelAnswered:
-        """Has the panel ask these agents. `hurried`: as of agents that are likely down, nobody is waited for long."""
+        """Lets the panel ask these agents.
+
+        Args:
+            agents: names of the agents.
+            messages: messages of the request.
+            hurried: whether the agents are probably down, so that none is waited for long.
+        """
         chooser, hedge_after = self.chooser, self.hedge_after
         models = {name: chooser.upstreams[name].model for name in agents}
         if hurried or self.trials:
@@ -451,29 +486,29 @@ class _Asking:
         )
 
     async def _create(self, agent: str, *, model: str, **_: Any) -> UpstreamCompletion:
-        """Returns an upstream's answer. Raises `Refusal` where it gives none, or none that calls a tool as asked for.
+        """Returns an upstream's answer. Raises `Refusal` if there is none, or if it lacks a required tool call.
 
-        The trial of an agent that was left out goes on where nobody waits for it any more.
+        The trial of a skipped agent continues if nobody waits for it any more.
         """
         if agent in self.trials and self.trials[agent] is None:
             self.doubts.append(f"{agent} is tried again after failures")
             trial = self.trials[agent] = self.chooser.try_again(self._counted(agent, model))
-            held = await asyncio.shield(trial)
+            completion = await asyncio.shield(trial)
         else:
-            held = await self._counted(agent, model)
-        if self.wanted is not None and not self.wanted.made_in(held):
+            completion = await self._counted(agent, model)
+        if self.wanted is not None and not self.wanted.made_in(completion):
             raise Refusal(502, "no_tool_call", "it answered without the tool call that tool_choice asks for")
-        return held
+        return completion
 
     async def _counted(self, agent: str, model: str) -> UpstreamCompletion:
-        """Returns an upstream's answer, and tells the agent's breaker how the request ended."""
+        """Returns an upstream's answer, and reports to the agent's breaker how the request ended."""
         chooser, clock = self.chooser, asyncio.get_running_loop().time
         settings, breaker, started = chooser.settings, chooser.breakers[agent], clock()
         self.asked.append(agent)
         outcome, counts = "failed", False
         caller: str | None = OWNER.get()[0]
         try:
-            held = await self._asked(agent, model, min(self.end, started + settings.agent_timeout_s))
+            completion = await self._asked(agent, model, min(self.end, started + settings.agent_timeout_s))
             outcome = "answered"
         except Refusal as refusal:
             self.failed[agent] = refusal
@@ -508,13 +543,16 @@ class _Asking:
                 breaker.answered(OWNER.get()[0])
             elif agent in self.trials:
                 breaker.end_trial()
-        self.came.append(held)
-        return held
+        self.came.append(completion)
+        return completion
 
     async def _asked(self, agent: str, model: str, end: float) -> UpstreamCompletion:
-        """Asks with log-probabilities; where that fails because of them, once more as the caller asked.
+        """Asks with log-probabilities; if this fails because of them, asks again with the caller's original request.
 
-        `end`: when the answer must be whole, by the event loop's time.
+        Args:
+            agent: name of the agent.
+            model: its model.
+            end: time when the answer must be complete, by the event loop's clock.
         """
         chat, declined = self.chat, self.chooser.declined[agent]
         why = declined.why(model, chat.added) if chat.added else ""
@@ -547,22 +585,22 @@ class _Asking:
         chooser.metrics.upstream_seconds.observe(seconds)
         return answer.status, answer.headers, came, seconds
 
-    async def _scored(self, held: UpstreamCompletion, *, kept: bool) -> dict[str, Any]:
+    async def _scored(self, completion: UpstreamCompletion, *, kept: bool) -> dict[str, Any]:
         """Returns the verdict on one answer, logged with the agent's name and whether the answer was kept."""
-        model = self.chooser.upstreams[held.agent].model
+        model = self.chooser.upstreams[completion.agent].model
         scorer = self.judges.pick(model, trial_id(self.request)).of(self.log)
         if self.log is not None:
-            self.log.tags = {**self.tags, "agent": held.agent, "kept": str(int(kept))}
-            self.log.model, self.log.started = model, time.perf_counter() - held.seconds
-        if held.without and not self.chat.wants_logprobs:
-            return scorer.none(held.without)
+            self.log.tags = {**self.tags, "agent": completion.agent, "kept": str(int(kept))}
+            self.log.model, self.log.started = model, time.perf_counter() - completion.seconds
+        if completion.without and not self.chat.wants_logprobs:
+            return scorer.none(completion.without)
         try:
-            return await aside(len(held.raw), partial(scorer.verdict, held.raw))
+            return await aside(len(completion.raw), partial(scorer.verdict, completion.raw))
         except Busy as busy:  # the answer is paid for, and passes on without a score
             return scorer.none(unscored(busy))
 
     def _response(self, kept: UpstreamCompletion, verdict: dict[str, Any]) -> Response:
-        """Returns the kept answer with its verdict, whole or as the caller asked as a stream."""
+        """Returns the kept answer with its verdict, whole, or as a stream if the caller requested one."""
         body = hide(kept.raw, self.chat)
         if len(self.chooser.upstreams) > 1:
             body = naming(body, kept.agent)
@@ -572,21 +610,25 @@ class _Asking:
         return Response(b"".join(_events(body, self.chat)), media_type=EVENTS)
 
     def _of_request(self) -> bool:
-        """Returns whether every upstream that was asked refused the request as such."""
+        """Returns whether every upstream that was asked refused the request itself."""
         failures = self.failed.values()
-        return bool(failures) and all(isinstance(one, UpstreamFailed) and one.of_request for one in failures)
+        return bool(failures) and all(
+            isinstance(failure, UpstreamFailed) and failure.of_request for failure in failures
+        )
 
     def _refused(self) -> Response:
-        """Returns the error of upstreams that refuse the request. Raises `Refusal` for other failures: 504 where the
-        time was over, else 502."""
+        """Returns the error of upstreams that refuse the request.
+
+        Raises `Refusal` for other failures: 504 if the time was over, else 502.
+        """
         last = next(reversed(self.failed.values()), None)
         if isinstance(last, UpstreamFailed) and self._of_request():
             return Response(last.body, last.status, last.headers)
-        told = {name: one.message for name, one in self.failed.items()}
-        told |= {name: "no answer came in time" for name in self.asked if name not in told}
-        late = all(name not in self.failed or self.failed[name].status == TIMED_OUT for name in told)
-        message = "; ".join(f"{name}: {why}" for name, why in told.items()) or "none was asked"
-        status = TIMED_OUT if told and late else 502
+        failure_by_agent = {name: failure.message for name, failure in self.failed.items()}
+        failure_by_agent |= {name: "no answer came in time" for name in self.asked if name not in failure_by_agent}
+        late = all(name not in self.failed or self.failed[name].status == TIMED_OUT for name in failure_by_agent)
+        message = "; ".join(f"{name}: {why}" for name, why in failure_by_agent.items()) or "none was asked"
+        status = TIMED_OUT if failure_by_agent and late else 502
         raise Refusal(status, "upstream_all_failed", f"no upstream answered ({message})")
 
 
@@ -611,32 +653,35 @@ def _held(
 def _events(body: bytes, chat: ChatRequest) -> Iterator[bytes]:
     """Yields a whole completion as the events of a stream: its message, its end with the verdict, its usage."""
     whole = lenient_object(body)
-    known = {name: value for name, value in whole.items() if name not in ("choices", "usage", "metaprobe")}
-    known["object"] = "chat.completion.chunk"
+    common_fields = {name: value for name, value in whole.items() if name not in ("choices", "usage", "metaprobe")}
+    common_fields["object"] = "chat.completion.chunk"
     choice: dict[str, Any] = whole["choices"][0]
     delta = {name: value for name, value in choice["message"].items() if value is not None}
     if calls := delta.get("tool_calls"):
-        delta["tool_calls"] = [{"index": place, **one} for place, one in enumerate(calls)]
+        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
     first = {"index": 0, "delta": delta, "logprobs": choice.get("logprobs"), "finish_reason": None}
     last: dict[str, Any] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": choice.get("finish_reason")}
-    chunks = [{**known, "choices": [first]}, {**known, "choices": [last], "metaprobe": whole["metaprobe"]}]
+    chunks = [
+        {**common_fields, "choices": [first]},
+        {**common_fields, "choices": [last], "metaprobe": whole["metaprobe"]},
+    ]
     options = msgspec.json.decode(chat.fields.get("stream_options", b"null"))
     if isinstance(options, dict) and options.get("include_usage") is True:
-        chunks.append({**known, "choices": [], "usage": whole.get("usage")})
+        chunks.append({**common_fields, "choices": [], "usage": whole.get("usage")})
     yield from (b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks)
     yield b"data: [DONE]\n\n"
 
 
 EMBEDDINGS = "/embeddings"
 FORWARDED = (CHAT, "/completions", "/responses", EMBEDDINGS)
-"""Below the upstream's base address."""
+"""Paths below the upstream's base address that are forwarded."""
 _ODD = re.compile(r"[;%\ufffd\x00-\x1f]")
-"""Characters that no name of a model holds, and that may mean another path to the upstream."""
+"""Matches characters that no model's name holds, and that may lead to another path of the upstream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Answers requests by asking the upstream, and only it."""
+    """Answers requests by asking the upstream, and nothing else."""
 
     settings: Settings
     office: Office
@@ -648,7 +693,7 @@ class Proxy:
     declined: Declined = field(default_factory=Declined)
 
     async def __call__(self, request: Request) -> Response:
-        """The upstream's answer with a verdict. Raises `Refusal` for a request that is not to be asked."""
+        """Returns the upstream's answer with a verdict. Raises `Refusal` for a request that is not forwarded."""
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
         started = time.perf_counter()
@@ -664,13 +709,13 @@ class Proxy:
             if log := self.log:
                 scorer = scorer.of(await aside(len(body), lambda: RequestLog(log, request, chat), REQUESTS))
         gates, panels = (self.gates, self.panels) if chat else (None, None)
-        own = time.perf_counter() - started
+        seconds_here = time.perf_counter() - started
         question = Question(self.settings, body, scorer, chat, gates, panels)
-        known = {"metrics": self.metrics, "declined": self.declined}
-        return UpstreamExchange(question, request, path, self.client, own, **known)
+        shared = {"metrics": self.metrics, "declined": self.declined}
+        return UpstreamExchange(question, request, path, self.client, seconds_here, **shared)
 
     async def models(self, request: Request) -> Response:
-        """The upstream's list of models, or what it says of one, as it is."""
+        """Returns the upstream's list of models, or its data about one model, unchanged."""
         async with self.client.asking(request, "GET", _model_path(request), None) as answer:
             body = await answer.whole(self.settings.max_answer_bytes)
         if 300 <= answer.status < 400:
@@ -679,7 +724,7 @@ class Proxy:
 
 
 def _model_path(request: Request) -> str:
-    """The path of the model that the caller names, as it was written; of the list where none is named."""
+    """Returns the path of the model that the caller names, as written; of the list if no model is named."""
     if "model" not in request.path_params:
         return "/models"
     name = request.path_params["model"]

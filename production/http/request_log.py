@@ -1,4 +1,4 @@
-"""The server's entries in the score log: one for each verdict, under the id that goes back to the caller with it."""
+"""The server's entries in the score log: one for each verdict, under the id that the caller gets with it."""
 
 import re
 import time
@@ -24,29 +24,31 @@ if TYPE_CHECKING:
 
 TAGS_HEADER = "x-metaprobe-tags"
 TAGS_METADATA = "metaprobe-tags"
-"""Key of a chat request's `metadata` that says the same as the header."""
+"""Key of a chat request's `metadata` that may replace the header."""
 SCOPE_ID = "metaprobe.request_id"
-"""Key of the scope under which the guard leaves the request's id."""
+"""Key of the ASGI scope under which the guard stores the request's id."""
 SCOPE_CALLERS_ID = "metaprobe.callers_id"
-"""Key of the scope with the caller's own id of the request; empty for none."""
+"""Key of the ASGI scope with the caller's own id of the request; empty for none."""
 SCOPE_CALLER = "metaprobe.caller"
-"""Key of the scope with the caller."""
+"""Key of the ASGI scope with the caller."""
 _CALLERS_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 NOT_LOGGED = "this verdict is not logged: the score log takes no more entries now"
-"""Reason of a verdict that the log's full queue did not take."""
+"""Reason of a verdict that was not logged because the log's queue was full."""
 MAX_TAGS = 16
 MAX_TAGS_TEXT = 8192
-"""Characters of all tags as they are written, spaces included: `MAX_TAGS` of the longest take two thirds of it."""
+"""Most characters of all tags as written, with spaces: `MAX_TAGS` of the longest take two thirds of it."""
 WAIT_S = 5.0
-"""How long labels wait for another process that holds the log's file, before they are refused for the time being."""
+"""Seconds for which labels wait for another process that locks the log's file, before they are refused for now."""
 
 _QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*(?:\1|\\?$)""", re.DOTALL)
-"""A text as Python's `repr` writes it, also where its end is cut off; an apostrophe stands behind a letter."""
+"""Matches a text as Python's `repr` writes it, even with its end cut off. An apostrophe after a letter does
+not count.
+"""
 _TAG = re.compile(r"([A-Za-z0-9_.-]{1,64})=([^,=\x00-\x1f]{0,256})")
 
 
 class _Metadata(msgspec.Struct):
-    """The part of a request's metadata that is read. No objects are made of the rest."""
+    """The part of a request's metadata that is read. The rest is not decoded."""
 
     tags: msgspec.Raw = msgspec.field(name=TAGS_METADATA, default=msgspec.Raw(b'""'))
 
@@ -61,14 +63,17 @@ class ServerLog:
     prices: Mapping[str, Price] | None = None
     """Prices by the model's name; None for OpenAI's list."""
     lengths: "AnswerLengths | None" = None
-    """Lengths of answers that the gate let go on; None where there is no gate."""
+    """Lengths of answers that the gate did not stop; None if there is no gate."""
     host: str = ""
-    """The upstream's host, by which prices are known."""
+    """Host of the upstream, which decides the prices."""
 
     @classmethod
     def open(cls, settings: Settings, metrics: Metrics, *, gated: bool) -> Self:
-        """The log that the settings name. Raises `LogError` where it cannot be opened, `LLMError` for prices that
-        cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
+        """Opens the log that the settings name.
+
+        Raises `LogError` if it cannot be opened, and `LLMError` for unreadable prices. `gated` says whether there is a
+        gate, whose savings are to be estimated.
+        """
         prices = None if settings.prices is None else Price.read(settings.prices)
         # Not above: the middleware runs in an engine's environment, where a log, and its database, may not be wanted.
         from metaprobe.production.monitoring.log import AnswerLengths, ScoreLog
@@ -78,12 +83,12 @@ class ServerLog:
         return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
 
     def count(self) -> None:
-        """Puts what the log counts into the metrics."""
+        """Copies the log's counts into the metrics."""
         self.metrics.count_log(self.log.dropped, self.log.repeated, self.log.spooled)
 
 
 class RequestLog:
-    """The answers to one request, as they are logged."""
+    """Logs the answers to one request."""
 
     def __init__(
         self,
@@ -94,9 +99,14 @@ class RequestLog:
         one_usage: bool = True,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises `Refusal` for tags that cannot be read. `tags`: in place of those that the request names.
+        """Raises `Refusal` for unreadable tags.
 
-        `one_usage`: whether all answers are of one response of the upstream, whose count of tokens is of them all.
+        Args:
+            server: the server's log.
+            request: the request.
+            question: the parsed chat request; None for other requests.
+            one_usage: whether all answers belong to one response of the upstream, whose token count is for all of them.
+            tags: replace the request's own tags.
         """
         caller = request.scope.get(SCOPE_CALLER)
         self._server, self._one_usage, self._key_name = server, one_usage, caller.name if caller else ""
@@ -106,10 +116,10 @@ class RequestLog:
         self._answers, self._cost_borne = 0, False
         self.tags = tags_of(request, question) if tags is None else tags
         self.model = "" if question is None else question.model
-        """The model as the request names it."""
+        """Model that the request names."""
         self.question = _asked(question) if server.settings.log_texts else None
         self.started = time.perf_counter()
-        """When the answer was asked for, by `time.perf_counter`."""
+        """Time when the answer was requested, by `time.perf_counter`."""
 
     def add(
         self,
@@ -117,11 +127,14 @@ class RequestLog:
         answer: ParsedResponse | ParsedText | None,
         gate: Mapping[str, Any] | None = None,
     ) -> None:
-        """Logs a verdict, and puts the id under which it is logged into it.
+        """Logs a verdict, and adds the id of its entry to it.
 
-        `shown`: the verdict as the caller gets it. `answer`: what it is of, None where that cannot be read. `gate`:
-        what the gate did, where it ended the answer, and of which model that was. Of several answers to one request the
-        second has the id `ID:1`.
+        The second of several answers to one request has the id `ID:1`.
+
+        Args:
+            shown: the verdict as the caller gets it.
+            answer: the answer; None if it cannot be read.
+            gate: what the gate did, and the model, if the gate ended the answer.
         """
         suffix = f":{self._answers}" if self._answers else ""
         self._answers += 1
@@ -131,7 +144,7 @@ class RequestLog:
             shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
 
     def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse | ParsedText) -> None:
-        """Logs what a checkpoint in the shadow says of the answer that was added last."""
+        """Logs a shadow checkpoint's verdict on the answer that was added last."""
         self._write(f"{self._last}:shadow", shown, answer, None, shadow_of=self._last)
 
     def _write(
@@ -144,7 +157,16 @@ class RequestLog:
         shadow_of: str = "",
         callers_id: str = "",
     ) -> bool:
-        """Whether the log took the entry."""
+        """Writes an entry, and returns whether the log accepted it.
+
+        Args:
+            identity: id of the entry.
+            shown: the verdict.
+            answer: the answer; None if it cannot be read.
+            gate: what the gate did; None if it did nothing.
+            shadow_of: id of the entry that a shadow's verdict accompanies.
+            callers_id: the caller's own id.
+        """
         logprobs = answer.logprobs if isinstance(answer, ParsedResponse) else None
         tokens = len(logprobs) if logprobs is not None else gate["tokens"] if gate else None
         model = (answer.model if answer else gate["model"] if gate else "") or self.model
@@ -187,7 +209,7 @@ class RequestLog:
     def _cost_usd(self, answer: ParsedResponse | ParsedText) -> float | None:
         """Returns the cost of the tokens that the upstream counted; None without a price or a count.
 
-        The first of several answers bears the cost of them all.
+        Of several answers, the first one gets the cost of all.
         """
         server, counted = self._server, answer.usage
         price = Price.of_model(answer.model, server.host, server.prices) or Price.of_model(
@@ -200,17 +222,19 @@ class RequestLog:
 
 
 def without_quotes(reason: str) -> str:
-    """The reason without what it quotes, which may be of the answer: a token, a line of text, an error's words."""
+    """Returns the reason without its quotes, which may hold parts of the answer: a token, a line of text, an error's
+    message.
+    """
     return _QUOTED.sub("'...'", reason[:MAX_NOTE])
 
 
 def callers_id(given: str) -> str:
-    """Returns the caller's `X-Request-ID`; empty for a value that is no such id."""
+    """Returns the caller's `X-Request-ID`; empty for an invalid one."""
     return given if _CALLERS_ID.fullmatch(given) else ""
 
 
 def read_tags(given: str) -> dict[str, str]:
-    """Tags as a caller writes them: `task=faq, prompt=v7`. Raises `Refusal` (400) for anything else."""
+    """Returns tags as a caller writes them: `task=faq, prompt=v7`. Raises `Refusal` (400) for anything else."""
     if not given.strip():
         return {}
     if len(given) > MAX_TAGS_TEXT:
@@ -231,24 +255,24 @@ def read_tags(given: str) -> dict[str, str]:
 
 def tags_of(request: Request, question: ChatRequest | None) -> dict[str, str]:
     """Returns the tags of a request, from its header or else its metadata. Raises `Refusal` (400) as `read_tags`."""
-    given = request.headers.get(TAGS_HEADER, "")
+    written = request.headers.get(TAGS_HEADER, "")
     with suppress(UnicodeDecodeError):  # headers are read as latin-1, and most clients send UTF-8
-        given = given.encode("latin-1").decode("utf-8")
-    if not given and question is not None and "metadata" in question.fields:
-        held, tags = None, b'""'
+        written = written.encode("latin-1").decode("utf-8")
+    if not written and question is not None and "metadata" in question.fields:
+        metadata, tags = None, b'""'
         with suppress(*UNREADABLE):  # what else it may be is the upstream's to judge
-            held = msgspec.json.decode(question.fields["metadata"], type=_Metadata | None)
-        if held is not None:
-            tags = bytes(held.tags)
+            metadata = msgspec.json.decode(question.fields["metadata"], type=_Metadata | None)
+        if metadata is not None:
+            tags = bytes(metadata.tags)
         try:
-            given = msgspec.json.decode(tags, type=str)
+            written = msgspec.json.decode(tags, type=str)
         except UNREADABLE:
-            given = tags[:64].decode("utf-8", "replace")  # no text, and refused as such
-    return read_tags(given)
+            written = tags[:64].decode("utf-8", "replace")  # no text, and refused as such
+    return read_tags(written)
 
 
 def _asked(question: ChatRequest | None) -> str | None:
-    """The messages of a chat as text: one of the user alone as it is, several with the role before each."""
+    """Returns the messages of a chat as text: a single user message alone, several messages each after its role."""
     messages = None if question is None else question.messages
     if messages is None or not all(isinstance(message, dict) for message in messages):
         return None

@@ -1,4 +1,4 @@
-"""How the server is set up. Secrets are never in it: it names the environment variables that hold them."""
+"""The server's settings. They never hold secrets, only the names of the environment variables with secrets."""
 
 import ipaddress
 import os
@@ -16,37 +16,37 @@ NEVER_FORWARDED = frozenset(
     "host content-length content-type accept-encoding connection transfer-encoding cookie authorization upgrade te "
     "trailer keep-alive proxy-authorization x-metaprobe-key".split()
 )
-"""They belong to one connection, or hold a caller's secret, or are set by the proxy."""
+"""Headers that belong to one connection, hold a caller's secret, or are set by the proxy."""
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 _CALLING = ("tool_calls", "function_call")
 MAX_BATCH = 1024
-"""Responses in one request to `/v1/score`, and labels in one to `/v1/feedback`."""
+"""Most responses in one request to `/v1/score`, and most labels in one request to `/v1/feedback`."""
 
 
 class SettingsError(RecordError):
-    """The server would not be what was meant, or not be safe."""
+    """The server would not work as intended, or would not be safe."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamOf:
-    """One of several upstreams: that of one agent."""
+    """The upstream of one agent, one of several."""
 
     name: str
     url: str
     model: str
-    """The model's name there."""
+    """Name of the agent's model at this upstream."""
 
     @property
     def host(self) -> str:
-        """The host, by which prices are known."""
+        """Host, which decides the prices."""
         return urlsplit(self.url).hostname or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(FlagOptions):
-    """Everything about one server; which answers its checkpoints flag is said as in `FlagOptions`.
+    """All settings of one server. The answers that its checkpoints flag are chosen as in `FlagOptions`.
 
-    Raises `SettingsError` for what cannot be meant.
+    Raises `SettingsError` for invalid settings.
     """
 
     checkpoint: Annotated[
@@ -56,9 +56,9 @@ class Settings(FlagOptions):
             variable=True,
         ),
     ]
-    """A checkpoint with a name (`NAME=CHECKPOINT`) judges that model, and all that have no checkpoint of their own."""
+    """A checkpoint with a name (`NAME=CHECKPOINT`) judges that model, and all models without their own checkpoint."""
     more_checkpoints: tuple[str, ...] = ()
-    """Further ones, each for the model NAME (`NAME=CHECKPOINT`), or for those that it was trained on."""
+    """Further checkpoints, each for the model NAME (`NAME=CHECKPOINT`), or for the models on which it was trained."""
     sha256: Annotated[str | None, Option("Digest of the (first) checkpoint, from its author.", variable=True)] = None
     pins: Annotated[
         Path | None,
@@ -102,7 +102,7 @@ class Settings(FlagOptions):
         ),
     ] = ()
     upstream: str = ""
-    """Base URL of the one upstream. Without any, only the server's own answers work, such as `/v1/score`."""
+    """Base URL of the only upstream. Without one, only the server's own answers work, such as `/v1/score`."""
     upstreams: Annotated[
         tuple[str, ...],
         Option(
@@ -125,7 +125,7 @@ class Settings(FlagOptions):
         float | None,
         Option("In its place: mean US dollars that the panel may spend on 1,000 questions.", above=0),
     ] = None
-    """The panel's default holds where neither of the two is given."""
+    """Without a price and a budget the panel's default applies."""
     gate: Annotated[
         Path | str | None,
         Option("Streaming gate that may end streamed answers early.", kind="checkpoint", variable=True),
@@ -148,9 +148,9 @@ class Settings(FlagOptions):
     gate_finish_reason: Annotated[str, Option("finish_reason of an answer that the gate ended.", variable=True)] = (
         "content_filter"
     )
-    """Every client knows the default, and none takes it for a natural end or asks for the rest."""
+    """Every client knows the default, and none takes it for a natural end or requests the rest."""
     log: Annotated[str, Option("Log every verdict: a SQLite file, or the URL of a database.", variable=True)] = ""
-    """The path of a SQLite file, or a SQLAlchemy URL without password. Empty for nowhere."""
+    """The path of a SQLite file, or a SQLAlchemy URL without password. Empty for no log."""
     log_texts: Annotated[bool, Option("Log questions and answers too.", variable=True)] = False
     log_logprobs: Annotated[bool, Option("Log the answers' log-probabilities too.", variable=True)] = False
     log_days: Annotated[float | None, Option("Days after which logged verdicts are taken away.", above=0)] = None
@@ -163,8 +163,10 @@ class Settings(FlagOptions):
         Path | None,
         Option('For costs in the log: {"MODEL": {"prompt": USD, "completion": USD}} a million tokens.', kind="file"),
     ] = None
-    """File of prices by the model's name (`metaprobe.llms.pricing.Price.read`); without one, OpenAI's own models at
-    OpenAI have their list price and others none."""
+    """File of prices by the model's name (`metaprobe.llms.pricing.Price.read`).
+
+    Without it, OpenAI's own models at OpenAI have their list price, and other models none.
+    """
     host: Annotated[str, Option("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Option("0 takes a free one.", low=0, high=65535)] = 8080
     api_key_env: Annotated[str, Option("Environment variable with the callers' keys, separated by commas.")] = (
@@ -178,9 +180,9 @@ class Settings(FlagOptions):
         ),
     ] = None
     key_per_minute: Annotated[float | None, Option("Requests of one key in a minute; more get 429.", above=0)] = None
-    """Counted in each worker, where the file of keys says nothing else; None for any number."""
+    """Counted in each worker, unless the keys file sets another number; None for no limit."""
     key_in_flight: Annotated[int | None, Option("Requests of one key at one time; more get 429.", low=1)] = None
-    """Counted in each worker; None for any number."""
+    """Counted in each worker; None for no limit."""
     upstream_key_env: Annotated[
         str,
         Option("Environment variable with the upstream's key; where it is empty, the caller's own is forwarded."),
@@ -190,12 +192,12 @@ class Settings(FlagOptions):
     max_answer_bytes: Annotated[
         int, Option("Bytes of an upstream's answer that are read to be scored.", name="max-answer", low=1)
     ] = 64 << 20
-    """A longer stream passes on unscored."""
+    """A longer stream passes without a score."""
     forward_headers: Annotated[
         tuple[str, ...],
         Option("Request header that the upstream gets too, beside the usual ones; repeatable.", name="forward-header"),
     ] = ()
-    """The usual ones are those in `metaprobe.production.http.upstream`."""
+    """The usual headers are listed in `metaprobe.production.http.upstream`."""
     timeout_s: Annotated[float, Option("Seconds that the upstream may be silent.", name="timeout", above=0)] = 600.0
     total_timeout_s: Annotated[
         float,
@@ -206,7 +208,7 @@ class Settings(FlagOptions):
             above=0,
         ),
     ] = 1800.0
-    """Longer than an honest stream takes: half an hour is 90,000 tokens at 50 a second."""
+    """Longer than a normal stream takes: half an hour is 90,000 tokens at 50 a second."""
     agent_timeout_s: Annotated[
         float,
         Option(
@@ -225,7 +227,9 @@ class Settings(FlagOptions):
             high=86400,
         ),
     ] = None
-    """None asks one after another, and refuses the header: asking beside costs whoever runs the server."""
+    """None asks one agent after another, and refuses the header: asking several at once costs the server's
+    owner money.
+    """
     agent_failures: Annotated[
         int, Option("Failures of one of several upstreams in a row after which it is left out for a while.", low=1)
     ] = 5
@@ -238,7 +242,7 @@ class Settings(FlagOptions):
             high=86400,
         ),
     ] = 30.0
-    """Drawn up to a fifth shorter or longer, and doubled up to eightfold while the trials fail."""
+    """The pause is randomly up to a fifth shorter or longer, and doubles up to eightfold while the trials fail."""
     max_concurrency: Annotated[int, Option("Requests in flight in one worker; more are answered 503.", low=1)] = 256
     max_connections: Annotated[
         int,
@@ -254,11 +258,11 @@ class Settings(FlagOptions):
     header_timeout_s: Annotated[
         float, Option("Seconds in which a request's header must arrive.", name="header-timeout", above=0)
     ] = 15.0
-    """From the request's connection or its first byte on."""
+    """Counted from the request's connection or its first byte."""
     body_timeout_s: Annotated[
         float, Option("Seconds in which a request's body must arrive.", name="body-timeout", above=0)
     ] = 30.0
-    """Once its header has."""
+    """Counted from the end of the header."""
     send_timeout_s: Annotated[
         float,
         Option(
@@ -269,7 +273,7 @@ class Settings(FlagOptions):
     ] = 120.0
     grace_s: Annotated[int, Option("Seconds a shutdown may take.", name="grace", low=0)] = 60
     workers: Annotated[int, Option("Processes.", low=1)] = 1
-    """Each has a session of its own."""
+    """Each process has its own ONNX session."""
     on_mismatch: Annotated[
         Literal["warn", "refuse", "ignore"],
         Option(
@@ -279,15 +283,15 @@ class Settings(FlagOptions):
     ] = "warn"
     log_format: Annotated[Literal["text", "json"], Option("How log lines look.")] = "text"
     otel: Annotated[bool, Option("Give OpenTelemetry a span a request, with its verdicts as events.")] = False
-    """Takes the extra `serve`."""
+    """Needs the extra `serve`."""
 
     def __post_init__(self) -> None:
         try:
             FlagOptions.__post_init__(self)
         except ContractMismatch as error:
             raise SettingsError(str(error)) from error
-        for one in options_of(Settings):
-            _check_range(one.name, one.option, getattr(self, one.name))
+        for option in options_of(Settings):
+            _check_range(option.name, option.option, getattr(self, option.name))
         if self.gate_stop is not None and self.gate_escalate is not None and self.gate_escalate > self.gate_stop:
             raise SettingsError(
                 f"gate_escalate {self.gate_escalate} is above gate_stop {self.gate_stop}: what is escalated begins "
@@ -314,8 +318,10 @@ class Settings(FlagOptions):
         self._check_log()
 
     def _check_upstreams(self) -> None:
-        """Checks the addresses, and keeps the one without a name in `upstream`."""
-        unnamed = [self.upstream] * bool(self.upstream) + [one for one in self.upstreams if not _upstream_name(one)]
+        """Checks the addresses, and stores the one without a name in `upstream`."""
+        unnamed = [self.upstream] * bool(self.upstream) + [
+            written for written in self.upstreams if not _upstream_name(written)
+        ]
         if len(dict.fromkeys(unnamed)) > 1 or (unnamed and self.named_upstreams):
             raise SettingsError("several upstreams came, one without a name; expected one URL, or NAME=URL for each")
         if self.named_upstreams and self.panel is None:
@@ -324,7 +330,7 @@ class Settings(FlagOptions):
             raise SettingsError("the age of labels is bounded (--max-age), and there is no --success whose labels age")
         if (self.panel_price, self.panel_budget) != (None, None) and not self.named_upstreams:
             raise SettingsError("a panel's price or budget is given, and no --upstream NAME=URL to choose among")
-        for url in [*unnamed, *(one.url for one in self.named_upstreams.values())]:
+        for url in [*unnamed, *(upstream_of.url for upstream_of in self.named_upstreams.values())]:
             _check_upstream(url)
         if unnamed:
             object.__setattr__(self, "upstream", unnamed[0])
@@ -355,23 +361,25 @@ class Settings(FlagOptions):
 
     @property
     def run_by_model(self) -> dict[str, str]:
-        """The run that each model's answers are of, by its name; under "" that of the first checkpoint."""
+        """Name of the run that each model's answers belong to, by the model's name; under "" the run for the first
+        checkpoint.
+        """
         runs = {}
         for written in self.base_rates:
             name, equals, run = written.partition("=")
-            named = equals and "|" not in name  # a run's own name may hold the sign: my-model|sums|shots=3
-            if (key := name if named else "") in runs:
+            has_model_name = equals and "|" not in name  # a run's own name may hold the sign: my-model|sums|shots=3
+            if (key := name if has_model_name else "") in runs:
                 raise SettingsError(f"two runs are given for {key or 'the first checkpoint'!r}; give each model one")
-            runs[key] = run if named else written
+            runs[key] = run if has_model_name else written
         return runs
 
     def upstream_key(self, name: str = "") -> str:
-        """The key for the upstream, from the environment; empty where the caller's own is forwarded.
+        """Returns the key for the upstream, from the environment; empty if the caller's own key is forwarded.
 
-        `name`: of one of several upstreams, whose own variable has its name behind (`METAPROBE_UPSTREAM_KEY_SMALL`).
+        `name` is one of several upstreams. Its own variable ends in its name (`METAPROBE_UPSTREAM_KEY_SMALL`).
         """
-        own = f"{self.upstream_key_env}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
-        variable = own if name and own in os.environ else self.upstream_key_env
+        own_variable = f"{self.upstream_key_env}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
+        variable = own_variable if name and own_variable in os.environ else self.upstream_key_env
         key = os.environ.get(variable, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise SettingsError(f"{variable} holds characters that no header can carry")
@@ -379,27 +387,33 @@ class Settings(FlagOptions):
 
 
 def _check_range(name: str, option: Option, value: object) -> None:
-    """Raises `SettingsError` for a number that lies outside the range of its option."""
+    """Raises `SettingsError` for a number outside the range of its option.
+
+    Args:
+        name: name of the option.
+        option: the option.
+        value: its value.
+    """
     bounds = (
         ("above", option.above, gt),
         ("from", option.low, ge),
         ("below", option.below, lt),
         ("up to", option.high, le),
     )
-    given = [(word, bound, holds) for word, bound, holds in bounds if bound is not None]
-    if isinstance(value, (int, float)) and not all(holds(value, bound) for _, bound, holds in given):
-        allowed = " and ".join(f"{word} {bound:g}" for word, bound, _ in given)
+    bounds_given = [(word, bound, holds) for word, bound, holds in bounds if bound is not None]
+    if isinstance(value, (int, float)) and not all(holds(value, bound) for _, bound, holds in bounds_given):
+        allowed = " and ".join(f"{word} {bound:g}" for word, bound, _ in bounds_given)
         raise SettingsError(f"{name} is {value}; expected a number {allowed}")
 
 
 def _upstream_name(written: str) -> str:
-    """Returns the name in NAME=URL; empty where there is none."""
+    """Returns the name in NAME=URL; empty if there is none."""
     name, equals, _ = written.partition("=")
     return name if equals and "://" not in name else ""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound to `host`."""
+    """Returns whether only this machine can reach a server bound to `host`."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""Bounds of connections: how many there are, how long they may send nothing, and how long they may read nothing.
+"""Limits of connections: their number, how long they may send nothing, and how long they may read nothing.
 
-A request that is being answered is bounded elsewhere (`Settings.body_timeout_s`, `timeout_s`, `max_concurrency`), so a
-stream that goes on is never cut from here.
+A request that is being answered has other limits (`Settings.body_timeout_s`, `timeout_s`, `max_concurrency`). So a
+running stream is never cut here.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from metaprobe.production.http.settings import Settings
 logger = logging.getLogger(__name__)
 
 OTHER_FILES = 32
-"""Descriptors kept for all that is no connection: listener, event loop, log, the files that workers share."""
+"""File descriptors reserved for everything except connections: listener, event loop, log, files that workers share."""
 
 
 def within_file_limit(settings: Settings) -> Settings:
-    """Returns the settings with as many connections as the process's limit on open files leaves room for.
+    """Returns the settings with at most as many connections as the process's limit on open files allows.
 
-    Of a small limit, half is kept for connections to the upstream. What had to be lowered is logged.
+    Of a small limit, half is reserved for connections to the upstream. A lowered setting is logged.
     """
     most, files = settings.max_connections, _most_files()
     if files is not None:
@@ -44,7 +44,7 @@ def within_file_limit(settings: Settings) -> Settings:
 
 
 def _most_files() -> int | None:
-    """How many descriptors this process may hold; None where there is no such limit."""
+    """Returns how many file descriptors this process may hold; None if there is no limit."""
     try:
         import resource
     except ImportError:  # there is none on Windows
@@ -57,24 +57,28 @@ _seldom = Seldom(logger)
 
 
 MAX_HEADER_BYTES = 64 << 10
-"""Bytes that a request's first line and header may have."""
+"""Most bytes of a request's first line and header."""
 MAX_AHEAD = 16
-"""Requests that a connection may send before the one ahead of them is answered. Each takes two kilobytes, and hundreds
-fit into what is read at once."""
+"""Most requests that a connection may send ahead of the one being answered.
+
+Each takes two kilobytes, and hundreds fit into one read.
+"""
 MAX_AHEAD_BYTES = 64 << 10
-"""Bytes of a body that may come before its request's turn; beyond them reading would stop, and nobody would notice that
-the caller has gone."""
+"""Most bytes of a body that may arrive before its request's turn. Beyond them reading would stop, and a caller that
+leaves would not be noticed.
+"""
 STALLED_S = 2.0
-"""Seconds after which a caller who reads nothing of a waiting answer makes room for a new connection, where no other
-can."""
+"""Seconds after which a caller that reads nothing of a waiting answer makes room for a new connection, if
+no other can.
+"""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection, which ends when it says or reads nothing for too long, or when its place is needed.
+    """One connection, which ends if it sends or reads nothing for too long, or if its place is needed.
 
-    Where all places are taken, the connection that has been without a request for longest makes room; where every one
-    is being answered, the one whose answer has waited for its caller for longest, and where none waits, the new one is
-    refused with 503.
+    If all places are taken, the connection that has been without a request for longest makes room. If every connection
+    is being answered, the one whose answer has waited longest for its caller makes room. If no answer waits, the new
+    connection is refused with 503.
     """
 
     def __init__(self, *given: Any, settings: Settings, **named: Any) -> None:
@@ -85,14 +89,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._send_timer: asyncio.TimerHandle | None = None
         self._quiet_since = 0.0
         self._header_bytes = 0
-        """Bytes so far of a header that is not whole yet."""
+        """Bytes so far of an incomplete header."""
         self._begun = False
-        """Whether a request has begun of which something is still to come."""
+        """Whether a request has begun and is not complete."""
         self._header_is_whole = False
         self._stalled_since: float | None = None
-        """Since when a part of the answer waits for the caller; None while everything that was written finds room."""
+        """Time since which a part of the answer waits for the caller; None while nothing waits."""
         self._ahead: list[RequestResponseCycle] = []
-        """Requests before the last one that may not have been answered yet. uvicorn knows the last one only."""
+        """Requests before the last one that may not have been answered yet. uvicorn knows only the last one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -109,10 +113,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._header_timer = _cancel(self._header_timer)
 
     def _feed(self, data: bytes) -> None:
-        """Has the parser read on.
+        """Passes data to the parser.
 
-        The parser stops at a request that offers another protocol, as a Java client's first one does, and leaves out
-        its body. Such a request is read anew without the offer, which HTTP lets a server pass over.
+        The parser stops at a request that offers another protocol, as a Java client's first request does, and drops its
+        body. Such a request is parsed again without the offer, which HTTP lets a server ignore.
         """
         self._header_bytes += len(data)
         self._unset_keepalive_if_required()
@@ -198,7 +202,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _await_header(self) -> None:
-        """Starts the time within which a request's header must be whole, unless it is running."""
+        """Starts the timer within which a request's header must be complete, unless it is running."""
         if self._header_timer is None:
             why = f"closed a connection that sent no whole request header within {self._header_timeout_s:g} s"
             self._header_timer = self.loop.call_later(self._header_timeout_s, self._drop, why)
@@ -229,7 +233,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(Refusal(503, "too_many_connections", message, {"retry-after": "1"}))
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers where no request has come, or not a whole one, and closes."""
+        """Sends a refusal if no request has arrived, or an incomplete one, and closes the connection."""
         answer = refusal.response()
         headers = (*answer.raw_headers, (b"connection", b"close"))
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
@@ -243,7 +247,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """The timer that runs on: none."""
+    """Cancels a timer, and returns None as the timer that runs on."""
     if timer is not None:
         timer.cancel()
     return None

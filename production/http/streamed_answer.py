@@ -1,4 +1,4 @@
-"""A streamed answer on its way through: passed on as it comes, read along, and ended with a verdict."""
+"""A streamed answer on its way to the caller: passed on as it arrives, read along, and ended with a verdict."""
 
 import json
 import logging
@@ -43,15 +43,16 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class EventSplitter:
-    """Cuts a stream of bytes into events, bytes unchanged: what comes out, joined, is what went in
-    (but for a byte-order mark at the beginning)."""
+    """Splits a stream of bytes into events. Joined, they give the input bytes, except a byte-order mark at the
+    beginning.
+    """
 
     def __init__(self) -> None:
         self._waiting = bytearray()
         self._begun = self._has_returns = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that end in `data`, each with the empty line that ends it."""
+        """Returns the events that are complete with `data`, each with the empty line that ends it."""
         if not self._begun:
             data = data.removeprefix(BYTE_ORDER_MARK)
             self._begun = True
@@ -73,23 +74,23 @@ class EventSplitter:
 
     @property
     def pending(self) -> int:
-        """Bytes that wait for the end of their event."""
+        """Number of bytes of an incomplete event."""
         return len(self._waiting)
 
     def rest(self) -> bytes:
-        """Returns the bytes that came after the last event, and forgets them."""
+        """Returns the bytes after the last event, and forgets them."""
         rest, self._waiting = bytes(self._waiting), bytearray()
         return rest
 
 
 class FirstEvent:
-    """Waits for the first event of a stream. What comes after the event is not looked at, however much it is."""
+    """Waits for the first event of a stream. Later bytes are not inspected."""
 
     def __init__(self) -> None:
         self._came = bytearray()
 
     def feed(self, data: bytes) -> int:
-        """Takes the next bytes of the stream. Returns where the first event ends in all that came; 0 before it does."""
+        """Takes in bytes of the stream. Returns where the first event ends in all bytes so far; 0 before it ends."""
         seen = max(0, len(self._came) - _LONGEST_END)
         self._came += data
         found = _END.search(self._came, seen)
@@ -97,16 +98,16 @@ class FirstEvent:
 
     @property
     def pending(self) -> int:
-        """Bytes that came."""
+        """Number of bytes so far."""
         return len(self._came)
 
     def came(self) -> bytes:
-        """Returns all that came."""
+        """Returns all bytes so far."""
         return bytes(self._came)
 
 
 def data_of(event: bytes) -> bytes:
-    """The data of an event; empty for a comment, such as a server sends to keep a connection alive."""
+    """Returns the data of an event; empty for a comment, which servers send to keep a connection alive."""
     if event.startswith(b"data: ") and event.find(b"\n", 0, len(event) - _LONGEST_END) < 0:
         return event[6:].strip()
     lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
@@ -114,14 +115,14 @@ def data_of(event: bytes) -> bytes:
 
 
 def with_data(event: bytes, data: bytes) -> bytes:
-    """The event with other data; its other lines stay."""
+    """Returns the event with other data; its other lines stay."""
     others = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
     return b"\n".join([*others, b"data: " + data, b"", b""])
 
 
 _NOTHING = (b"", b"null")
 _NAME = b'"logprobs"'
-"""Stands in no string of JSON, where quotation marks are escaped."""
+"""The key, with its quotation marks. No JSON string holds it, because quotation marks are escaped there."""
 
 
 class OutlinedChoice(msgspec.Struct, gc=False):
@@ -139,12 +140,12 @@ class Outline(msgspec.Struct, gc=False):
 
     @property
     def is_usage(self) -> bool:
-        """Whether the chunk brings the usage and nothing of the answer."""
+        """Whether the chunk carries the usage and nothing of the answer."""
         return not self.choices and bytes(self.usage) not in _NOTHING
 
     @property
     def logprobs(self) -> bytes:
-        """The JSON of the log-probabilities that it brings; empty where it brings none."""
+        """JSON of the chunk's log-probabilities; empty if there are none."""
         raw = bytes(self.choices[0].logprobs) if self.choices else b""
         return b"" if raw in _NOTHING else raw
 
@@ -154,21 +155,25 @@ _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 AROUND_BYTES = 128
-"""Bytes of an event around its piece of the answer, which the decoder of the verdict skips. At most half of a stream
-counts as such, so that twice the bytes are read at once at worst."""
+"""Bytes of an event around its part of the answer, which the verdict's decoder skips.
+
+At most half of a stream counts as such, so that at worst twice the bytes are read at once.
+"""
 
 
 class PlainChunks:
-    """The chunks of one plain answer."""
+    """Chunks of one plain answer."""
 
     def __init__(self) -> None:
         self.held: list[bytes] = []
-        """The JSON of each."""
+        """JSON of each chunk."""
         self.ended = False
         """Whether the server has said how the answer ended."""
 
     def add(self, data: bytes) -> Outline | None:
-        """Keeps a chunk, and says what it brings; None, and it is not kept, where it is not of a plain answer."""
+        """Stores a chunk, and returns its outline. Returns None, and does not store it, if it does not belong to a
+        plain answer.
+        """
         try:
             outline = _outline(data)
         except UNREADABLE:
@@ -180,40 +185,41 @@ class PlainChunks:
 
 
 def without_logprobs(event: bytes, logprobs: bytes) -> bytes | None:
-    """The event with null in place of these log-probabilities; None where they do not stand behind their first name."""
-    named = event.find(_NAME)
-    at = named + len(_NAME) + (2 if event.startswith(b": ", named + len(_NAME)) else 1)
-    if named < 0 or not event.startswith(logprobs, at):
+    """Returns the event with null instead of these log-probabilities; None if they do not follow their first key."""
+    name_at = event.find(_NAME)
+    value_at = name_at + len(_NAME) + (2 if event.startswith(b": ", name_at + len(_NAME)) else 1)
+    if name_at < 0 or not event.startswith(logprobs, value_at):
         return None
-    return b"".join((event[:at], b"null", event[at + len(logprobs) :]))
+    return b"".join((event[:value_at], b"null", event[value_at + len(logprobs) :]))
 
 
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 4 << 20
-"""A longer event passes on without being read, and there is no verdict."""
+"""Most bytes of an event that is read. A longer event passes unread, and there is no verdict."""
 _NO_JSON = "a chunk of the upstream's stream is not JSON"
 _KNOWN = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
 STREAM_COST = 10
-"""How many times its bytes a stream takes in memory once its chunks are read one by one."""
+"""Memory of a stream whose chunks are read one by one, in multiples of its bytes."""
 
 
 class _TooMuch(Exception):
-    """The next event asks for more work than may be done now."""
+    """The next event requires more work than is allowed now."""
 
     def __init__(self, size: int) -> None:
-        """`size`: bytes to be read."""
+        """`size` is the number of bytes to read."""
         super().__init__(size)
         self.size = size
 
 
 class ScoredStream:
-    """`feed` gives the bytes to pass on for those that came; `end` or `cut` what is left to be said.
+    """A stream that is passed on with a verdict.
 
-    Chunks of a chat or text completion get one more with the verdict, before [DONE]. Of the events of a response, the
-    last event's `response` gets the verdict.
+    `feed` returns the bytes to pass on for the bytes that arrived. `end` and `cut` return the rest. Chunks of a chat or
+    text completion get one additional chunk with the verdict, before [DONE]. Of the events of a response, the last
+    event's `response` gets the verdict.
     """
 
     def __init__(
@@ -226,75 +232,83 @@ class ScoredStream:
         gated_reason: str = "",
         no_logprobs: str = "",
     ) -> None:
-        """`asked`: the request for a chat completion; None for a request that passed as it came, of whose answer
-        nothing is hidden. `gated_reason`: the finish reason of an answer that the gate ended. `no_logprobs`: why none
-        can be expected; empty where they were asked for."""
+        """Sets up the stream.
+
+        Args:
+            scorer: judges the answer.
+            asked: request of the chat completion; None for a request that passed unchanged, of whose answer nothing is
+                hidden.
+            gates: the gate; None for none.
+            max_bytes: most bytes of the answer that are read.
+            gated_reason: finish reason of an answer that the gate ended.
+            no_logprobs: why there are no log-probabilities; empty if they were requested.
+        """
         self._scorer = scorer
         self._gated_reason = gated_reason
         self._asked = asked
         # One of several answers in one stream cannot be ended without the others.
         self._gated = GatedAnswer(None if asked is None or asked.several else gates)
         self._plain = PlainChunks() if asked is not None and gates is None and not asked.several else None
-        """The chunks so far, as long as nothing has to be known of each at once; else None."""
+        """Chunks so far, as long as nobody needs them one by one; None if they are read one by one."""
         self._max_bytes = max_bytes
         self._events = EventSplitter()
         self._todo: deque[bytes] = deque()
-        """Whole events that have not been read yet."""
+        """Complete events that have not been read yet."""
         self.waits = 0
-        """Bytes that the next call of `feed` reads, where the last one left events; 0 where it left none."""
+        """Bytes that the next call of `feed` reads, if the last call left events; 0 if it left none."""
         self._most = inf
         """Bytes that may be read again at once."""
         self._dropped = False
-        """Whether events pass on unread."""
+        """Whether events pass unread."""
         self._beyond = 0
-        """Choices that are not followed, for they are too many."""
+        """Number of choices that are not followed, because they are too many."""
         self._kind: str = "" if asked is None else "chat"
         self._choices: dict[int, AnswerStream] = {}
         self._known: dict[str, Any] = {}
         self._of_all: dict[str, Any] = {}
-        """The usage, where it has come."""
+        """The usage, once it has arrived."""
         self._reason = no_logprobs
         """Why there will be no verdict; empty while there may be one."""
         self._bytes = 0
         self._said = False
-        """Whether the verdict has been given."""
+        """Whether the verdict was sent."""
         self._over = False
         """Whether the stream has its end: [DONE], the last event of a response, or an error."""
         self.seconds = 0.0
-        """Time spent here."""
+        """Seconds spent here."""
 
     @property
     def action(self) -> str:
-        """How the gate ended the answer, and the upstream is to be closed; empty as long as it has not."""
+        """How the gate ended the answer, after which the upstream is to be closed; empty until then."""
         return self._gated.action
 
     @property
     def pending(self) -> int:
-        """Bytes that wait for the end of their event."""
+        """Number of bytes of an incomplete event."""
         return self._events.pending
 
     @property
     def left(self) -> int:
-        """Bytes that `end` reads: all that came where the verdict is still to be given, else what waits."""
+        """Number of bytes that `end` reads: all bytes so far if the verdict is still missing, else the unread ones."""
         return self.pending if self._said or self._dropped else self._bytes
 
     def held_bytes(self, received: int) -> int:
-        """About how many bytes of memory the stream takes when so many bytes have come."""
+        """Returns about how many bytes of memory the stream takes after `received` bytes."""
         if self._dropped:
             return 0
         return received * (2 if self._plain is not None else STREAM_COST)
 
     def drop(self, reason: str) -> None:
-        """Passes all further events on unread, and forgets what was read. There is no verdict, for this reason."""
+        """Passes all further events unread, and forgets what was read. There is no verdict, for this reason."""
         self._give_up(reason)
         self._choices.clear()
         self._plain, self._dropped = None, True
 
     def feed(self, data: bytes, *, most: float = inf) -> bytes:
-        """Returns the bytes to pass on: of the events that are whole by now.
+        """Returns the bytes to pass on: of the events that are now complete.
 
-        `most`: bytes of earlier events that may be read again. Where more would have to be, as for the verdict, `waits`
-        says so, and the next call goes on there.
+        `most` is how many bytes of earlier events may be read again. If more have to be read, as for the verdict,
+        `waits` says so, and the next call continues there.
         """
         started = time.perf_counter()
         self._bytes += len(data)
@@ -323,7 +337,7 @@ class ScoredStream:
         return b"".join(out)
 
     def end(self) -> bytes:
-        """Returns the bytes to pass on when the upstream has closed the stream in good order."""
+        """Returns the bytes to pass on after the upstream has closed the stream normally."""
         # Also where the last event lacks its empty line; [DONE] is not made up where it did not come.
         rest = b"" if self.action else self._events.rest()
         if not rest.strip():
@@ -340,9 +354,14 @@ class ScoredStream:
         return out
 
     def cut(self, status: int, code: str, message: str) -> bytes:
-        """Returns the bytes to pass on when the stream broke before [DONE]: an error that clients raise, and no [DONE].
+        """Returns the bytes to pass on if the stream broke before [DONE]: an error that clients raise, without [DONE].
 
-        Where the verdict has been given, it stays the one verdict.
+        If the verdict was sent, it stays the only verdict.
+
+        Args:
+            status: HTTP status of the error.
+            code: code for programs.
+            message: message for people.
         """
         if self._over:
             return b""
@@ -356,6 +375,7 @@ class ScoredStream:
         return b"event: error\n" + _event({"type": "error", **event})
 
     def _passed(self, event: bytes) -> bytes:
+        # The end of the stream, and events that pass unread.
         data = data_of(event)
         if not data:
             return event
@@ -366,6 +386,7 @@ class ScoredStream:
             return event if self._said else self._verdict_event() + event
         if self._dropped:
             return event
+        # Chunks that need not be read one by one.
         if self._plain is not None and not self._said:
             outline = self._plain.add(data)
             if outline is None:
@@ -383,6 +404,7 @@ class ScoredStream:
                 bare = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
                 return self._hidden(event, data) if bare is None else bare
             self._look_closely()
+        # Read the chunk.
         try:
             # A stream that passes as it came may hold NaN and half of a surrogate pair, which Python reads.
             chunk = json.loads(data) if self._asked is None else msgspec.json.decode(data)
@@ -395,6 +417,7 @@ class ScoredStream:
         if chunk.get("error"):
             self._give_up("the upstream sent an error instead of the rest of the answer")
             return event
+        # Pass it on by its kind.
         self._kind = self._kind or kind_of(chunk)
         if self._kind == "event":
             return self._passed_event(event, chunk)
@@ -406,7 +429,7 @@ class ScoredStream:
         return self._hidden(event, data) if has_logprobs else event
 
     def _afford(self) -> None:
-        """Raises `_TooMuch` where the events so far may not be read again now."""
+        """Raises `_TooMuch` if the events so far may not be read again now."""
         weight = self._bytes
         if self._plain is not None:
             weight = max(weight - AROUND_BYTES * len(self._plain.held), weight // 2)
@@ -414,13 +437,13 @@ class ScoredStream:
             raise _TooMuch(self._bytes)
 
     def _hidden(self, event: bytes, data: bytes) -> bytes:
-        """The event without log-probabilities that the caller did not ask for."""
+        """Returns the event without log-probabilities that the caller did not request."""
         if self._asked is None or not self._asked.changed:
             return event
         return with_data(event, hide(data, self._asked))
 
     def _passed_event(self, event: bytes, held: dict[str, Any]) -> bytes:
-        """An event of a response; the last one gets the verdict, for after it a response has nothing more to say."""
+        """Returns an event of a response. The last event gets the verdict, because nothing follows it."""
         if self._said:
             return event
         if held.get("type") in _LAST_EVENTS:
@@ -439,16 +462,16 @@ class ScoredStream:
             return with_data(event, json.dumps({**held, "response": response}).encode())
 
     def _look_closely(self) -> None:
-        """Reads chunk by chunk, from the first one on: this is no plain answer, or there is a fault in it."""
-        held, self._plain = () if self._plain is None else self._plain.held, None
-        for data in held:
+        """Reads chunk by chunk, from the first one on: the answer is not plain, or has a fault."""
+        chunks, self._plain = () if self._plain is None else self._plain.held, None
+        for data in chunks:
             try:
                 self._take_in(msgspec.json.decode(data))
             except UNREADABLE:  # in a part that the outline passes over
                 self._give_up(_NO_JSON)
 
     def _take_in(self, chunk: dict[str, Any]) -> bool:
-        """Calls `_read`, and never raises: the answer must reach its caller whatever a chunk looks like."""
+        """Calls `_read`, and never raises: the answer must reach its caller, whatever a chunk looks like."""
         try:
             return self._read(chunk)
         except Exception as error:
@@ -458,7 +481,8 @@ class ScoredStream:
             return True
 
     def _read(self, chunk: dict[str, Any]) -> bool:
-        """Takes in a chunk; whether it brought log-probabilities."""
+        """Takes in a chunk. Returns whether it carried log-probabilities."""
+        # Fields of the whole answer.
         for name in _KNOWN:
             if name in chunk:
                 self._known[name] = chunk[name]
@@ -468,11 +492,12 @@ class ScoredStream:
             return False
         if chunk.get("usage"):  # of all choices together, in a chunk of its own
             self._of_all["usage"] = chunk["usage"]
+        # The choices of the chunk.
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             return False
         has_logprobs = False
-        read = 0
+        choices_read = 0
         if len(choices) > 1:
             listed = [_index_of(choice) for choice in choices[: MOST_CHOICES + 1] if isinstance(choice, Mapping)]
             indices = [index for index in listed if type(index) is int]
@@ -491,7 +516,7 @@ class ScoredStream:
                 self._beyond = max(self._beyond, min(index, 1 << 20) + 1 - MOST_CHOICES)
                 self._gated.step_back()
                 continue
-            if (read := read + 1) > MOST_CHOICES:
+            if (choices_read := choices_read + 1) > MOST_CHOICES:
                 self._give_up(f"a chunk holds {len(choices)} choices; at most {MOST_CHOICES} are read")
                 continue
             answer = self._choices.get(index)
@@ -504,7 +529,7 @@ class ScoredStream:
         return has_logprobs
 
     def _is_over(self) -> bool:
-        """Whether nothing that is still to come changes the verdict."""
+        """Returns whether nothing that follows can change the verdict."""
         if self._plain is not None:
             return bool(self._reason) or self._plain.ended
         return bool(self._reason or self._choices) and all(choice.ended for choice in self._choices.values())
@@ -514,9 +539,10 @@ class ScoredStream:
         self._gated.step_back()
 
     def _stop(self) -> bytes:
-        """The answer's end where the gate ended it.
+        """Returns the end of an answer that the gate ended.
 
-        The verdict comes twice, for openai's own helper raises at most finish reasons and does not hand on their chunk.
+        The verdict is sent twice, because openai's own helper raises an error for most finish reasons and drops their
+        chunk.
         """
         self._said = self._over = True
         score, reason, details = self._gated.verdict()
@@ -527,11 +553,11 @@ class ScoredStream:
 
     def _verdict_event(self) -> bytes:
         if self._plain is not None and not self._reason:
-            held = self._plain.held
-            parsed = parse_chunks(held, top=False) if self._plain.ended else None
+            chunks = self._plain.held
+            parsed = parse_chunks(chunks, top=False) if self._plain.ended else None
             if parsed is not None:
                 self._said = True
-                for chunk in map(_object, (*held[:1], *held[-1:])):
+                for chunk in map(_object, (*chunks[:1], *chunks[-1:])):
                     self._known.update({name: chunk[name] for name in _KNOWN if name in chunk})
                 return self._chunk(self._choice(0), self._scorer.verdict(parsed))
             self._look_closely()
@@ -565,20 +591,20 @@ class ScoredStream:
         return verdict
 
     def _choice(self, index: int) -> dict[str, Any]:
-        """A choice that brings nothing more of the answer."""
+        """Returns a choice that adds nothing to the answer."""
         brings: dict[str, Any] = {"text": ""} if self._kind == "text" else {"delta": {}}
         return {"index": index, **brings, "logprobs": None, "finish_reason": None}
 
     def _chunk(self, choice: dict[str, Any], verdict: dict[str, Any]) -> bytes:
         kind = "text_completion" if self._kind == "text" else "chat.completion.chunk"
         # Names as Python writes them: half of a surrogate pair can be read here, and msgspec would not write it.
-        named = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in self._known.items()}
-        known = {"id": "metaprobe", "object": kind, "created": int(time.time()), "model": "", **named}
-        return _event({**known, "choices": [choice], VERDICT: verdict})
+        common_fields = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in self._known.items()}
+        chunk_fields = {"id": "metaprobe", "object": kind, "created": int(time.time()), "model": "", **common_fields}
+        return _event({**chunk_fields, "choices": [choice], VERDICT: verdict})
 
 
 def _index_of(choice: Mapping[str, Any]) -> Any:
-    """Returns the choice's index; 0 where the choice names none."""
+    """Returns the choice's index; 0 if it has none."""
     index = choice.get("index")
     return 0 if index is None else index
 
@@ -588,7 +614,7 @@ def _event(value: object) -> bytes:
 
 
 def is_unfinished(event: bytes) -> bool:
-    """Whether the upstream stopped in the middle of its last event."""
+    """Returns whether the upstream stopped in the middle of its last event."""
     data = data_of(event)
     if not data:
         return not event.lstrip().startswith((b":", b"event:", b"id:", b"retry:"))

@@ -1,4 +1,4 @@
-"""`POST /v1/success`: P(success) of each candidate on a request, before any of them is asked."""
+"""`POST /v1/success`: P(success) of each candidate on a request, before any candidate is asked."""
 
 import json
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.wire import UNREADABLE
 
 READING_COST = 200_000
-"""Weight of an estimate, as bytes that are scored: reading a prompt takes about as long, whatever its length."""
+"""Weight of an estimate, in scored bytes: reading a prompt takes about as long, whatever its length."""
 MAX_CANDIDATES = 128
-"""Candidates in a request."""
+"""Most candidates in a request."""
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,22 +32,24 @@ class SuccessDesk:
     estimator: SuccessEstimator
 
     def estimate(self, body: bytes) -> dict[str, Any]:
-        """Returns `{"estimates": [...]}` for messages, and candidates, dimension and versions where they are given.
+        """Returns `{"estimates": [...]}` for messages, and optional candidates, dimension and versions.
 
-        Raises `Refusal` for what is no such JSON, and for more than `MAX_CANDIDATES` candidates.
+        Raises `Refusal` for invalid JSON, and for more than `MAX_CANDIDATES` candidates.
         """
         try:
-            asked = msgspec.convert(json.loads(body), _Asked)
+            question = msgspec.convert(json.loads(body), _Asked)
         except msgspec.ValidationError as error:
             message = f"{error}; expected messages, and candidates, dimension and versions where they are known"
             raise Refusal(400, "invalid_request", message) from error
         except UNREADABLE as error:
             raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
-        if asked.candidates is not None and len(asked.candidates) > MAX_CANDIDATES:
-            message = f"{len(asked.candidates)} candidates in one request; at most {MAX_CANDIDATES} are estimated"
+        if question.candidates is not None and len(question.candidates) > MAX_CANDIDATES:
+            message = f"{len(question.candidates)} candidates in one request; at most {MAX_CANDIDATES} are estimated"
             raise Refusal(413, "batch_too_large", message)
         try:
-            made = self.estimator.estimate(asked.messages, asked.candidates, asked.dimension, versions=asked.versions)
+            made = self.estimator.estimate(
+                question.messages, question.candidates, question.dimension, versions=question.versions
+            )
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
-        return {"estimates": [one.to_dict() for one in made]}
+        return {"estimates": [estimate.to_dict() for estimate in made]}

@@ -1,8 +1,8 @@
-"""Tool calls behind one URL: which agent began a conversation's calls, and whether an answer calls as it must.
+"""Tool calls behind one URL: which agent began a conversation's calls, and whether an answer makes a required call.
 
-A call's id is what every client sends back, with the message that holds the call and with each result. So the id that a
-caller gets names the agent: `mp1_k3xq_call_8f...` for the agent's own `call_8f...`. Before an agent is asked, its own
-ids are put back. Nothing is remembered here: any worker, also after a restart, reads the agent from the id.
+Every client returns a call's id, in the message that holds the call and with each result. So the caller gets ids that
+name the agent: `mp1_k3xq_call_8f...` for the agent's own `call_8f...`. Before an agent is asked, its own ids are
+restored. Nothing is stored here: any worker, also after a restart, reads the agent from the id.
 """
 
 import base64
@@ -19,8 +19,11 @@ from msgspec import Raw
 from metaprobe.production.http.wire import UNREADABLE, lenient_object
 
 MARK = "mp1_"
-"""Begins the ids that name an agent. With the tag an id grows by 9 characters, from the 29 of OpenAI's ids to less than
-the 40 that OpenAI takes: a caller may later send the conversation there."""
+"""Prefix of ids that name an agent.
+
+With the tag an id grows by 9 characters, from the 29 of OpenAI's ids to less than the 40 that OpenAI accepts. So a
+caller may later send the conversation to OpenAI.
+"""
 TAG_LENGTH = 4
 """Characters of a tag, of 5 bits each."""
 _MARKED = re.compile(rf"{MARK}([a-z2-7]{{{TAG_LENGTH}}})_(.*)", re.DOTALL)
@@ -34,25 +37,25 @@ _encode = msgspec.json.Encoder().encode
 
 
 def tag_of(agent: str) -> str:
-    """Returns the tag by which ids name an agent. It depends on the agent's name alone."""
+    """Returns the tag that names an agent in ids. It depends only on the agent's name."""
     digest = hashlib.sha256(agent.encode("utf-8", "surrogatepass")).digest()
     return base64.b32encode(digest).decode()[:TAG_LENGTH].lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Tells what the last messages of a request say about tool calls."""
+    """Which agent's tool calls wait at the end of a request's messages."""
 
     agent: str = ""
-    """The agent whose calls wait for an answer; empty where no call waits, or where it is not known whose they are."""
+    """Agent whose calls wait for an answer; empty if no call waits, or if the agent is not known."""
     reason: str = ""
-    """Why the agent is not known; empty where it is known, and where no call waits."""
+    """Why the agent is not known; empty if it is known, or if no call waits."""
 
 
 def turn_of(messages: list[Any], tags: Mapping[str, str]) -> Turn:
-    """Returns which agent's tool calls these messages end in. `tags`: tag -> agent.
+    """Returns which agent's tool calls wait at the end of these messages. `tags` maps tags to agents.
 
-    Calls wait where the last message of the assistant holds some, or where results of tools came after it.
+    Calls wait if the assistant's last message holds some, or if results of tools follow it.
     """
     ids: list[object] = []
     waits = False
@@ -72,22 +75,22 @@ def turn_of(messages: list[Any], tags: Mapping[str, str]) -> Turn:
             break
     if not waits:
         return Turn()
-    marked = [_MARKED.match(one) for one in ids if isinstance(one, str)]
-    named = {found[1] for found in marked if found}
-    agents = {tags[tag] for tag in named if tag in tags}
+    marked = [_MARKED.match(call_id) for call_id in ids if isinstance(call_id, str)]
+    tags_found = {found[1] for found in marked if found}
+    agents = {tags[tag] for tag in tags_found if tag in tags}
     if len(agents) == 1:
         return Turn(agents.pop())
     if len(agents) > 1:
         why = "several agents made them"
     else:
-        why = "they name an agent that is not here" if named else "their ids name no agent"
+        why = "they name an agent that is not here" if tags_found else "their ids name no agent"
     return Turn(reason=f"it is not known who began these tool calls ({why}), so all may be asked")
 
 
 def own_ids(body: bytes) -> bytes:
-    """Returns a request with the agents' own ids of tool calls. All else stays as it came, byte for byte.
+    """Returns a request with the agents' own ids of tool calls. All other bytes stay.
 
-    A request without such ids, or one that cannot be read, is returned as it is.
+    A request without such ids, or an unreadable one, is returned unchanged.
     """
     if MARK.encode() not in body:
         return body
@@ -96,7 +99,7 @@ def own_ids(body: bytes) -> bytes:
         messages = _array(fields["messages"])
     except (*UNREADABLE, KeyError):
         return body
-    fields["messages"] = Raw(_encode([_own(one) if MARK.encode() in bytes(one) else one for one in messages]))
+    fields["messages"] = Raw(_encode([_own(raw) if MARK.encode() in bytes(raw) else raw for raw in messages]))
     return _encode(fields)
 
 
@@ -116,7 +119,7 @@ def _own(raw: Raw) -> Raw:
 def naming(body: bytes, agent: str) -> bytes:
     """Returns a completion whose ids of tool calls name the agent. A call without an id stays without one.
 
-    A completion that cannot be read is returned as it is; one with NaN, as Python writes it, is read.
+    An unreadable completion is returned unchanged; one with NaN, as Python writes it, is read.
     """
     if b'"tool_calls"' not in body:
         return body
@@ -137,20 +140,20 @@ def naming(body: bytes, agent: str) -> bytes:
 
 
 def _naming_leniently(body: bytes, agent: str) -> bytes:
-    """Returns what `naming` does of JSON with a number that JSON has not."""
+    """Returns the result of `naming` for JSON with NaN or infinities."""
     try:
-        held = lenient_object(body)
-        for choice in held["choices"]:
+        completion = lenient_object(body)
+        for choice in completion["choices"]:
             for call in choice["message"].get("tool_calls") or ():
                 if isinstance(call.get("id"), str):
                     call["id"] = f"{MARK}{tag_of(agent)}_{call['id']}"
     except (*UNREADABLE, KeyError, TypeError, AttributeError):
         return body
-    return json.dumps(held).encode()
+    return json.dumps(completion).encode()
 
 
 def _with_ids(raw: Raw, mark: str) -> Raw:
-    """Returns a list of calls with changed ids: `mark` put before each, or with an empty one, the mark taken away."""
+    """Returns a list of calls with `mark` put before each id; with an empty `mark`, existing marks are removed."""
     try:
         calls = _objects(raw)
     except UNREADABLE:
@@ -171,13 +174,13 @@ def _changed(raw: Raw, mark: str) -> Raw:
 
 @dataclass(frozen=True, slots=True)
 class WantedCall:
-    """A call of a tool that the request asks for, in place of a text."""
+    """A tool call that the request requires instead of a text."""
 
     names: frozenset[str]
-    """Tools of which one is to be called; empty for any."""
+    """Tools of which one must be called; empty for any tool."""
 
     def made_in(self, completion: Mapping[str, Any]) -> bool:
-        """Returns whether the first choice of a completion calls as is asked for."""
+        """Returns whether the first choice of a completion makes the required call."""
         message = completion["choices"][0]["message"]
         called = {_name(call) for call in message.get("tool_calls") or ()} | {_name_of(message.get("function_call"))}
         called.discard("")
@@ -185,9 +188,9 @@ class WantedCall:
 
 
 def wanted_call(fields: Mapping[str, Raw]) -> WantedCall | None:
-    """Returns the call that a request's `tool_choice` (or `function_call`) asks for.
+    """Returns the call that a request's `tool_choice` (or `function_call`) requires.
 
-    Returns None where it leaves the model free, and for a form that is not known: that is the upstream's to judge.
+    Returns None if the model is free to choose, and for an unknown form, which the upstream judges.
     """
     choice = _decoded(fields.get("tool_choice"))
     if choice in ("required", "any"):
@@ -211,7 +214,7 @@ def _names(tools: Iterable[object]) -> frozenset[str]:
 
 
 def _name(call: object) -> str:
-    """Returns the name in a call, a tool or a choice of one: under `function` or `custom`."""
+    """Returns the name in a call, a tool or a tool choice: under `function` or `custom`."""
     if not isinstance(call, dict):
         return ""
     return _name_of(call.get("function")) or _name_of(call.get("custom"))

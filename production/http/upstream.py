@@ -1,4 +1,4 @@
-"""The one API that this server asks, by aiohttp: its answers as they come, and its faults as refusals."""
+"""Asks an upstream API, with aiohttp: its answers as they arrive, and its faults as refusals."""
 
 import asyncio
 import io
@@ -20,20 +20,24 @@ logger = logging.getLogger(__name__)
 _UP = {"openai-organization", "openai-project", "openai-beta", "idempotency-key", "user-agent", "accept-language"}
 _UP |= {"traceparent", "tracestate", "baggage"}
 _REQUEST_IDS = "request-id"
-"""How names end under which servers and clients name a request: `x-request-id`, `x-client-request-id`, ..."""
+"""Ending of the headers in which servers and clients name a request: `x-request-id`, `x-client-request-id`, ..."""
 _DOWN = {"content-type", "retry-after", "retry-after-ms", "x-should-retry", "cache-control", "warning"}
 _DOWN_PREFIXES = ("openai-", "x-ratelimit-")
 _NO_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-"""Characters that no header may hold; the server would send no answer at all."""
+"""Matches characters that no header may hold. With one of them the server would send no answer at all."""
 
 
 def to_upstream(
     given: Mapping[str, str], *, upstream_key: str, own_keys: Container[str], more: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Headers of the request to the upstream.
+    """Returns the headers of the request to the upstream.
 
-    `upstream_key`, where there is one, stands in for whatever the caller sent. Else the caller's `Authorization` goes
-    on, unless it is a key for this server, of which `own_keys` are all.
+    Args:
+        given: headers of the caller.
+        upstream_key: key for the upstream, which replaces the caller's. Without it, the caller's `Authorization` is
+            forwarded, unless it is a key for this server.
+        own_keys: all keys for this server.
+        more: names of additional headers to forward.
     """
     allowed = _UP | {name.lower() for name in more}
     passed = {
@@ -52,11 +56,11 @@ def to_upstream(
 
 
 def to_caller(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers of the answer to the caller, from the bytes that came: latin-1 gives every byte back as it was."""
-    named = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in given)
+    """Returns the headers of the answer to the caller, from the raw bytes: latin-1 restores every byte."""
+    decoded = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in given)
     return {
         name: value
-        for name, value in named
+        for name, value in decoded
         if (name in _DOWN or name.startswith(_DOWN_PREFIXES) or name.endswith(_REQUEST_IDS))
         and HEADER_NAME.fullmatch(name)
         and not _NO_VALUE.search(value)
@@ -64,32 +68,43 @@ def to_caller(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 KEEP_IDLE_S = 2.0
-"""Less than what servers keep an idle connection for, so that a request does not meet one that is just being closed."""
+"""Seconds for which idle connections are kept: less than servers keep them, so that a request meets no closing
+connection.
+"""
 CONNECT_TIMEOUT_S = 10.0
 LARGE_BYTES = 1 << 20
 """A larger body is written in pieces."""
 SCOPE_END = "metaprobe.end"
-"""Key of the scope with the time of the event loop at which the one upstream's answer must be whole. A request that is
-asked twice has one such time."""
+"""Key of the ASGI scope with the event loop's time at which the upstream's answer must be complete.
+
+A request that is sent twice has one such time.
+"""
 
 
 CUT = "upstream_cut"
-"""The code where the upstream closed the connection too early."""
+"""Code for an upstream that closed the connection too early."""
 UNREACHABLE = "upstream_unreachable"
-"""The code where no connection to the upstream comes about."""
+"""Code for an upstream that cannot be reached."""
 TOO_SLOW = "upstream_total_timeout"
-"""The code where the upstream's answer was not whole in time."""
+"""Code for an upstream whose answer was not complete in time."""
 EVENTS = "text/event-stream"
 
 
 class UpstreamAnswer:
-    """An answer whose header has come; `UpstreamClient.asking` closes it."""
+    """An answer whose header has arrived. `UpstreamClient.asking` closes it."""
 
     def __init__(
         self, answer: aiohttp.ClientResponse, timeout_s: float, key: str = "", limit: asyncio.Timeout | None = None
     ) -> None:
-        """`key`: what the upstream was asked with, which an error of it may repeat. `limit`: ends the reading in time;
-        it is lifted when the body has come, for what is done with a whole answer is no longer the upstream's time."""
+        """Sets up the answer.
+
+        Args:
+            answer: the client's response.
+            timeout_s: seconds of silence after which the answer counts as cut.
+            key: the key that was sent to the upstream, which its error may repeat.
+            limit: ends the reading in time. It is lifted when the body has arrived, because the use of a whole answer
+                does not take the upstream's time.
+        """
         self._answer, self._limit = answer, limit
         self._key = key.encode() if len(key) >= MIN_KEY_LENGTH else b""  # `EMPTY` may stand in any text
         self._timeout_s = timeout_s
@@ -97,7 +112,7 @@ class UpstreamAnswer:
         self.headers: tuple[tuple[bytes, bytes], ...] = answer.raw_headers
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """The body, as it comes. Raises `Refusal` where it is cut, or does not go on."""
+        """Yields the body as it arrives. Raises `Refusal` if it is cut, or does not continue."""
         with _explained(self._timeout_s):
             async for part in self._answer.content.iter_any():
                 yield part
@@ -105,10 +120,10 @@ class UpstreamAnswer:
             self._limit.reschedule(None)
 
     async def whole(self, limit: int, hold: Callable[[int], None] | None = None) -> bytes:
-        """The body, and closes it; of an error without the upstream's key.
+        """Returns the body, and closes the answer. An error's body is returned without the upstream's key.
 
-        `hold` is told how many bytes have come, and may raise. Raises `Refusal` as `parts` does, and for more than
-        `limit` bytes.
+        `hold` is called with the number of bytes so far, and may raise. Raises `Refusal` as `parts` does, and for more
+        than `limit` bytes.
         """
         parts, size = [], 0
         try:
@@ -126,11 +141,17 @@ class UpstreamAnswer:
 
 
 class UpstreamClient:
-    """Connections to one upstream. No redirect is followed, no cookie kept, nothing taken from the environment."""
+    """Connections to one upstream. They follow no redirect, keep no cookie, and use nothing from the environment."""
 
     def __init__(self, settings: Settings, keys: Keys, *, only: UpstreamOf | None = None) -> None:
-        """`only`: one of several upstreams. It never gets the caller's own key, which may be of another upstream, nor
-        the caller's idempotency key, which would hold for several answers."""
+        """Sets up the client; connections open later.
+
+        Args:
+            settings: the settings.
+            keys: keys of callers.
+            only: one of several upstreams. It never gets the caller's own key, which may belong to another upstream,
+                nor the caller's idempotency key, which would apply to several answers.
+        """
         self._settings = settings
         self._keys = keys
         self._one_of_several = only is not None
@@ -149,18 +170,19 @@ class UpstreamClient:
         within_s: float | None = None,
         end: float | None = None,
     ) -> AsyncIterator[UpstreamAnswer]:
-        """Asks what a caller asks, waits for the answer's header, and closes the answer when the block ends.
+        """Sends a caller's request, waits for the answer's header, and closes the answer at the end of the block.
 
-        With the path goes what stands behind the question mark (`?api-version=...`), and those of the caller's headers
-        that may. Raises `Refusal` where no header comes, and where the answer is not whole in time.
+        The query string (`?api-version=...`) and the allowed headers of the caller are forwarded. Raises `Refusal` if
+        no header arrives, or if the answer is not complete in time.
 
         Args:
-            request: the caller's.
-            method: of HTTP.
-            path: below the upstream's base address, as it is written.
-            body: of the request to the upstream.
-            within_s: time for the header, where it is less than the settings'.
-            end: when the answer must be whole, by the event loop's time; by default after the settings' total time.
+            request: the caller's request.
+            method: the HTTP method.
+            path: path below the upstream's base address, as written.
+            body: body of the request to the upstream.
+            within_s: time limit for the header, if it is shorter than the settings'.
+            end: time by which the answer must be complete, by the event loop's clock; by default after the settings'
+                total time.
         """
         query: bytes = request.scope["query_string"]
         url = f"{self._base}{path}" + (f"?{query.decode('latin-1')}" if query else "")
@@ -199,7 +221,7 @@ class UpstreamClient:
                 answer.close()
 
     async def close(self) -> None:
-        """Closes what is open. Connections need a turn of the event loop to end."""
+        """Closes open connections, which need a turn of the event loop to end."""
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)
@@ -220,7 +242,7 @@ class UpstreamClient:
 
 @contextmanager
 def _explained(timeout_s: float) -> Iterator[None]:
-    """Turns the client's errors into refusals."""
+    """Converts the client's errors to refusals."""
     try:
         yield
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
@@ -237,5 +259,5 @@ def _explained(timeout_s: float) -> Iterator[None]:
 
 
 def redirect(answer: UpstreamAnswer) -> Refusal:
-    """The upstream sends the caller elsewhere, and he has no business there."""
+    """Returns the refusal for a redirect: the upstream sends the caller to an address that is not followed."""
     return Refusal(502, "upstream_redirect", f"the upstream redirects (status {answer.status}); it is not followed")

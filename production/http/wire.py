@@ -1,4 +1,4 @@
-"""Changes to JSON that leave everything else as it came, byte for byte: numbers, unknown fields, order."""
+"""Changes JSON and leaves everything else unchanged, byte by byte: numbers, unknown fields, order."""
 
 import json
 from collections.abc import Callable
@@ -21,48 +21,50 @@ _array = msgspec.json.Decoder(list[Raw])
 _encode = msgspec.json.Encoder().encode
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""Errors that a decoder raises for bytes that are not the JSON it expects."""
+"""Errors that a decoder raises for bytes that are not the expected JSON."""
 
 _TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
 _NO_TOP = {"top_logprobs": Raw(b"[]")}
 VERDICT = "metaprobe"
 MOST_CHOICES = 128
-"""Choices of one answer that are scored. Each costs a verdict and a row of the log, and no caller reads more."""
+"""Most choices of one answer that are scored. Each costs a verdict and a row of the log, and no caller reads more."""
 MOST_BESIDE = 64 << 10
-"""Bytes beside the choices up to which every field goes with each choice; of more, only the known fields go."""
+"""Most bytes beside the choices with which every field is copied to each choice. With more, only the known
+fields are.
+"""
 _ABOUT = ("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage")
-"""Fields of a completion that are about its answers."""
+"""Fields of a completion that describe its answers."""
 MOST_UNCOUNTED = 1 << 18
-"""Commas of a list up to which its elements are read before they are counted: bytes of 128 each, 32 MiB in all."""
+"""Most commas of a list that is decoded before its elements are counted: bytes of 128 each, 32 MiB in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A request for a chat completion: as the caller sent it, and as the upstream is asked."""
+    """A request for a chat completion: in the caller's form, and in the form that the upstream gets."""
 
     body: bytes
-    """The request as it came."""
+    """The caller's original request."""
     sent: bytes
     """The request with log-probabilities, and at least one alternative, switched on."""
     several: bool
-    """Whether more than one answer was asked for."""
+    """Whether more than one answer was requested."""
     wants_logprobs: bool
     fields: Object
-    """The fields of the body as they came, but for the log-probabilities."""
+    """Fields of the body, unchanged, except those of the log-probabilities."""
 
     @property
     def model(self) -> str:
-        """The model as the caller names it."""
+        """Model that the caller names."""
         return _value(self.fields.get("model"), str) or ""
 
     @property
     def messages(self) -> list[Any] | None:
-        """The messages, decoded; None where they are no list."""
+        """The messages, decoded; None if they are no list."""
         return _value(self.fields.get("messages"), list[Any])
 
     @property
     def max_tokens(self) -> int | None:
-        """The length at which the answer is to be cut; None where the caller does not say."""
+        """Most tokens of the answer; None if the caller sets no limit."""
         for name in ("max_completion_tokens", "max_tokens"):
             if _given(self.fields, name):
                 return _value(self.fields[name], int)
@@ -74,7 +76,7 @@ class ChatRequest:
 
     @property
     def added(self) -> str:
-        """The name of what is asked for beside the caller's own wishes; empty for nothing."""
+        """Name of what was added to the caller's request; empty if nothing was added."""
         if not self.changed:
             return ""
         return "alternatives" if self.wants_logprobs else "log-probabilities"
@@ -100,13 +102,13 @@ def asked(body: bytes) -> ChatRequest:
 
 
 def for_one(body: bytes, model: str) -> bytes:
-    """Returns the request for one whole answer of this model, all else as it came."""
+    """Returns the request for one whole answer of this model; all other fields stay unchanged."""
     fields = {name: value for name, value in _object.decode(body).items() if name not in ("stream", "stream_options")}
     return _encode({**fields, "model": model})
 
 
 def model_of(body: bytes) -> str:
-    """The model that a request names; empty where it names none."""
+    """Returns the model that a request names; empty if it names none."""
     try:
         return _value(_object.decode(body).get("model"), str) or ""
     except UNREADABLE:
@@ -114,7 +116,7 @@ def model_of(body: bytes) -> str:
 
 
 def _value(raw: Raw | None, kind: type[Element]) -> Element | None:
-    """Returns a field's value; None where there is none, or one of another kind."""
+    """Returns a field's value; None if it is missing, or of another kind."""
     try:
         return None if raw is None else msgspec.json.decode(raw, type=kind)
     except UNREADABLE:
@@ -126,7 +128,7 @@ def _given(fields: Object, name: str) -> bool:
 
 
 def hide(data: bytes, asked: ChatRequest) -> bytes:
-    """A completion or chunk without the log-probabilities that the caller did not ask for."""
+    """Returns a completion or chunk without log-probabilities that the caller did not request."""
     if not asked.changed:
         return data
     try:
@@ -138,9 +140,9 @@ def hide(data: bytes, asked: ChatRequest) -> bytes:
 
 
 def _hidden_fields(fields: Object, asked: ChatRequest) -> dict[str, Any]:
-    """Returns the fields of a completion without log-probabilities that were not asked for.
+    """Returns the fields of a completion without log-probabilities that were not requested.
 
-    Nothing is encoded yet, so that a large answer is written once. Whatever holds no choices is returned as it is.
+    Nothing is encoded yet, so that a large answer is written once. An object without choices is returned unchanged.
     """
     try:
         choices = _array.decode(fields["choices"])
@@ -150,16 +152,21 @@ def _hidden_fields(fields: Object, asked: ChatRequest) -> dict[str, Any]:
 
 
 def _hidden_from_python(data: bytes, asked: ChatRequest) -> bytes:
-    """`hide` of JSON as Python writes it. NaN is most often a log-probability, and gone with it."""
+    """Returns the result of `hide` for JSON that Python wrote. Its NaN is usually a log-probability, and is removed
+    with it.
+    """
     try:
-        held = lenient_object(data)
+        completion = lenient_object(data)
     except UNREADABLE:
         return data
-    choices = held.get("choices")
+    choices = completion.get("choices")
     if asked.wants_logprobs or not isinstance(choices, list):
         return data
-    bare = [{**one, "logprobs": None} if isinstance(one, dict) and "logprobs" in one else one for one in choices]
-    return json.dumps({**held, "choices": bare}).encode()
+    bare = [
+        {**choice, "logprobs": None} if isinstance(choice, dict) and "logprobs" in choice else choice
+        for choice in choices
+    ]
+    return json.dumps({**completion, "choices": bare}).encode()
 
 
 def _hidden(choice: Raw, asked: ChatRequest) -> object:
@@ -172,31 +179,33 @@ def _hidden(choice: Raw, asked: ChatRequest) -> object:
         fields["logprobs"] = _NULL
     elif "logprobs" in fields:
         with suppress(*UNREADABLE):  # what cannot be read holds no alternatives
-            held: dict[str, Any] = dict(_object.decode(fields["logprobs"]))
+            logprobs: dict[str, Any] = dict(_object.decode(fields["logprobs"]))
             for name in ("content", "refusal"):
-                if _given(held, name):
-                    entries = _objects.decode(held[name])
-                    held[name] = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
-            fields["logprobs"] = held
+                if _given(logprobs, name):
+                    entries = _objects.decode(logprobs[name])
+                    logprobs[name] = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
+            fields["logprobs"] = logprobs
     return fields
 
 
 def lenient_object(body: bytes) -> dict[str, Any]:
-    """Decodes a JSON object, also as Python writes it, with NaN or a number that no float holds.
+    """Decodes a JSON object, also with NaN or a number beyond any float, as Python writes them.
 
     Raises one of `UNREADABLE` for anything else.
     """
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE:
-        held = json.loads(body.decode("utf-8", "surrogatepass"), parse_int=_whole)
-    if not isinstance(held, dict):
-        raise ValueError(f"a {type(held).__name__} came; expected an object")
-    return held
+        parsed = json.loads(body.decode("utf-8", "surrogatepass"), parse_int=_whole)
+    if not isinstance(parsed, dict):
+        raise ValueError(f"a {type(parsed).__name__} came; expected an object")
+    return parsed
 
 
 def _whole(digits: str) -> int | float:
-    """Returns a whole number; one of more digits than Python reads (4,300) as infinite, as any other beyond a float."""
+    """Returns a whole number; infinite if it has more digits than Python reads (4,300), as for other numbers beyond a
+    float.
+    """
     try:
         return int(digits)
     except ValueError:
@@ -204,10 +213,10 @@ def _whole(digits: str) -> int | float:
 
 
 def choices_of(body: bytes) -> tuple[list[bytes], int]:
-    """One completion for each of the first `MOST_CHOICES` choices of a completion, and how many choices there are.
+    """Returns one completion for each of the first `MOST_CHOICES` choices of a completion, and the number of choices.
 
-    Where there are several, `n` says how many choices the usage counts together. A number outside JSON is the fault of
-    its choice alone. Raises one of `UNREADABLE` for bytes that are no JSON object.
+    With several choices, `n` says how many the usage counts together. A number that JSON does not allow affects only
+    its own choice. Raises one of `UNREADABLE` if the bytes are no JSON object.
     """
     fields: dict[str, Any]
     choices: Any
@@ -243,7 +252,13 @@ def _as_python(value: object) -> bytes:
 
 
 def with_verdict(body: bytes, verdict: dict[str, Any], asked: ChatRequest | None = None) -> bytes:
-    """Returns the JSON object with a verdict under `metaprobe`. `asked`: hides what its caller did not ask for."""
+    """Returns the JSON object with a verdict under `metaprobe`.
+
+    Args:
+        body: the object.
+        verdict: the verdict.
+        asked: the caller's request; parts of the answer that it did not request are removed.
+    """
     asked = asked if asked is not None and asked.changed else None
     try:
         fields = _object.decode(body)
@@ -254,7 +269,7 @@ def with_verdict(body: bytes, verdict: dict[str, Any], asked: ChatRequest | None
 
 
 def combine_verdicts(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first choice's verdict; where there are several, every one's in their order under `choices`."""
+    """Returns the first choice's verdict. With several choices it has all verdicts in order under `choices`."""
     return verdicts[0] if len(verdicts) == 1 else {**verdicts[0], "choices": verdicts}
 
 
@@ -266,9 +281,9 @@ _batch = msgspec.json.Decoder(_Batch)
 
 
 def batch(body: bytes, most: int) -> list[bytes] | None:
-    """The responses of a batch, or None where the body is one response.
+    """Returns the responses of a batch; None if the body is one response.
 
-    Raises `Refusal` for what is no JSON, and for more than `most` responses.
+    Raises `Refusal` if the body is not JSON, and for more than `most` responses.
     """
     try:
         if not body.lstrip().startswith(b"{"):
@@ -283,9 +298,15 @@ def batch(body: bytes, most: int) -> list[bytes] | None:
 
 
 def bounded(array: bytes, most: int, decode: Callable[[bytes], list[Element]], what: str) -> list[Element]:
-    """Returns the elements of a list, counted before an object is made of each where they might be very many.
+    """Returns the elements of a list. If they may be very many, they are counted before they are decoded.
 
     Raises `Refusal` (413) for more than `most`.
+
+    Args:
+        array: JSON of the list.
+        most: most elements that are accepted.
+        decode: decodes the list.
+        what: name of the elements in errors.
     """
     count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
     elements = [] if count > most else decode(array)
@@ -296,16 +317,18 @@ def bounded(array: bytes, most: int, decode: Callable[[bytes], list[Element]], w
 
 
 def _lenient_batch(body: bytes, most: int) -> list[bytes] | None:
-    """`batch` of JSON as Python writes it: NaN or half of a surrogate pair then costs one response and not them all."""
+    """Returns the result of `batch` for JSON that Python wrote, so that NaN or half a surrogate pair spoils only one
+    response.
+    """
     try:
-        held = json.loads(body.decode("utf-8", "surrogatepass"))
+        parsed = json.loads(body.decode("utf-8", "surrogatepass"))
     except UNREADABLE as error:
         if fault := events_as_text(body):
             raise Refusal(400, "invalid_json", fault) from error
         raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
-    if not isinstance(held, dict) or "responses" not in held:
+    if not isinstance(parsed, dict) or "responses" not in parsed:
         return None
-    if not isinstance(held["responses"], list):
+    if not isinstance(parsed["responses"], list):
         raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses")
-    responses = bounded(b"", most, lambda _: held["responses"], "responses")
+    responses = bounded(b"", most, lambda _: parsed["responses"], "responses")
     return [json.dumps(response).encode() for response in responses]

@@ -1,1 +1,1 @@
-"""A page of this machine on which answers are labelled."""
+"""A local web page for labelling answers."""

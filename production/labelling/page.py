@@ -34,7 +34,7 @@ LABELLING_HEADERS = {
 
 
 class LabelServer:
-    """The page and its answers, on a free port of the loopback address; the URL holds a key that nobody else knows."""
+    """Serves the page and its data on a free port of the loopback address. The URL holds a secret key."""
 
     def __init__(self, log: ScoreLog, rows: Sequence[SheetRow], *, who: str = "", port: int = 0) -> None:
         self._log = log
@@ -43,7 +43,7 @@ class LabelServer:
         self._who = who
         self.key = secrets.token_urlsafe(16)
         self.done = threading.Event()
-        """Set once the page says that it is done."""
+        """Set when the page reports that labelling is finished."""
         listener = socket.create_server((LOOPBACK[0], port))
         self.port = int(listener.getsockname()[1])
         # An address holds the key: nothing is logged.
@@ -54,7 +54,7 @@ class LabelServer:
 
     @property
     def url(self) -> str:
-        """The page's URL, with its key."""
+        """URL of the page, with its key."""
         return f"http://{LOOPBACK[0]}:{self.port}/?key={self.key}"
 
     def close(self) -> None:
@@ -62,25 +62,25 @@ class LabelServer:
         self._thread.join()
 
     def store(self, given: Mapping[str, Any]) -> None:
-        """Keeps one label. Raises `ValueError` for what is none, and `LogError` where it cannot be stored."""
+        """Stores one label. Raises `ValueError` for an invalid label, and `LogError` if it cannot be stored."""
         if given.get("request_id") not in self._known:
             raise ValueError("that answer is not on this sheet")
         value = label_value(given.get("label"))
         self._log.add_labels([FeedbackLabel(given["request_id"], value, self._who, time.time(), HUMAN)])
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request of the page that comes with the key, and was meant for this machine."""
+        """Answers a request of the page, if it has the key and was addressed to this machine."""
         request, status = Request(scope, receive), 200
-        held: object = {}
+        content: object = {}
         key = request.headers.get("x-metaprobe-key", "") or request.query_params.get("key", "")
         # A name that someone else made point here would let a page in this machine's browser read the answers.
         name = request.headers.get("host", "").rpartition(":")[0]
         if name not in LOOPBACK or not secrets.compare_digest(key.encode(), self.key.encode()):
-            status, held = 403, {"error": "open the page by the address that `metaprobe sample --page` printed"}
+            status, content = 403, {"error": "open the page by the address that `metaprobe sample --page` printed"}
         elif (request.method, request.url.path) == ("GET", "/"):
-            held = LABELLING_PAGE.read_bytes()
+            content = LABELLING_PAGE.read_bytes()
         elif (request.method, request.url.path) == ("GET", "/rows"):
-            held = {"rows": self._rows, "who": self._who}
+            content = {"rows": self._rows, "who": self._who}
         elif (request.method, request.url.path) == ("POST", "/done"):
             self.done.set()
         elif (request.method, request.url.path) == ("POST", "/label"):
@@ -90,18 +90,28 @@ class LabelServer:
                     raise ValueError(f"{length} bytes came; at most {MAX_BODY} are read")
                 self.store(msgspec.json.decode(await request.body(), type=dict[str, Any]))
             except (*UNREADABLE, RecordError) as error:
-                status, held = 422, {"error": str(error)}
+                status, content = 422, {"error": str(error)}
         else:
-            status, held = 404, {"error": "there is nothing at this address"}
-        page = isinstance(held, bytes)
-        body, kind = (held, "text/html; charset=utf-8") if page else (msgspec.json.encode(held), "application/json")
+            status, content = 404, {"error": "there is nothing at this address"}
+        page = isinstance(content, bytes)
+        body, kind = (
+            (content, "text/html; charset=utf-8") if page else (msgspec.json.encode(content), "application/json")
+        )
         await Response(body, status, LABELLING_HEADERS, kind)(scope, receive, send)
 
 
 def label_on_page(
     log: ScoreLog, rows: Sequence[SheetRow], *, who: str = "", port: int = 0, say: Callable[[str], object] = print
 ) -> None:
-    """Serves the page until whoever labels says that it is done, or presses Ctrl-C; labels are stored one by one."""
+    """Serves the page until the user finishes or presses Ctrl-C. Labels are stored one by one.
+
+    Args:
+        log: the score log.
+        rows: answers to label.
+        who: name of the user.
+        port: port of the page; 0 takes a free one.
+        say: called with messages for the user.
+    """
     server = LabelServer(log, rows, who=who, port=port)
     try:
         say(f"label {len(rows)} answers at {server.url}")

@@ -1,1 +1,1 @@
-"""Answers in production: scores are logged, labels come back, quality is estimated and watched."""
+"""Answers in production: scores are logged, labels are stored, quality is estimated and watched."""

@@ -1,38 +1,36 @@
-"""Watching what a checkpoint says and what it reads, and ringing where it is not as before.
+"""Watches a checkpoint's outputs and inputs, and raises an alarm if they change.
 
-Each stream (score, length, finish reason, ...) has its own evidence. It rings at streams / false_alarms, so that over a
-whole stream of exchangeable answers, however long, the probability of any false alarm of any stream is at most
-`false_alarms`. (The mean of the streams' evidence would ring at 1 / false_alarms in
-about the same cases; its promise would need the ranks of one stream to be independent of the past of the others.)
-After an alarm that stream begins anew, with what came after it as what is usual.
+Each stream (score, length, finish reason, ...) has its own evidence. A stream raises an alarm when its evidence reaches
+(number of streams) / `false_alarms`. So over a whole stream of exchangeable answers, of any length, the probability of
+any false alarm in any stream is at most `false_alarms`. (The mean of the streams' evidence would raise alarms at 1 /
+false_alarms in about the same cases. But its promise would require that the ranks of one stream are independent of the
+past of the others.) After an alarm the stream starts again, and learns what is usual from the values that follow.
 
-What a checkpoint says (score, and whether labels agree) has a stream for each version of it. Scores of two versions are
-never judged together. The promise above is for one version and what all have in common; each further version adds its
-own streams, at the same threshold.
+The checkpoint's outputs (its score, and whether labels agree with it) have separate streams for each version, so scores
+of two versions are never judged together. The promise above is for one version and the streams that all versions share.
+Each further version adds its own streams, with the same threshold.
 
-What is promised holds for answers whose order says nothing. Answers of one conversation, or a day and its night, are
-not like that. Two things help: `batch` values are averaged before they are judged, so that what hangs together is one
-value; and `within` names the stratum of each answer (an hour of the day, a task), so that each is compared with earlier
-answers of its own stratum.
+The promise holds for answers whose order carries no information. Answers of one conversation, or of day and night, are
+not like that. Two things help. `batch` values are averaged before they are judged, so that dependent values become one.
+`within` names the stratum of each answer (an hour of the day, a task), so that it is compared with earlier answers of
+its own stratum.
 
-Evidence that something has changed may be looked at after every answer.
+Evidence for a change may be checked after every answer. It is the wealth of a gambler, who starts with 1 and bets,
+before each value is seen, that values will differ from earlier ones. If nothing has changed, no way of betting gains
+money on average. So the probability that 1 ever grows to 1 / alpha is at most alpha (Ville), for a stream of any length
+and any number of checks. This is an e-process. A p-value would be valid only at one moment that was fixed in advance.
 
-Somebody begins with 1 and bets, before each value is seen, that values will be other than before. Where nothing has
-changed no way of betting makes a gain in expectation, so the probability that 1 ever becomes 1 / alpha is at most alpha
-(Ville), however long the stream is and however often one looks. That is an e-process; no p-value, which is valid at one
-moment that was fixed beforehand.
+The time of the change is unknown, so the money is not bet at once. At every moment a decreasing part of it is put on
+every kind of bet, and the rest is kept as cash. Of the first 1, after t values 1 / log2(t + 2) is left, so after a
+million answers still a twentieth of it.
 
-When the change comes is not known, so the money is not bet at once. At every moment a part of it is put on every kind
-of bet, less and less, and what is not yet bet is kept as cash: of the first 1 after t values 1 / log2(t + 2) is left,
-so that a change after a million answers still finds a twentieth of it.
+Bets are on the rank of each value among all earlier values, in a memory of fixed size. If values are exchangeable
+(their order carries no information), these ranks are independent and uniform in [0, 1] (Vovk, Gammerman and Shafer,
+Algorithmic Learning in a Random World), as the bets require. They must be ranks among *all* earlier values. A rank in a
+fixed reference window is distributed as that window happened to be. Over a long stream a bet on this difference would
+gain money, which would be a false alarm.
 
-Bets are on the rank of each value among all that came before it, in a memory that does not grow. Where values are
-exchangeable (their order says nothing) these ranks are independent and uniform in [0, 1] (Vovk, Gammerman and Shafer,
-Algorithmic Learning in a Random World): it is what the bets need. They must be ranks among *all* earlier values. A rank
-in a fixed window of reference is not uniform but as that window happened to be, and over a long stream a bet on this
-difference makes a gain, which would be a false alarm.
-
-Numbers are put into the bins of a grid that was fixed beforehand; ties are broken at random.
+Numbers are put into the bins of a grid that was fixed in advance; ties are broken at random.
 """
 
 import json
@@ -48,38 +46,40 @@ from metaprobe.api import RecordError
 
 FALSE_ALARMS = 0.05
 REFERENCE = 200
-"""Values that are only learned from, at the beginning and after an alarm."""
+"""Number of values that are only learned from, at the beginning and after an alarm."""
 SCORE_TOLERANCE = 0.05
 """Mean difference of score and label up to which labels do not count against the scores."""
 LABEL_STREAM = "label"
 WATCHED_STREAMS = ("score", "tokens", "finish_reason", "task", LABEL_STREAM)
-"""Streams that are watched. `task` is the mix of tasks; `label` is whether labels are what scores say."""
+"""Streams that are watched. `task` is the mix of tasks; `label` is the agreement of labels with scores."""
 NAME_STREAMS = ("finish_reason", "task")
 BY_VERSION = ("score", LABEL_STREAM)
-"""Streams of which each version has its own: two checkpoints score the same answers differently."""
+"""Streams that are separate for each version, because two checkpoints score the same answers differently."""
 LATEST = 256
-"""Times of values that are kept, for saying when a change began."""
+"""Number of values whose times are kept, to say when a change began."""
 DRIFT_STATE_FORMAT = 4
 MORE, FEWER, MIXED = "more wrong answers", "fewer wrong answers", "mixed"
-"""Direction in which labels differ from scores; `MIXED` where it is not known."""
+"""Direction in which labels differ from scores; `MIXED` if it is not known."""
 LABELS_SAY = {"too high": MORE, "too low": FEWER}
 WRONG = {"lower": MORE, "higher": FEWER}
 """Maps the direction in which scores moved to its meaning."""
 RARITY = {"lower": "rare values are more frequent", "higher": "frequent values are more frequent"}
 
 STRENGTHS = (0.3, 0.6, 0.85)
-"""Exponents of the bets on ranks: the density of a rank r is taken to be strength * r ** (strength - 1)."""
+"""Exponents of the bets on ranks: a bet assumes that a rank r has the density strength * r ** (strength - 1)."""
 RANK_BIN_COUNT = 10
 BIN_PRIOR = 3.0
 REMEMBERED_VALUES = 300.0
-"""For the bet on any shape: number of bins of the rank, values that each bin begins with, and values it remembers."""
+"""Parameters of the bet on any shape: number of rank bins, initial values in each bin, and number of
+remembered values.
+"""
 BET_DIRECTIONS = ("lower", "higher", "more extreme")
 RANK_BETS = (*(kind for kind in BET_DIRECTIONS for _ in STRENGTHS), "closer to the middle", "otherwise distributed")
 """Names of the bets on ranks: how the values since the change differ."""
 CLOSEST = 1e-9
 """Ranks are clipped to [CLOSEST, 1 - CLOSEST]."""
 LOG_OF_ZERO = -1e9
-"""Logarithm of 0, as JSON can hold it."""
+"""Replaces the logarithm of 0 in JSON."""
 
 STAKES = (0.1, 0.3, 0.8)
 """Shares of the money that the bets on labels risk."""
@@ -91,33 +91,33 @@ LABEL_BETS = tuple(
 
 RANK_BINS = 1000
 WIDEST = 10.0
-"""Log-odds, at either end of the grid for scores."""
+"""Log-odds at either end of the grid for scores."""
 
 
 @dataclass(slots=True)
 class Wealth:
-    """Money of the bets of one stream, all beginnings together."""
+    """Money of the bets of one stream, over all starting times."""
 
     money: list[float]
-    """Money of each bet, in those of its beginnings that have begun."""
+    """Money of each bet, over the starting times so far."""
     best: list[float]
-    """Logarithm of the money from each bet's best single beginning."""
+    """Logarithm of the money of each bet with its best single starting time."""
     began: list[int]
-    """The step of that beginning."""
+    """Step of that starting time."""
     steps: int = 0
 
     @property
     def evidence(self) -> float:
-        """Money that there is now, of an initial 1."""
+        """Current money, of an initial 1."""
         return sum(self.money) + _cash(self.steps)
 
     @property
     def winner(self) -> int:
-        """The bet that says best what has changed."""
+        """Index of the bet that best describes the change."""
         return self.best.index(max(self.best))
 
     def add(self, factors: Sequence[float]) -> None:
-        """Multiplies each bet by its factor: at least 0, of mean at most 1 where nothing has changed."""
+        """Multiplies each bet by its factor: at least 0, with a mean of at most 1 if nothing has changed."""
         begun = (_cash(self.steps) - _cash(self.steps + 1)) / len(self.money)
         least = log(begun)
         for bet, factor in enumerate(factors):
@@ -134,13 +134,13 @@ def _cash(steps: int) -> float:
 
 @dataclass(slots=True)
 class RankBets:
-    """Bets on ranks, which are uniform in [0, 1] and independent where values are exchangeable."""
+    """Bets on ranks, which are uniform in [0, 1] and independent if values are exchangeable."""
 
     seen: list[float] = field(default_factory=lambda: [0.0] * RANK_BIN_COUNT)
     """Number of recent ranks in each tenth; older ranks fade."""
 
     def factors(self, rank: float) -> list[float]:
-        """Returns what each bet of `RANK_BETS` is multiplied by, and only then learns from the rank."""
+        """Returns the factor of each bet of `RANK_BETS`, and learns from the rank afterwards."""
         r = min(max(rank, CLOSEST), 1 - CLOSEST)
         low = [s * r ** (s - 1) for s in STRENGTHS]
         high = [s * (1 - r) ** (s - 1) for s in STRENGTHS]
@@ -153,11 +153,16 @@ class RankBets:
 
 
 def label_factors(score: float, label: float, tolerance: float) -> list[float]:
-    """Returns what each bet of `LABEL_BETS` is multiplied by, at a label of 0 or 1.
+    """Returns the factor of each bet of `LABEL_BETS`, for a label of 0 or 1.
 
-    Of mean at most 1 where P(label = 1) is within `tolerance` of the score, whatever else the answer is and whoever
-    chose it: nothing is assumed of the order of answers, nor of how they were drawn for labels, as long as the label
-    itself played no part.
+    Its mean is at most 1 if P(label = 1) is within `tolerance` of the score, for any answer and any choice of answers
+    to label. It assumes nothing about the order of answers, or how they were drawn for labels, as long as the label
+    itself had no influence.
+
+    Args:
+        score: score of the answer.
+        label: 0 or 1.
+        tolerance: accepted difference of score and P(label = 1).
     """
     missed = label - score
     outwards = missed if score > 0.5 else -missed
@@ -170,13 +175,17 @@ class Ranks:
     """Ranks of the values of one stream: shares of earlier values that are lower."""
 
     counts: Any = None
-    """How often each bin, as a list, or each name, as a dictionary, came; None before the first value."""
+    """Counts of each bin (a list) or of each name (a dictionary); None before the first value."""
 
     def rank(self, value: Any, tie: float, grid: Callable[[float], int] | None) -> float:
-        """Returns the share of earlier values that are lower, with `tie` in [0, 1) of those that are the same.
+        """Returns the share of earlier values that are lower, plus the share `tie` of the equal ones.
 
-        `grid` maps a number to one of `RANK_BINS` bins; None for names. Names are ranked by their frequency: a rare
-        name is low. Spelling and order of arrival play no part.
+        Names are ranked by their frequency: a rare name is low. Spelling and order of arrival do not matter.
+
+        Args:
+            value: the value.
+            tie: share in [0, 1) of the equal values that count as lower.
+            grid: maps a number to one of `RANK_BINS` bins; None for names.
         """
         if grid is None:
             self.counts = self.counts or {}
@@ -197,52 +206,55 @@ def place_score(value: float) -> int:
 
 
 def place_count(value: float) -> int:
-    """Returns the bin of a count, in steps of 2 %: up to a million."""
+    """Returns the bin of a count up to a million, in steps of 2 %."""
     return floor(log2(1 + max(value, 0.0)) / 20 * RANK_BINS)
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One stream is not as it was."""
+    """A change in one stream."""
 
     stream: str
     time: float
-    """Time of the value that raised the alarm, in seconds since 1970, as it was given."""
+    """Time of the value that raised the alarm, in seconds since 1970."""
     began: float
-    """Time at which the change likely began: when the bet that won most began."""
+    """Time at which the change probably began: the starting time of the winning bet."""
     evidence: float
-    """Money from an initial 1; at least streams / false_alarms."""
+    """Money that the bets have won from 1; an alarm needs at least (number of streams) / false_alarms."""
     rows: int
-    """Values of this stream since it began, or since its last alarm."""
+    """Number of values of this stream since its start, or since its last alarm."""
     since: int
-    """Values of these since the change likely began."""
+    """Number of these values since the change probably began."""
     moved: str
-    """Name of the winning bet: `lower`, `higher`, `more extreme`, ...; for labels `too high`, ..., which scores are."""
+    """Name of the winning bet: `lower`, `higher`, `more extreme`, ...; for labels, how scores err: `too high`, ..."""
     checkpoint: str = ""
-    """Digest of the version whose stream it is; empty for what all versions have in common, and where none was told."""
+    """Digest of the version of the stream; empty for streams that all versions share, and if no version is given."""
     gap: float = nan
-    """For labels: mean of label less score since the change likely began."""
+    """For labels: mean of label minus score since the change probably began."""
     direction: str = ""
-    """Meaning for the answers: `more wrong answers` or `fewer wrong answers`; else the same as `moved`."""
+    """Meaning for the answers: `more wrong answers` or `fewer wrong answers`; otherwise the same as `moved`."""
     first: float = nan
     """Time of the first of these `rows` values."""
     reference: int = 0
-    """The first values of the stream, which were only learned from: the others are compared with them and with each
-    other. 0 for labels, which are compared with scores."""
+    """Number of first values of the stream, which were only learned from: later values are compared with all before
+    them.
+
+    0 for labels, which are compared with scores.
+    """
 
     @property
     def text(self) -> str:
-        of = f" of checkpoint {self.checkpoint[:12]}" if self.checkpoint else ""
-        known = self.direction in (MORE, FEWER)
+        of_checkpoint = f" of checkpoint {self.checkpoint[:12]}" if self.checkpoint else ""
+        has_direction = self.direction in (MORE, FEWER)
         if self.stream == LABEL_STREAM:
-            meant = f": {self.direction} than they say" if known else ""
-            return f"scores{of} are {self.moved}, by {self.since} labels{meant}"
+            meant = f": {self.direction} than they say" if has_direction else ""
+            return f"scores{of_checkpoint} are {self.moved}, by {self.since} labels{meant}"
         says = f" is {self.moved}"
         if self.stream in NAME_STREAMS:
             says = f": {RARITY.get(self.moved, self.moved)}"
-        meant = f": {self.direction} are expected" if known else ""
+        meant = f": {self.direction} are expected" if has_direction else ""
         return (
-            f"{self.stream}{of}{says} in the last {self.since} of {self.rows} values, of which the first "
+            f"{self.stream}{of_checkpoint}{says} in the last {self.since} of {self.rows} values, of which the first "
             f"{self.reference} are the reference{meant}"
         )
 
@@ -255,23 +267,23 @@ class Stream:
     wealth: Wealth
     bets: RankBets = field(default_factory=RankBets)
     ranks: dict[str, Ranks] = field(default_factory=dict)
-    """Stratum -> the ranks of its values."""
+    """Maps a stratum to the ranks of its values."""
     rows: int = 0
     times: list[list[float]] = field(default_factory=list)
-    """Step and time of some values, the latest ones all; of labels also what `missed` was before."""
+    """Step and time of some values, with all of the latest. For labels also the earlier value of `missed`."""
     waiting: list[float] = field(default_factory=list)
-    """Values of the batch that is not full."""
+    """Values of the batch that is not yet full."""
     version: str = ""
     first: float | None = None
     """Time of the first value, in seconds since 1970; None before it."""
     missed: float = 0.0
-    """For labels: sum of label less score."""
+    """For labels: sum of label minus score."""
     told: str = ""
-    """For labels: direction that the last alarm told. It is not told again while it stays the same."""
+    """For labels: direction of the last alarm. No second alarm is raised while the direction stays."""
 
 
 class DriftWatch:
-    """Watches streams of answers, as they come or in portions; what it knows can be stored between portions."""
+    """Watches streams of answers, one by one or in portions. Its state can be stored between portions."""
 
     def __init__(
         self,
@@ -283,10 +295,15 @@ class DriftWatch:
         batch: int = 1,
         seed: int = 0,
     ) -> None:
-        """`streams` of `WATCHED_STREAMS`; `batch`: values averaged into one; `reference`: values, averaged ones,
-        learned from.
+        """Raises `RecordError` for an unknown stream, and for numbers out of range.
 
-        Raises `RecordError` for a stream that is not known and for numbers out of range.
+        Args:
+            streams: names from `WATCHED_STREAMS`.
+            false_alarms: greatest probability of a false alarm.
+            reference: number of (averaged) values that are only learned from.
+            tolerance: mean difference of score and label that is accepted.
+            batch: number of values that are averaged into one.
+            seed: seed of the random tie breaks.
         """
         if unknown := [name for name in streams if name not in WATCHED_STREAMS]:
             raise RecordError(f"there is no stream {', '.join(unknown)}; expected some of {', '.join(WATCHED_STREAMS)}")
@@ -304,12 +321,12 @@ class DriftWatch:
 
     @property
     def threshold(self) -> float:
-        """Evidence at which a stream rings."""
+        """Evidence at which a stream raises an alarm."""
         return len(self.names) / self.false_alarms
 
     @property
     def evidence(self) -> dict[str, float]:
-        """Money from an initial 1, by stream (`key_of`)."""
+        """Current money of each stream (`key_of`), of an initial 1."""
         return {name: stream.wealth.evidence for name, stream in self.streams.items()}
 
     def update(
@@ -320,11 +337,14 @@ class DriftWatch:
         within: ArrayLike | None = None,
         version: ArrayLike | None = None,
     ) -> list[Alarm]:
-        """Returns the alarms of answers that ended at `time` (n,), in their order.
+        """Returns the alarms of answers that ended at `time` (n,), in their order. Labels go to `update_labels`.
 
-        `values`: of each stream (n,) numbers, where NaN is passed over, or names, where the empty one is. `within`:
-        (n,) name of the stratum of each. `version`: (n,) digest of the checkpoint that gave each score; None where all
-        are of one. Streams that are not watched are passed over. Labels go to `update_labels`.
+        Args:
+            time: end of each answer, in seconds since 1970.
+            values: for each stream (n,) numbers, where NaN is skipped, or names, where an empty one is skipped. Streams
+                that are not watched are ignored.
+            within: (n,) name of each answer's stratum.
+            version: (n,) digest of the checkpoint of each score; None if there is only one.
         """
         times = np.asarray(time, dtype=np.float64)
         columns = {name: np.asarray(values[name]) for name in self.names if name in values and name != LABEL_STREAM}
@@ -332,22 +352,30 @@ class DriftWatch:
         for name, column in {**columns, "within": strata, "version": versions}.items():
             if column.shape != times.shape:
                 raise RecordError(f"{name} has the shape {column.shape}; expected one value a time, {times.shape}")
-        given = {name: column.tolist() for name, column in columns.items()}
+        values_of = {name: column.tolist() for name, column in columns.items()}
         alarms = []
-        for row, (when, stratum, of) in enumerate(zip(times.tolist(), strata.tolist(), versions.tolist(), strict=True)):
-            for name, column in given.items():
-                alarm = self._add(self._stream(name, of), when, column[row], stratum)
+        for row, (when, stratum, digest) in enumerate(
+            zip(times.tolist(), strata.tolist(), versions.tolist(), strict=True)
+        ):
+            for name, column in values_of.items():
+                alarm = self._add(self._stream(name, digest), when, column[row], stratum)
                 alarms += [] if alarm is None else [alarm]
         return alarms
 
     def update_labels(
         self, time: ArrayLike, score: ArrayLike, label: ArrayLike, *, version: ArrayLike | None = None
     ) -> list[Alarm]:
-        """Returns the alarms of labels (n,) of 0 and 1, in the order in which they came, and of their answers' scores.
+        """Returns the alarms of labels (n,), each 0 or 1, in the order of their arrival.
 
-        Answers may have been chosen for labels in any way that does not look at the label. NaN is passed over.
-        `version`: as in `update`. While scores stay off in one way, that is said once: it is said again after another
-        way, or where the scores were right for as many labels as the reference has values.
+        Answers may have been chosen for labels in any way that does not look at the label. NaN is skipped. While scores
+        err in one direction, only one alarm is raised. Another is raised after another direction, or after the scores
+        were right for as many labels as the reference has values.
+
+        Args:
+            time: arrival of each label, in seconds since 1970.
+            score: score of each answer.
+            label: 0 or 1 for each answer.
+            version: as in `update`.
         """
         columns = [np.asarray(column, dtype=np.float64) for column in (time, score, label)]
         versions = _named(version, len(columns[0]))
@@ -356,10 +384,10 @@ class DriftWatch:
         if LABEL_STREAM not in self.names:
             return []
         alarms = []
-        for when, s, y, of in zip(*(column.tolist() for column in (*columns, versions)), strict=True):
+        for when, s, y, digest in zip(*(column.tolist() for column in (*columns, versions)), strict=True):
             if np.isnan(s) or np.isnan(y):
                 continue
-            stream = self._stream(LABEL_STREAM, of)  # another one after each alarm
+            stream = self._stream(LABEL_STREAM, digest)  # another one after each alarm
             stream.first = when if stream.first is None else stream.first
             stream.rows += 1
             stream.missed += y - s
@@ -374,19 +402,19 @@ class DriftWatch:
         return self.streams[key]
 
     def _add(self, stream: Stream, when: float, value: Any, stratum: str) -> Alarm | None:
-        named = stream.name in NAME_STREAMS
-        if (named and not value) or (not named and np.isnan(value)):
+        has_names = stream.name in NAME_STREAMS
+        if (has_names and not value) or (not has_names and np.isnan(value)):
             return None
         if not stream.rows and not stream.waiting:
             stream.first = when
-        stream.waiting.append(0.0 if named else float(value))
+        stream.waiting.append(0.0 if has_names else float(value))
         if len(stream.waiting) < self.batch:
             return None
         # Names have no mean, so the last name of each batch counts.
-        read: Any = str(value) if named else sum(stream.waiting) / len(stream.waiting)
+        averaged: Any = str(value) if has_names else sum(stream.waiting) / len(stream.waiting)
         stream.waiting.clear()
-        grid = None if named else place_count if stream.name == "tokens" else place_score
-        rank = stream.ranks.setdefault(stratum, Ranks()).rank(read, float(self._ties.random()), grid)
+        grid = None if has_names else place_count if stream.name == "tokens" else place_score
+        rank = stream.ranks.setdefault(stratum, Ranks()).rank(averaged, float(self._ties.random()), grid)
         factors = stream.bets.factors(rank)
         stream.rows += 1
         if stream.rows <= self.reference:
@@ -403,14 +431,16 @@ class DriftWatch:
             return None
         self.streams[key_of(stream.name, stream.version)] = again = _begin(stream.name, stream.version)
         step, size = int(wealth.began[wealth.winner]), 1 if stream.name == LABEL_STREAM else self.batch
-        at, began, missed = next(one for one in reversed(stream.times) if one[0] <= step or one is stream.times[0])
+        at_step, began, missed = next(
+            entry for entry in reversed(stream.times) if entry[0] <= step or entry is stream.times[0]
+        )
         rows, since, moved = stream.rows * size, (wealth.steps - step) * size, bets[wealth.winner]
         first = nan if stream.first is None else stream.first
         alarm = Alarm(stream.name, when, began, wealth.evidence, rows, since, moved, stream.version, first=first)
         if stream.name != LABEL_STREAM:
             direction = WRONG.get(moved, moved) if stream.name == "score" else moved
             return replace(alarm, direction=direction, reference=self.reference * size)
-        n = wealth.steps - int(at)
+        n = wealth.steps - int(at_step)
         gap = (stream.missed - missed) / n
         sure = abs(gap) > self.tolerance + 1 / sqrt(n)  # two standard errors of a share of one half
         direction = LABELS_SAY.get(moved, (MORE if gap < 0 else FEWER) if sure else MIXED)
@@ -421,15 +451,15 @@ class DriftWatch:
         return replace(alarm, gap=gap, direction=moved if direction == MIXED else direction)
 
     def to_json(self) -> str:
-        """Returns what is known so far, as one line of JSON; `from_json` goes on with it as if nothing had been."""
+        """Returns the state as one line of JSON; `from_json` continues from it without any difference."""
         streams = {key: asdict(stream) for key, stream in self.streams.items()}
         settings = {name: getattr(self, name) for name in ("false_alarms", "reference", "tolerance", "batch")}
-        held = {"format": DRIFT_STATE_FORMAT, "names": self.names, "settings": settings}
-        return json.dumps({**held, "ties": self._ties.bit_generator.state, "streams": streams})
+        header = {"format": DRIFT_STATE_FORMAT, "names": self.names, "settings": settings}
+        return json.dumps({**header, "ties": self._ties.bit_generator.state, "streams": streams})
 
     @classmethod
     def from_json(cls, text: str) -> "DriftWatch":
-        """Returns the watch of a text that `to_json` has written. Raises `RecordError` for any other text."""
+        """Returns the watch of a text that `to_json` wrote. Raises `RecordError` for any other text."""
         try:
             stored = json.loads(text)
             if stored["format"] != DRIFT_STATE_FORMAT:
@@ -438,17 +468,21 @@ class DriftWatch:
                 )
             watch = cls(stored["names"], **stored["settings"])
             watch._ties.bit_generator.state = stored["ties"]
-            for key, known in stored["streams"].items():
-                ranks = {stratum: Ranks(**held) for stratum, held in known["ranks"].items()}
-                read = {"wealth": Wealth(**known["wealth"]), "bets": RankBets(**known["bets"]), "ranks": ranks}
-                watch.streams[key] = Stream(**{**known, **read})
+            for key, stored_stream in stored["streams"].items():
+                ranks = {stratum: Ranks(**stored_ranks) for stratum, stored_ranks in stored_stream["ranks"].items()}
+                parts = {
+                    "wealth": Wealth(**stored_stream["wealth"]),
+                    "bets": RankBets(**stored_stream["bets"]),
+                    "ranks": ranks,
+                }
+                watch.streams[key] = Stream(**{**stored_stream, **parts})
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RecordError(f"this is no state of a drift watch ({error}); begin a new one") from error
         return watch
 
 
 def key_of(name: str, version: str) -> str:
-    """Returns by what name a stream is kept: its own, and its version's where it has one."""
+    """Returns the key of a stream: its name, with its version's digest if its versions are separate."""
     return f"{name}|{version}" if version and name in BY_VERSION else name
 
 

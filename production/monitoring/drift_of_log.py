@@ -1,7 +1,7 @@
-"""Drift in a score log: reads what is new, stores each alarm as an event, and remembers where it was.
+"""Drift in a score log: reads new answers, stores each alarm as an event, and remembers how far it has read.
 
-Answers are read by their numbers, so that none is missed or read twice, however late it was stored, whatever clock it
-was dated by, and whatever was taken away meanwhile.
+Answers are read by their numbers, so that none is missed or read twice: late storage, wrong clocks and deletions do not
+matter.
 """
 
 import hashlib
@@ -23,18 +23,18 @@ from metaprobe.production.monitoring.rows import Floats, LogColumns
 from metaprobe.production.monitoring.tables import sa, scores
 
 DRIFT = "drift"
-"""The kind of the events."""
+"""Kind of the events."""
 HOUR = "hour"
-"""Stands in place of a tag for the hour of the day, in UTC."""
+"""Replaces a tag, and stands for the hour of the day in UTC."""
 ANSWER_STREAMS = ("score", "tokens", "finish_reason", "task")
 """Columns that are read of every answer."""
 _KEPT = ("model", "checkpoint", "within", "read_to", "log")
 
 NUMBER_FORMATS = ((1, ".3f"), (100, ".1f"))
-"""Numbers below the first are written as the second says; larger ones without a decimal."""
+"""(upper limit, format) of numbers that are written with decimals; larger ones have none."""
 
 TRY_TIMEOUT_S = 10.0
-"""How long one try may take in all."""
+"""Seconds that one attempt may take in all."""
 TRIES = 2
 
 
@@ -46,23 +46,23 @@ class LogWatch:
     model: str | None = None
     """Model whose answers are watched; None for all."""
     checkpoint: str | None = None
-    """Digest of the version whose answers are watched; None for all, each by itself."""
+    """Digest of the version whose answers are watched; None for all versions, each separately."""
     within: str = ""
-    """A tag, or `hour`: answers are compared with earlier ones of the same."""
+    """A tag, or `hour`: answers are compared with earlier ones that have the same value."""
     read_to: int = 0
     """Number up to which all answers were read (`Tables.settled`); 0 before the first reading."""
     counted: set[str] = field(default_factory=set)
-    """Marks of the answers whose label was read. No time says that: people date a label as they like."""
+    """Marks of answers whose label was read. Times cannot replace them, because users choose a label's time."""
     log: str = ""
-    """Identity of the log that is watched; empty before the first reading."""
+    """Identity of the watched log; empty before the first reading."""
     pending: list[dict[str, Any]] = field(default_factory=list)
-    """Alarms that no webhook has taken yet."""
+    """Alarms that no webhook has accepted yet."""
     waiting: int = 0
-    """Answers that were not read: a transaction of the database, begun before theirs ended, goes on."""
+    """Number of answers not read yet, because an older transaction of the database is still open."""
 
     @classmethod
     def load(cls, path: Path) -> "LogWatch":
-        """Raises `RecordError` for a file that `save` has not written."""
+        """Loads the state from a file. Raises `RecordError` for a file that `save` has not written."""
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             watch = DriftWatch.from_json(stored.pop("watch"))
@@ -79,10 +79,10 @@ class LogWatch:
         beside.replace(path)  # a killed process leaves the old one whole
 
     def read(self, log: ScoreLog) -> list[dict[str, Any]]:
-        """Returns the alarms of what was stored since the last reading, each as the event that is now in the log.
+        """Returns the alarms of answers stored since the last reading, each as its event in the log.
 
-        Raises `RecordError` for another log than that of the readings before, and for one that was put back to what it
-        was earlier: its answers would be taken for read.
+        Raises `RecordError` for another log than before, and for one that was restored to an earlier state, because its
+        new answers would be taken for read.
         """
         identity = log.identity()
         if self.log not in ("", identity):
@@ -111,24 +111,27 @@ class LogWatch:
         marks = [hashlib.blake2b(name.encode(), digest_size=8).hexdigest() for name in labelled.names]
         new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
         self.counted = set(marks)
-        told = (labelled.time[new], labelled.score[new], labelled.label[new])
+        label_columns = (labelled.time[new], labelled.score[new], labelled.label[new])
         alarms = sorted(alarms, key=lambda alarm: alarm.time)
-        alarms += self.watch.update_labels(*told, version=labelled.version[new])
+        alarms += self.watch.update_labels(*label_columns, version=labelled.version[new])
         names = version_names(log) if alarms else {}
         return [self._tell(log, alarm, names) for alarm in alarms]
 
     def _labelled(self, log: ScoreLog) -> "_Labelled":
-        """First labels of answers, in the order in which they came, with the answers' scores and versions.
+        """Returns the first label of each answer, in order of arrival, with the answers' scores and versions.
 
-        Bets look forward only: who has bet on an answer's label cannot bet on its correction, which is chosen by what
-        the first one said. So a correction changes the estimates, and not this stream. Where some were drawn, labels
-        that came unasked are left out, as in the estimates: who complains knows that the answer is wrong.
+        A bet on an answer's label cannot be repeated on its correction, because the correction depends on the first
+        label. So a correction changes the estimates, but not this stream. If some answers were drawn, unrequested
+        labels are left out, as in the estimates: a user who complains knows that the answer is wrong.
         """
-        first = {one.request_id: (place, one.time, one.value) for place, one in enumerate(log.first_labels())}
+        first = {
+            first_label.request_id: (place, first_label.time, first_label.value)
+            for place, first_label in enumerate(log.first_labels())
+        }
         answers = log.columns(model=self.model, checkpoint=self.checkpoint, labelled=True, ids=True)
         drawn = np.isfinite(answers.propensity)
         used = np.flatnonzero(drawn if drawn.any() else np.ones(len(answers), dtype=np.bool_))
-        used = np.array([at for at in used if str(answers.request_id[at]) in first], dtype=np.int64)
+        used = np.array([row for row in used if str(answers.request_id[row]) in first], dtype=np.int64)
         labelled = [first[str(name)] for name in answers.request_id[used]]
         place, time, label = np.array(labelled, dtype=np.float64).reshape(-1, 3).T
         order = np.argsort(place)
@@ -137,14 +140,20 @@ class LogWatch:
         return _Labelled(answers.request_id[rows].tolist(), time[order], answers.score[rows], label[order], version)
 
     def _tell(self, log: ScoreLog, alarm: Alarm, names: Mapping[str, str]) -> dict[str, Any]:
-        """Stores the alarm with the means before and after it; not one that a killed process has stored."""
+        """Stores the alarm with the means before and after it, unless a killed process has already stored it.
+
+        Args:
+            log: the log.
+            alarm: the alarm.
+            names: folder of each version, by its digest.
+        """
         if alarm.stream == LABEL_STREAM:
             labelled = self._labelled(log)
             mine = labelled.version == alarm.checkpoint
             times, values = labelled.time[mine], (labelled.label - labelled.score)[mine]
         else:
-            of = alarm.checkpoint if alarm.stream in BY_VERSION else self.checkpoint
-            answers = log.columns(model=self.model, checkpoint=of, until=float(np.nextafter(alarm.time, np.inf)))
+            digest = alarm.checkpoint if alarm.stream in BY_VERSION else self.checkpoint
+            answers = log.columns(model=self.model, checkpoint=digest, until=float(np.nextafter(alarm.time, np.inf)))
             times, values = answers.time, _column(answers, alarm.stream)
         move = measure_move(alarm, times, values)
         text = say_alarm(alarm, move, names.get(alarm.checkpoint, ""))
@@ -162,7 +171,7 @@ class LogWatch:
 
 
 class _Labelled(NamedTuple):
-    """Labels in the order in which they came; arrays of shape (n,)."""
+    """Labels in order of arrival; arrays of shape (n,)."""
 
     names: list[str]
     time: Floats
@@ -180,18 +189,26 @@ def kept_watch(
     within: str | None = None,
     batch: int | None = None,
 ) -> Iterator[LogWatch]:
-    """Gives the watch that the file holds, or a new one where there is no file, and saves it where the block ends well.
+    """Yields the watch that the file holds, or a new one if there is no file, and saves it if the block ends without an
+    error.
 
-    Raises `RecordError` where the file's watch has other settings than those given, None being none, and `StoreHeld`
-    where another process has it: both would read what is new, and both would ring.
+    Raises `RecordError` if the file's watch has other settings than the given ones. Raises `StoreHeld` if another
+    process uses it: both would read the same answers, and both would raise alarms.
+
+    Args:
+        path: the file.
+        model: model whose answers are watched; None for the file's.
+        checkpoint: digest of the version that is watched; None for the file's.
+        within: tag of the strata; None for the file's.
+        batch: values that are averaged into one; None for the file's.
     """
     if not path.parent.is_dir():
         raise RecordError(f"{path} cannot be written; expected a file in a folder that exists")
-    asked = {"model": model, "checkpoint": checkpoint, "within": within, "batch": batch}
+    settings = {"model": model, "checkpoint": checkpoint, "within": within, "batch": batch}
     with OneWriter(path.parent, of=path.name):
         if path.exists():
             watch = LogWatch.load(path)
-            for name, wanted in asked.items():
+            for name, wanted in settings.items():
                 had = watch.watch.batch if name == "batch" else getattr(watch, name)
                 if wanted is not None and wanted != had:
                     raise RecordError(
@@ -204,12 +221,12 @@ def kept_watch(
 
 
 def say_progress(kept: LogWatch) -> str:
-    """Returns what is known where nothing rings: how much evidence there is, or how much is still learned from."""
+    """Returns the state if there is no alarm: how much evidence there is, or how much is still learned from."""
     watch = kept.watch
     if not any(stream.rows or stream.waiting for stream in watch.streams.values()):
-        of = "" if kept.model is None else f" of model {kept.model}"
-        of += "" if kept.checkpoint is None else f" of checkpoint {kept.checkpoint[:12]}"
-        return f"nothing is watched yet: the log holds no answers{of}"
+        scope = "" if kept.model is None else f" of model {kept.model}"
+        scope += "" if kept.checkpoint is None else f" of checkpoint {kept.checkpoint[:12]}"
+        return f"nothing is watched yet: the log holds no answers{scope}"
     name, highest = max(watch.evidence.items(), key=lambda pair: pair[1])
     text = f"no alarm; most evidence {highest:.2g} of {_short(name)}, rings at {watch.threshold:g}"
     learning = [
@@ -239,29 +256,35 @@ class Move:
     what: str
     """Name of the numbers: `mean score`, `share of 'stop'`, ..."""
     before: float
-    """Mean until the change likely began; NaN where nothing came before it."""
+    """Mean before the change probably began; NaN if there were no values."""
     after: float
     """Mean from then to the alarm."""
 
 
 def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
-    """Returns the means on either side of where the change likely began, from the first value on that it is told of.
+    """Returns the means before and after the probable start of the change, from the alarm's first value on.
 
-    `time`, `values` (n,): of the stream, at least those until the alarm; of labels give label less score. Of names the
-    share of the one that was commonest before is taken.
+    For names the numbers are the share of the name that was most frequent before.
+
+    Args:
+        alarm: the alarm.
+        time: times (n,) of the stream's values, at least until the alarm.
+        values: values (n,); for labels, label minus score.
     """
-    times, given = np.asarray(time, dtype=np.float64), np.asarray(values)
+    times, raw_values = np.asarray(time, dtype=np.float64), np.asarray(values)
     if alarm.stream in NAME_STREAMS:
-        known = given != ""
-        earlier = given[known & (times < alarm.began)]
-        names, counts = np.unique((earlier if len(earlier) else given[known]).astype(np.str_), return_counts=True)
+        is_valid = raw_values != ""
+        earlier = raw_values[is_valid & (times < alarm.began)]
+        names, counts = np.unique(
+            (earlier if len(earlier) else raw_values[is_valid]).astype(np.str_), return_counts=True
+        )
         commonest = str(names[counts.argmax()]) if len(names) else ""
-        numbers, what = (given == commonest).astype(np.float64), f"share of {commonest!r}"
+        numbers, what = (raw_values == commonest).astype(np.float64), f"share of {commonest!r}"
     else:
-        numbers = given.astype(np.float64)
+        numbers = raw_values.astype(np.float64)
         what = "label less score" if alarm.stream == LABEL_STREAM else f"mean {alarm.stream}"
-        known = np.isfinite(numbers)
-    times, numbers = times[known], numbers[known]
+        is_valid = np.isfinite(numbers)
+    times, numbers = times[is_valid], numbers[is_valid]
     compared = times >= alarm.first if alarm.stream != LABEL_STREAM and np.isfinite(alarm.first) else np.isfinite(times)
     before, after = compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
     means = [float(some.mean()) if len(some) else float("nan") for some in (numbers[before], numbers[after])]
@@ -269,7 +292,13 @@ def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
 
 
 def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:
-    """Returns the alarm in a sentence, with its numbers. `path`: the folder of its version, where that is known."""
+    """Returns the alarm as a sentence with its numbers.
+
+    Args:
+        alarm: the alarm.
+        move: means before and after.
+        path: folder of the alarm's version, if it is known.
+    """
     text = alarm.text
     if path:
         text = text.replace(alarm.checkpoint[:12], f"{alarm.checkpoint[:12]} ({path})", 1)
@@ -283,10 +312,10 @@ def _text(value: float) -> str:
 
 
 def post_pending(url: str, pending: list[dict[str, Any]]) -> str:
-    """Posts alarms in their order and takes each out of the list that was taken; returns why one was not, or nothing.
+    """Posts alarms in order, and removes each accepted one from the list. Returns why one was refused, or an empty
+    text.
 
-    After the first failure the others wait too, so that all this takes `TRIES` times `TRY_TIMEOUT_S` at most beyond
-    what is answered.
+    After the first failure the others wait too, so that failures take at most `TRIES` times `TRY_TIMEOUT_S`.
     """
     while pending:
         for tries in range(1, TRIES + 1):

@@ -1,7 +1,7 @@
-"""The records of a score log, without its database: an entry, as a line and as a row, and scores with their labels.
+"""Records of a score log, without its database: an entry, as a line and as a row, and scores with their labels.
 
-An entry holds the verdict on one answer, and all else that is known of it. `LabelledScores` are scores with the labels
-that came back for them. Nothing here needs SQLAlchemy.
+An entry holds the verdict on one answer, with everything else known about the answer. `LabelledScores` are scores with
+the labels that arrived for them. Nothing here needs SQLAlchemy.
 """
 
 import json
@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 MAX_TEXT = 200_000
-"""Characters of a question or an answer that are kept."""
+"""Most characters of a question or an answer that are stored."""
 MAX_NOTE = 2_000
-"""Characters of a reason, an id or a tag that are kept."""
+"""Most characters of a reason, an id or a tag that are stored."""
 MAX_TIME = 1e11
-"""Seconds since 1970. A larger number is in milliseconds, and refused."""
+"""Latest time in seconds since 1970. A larger number is in milliseconds, and refused."""
 
 CONTEXT = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
-"""Fields that many entries share: their values are written once."""
+"""Fields whose values many entries share, so that the values are stored once."""
 ENTRY_COLUMNS = (
     "request_id time context score flagged critical heads reason prompt_tokens tokens tokens_saved cost_usd "
     "latency_s shadow_of callers_id key_name logprobs question answer"
 ).split()
-"""Columns of an entry's own row. `context` is the number of what it shares with others."""
+"""Columns of an entry's own row. `context` is the number of the shared values."""
 
 
 _TAGS = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
@@ -34,18 +34,18 @@ _TAGS = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Verdict of a checkpoint on one answer. Unknown values are None; texts are None unless they are to be logged."""
+    """A checkpoint's verdict on one answer. Unknown values are None; texts are None unless they are logged."""
 
     request_id: str
-    """The answer's id from the server or the integration; unique in a log."""
+    """Id of the answer from the server or the integration; unique in a log."""
     time: float
-    """Seconds since 1970, when the answer ended."""
+    """Time when the answer ended, in seconds since 1970."""
     model: str
-    """The model that answered; empty where it is not known."""
+    """Model that answered; empty if it is not known."""
     checkpoint: str
     """Digest of the checkpoint that gave the verdict."""
     score: float | None
-    """In [0, 1]; None where there was no verdict, for `reason`."""
+    """Score in [0, 1]; None if there was no verdict, see `reason`."""
     flagged: bool | None = None
     critical: float | None = None
     heads: Mapping[str, float] = field(default_factory=dict)
@@ -55,31 +55,33 @@ class Entry:
     """Action of the gate: empty, `stop` or `escalate`."""
     prompt_tokens: int | None = None
     tokens: int | None = None
-    """Tokens of the answer."""
+    """Number of tokens of the answer."""
     tokens_saved: int | None = None
-    """Tokens that the gate spared, estimated from the lengths of other answers."""
+    """Number of tokens that the gate saved, estimated from the lengths of other answers."""
     cost_usd: float | None = None
-    """Cost of the answer, by its price and the tokens that the upstream counted. Where a request has several answers,
-    the first bears the whole cost, and the others 0."""
+    """Cost of the answer, from its price and the tokens that the upstream counted.
+
+    If a request has several answers, the first has the whole cost, and the others 0.
+    """
     latency_s: float | None = None
     shadow_of: str = ""
-    """Request id of the verdict that was given to the caller, where this one was only compared with it."""
+    """Request id of the verdict that the caller got, if this verdict was only compared with it."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Tags that the caller gave the request, such as `{"task": "faq", "prompt": "v7"}`; `task` is the task's name."""
+    """The caller's tags of the request, such as `{"task": "faq", "prompt": "v7"}`; `task` is the task's name."""
     callers_id: str = ""
-    """The caller's own name of this answer. Two answers may have the same name, and two callers may use it."""
+    """The caller's own id of this answer. It may repeat, within one caller and among callers."""
     key_name: str = ""
-    """The name of the key with which the answer was asked for; empty for a key without a name, or none."""
+    """Name of the key with which the answer was requested; empty for a key without a name, or no key."""
     logprobs: Sequence[float] | None = None
-    """Log-probabilities of the answer's tokens, in nats, where they are kept."""
+    """Log-probabilities of the answer's tokens, in nats, if they are stored."""
     question: str | None = None
     answer: str | None = None
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
-    """The entry's values under the names of the table's columns, with those of `CONTEXT` beside them.
+    """Returns the entry's values under the names of the table's columns, together with those of `CONTEXT`.
 
-    Raises `ValueError` for a time that is none.
+    Raises `ValueError` for an invalid time.
     """
     if not 0 <= entry.time < MAX_TIME:
         raise ValueError(f"time {entry.time}; expected seconds since 1970")
@@ -113,29 +115,32 @@ def row_of(entry: Entry) -> dict[str, Any]:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """The entry that a row holds: the values of `ENTRY_COLUMNS` without `context`, and those of `CONTEXT`."""
+    """Returns the entry of a row, which has the values of `ENTRY_COLUMNS` without `context`, then those of
+    `CONTEXT`.
+    """
     names = [*(name for name in ENTRY_COLUMNS if name != "context"), *CONTEXT]
-    known: Mapping[str, Any] = dict(zip(names, row, strict=True))
-    given = {name: known[name] for name in names if name != "task"}
-    logprobs = known["logprobs"]
+    values: Mapping[str, Any] = dict(zip(names, row, strict=True))
+    fields_given = {name: values[name] for name in names if name != "task"}
+    logprobs = values["logprobs"]
     return Entry(
-        **given
+        **fields_given
         | {
-            "flagged": None if known["flagged"] is None else bool(known["flagged"]),
-            "heads": json.loads(known["heads"] or "{}"),
-            "reason": known["reason"] or "",
-            "shadow_of": known["shadow_of"] or "",
-            "callers_id": known["callers_id"] or "",
-            "tags": json.loads(known["tags"]),
+            "flagged": None if values["flagged"] is None else bool(values["flagged"]),
+            "heads": json.loads(values["heads"] or "{}"),
+            "reason": values["reason"] or "",
+            "shadow_of": values["shadow_of"] or "",
+            "callers_id": values["callers_id"] or "",
+            "tags": json.loads(values["tags"]),
             "logprobs": None if logprobs is None else np.frombuffer(logprobs, dtype="<f4").tolist(),
         }
     )
 
 
 def loggable_text(value: object, most: int) -> str:
-    """Returns what the log holds for a text: its first `most` characters, and nothing that a database refuses.
+    """Returns a text in the form that the log stores: its first `most` characters, without characters that a database
+    refuses.
 
-    Half of a surrogate pair and the character 0 can be in JSON, and not in a database: they are written out.
+    Half of a surrogate pair and the character 0 can occur in JSON, but not in a database. They are escaped.
     """
     text = str(value)[:most]
     if text.isascii() and "\0" not in text:
@@ -144,7 +149,7 @@ def loggable_text(value: object, most: int) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Returns a time in seconds since 1970 as messages show it, and as `--since` takes it."""
+    """Returns a time in seconds since 1970 in the form of messages and of `--since`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -155,15 +160,18 @@ def _number(value: float | None) -> float | None:
 
 
 def _count(value: int | None) -> int | None:
-    """Returns None for a count that no database holds: an upstream may report any number of tokens."""
+    """Returns None for a count that no database can store: an upstream may report any number of tokens."""
     return None if value is None or not 0 <= value < 1 << 53 else int(value)
 
 
 MOST_UNLABELLED = 0.02
-"""Share of the answers that may lack a label where labels count as those of all answers, so that a few answers without
-a clear verdict do not end a census. A share of right answers moves by at most 0.02, less than 100 labels can tell."""
+"""Share of the answers that may lack a label if the labels count as a census.
+
+So a few answers without a clear verdict do not end the census. The share of right answers changes by at most 0.02, less
+than 100 labels can show.
+"""
 
 
 def is_census(labels: int, answers: int) -> bool:
-    """Returns whether so many labels of so many answers are those of (nearly) all, so that nobody chose among them."""
+    """Returns whether this many labels are for (nearly) all answers, so that no choice of answers matters."""
     return labels > 0 and answers - labels <= MOST_UNLABELLED * answers

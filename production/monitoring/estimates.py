@@ -1,42 +1,43 @@
-"""How many answers are right, with an interval: from scores alone, from scores and some labels, from labels alone.
+"""Estimates how many answers are right, with an interval: from scores alone, from scores and some labels, from labels
+alone.
 
-All three estimate the same: the share right among answers like these, of which N are logged and n are labelled.
+All three estimate the same share of right answers among answers like these, of which N are logged and n are labelled.
 
     scores    mean of the scores                                              trusts that scores are calibrated
     powered   lambda * mean score of all + labelled mean of (y - lambda * score)            trusts the labels only
     labelled  labelled mean of y                                                            trusts the labels only
 
 `powered` is prediction-powered inference with its tuned lambda (PPI++, Angelopoulos, Duchi and Zrnic 2023,
-arXiv:2311.01453): lambda is the slope of labels on scores, so that a score that says nothing costs nothing. A labelled
-mean weighs each label by 1 / propensity, the probability with which its answer was drawn to be labelled, and divides by
-the sum of these weights (Hajek). Where draws are independent of each other (Poisson sampling), its variance is
+arXiv:2311.01453): lambda is the slope of labels on scores, so that a score without information does no harm. A labelled
+mean weights each label by 1 / propensity, the probability with which its answer was drawn for a label, and divides by
+the sum of these weights (Hajek). If draws are independent of each other (Poisson sampling), its variance is
 
     sum((1 - propensity) * weight^2 * residual^2) / sum(weight)^2 + variance(y) / N
 
-the first part for the answers that were not labelled, the second for the answers that were not asked. With equal
-weights this is the interval of the package `ppi-python` (`tests/test_estimates.py`); with unequal ones that package
-leaves the mean inside the residuals, and its interval is then too short or too wide. Besides, its import takes seconds
-and silences all warnings of the process, which a server cannot have.
+The first part is for the answers that were not labelled, the second for the answers that were not logged. With equal
+weights this is the interval of the package `ppi-python` (`tests/test_estimates.py`). With unequal weights that package
+leaves the mean inside the residuals, and its interval is too short or too wide. Also, its import takes seconds and
+silences all warnings of the process, which a server cannot accept.
 
-The normal interval of a share is too short for few labels. Two right and two wrong answers, of an average score and of
-the weight that a unit of weight has on average, are therefore added before the interval is computed (Agresti and Coull
-1998 for plain shares).
+The normal interval of a share is too short for few labels. So two right and two wrong answers are added before the
+interval is computed, with an average score and the average weight of a unit of weight (Agresti and Coull 1998 for plain
+shares).
 
-Answers to one question, or of one conversation, resemble each other, and intervals for independent answers are then too
-short. Where groups of answers are told, the variance is that of the groups' sums
+Answers to one question, or of one conversation, are similar, so intervals for independent answers are too short. If
+groups of answers are given, the variance is that of the groups' sums
 
     C / (C - 1) * sum over groups of (lambda * sum(score - mean score) / N + sum(weight * residual) / sum(weight))^2
 
-of C groups that hold labels, with a quantile of Student's t of C - 1 degrees of freedom.
+for C groups that hold labels, with a quantile of Student's t with C - 1 degrees of freedom.
 
-People who label on their own choose answers, and those may be unlike the others. Where some answers were drawn, labels
-of other answers therefore do not enter the means above. But they leave less open: the share right among the N answers
-lies between (right labels) / N and (right labels + unlabelled answers) / N, whatever the unlabelled ones are (Manski
-1990 calls these worst-case bounds). The interval around these bounds, widened by variance(y) / N alone, is taken where
-it is narrower. Once all answers are labelled it is the interval of a census, and each label counts.
+People who label unrequested choose their answers, which may differ from the others. So if some answers were drawn,
+labels of other answers do not enter the means above. But they limit what is unknown. Whatever the unlabelled answers
+are, the share of right answers among the N lies between (right labels) / N and (right labels + unlabelled answers) / N
+(Manski 1990 calls these worst-case bounds). The interval around these bounds, widened only by variance(y) / N, is used
+if it is narrower. Once all answers are labelled it is the interval of a census, and each label counts.
 
-Of a log, a score, a flag and a threshold mean something for one checkpoint only. So answers that two versions scored
-are never put together, not even where labels alone are used: what a version's users got is what is asked.
+In a log, a score, a flag and a threshold have a meaning for one checkpoint only. So answers that two versions scored
+are never combined, even if only labels are used: the question is what one version's users got.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ Floats = NDArray[np.float64]
 
 INTERVAL_LEVEL = 0.95
 ADDED = 2
-"""Right answers, and as many wrong ones, that are added to the labels for the interval."""
+"""Number of right answers, and of wrong ones, that are added to the labels for the interval."""
 SCORES, POWERED, LABELLED, COUNTED = "scores", "powered", "labelled", "counted"
 CALIBRATED = "scores are calibrated on these answers; no label was asked"
 BOUNDED = "labels are right, and answers are independent; nothing is assumed of the answers without a label"
@@ -69,41 +70,41 @@ UNASKED = (
 )
 NO_INTERVAL = "none: all answers were counted"
 QUESTION_TAG = "question"
-"""Stands in place of a tag for answers to the same question."""
+"""Replaces a tag, and stands for answers to the same question."""
 ALL_ANSWERS = "all"
-"""The name of the part that is everything."""
+"""Name of the part that holds all answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A share in [0, 1] with its 95 % interval, and what has to be true for the interval to hold."""
+    """A share in [0, 1] with its 95 % interval, and the assumption under which the interval holds."""
 
     value: float
-    """NaN where nothing is known; then `reason` says why."""
+    """The share; NaN if nothing is known, see `reason`."""
     low: float
     high: float
     method: str
     """`scores`, `powered`, `labelled` or `counted`."""
     labels: int
-    """Labels that it uses."""
+    """Number of labels that it uses."""
     rows: int
-    """Answers that it is about."""
+    """Number of answers that it is about."""
     assumption: str
     reason: str = ""
-    """Why there is no estimate, or why its interval cannot be halved; empty where there is nothing to say."""
+    """Why there is no estimate, or why its interval cannot be halved; empty otherwise."""
     next_halving: int | None = None
-    """Labels beyond those given that would halve the interval; None where no number of labels would."""
+    """Number of further labels that would halve the interval; None if no number would."""
     left_out: int = 0
-    """Labels that it does not use, because their answers were not drawn; the assumption says so."""
+    """Number of labels that it does not use because their answers were not drawn; the assumption mentions this."""
     bounded: bool = False
-    """Whether it uses all labels, and holds whatever the unlabelled answers are, as where all answers are labelled."""
+    """Whether it uses all labels, and holds whatever the unlabelled answers are."""
 
     @property
     def width(self) -> float:
         return self.high - self.low
 
     def complement(self) -> "Estimate":
-        """Returns the estimate of the other share: of wrong answers, where this is of right ones."""
+        """Returns the estimate of the other share: of wrong answers if this is of right ones."""
         return replace(self, value=1 - self.value, low=1 - self.high, high=1 - self.low)
 
 
@@ -112,24 +113,24 @@ class Labelled:
     """Answers of which some are labelled."""
 
     score: Floats
-    """(N,): in [0, 1]; the mean of all stands in where there was no score."""
+    """Scores (N,) in [0, 1]; a missing score is replaced by the mean."""
     y: Floats
-    """(n,): labels of the answers that are used, in [0, 1]."""
+    """Labels (n,) of the answers that are used, in [0, 1]."""
     predicted: Floats
-    """(n,): their scores."""
+    """Scores (n,) of the answers that are used."""
     propensity: Floats
-    """(n,): in (0, 1]."""
+    """Propensities (n,) in (0, 1] of the answers that are used."""
     assumption: str
     group: NDArray[np.int64] | None
-    """(N,): number of the group that an answer belongs to; None where each stands for itself."""
+    """Number of each answer's group (N,); None if each answer is its own group."""
     used: NDArray[np.int64]
-    """(n,): places of the labelled answers that are used among all."""
+    """Indices (n,) of the labelled answers that are used."""
     known: NDArray[np.int64]
-    """(m,): places of all labelled answers among all; m >= n."""
+    """Indices (m,) of all labelled answers; m >= n."""
     known_y: Floats
-    """(m,): their labels, in [0, 1]."""
+    """Labels (m,) of all labelled answers, in [0, 1]."""
     answers: int
-    """Number of answers that the share is of: N, unless `score` holds stand-ins for them."""
+    """Number of answers whose share is estimated: N, unless `score` holds representatives of them."""
 
 
 def estimate_accuracy(
@@ -143,19 +144,17 @@ def estimate_accuracy(
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
 
-    Where some labels have a propensity, the labels of other answers are used only where so many answers are labelled
-    that it does not matter who chose them (`Estimate.bounded`); else they are left out and counted. Where none has a
-    propensity, all are taken as drawn at random.
+    If some labels have a propensity, labels of other answers are used only if so many answers are labelled that their
+    choice does not matter (`Estimate.bounded`). Otherwise they are left out and counted. If no label has a propensity,
+    all labelled answers count as drawn at random. Raises `RecordError` for invalid scores, labels or propensities.
 
     Args:
-        score: (N,), NaN where there is none.
-        label: (N,) of 0, 1, or the share of several judges; NaN where there is none.
-        propensity: (N,), how likely each answer was to be drawn for a label; NaN where it was not drawn.
-        group: (N,), what belongs together, such as answers to one question; an empty name stands for itself.
+        score: scores (N,); NaN for none.
+        label: labels (N,): 0, 1, or the share of several judges; NaN for none.
+        propensity: probability (N,) with which each answer was drawn for a label; NaN if it was not drawn.
+        group: name (N,) of each answer's group, such as its question; an answer with an empty name is its own group.
         level: share of the intervals that hold.
-        answers: number of answers that there are, where `score` holds stand-ins for them; N by default.
-
-    Raises `RecordError` for what is no score, label or propensity.
+        answers: number of answers, if `score` holds representatives of them; N by default.
     """
     labelled = _checked(score, label, propensity, group, answers)
     rows = len(labelled.score)
@@ -185,8 +184,8 @@ def name_weeks(time: ArrayLike) -> NDArray[np.str_]:
     """Returns the ISO week, such as `2026-W48`, of each time (N,) in seconds since 1970, in UTC."""
     days = np.asarray(time, dtype=np.float64).astype("datetime64[s]").astype("datetime64[D]")
     unique, place = np.unique(days, return_inverse=True)
-    named = [f"{year}-W{week:02d}" for year, week, _ in (day.isocalendar() for day in unique.tolist())]
-    return np.array(named, dtype=np.str_)[place] if len(named) else np.zeros(0, dtype=np.str_)
+    week_names = [f"{year}-W{week:02d}" for year, week, _ in (day.isocalendar() for day in unique.tolist())]
+    return np.array(week_names, dtype=np.str_)[place] if len(week_names) else np.zeros(0, dtype=np.str_)
 
 
 def _checked(
@@ -203,7 +202,7 @@ def _checked(
             f"scores, labels and propensities have the shapes {scores.shape}, {labels.shape} and {drawn.shape}; "
             "expected one of each an answer, NaN where there is none"
         )
-    known = np.isfinite(labels)
+    has_label = np.isfinite(labels)
     for name, bad, expected in (
         ("scores", (scores < 0) | (scores > 1), "in [0, 1], or NaN"),
         ("labels", (labels < 0) | (labels > 1), "in [0, 1], or NaN"),
@@ -213,12 +212,12 @@ def _checked(
             raise RecordError(f"{int(bad.sum())} of {len(scores)} {name} are not {expected}: mend them in the log")
     mean = float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.5
     scores = np.where(np.isfinite(scores), scores, mean)
-    asked = known & np.isfinite(drawn)
-    used = asked if asked.any() else known
-    if asked.any():
+    was_drawn = has_label & np.isfinite(drawn)
+    used = was_drawn if was_drawn.any() else has_label
+    if was_drawn.any():
         assumption = DRAWN
     else:
-        drawn, assumption = np.full(len(scores), max(int(known.sum()), 1) / max(len(scores), 1)), UNASKED
+        drawn, assumption = np.full(len(scores), max(int(has_label.sum()), 1) / max(len(scores), 1)), UNASKED
     groups = None if group is None else _numbered(group, len(scores))
     if groups is not None:
         assumption = assumption.replace("answers are independent", "groups of answers are independent")
@@ -230,14 +229,14 @@ def _checked(
         assumption=assumption,
         group=groups,
         used=np.flatnonzero(used),
-        known=np.flatnonzero(known),
-        known_y=labels[known],
-        answers=len(scores) if answers is None else max(answers, int(known.sum())),
+        known=np.flatnonzero(has_label),
+        known_y=labels[has_label],
+        answers=len(scores) if answers is None else max(answers, int(has_label.sum())),
     )
 
 
 def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
-    """A number for each group; an empty name gets one of its own."""
+    """Returns a number for each group; each empty name gets its own."""
     names = np.asarray(group).astype(np.str_)
     if names.shape != (n,):
         raise RecordError(f"groups have the shape {names.shape}; expected one name for each of {n} answers")
@@ -248,7 +247,13 @@ def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
 
 
 def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
-    """Returns the estimate from the drawn labels, or within the bounds of all labels where these are narrower."""
+    """Returns the estimate from the drawn labels. If the bounds from all labels are narrower, it returns these.
+
+    Args:
+        given: the answers.
+        level: confidence level of the interval.
+        method: `powered` or `labelled`.
+    """
     estimate = _from_drawn(given, level, method)
     if not len(given.known):
         return estimate
@@ -257,15 +262,21 @@ def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
         return bounded
     if not (left := len(given.known) - len(given.y)):
         return estimate
-    told = (
+    assumption = (
         f"{estimate.assumption}; {left} other labels are left out: their answers were not drawn, and who chose them "
         "may have had a reason (all count once all answers are labelled)"
     )
-    return replace(estimate, assumption=told, left_out=left)
+    return replace(estimate, assumption=assumption, left_out=left)
 
 
 def _within_bounds(given: Labelled, level: float, drawn: Estimate) -> Estimate:
-    """Returns the estimate from all labels, which holds whatever the answers without a label are."""
+    """Returns the estimate from all labels, which holds whatever the unlabelled answers are.
+
+    Args:
+        given: the answers.
+        level: share of the intervals that hold.
+        drawn: the estimate from the drawn labels.
+    """
     n, rows, right = len(given.known), given.answers, float(given.known_y.sum())
     unlabelled, added = rows - n, rows + 2 * ADDED
     # Both ends of what the unlabelled answers leave open, each with the spread of answers that were not asked.
@@ -335,7 +346,11 @@ def _from_drawn(given: Labelled, level: float, method: str) -> Estimate:
 def _of_groups(given: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
     """Returns the variance of the groups' sums, and how many groups hold labels.
 
-    `parts` (n + 4,): what each label adds to the estimate beyond it, and each that was added, which is a group.
+    Args:
+        given: the answers.
+        slope: slope of labels on scores (lambda).
+        parts: what each label (n,) adds to the estimate, and what each of the 4 added labels does, each a group of its
+            own.
     """
     assert given.group is not None
     n, rows = len(given.y), len(given.score)
@@ -366,16 +381,19 @@ def estimate_log(
     group: NDArray[Any] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields what is known of the answers, one object for each version, part, share and method, as JSON's own types.
+    """Yields the estimates of a log, one object for each version, part, share and method, as JSON types.
 
-    `by`: the parts that stand apart: by `model`, `task`, `week`, or a tag of that name. Raises `RecordError` for
-    `checkpoint`, by which estimates stand apart already.
+    Versions come newest first. `checkpoint` is the digest, and `path` its folder in `names`, or empty. `of` is
+    `accuracy`, `flagged` (among answers for which the flag is known) or `risk` (share of wrong answers among those not
+    flagged). The other keys are the fields of `Estimate`. Estimates from drawn labels are about the answers up to the
+    last drawn one: later answers had no chance to be drawn, and may differ. Raises `RecordError` for the part
+    `checkpoint`, because estimates are separate by version already.
 
-    Versions come newest first; `checkpoint` is the digest, and `path` the folder that `names` (digest -> folder) has
-    for it, or empty. `of` is `accuracy`, `flagged` (of the answers for which that is known) or `risk` (share wrong
-    among those that were not flagged); further keys are the fields of `Estimate`. What uses drawn labels is about the
-    answers up to the last one that was drawn: those that came later had no chance to be, and may be other ones. `group`
-    (N,): what belongs together, as in `estimate_accuracy`.
+    Args:
+        columns: the answers.
+        by: how answers are divided into parts: by `model`, `task`, `week`, or a tag of that name.
+        group: name (N,) of each answer's group, as in `estimate_accuracy`.
+        names: folder of each version, by its digest.
     """
     if by == "checkpoint":
         raise RecordError("estimates of each checkpoint stand apart already; expected model, task, week or a tag")
@@ -391,24 +409,29 @@ def estimate_log(
     np.minimum.at(first, place, columns.time)
     for version in versions[np.lexsort((-first, -last))].tolist():  # the one whose latest answer is latest first
         mine = columns.checkpoint == version
-        told = {"checkpoint": version, "path": (names or {}).get(version, "")}
+        version_fields = {"checkpoint": version, "path": (names or {}).get(version, "")}
         for name in np.unique(parts[mine]).tolist():
             rows = mine & (parts == name)
             flagged = columns.flagged[rows & np.isfinite(columns.flagged)]
-            estimates = [("accuracy", one) for one in _of_part(columns, rows, group)]
+            estimates = [("accuracy", estimate) for estimate in _of_part(columns, rows, group)]
             if len(flagged):
                 estimates.append(("flagged", estimate_share(flagged)))
                 accepted = _of_part(columns, rows & (columns.flagged == 0), group)
-                estimates += [("risk", one.complement()) for one in accepted]
-            for of, one in estimates:
-                fields: dict[str, Any] = plain(one)
-                yield {**told, "part": name, "of": of, **fields}
+                estimates += [("risk", estimate.complement()) for estimate in accepted]
+            for share_name, estimate in estimates:
+                fields: dict[str, Any] = plain(estimate)
+                yield {**version_fields, "part": name, "of": share_name, **fields}
 
 
 def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[Any]:
-    """Returns the group of each answer (N,), by the text of its question, or by a tag; empty where that is not known.
+    """Returns the group of each answer (N,): the text of its question, or the value of a tag; empty if it is not known.
 
-    For questions the columns must have been read with their ids. Raises `RecordError` where no answer has a group.
+    For questions the columns must have been read with ids. Raises `RecordError` if no answer has a group.
+
+    Args:
+        log: the log.
+        columns: the answers.
+        by: `question`, or the name of a tag.
     """
     if by == QUESTION_TAG:
         questions = log.questions()
@@ -416,15 +439,20 @@ def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[An
     else:
         groups = columns.tag(by)
     if len(groups) and not any(groups.tolist()):
-        told = "texts of questions (serve --log-texts)" if by == QUESTION_TAG else f"a tag {by!r}"
-        raise RecordError(f"no answer of the log has {told}: answers cannot be grouped by it")
+        wanted = "texts of questions (serve --log-texts)" if by == QUESTION_TAG else f"a tag {by!r}"
+        raise RecordError(f"no answer of the log has {wanted}: answers cannot be grouped by it")
     return groups
 
 
 def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[Estimate]:
-    """Returns the shares of right answers, from labels only of those that were there when the last one was drawn.
+    """Returns the shares of right answers, from labels of answers that existed when the last one was drawn.
 
-    Where so many of all answers are labelled that the draw does not matter, they are about all answers.
+    If so many answers are labelled that the draw does not matter, the shares are about all answers.
+
+    Args:
+        columns: the answers.
+        rows: mask of the answers of the part.
+        group: name of each answer's group.
     """
     drawn = rows & np.isfinite(columns.propensity) & np.isfinite(columns.label)
     early = rows & (columns.time <= columns.time[drawn].max()) if drawn.any() else rows
@@ -443,5 +471,8 @@ def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any]
         labels = int(np.isfinite(columns.label[late]).sum())
         note = f"{int(late.sum())} answers came after the last one that was drawn, and are not part of it"
         note += f", nor are their {labels} labels" if labels else ""
-    noted = [replace(one, reason="; ".join(filter(None, (one.reason, note)))) for one in reached[1:]]
-    return [whole[0], *(all_of if all_of.bounded else one for all_of, one in zip(whole[1:], noted, strict=True))]
+    noted = [replace(estimate, reason="; ".join(filter(None, (estimate.reason, note)))) for estimate in reached[1:]]
+    return [
+        whole[0],
+        *(all_of if all_of.bounded else estimate for all_of, estimate in zip(whole[1:], noted, strict=True)),
+    ]

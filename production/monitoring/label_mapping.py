@@ -1,4 +1,4 @@
-"""Reads judgements out of records by a mapping of fields, of which `PRESETS` has one for each product.
+"""Reads judgements from records by a mapping of fields; `PRESETS` has one mapping for each product.
 
 A type, a target or a state that is not listed as one that makes a label is left out, with the reason.
 """
@@ -16,44 +16,47 @@ from metaprobe.production.monitoring.sampling import ANSWERED_AT_KEY
 
 Record = Mapping[str, Any]
 Paths = Sequence[str]
-"""Places in a record, as keys that dots join. The first place that holds something counts."""
+"""Places in a record, each as keys joined by dots. The first place that is not empty counts."""
 
 IDS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
-"""Keys under which an answer's id is looked for first."""
+"""Keys under which an answer's id is searched first."""
 OURS = "metaprobe"
-"""The name under which verdicts of metaprobe itself are exported."""
+"""Name under which metaprobe exports its own verdicts."""
 
 PLAIN, YES_NO, NUMBER, SCORE, WORD = "plain", "yes or no", "number", "score", "word"
-"""Types of values. `plain`: 1 is right by the format's own rule. `number`: of an unknown range. `score`: in [0, 1] with
-a direction."""
+"""Types of values. `plain`: 1 is right by the format's own rule. `number`: has an unknown range. `score`: in [0, 1],
+with a direction.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRecord:
-    """One thing that a record says of an answer."""
+    """One judgement of an answer in a record."""
 
     name: str
-    """Name of the judged quality, such as `correctness`; empty where the product has one kind only."""
+    """Name of the judged quality, such as `correctness`; empty if the product has only one kind."""
     request_id: str
     value: Any
     who: str
     time: object
     kind: str
-    """The type as the product calls it, for messages."""
+    """The type in the product's own words, for messages."""
     type: str = PLAIN
     word: str = ""
-    """The word that the product keeps beside a score."""
+    """The word that the product stores beside a score."""
     direction: str = ""
-    """Direction that the record states: `maximize`, `minimize`, or another word, with which the value means nothing."""
+    """Direction that the record states: `maximize`, `minimize`, or another word, with which the value has
+    no meaning.
+    """
     source: str = ""
-    """`human`, `program` or `judge`; empty where the record is the user's own and does not say."""
+    """`human`, `program` or `judge`; empty for a user's own record without a source."""
     why_not: str = ""
-    """Why it is no label, whatever its value; empty where it may be one."""
+    """Why it is no label, whatever its value; empty if it may be one."""
     part: str = ""
-    """Which part of the trace was judged; empty for the whole."""
+    """The part of the trace that was judged; empty for the whole trace."""
     own_id: str = ""
     overrides: str = ""
-    """`own_id` of the record whose place this one takes; both are empty where the product has nothing of the kind."""
+    """`own_id` of the record that this one replaces; both are empty if the product has no replacements."""
 
 
 def _itself(record: Record) -> Iterable[Record]:
@@ -62,16 +65,16 @@ def _itself(record: Record) -> Iterable[Record]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Places at which the records of one product hold what a label needs."""
+    """Places at which the records of one product hold the data for a label."""
 
     name: str
     what: str
     keys: tuple[frozenset[str], ...]
-    """Any of these sets of keys tells a record of the product."""
+    """Sets of keys. A record with all keys of one set belongs to the product."""
     typed: Callable[[LabelRecord, Record], LabelRecord]
     """Adds the value's type, by the product's own rules, and why the value is no label."""
     judgements: Callable[[Record], Iterable[Record]] = _itself
-    """The records within a record that hold one judgement each. The paths below begin there."""
+    """Returns the records within a record that hold one judgement each. The paths below begin there."""
     judged: Paths = ()
     value: Paths
     word: Paths = ()
@@ -80,53 +83,53 @@ class Preset:
     time: Paths = ()
     source: Paths = ("source",)
     unsaid_source: str = ""
-    """The source of a judgement that does not say it."""
+    """Source of a judgement that does not state it."""
     id: Paths
     """Places of the product's own id of the answer."""
     ids: Paths = ("metadata",)
-    """Further objects that may hold an id under `IDS`, which goes before the product's own."""
+    """More objects that may hold an id under `IDS`, which counts before the product's own."""
     astray: str = ""
-    """Why a judgement without any id is of no answer. Where it is empty, such a judgement is an error."""
+    """Why a judgement without any id belongs to no answer. If empty, such a judgement is an error."""
     beside: Paths = ("metadata",)
-    """Objects whose fields tell the state and the direction of the judgement, as its own fields do."""
+    """Objects whose fields may state the state and the direction of the judgement, besides its own fields."""
     harmless: Paths = ()
-    """Fields that the product's own rules explain, so that they tell nothing of the state."""
+    """Fields that the product's own rules explain, so that they do not show the state."""
     part: Paths = ()
     own_id: Paths = ()
     overrides: Paths = ()
 
 
 def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterator[LabelRecord]:
-    """Yields what a record says. `id_path`: where the answer's id is, in place of the preset's places.
+    """Yields the judgements in a record. `id_path` is where the answer's id is, instead of the preset's places.
 
-    What is no record of the product raises `TypeError`, `AttributeError`, `ValueError` or `LookupError`.
+    A record of another product raises `TypeError`, `AttributeError`, `ValueError` or `LookupError`.
     """
-    for one in preset.judgements(record):
-        beside, unread = _objects_beside(one, preset)
-        own_id = first_value(one, preset.id)
-        holders = [one, *(object_of(value_at(one, path)) for path in preset.ids)]
-        asked_for = (held[key] for key in IDS for held in holders if held.get(key) not in (None, ""))
+    for judged_record in preset.judgements(record):
+        beside, unread = _objects_beside(judged_record, preset)
+        own_id = first_value(judged_record, preset.id)
+        holders = [judged_record, *(object_of(value_at(judged_record, path)) for path in preset.ids)]
+        asked_for = (holder[key] for key in IDS for holder in holders if holder.get(key) not in (None, ""))
         asked_id = first_value(record, (id_path,)) if id_path else next(asked_for, None)
         request_id = own_id if asked_id is None and not id_path else asked_id
-        why = why_no_label(one, *beside, harmless=preset.harmless) or unread
+        why = why_no_label(judged_record, *beside, harmless=preset.harmless) or unread
         if own_id is None and request_id is None:
             why = why or preset.astray
-        told = LabelRecord(
-            name=_text(first_value(one, preset.judged)),
+        read_record = LabelRecord(
+            name=_text(first_value(judged_record, preset.judged)),
             request_id=_text(request_id),
-            value=first_value(one, preset.value),
-            who=_text(first_value(one, preset.who)),
-            time=first_value(one, preset.time),
-            kind=_text(first_value(one, preset.kind)),
-            word=_text(first_value(one, preset.word)),
-            direction=stated_direction(one, *beside),
-            source=source_of(_text(first_value(one, preset.source))) or preset.unsaid_source,
+            value=first_value(judged_record, preset.value),
+            who=_text(first_value(judged_record, preset.who)),
+            time=first_value(judged_record, preset.time),
+            kind=_text(first_value(judged_record, preset.kind)),
+            word=_text(first_value(judged_record, preset.word)),
+            direction=stated_direction(judged_record, *beside),
+            source=source_of(_text(first_value(judged_record, preset.source))) or preset.unsaid_source,
             why_not=why,
-            part=_text(first_value(one, preset.part)),
-            own_id=_text(first_value(one, preset.own_id)),
-            overrides=_text(first_value(one, preset.overrides)),
+            part=_text(first_value(judged_record, preset.part)),
+            own_id=_text(first_value(judged_record, preset.own_id)),
+            overrides=_text(first_value(judged_record, preset.overrides)),
         )
-        yield preset.typed(told, one)
+        yield preset.typed(read_record, judged_record)
 
 
 def _objects_beside(record: Record, preset: Preset) -> tuple[list[Record], str]:
@@ -135,23 +138,23 @@ def _objects_beside(record: Record, preset: Preset) -> tuple[list[Record], str]:
     objects: list[Record] = []
     unread = ""
     for path in preset.beside:
-        given = _known(value_at(record, path))
-        held = object_of(given)
-        objects.append({key: value for key, value in held.items() if key not in values})
-        empty = given in (None, {}, []) or (isinstance(given, str) and given.replace(" ", "") in ("{}", "[]"))
-        if not held and not empty:
+        raw = _known(value_at(record, path))
+        parsed = object_of(raw)
+        objects.append({key: value for key, value in parsed.items() if key not in values})
+        empty = raw in (None, {}, []) or (isinstance(raw, str) and raw.replace(" ", "") in ("{}", "[]"))
+        if not parsed and not empty:
             unread = f"its {path}, which may state a direction or an error, cannot be read"
     return objects, unread
 
 
 def first_value(record: Record, paths: Paths) -> Any:
-    """Returns what the first place that holds something holds; None where none does."""
+    """Returns the content of the first place that is not empty; None if all are empty."""
     values = (value_at(record, path) for path in paths)
     return next((value for value in values if value not in (None, "")), None)
 
 
 def value_at(record: Record, path: str) -> Any:
-    """Returns what a place of a record holds, which may be a column of that name; None where there is nothing."""
+    """Returns the content of a place in a record, which may also be a column of that name; None if it is empty."""
     if path in record:
         return record[path]
     value: Any = record
@@ -161,7 +164,7 @@ def value_at(record: Record, path: str) -> Any:
 
 
 def object_of(value: object) -> Record:
-    """Returns a mapping, also one that a table holds as text of JSON or of Python; empty where there is none."""
+    """Returns a mapping, also from text of JSON or Python in a table; empty if there is none."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = _parsed(value)
@@ -171,14 +174,14 @@ def object_of(value: object) -> Record:
 
 
 def _list_of(value: object) -> Sequence[Record]:
-    """Returns a list, also one that a table holds as text of JSON or of Python; empty where there is none."""
+    """Returns a list, also from text of JSON or Python in a table; empty if there is none."""
     if isinstance(value, str):
         value = _parsed(value)
     return value if isinstance(value, list) else ()
 
 
 def _parsed(text: str) -> Any:
-    """Raises `ValueError` for text that is neither JSON nor a Python literal."""
+    """Returns the value of a text. Raises `ValueError` for text that is neither JSON nor a Python literal."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -193,30 +196,30 @@ def _text(value: object) -> str:
 
 
 def _known(value: object) -> Any:
-    """Returns None for what tables write where there is nothing."""
+    """Returns the value; None for the texts that tables write for empty cells."""
     return None if value is None or str(value).strip().casefold() in ("", "nan", "none") else value
 
 
 # Lines of one's own
 
 _VALUES = ("label", "value", "correct")
-"""Keys under which a line of one's own holds the label; all that are filled must agree."""
+"""Keys under which a user's own line may hold the label; all that are filled must agree."""
 _NAMES = (
     *("name", "metric", "criterion", "criteria", "kind", "what", "aspect", "scorer", "evaluator"),
     *("annotation_name", "assessment_name", "score_name", "label_name", "metric_name"),
 )
-"""Keys under which a line of one's own may say what was judged."""
+"""Keys under which a user's own line may say what was judged."""
 
 
 def _labelled_lines(record: Record) -> Iterator[Record]:
-    """Yields the line, unless it is of a sheet and has no label yet, which differs from a label `unsure`."""
+    """Yields the line. A line of a sheet without a label is skipped; this differs from a label `unsure`."""
     if not record.keys() & set(_VALUES):
         raise KeyError("label")
     if first_value(record, _VALUES) is not None or ANSWERED_AT_KEY not in record:
         yield record
 
 
-def _typed_line(one: LabelRecord, record: Record) -> LabelRecord:
+def _typed_line(judgement: LabelRecord, record: Record) -> LabelRecord:
     filled = {key: record[key] for key in _VALUES if record.get(key) not in (None, "")}
     why = ""
     meanings: set[float | None] = set()
@@ -225,40 +228,44 @@ def _typed_line(one: LabelRecord, record: Record) -> LabelRecord:
     if len(filled) > 1 and len(meanings) != 1:
         shown = " and ".join(f"`{key}` ({str(value)[:20]})" for key, value in filled.items())
         why = f"its {shown} contradict each other"
-    elif not one.direction and str(one.value or "").strip().casefold() not in RIGHT_WORDS | WRONG_WORDS | {""}:
+    elif not judgement.direction and str(judgement.value or "").strip().casefold() not in RIGHT_WORDS | WRONG_WORDS | {
+        ""
+    }:
         name = next((str(record[key]) for key in _NAMES if LabelWords(str(record.get(key) or "")).may_be_bad), "")
         if name:
             why = f'nothing says whether 1 of {name[:40]!r} is right; expected "direction" ("minimize" where 1 is bad)'
-    by_kind = one.who.casefold() == one.source  # "human" is whose label it is, and nobody's name
-    type_ = SCORE if one.direction else PLAIN
-    return replace(one, type=type_, kind="label", who="" if by_kind else one.who, why_not=one.why_not or why)
+    by_kind = judgement.who.casefold() == judgement.source  # "human" is whose label it is, and nobody's name
+    type_ = SCORE if judgement.direction else PLAIN
+    return replace(
+        judgement, type=type_, kind="label", who="" if by_kind else judgement.who, why_not=judgement.why_not or why
+    )
 
 
 # MLflow
 
 
 def _assessments(record: Record) -> Iterator[Record]:
-    """Yields a trace's assessments, with the trace beside each; or the assessment that the record is."""
+    """Yields a trace's assessments, each with the trace; or the record itself if it is an assessment."""
     trace = record.get("info") or record
-    for one in [record] if "assessment_name" in record else _list_of(trace.get("assessments")):
-        yield {**one, "trace": trace}
+    for assessment in [record] if "assessment_name" in record else _list_of(trace.get("assessments")):
+        yield {**assessment, "trace": trace}
 
 
-def _typed_assessment(one: LabelRecord, record: Record) -> LabelRecord:
-    source = one.kind or "unknown source"
+def _typed_assessment(judgement: LabelRecord, record: Record) -> LabelRecord:
+    source = judgement.kind or "unknown source"
     if record.get("feedback") is None:
         why = "what should be answered is no judgement of an answer"
-        return replace(one, kind=f"{source} expectation", type="", why_not=why)
-    named = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "feedback"}
-    kind = named.get(type(one.value), type(one.value).__name__)
+        return replace(judgement, kind=f"{source} expectation", type="", why_not=why)
+    name_of_type = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "feedback"}
+    kind = name_of_type.get(type(judgement.value), type(judgement.value).__name__)
     type_ = {"boolean": YES_NO, "number": NUMBER, "text": WORD}.get(kind, "")
-    return replace(one, type=type_, kind=f"{source} {kind}")
+    return replace(judgement, type=type_, kind=f"{source} {kind}")
 
 
 # Langfuse
 
 _SCORES = {"BOOLEAN": YES_NO, "CATEGORICAL": WORD, "NUMERIC": NUMBER, "": NUMBER}
-"""Data type -> type of the value. A number without a data type is of an unknown range."""
+"""Maps the data type to the type of the value. A number without a data type has an unknown range."""
 
 
 def _langfuse_scores(record: Record) -> Iterator[Record]:
@@ -267,9 +274,14 @@ def _langfuse_scores(record: Record) -> Iterator[Record]:
     yield {**record, "of": {str(subject.get("kind") or "").casefold(): subject.get("id")}}
 
 
-def _typed_score(one: LabelRecord, record: Record) -> LabelRecord:
-    type_, value, text, why = _SCORES.get(one.kind.upper(), ""), one.value, one.word, one.why_not
-    if one.kind.upper() in ("TEXT", "CORRECTION"):
+def _typed_score(judgement: LabelRecord, record: Record) -> LabelRecord:
+    type_, value, text, why = (
+        _SCORES.get(judgement.kind.upper(), ""),
+        judgement.value,
+        judgement.word,
+        judgement.why_not,
+    )
+    if judgement.kind.upper() in ("TEXT", "CORRECTION"):
         why, value = why or "a text is no label", text or value
     elif not type_:
         why = why or "this type is not known"
@@ -277,7 +289,7 @@ def _typed_score(one: LabelRecord, record: Record) -> LabelRecord:
         value = text or (value if isinstance(value, str) and not _is_number(value) else None)
     elif type_ == YES_NO and text and text.casefold() != str(str(value).casefold() in ("1", "1.0", "true")).casefold():
         why = why or f"its value {value!r} and its text {text[:20]!r} contradict each other"
-    return replace(one, type=type_, value=value, word="", kind=one.kind or "untyped", why_not=why)
+    return replace(judgement, type=type_, value=value, word="", kind=judgement.kind or "untyped", why_not=why)
 
 
 def _is_number(text: str) -> bool:
@@ -291,17 +303,17 @@ def _is_number(text: str) -> bool:
 # Phoenix
 
 
-def _typed_annotation(one: LabelRecord, record: Record) -> LabelRecord:
-    score, label = _known(one.value), _known(one.word)
+def _typed_annotation(judgement: LabelRecord, record: Record) -> LabelRecord:
+    score, label = _known(judgement.value), _known(judgement.word)
     of_document = _known(record.get("document_position")) is not None
-    told = "label" if score is None else "score"
+    what = "label" if score is None else "score"
     return replace(
-        one,
+        judgement,
         type=WORD if score is None else SCORE,
         value=label if score is None else score,
         word=label or "",
-        kind=f"{one.kind or 'unknown annotator'} {told}",
-        why_not=one.why_not or ("it is of a retrieved document" if of_document else ""),
+        kind=f"{judgement.kind or 'unknown annotator'} {what}",
+        why_not=judgement.why_not or ("it is of a retrieved document" if of_document else ""),
     )
 
 
@@ -312,32 +324,32 @@ _GRADERS = {
     **dict.fromkeys(("label_model", "score_model"), JUDGE),
 }
 _OUTCOMES = ("pass", "passed", "fail", "failed")
-"""Values of a status that say how the answer did, and not whether its grader ran."""
+"""Values of a status that judge the answer, and do not say whether its grader ran."""
 
 
 def _results(record: Record) -> Iterator[Record]:
-    """Yields an item's results, with the item beside each."""
+    """Yields an item's results, each with the item."""
     for result in _list_of(record.get("results")):
-        told = {key: value for key, value in result.items() if key != "status" or value not in _OUTCOMES}
-        yield {**told, "item": record}
+        kept_fields = {key: value for key, value in result.items() if key != "status" or value not in _OUTCOMES}
+        yield {**kept_fields, "item": record}
 
 
-def _typed_result(one: LabelRecord, record: Record) -> LabelRecord:
+def _typed_result(judgement: LabelRecord, record: Record) -> LabelRecord:
     item, passed = record["item"], record["passed"]
     status = str(item.get("status") or "")
     why = "" if status in ("pass", "fail") else f"the item's status is {status!r}"
-    why = why or why_no_label(item, harmless=("status",)) or one.why_not
+    why = why or why_no_label(item, harmless=("status",)) or judgement.why_not
     if not isinstance(passed, bool) and passed not in (0, 1):
         why = why or "it neither passed nor failed"
-    source = _GRADERS.get(one.kind, JUDGE)
-    return replace(one, kind=one.kind or "grader", who="openai-evals", source=source, why_not=why)
+    source = _GRADERS.get(judgement.kind, JUDGE)
+    return replace(judgement, kind=judgement.kind or "grader", who="openai-evals", source=source, why_not=why)
 
 
 PRESETS = (
     Preset(
         name="lines",
         what="labels",
-        keys=tuple(frozenset({at, label}) for at in ("request_id", "id") for label in ("label", "correct")),
+        keys=tuple(frozenset({id_name, label}) for id_name in ("request_id", "id") for label in ("label", "correct")),
         judgements=_labelled_lines,
         typed=_typed_line,
         value=_VALUES,

@@ -1,7 +1,7 @@
-"""Labels: what their words mean, whose answers they are of, and those that came before their answers.
+"""Labels: the meaning of their words, the answers to which they belong, and labels that arrive before their answers.
 
-Callers know an answer by our id or by their own, and label what they asked for. Labels of answers that are not in the
-log wait for a bounded time, in a bounded number.
+Callers know an answer by our id or by their own, and label the answers that they requested. Labels of answers that are
+not in the log wait for a limited time, in a limited number.
 """
 
 import logging
@@ -16,24 +16,26 @@ logger = logging.getLogger(__name__)
 
 RIGHT_WORDS = frozenset("right correct pass passed good thumbs_up thumbs-up like accept".split())
 WRONG_WORDS = frozenset("wrong incorrect fail failed bad thumbs_down thumbs-down dislike reject".split())
-"""Words that say right or wrong, whatever was judged."""
+"""Words that mean right or wrong, whatever was judged."""
 _YES = frozenset("1 true yes y positive up c".split())
 _NO = frozenset("0 false no n negative down i".split())
 YES_WORDS, NO_WORDS = _YES - {"1", "c"}, _NO - {"0", "i"}
-"""Words that mean right or wrong only where it is known whether a yes is good: a yes to `hallucination` is not. The
-category `1` is none of them: it may be the lowest of five."""
+"""Words that mean right or wrong only if it is known whether a yes is good: a yes to `hallucination` is not.
+
+The category `1` is not among them: it may be the lowest of five.
+"""
 UNSURE_WORDS = frozenset("unsure unknown skip skipped none null n/a na ?".split())
 EXPECTED = "1 or right, 0 or wrong, null or unsure, or a share between 0 and 1"
 
 HUMAN, PROGRAM, JUDGE = "human", "program", "judge"
 LABEL_SOURCES = (HUMAN, PROGRAM, JUDGE)
-"""Who gave a label; a label of one source never takes the place of one that a source before it gave."""
+"""Sources of labels. A label never replaces a label from an earlier source in this list."""
 
 
 def label_value(given: object) -> float | None:
-    """1 for right, 0 for wrong, a share between them where several were asked, and None for unsure.
+    """Returns 1 for right, 0 for wrong, a share between them for several judges, and None for unsure.
 
-    Raises `ValueError` for what is none of these.
+    Raises `ValueError` for anything else.
     """
     if given is None:
         return None
@@ -56,7 +58,9 @@ def label_value(given: object) -> float | None:
 
 
 def source_of(given: object) -> str:
-    """Returns `human`, `program` or `judge` for the words that programs use for them, and nothing for other words."""
+    """Returns `human`, `program` or `judge` for the words that programs use for them, and an empty text for other
+    words.
+    """
     word = str(given or "").strip().casefold().partition(":")[0]
     if word in ("human", "person", "annotator", "annotation"):
         return HUMAN
@@ -66,28 +70,33 @@ def source_of(given: object) -> str:
 
 
 class NotYours(LogError):
-    """A label is of an answer that was asked for with another key."""
+    """A label belongs to an answer that was requested with another key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labeller:
-    """Who labels."""
+    """A person or program that labels."""
 
     key_name: str = ""
-    """The name of his key; empty for a key without a name, or none."""
+    """Name of the labeller's key; empty for a key without a name, or no key."""
     admin: bool = True
-    """Whether he may label the answers of all keys."""
+    """Whether the labeller may label the answers of all keys."""
 
 
 OPERATOR = Labeller()
-"""Who has the log itself."""
+"""A labeller with direct access to the log."""
 
 
 def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) -> list[str | None]:
-    """Returns the id in the log of each answer that the labeller calls so, of `CHUNK` at most; None where the log holds
-    no such answer.
+    """Returns the id in the log of each answer that the labeller names so, for at most `CHUNK` names; None for unknown
+    ones.
 
-    Raises `NotYours` for an answer of another key, and `LogError` where several answers have that name.
+    Raises `NotYours` for an answer of another key, and `LogError` if several answers have a name.
+
+    Args:
+        run: runs a statement.
+        request_ids: our ids, or the caller's own.
+        labeller: the labeller.
     """
     theirs: dict[str, set[str]] = {}
     names = set(request_ids)
@@ -95,11 +104,11 @@ def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) 
         run(sa.select(scores.c.request_id, scores.c.key_name).where(scores.c.request_id.in_(names)))
     )
     columns = (scores.c.callers_id, scores.c.request_id, scores.c.key_name)
-    named = sa.select(*columns).where(scores.c.callers_id.in_(names), scores.c.shadow_of.is_(None))
-    for callers_id, request_id, key_name in run(named):
+    statement = sa.select(*columns).where(scores.c.callers_id.in_(names), scores.c.shadow_of.is_(None))
+    for callers_id, request_id, key_name in run(statement):
         if labeller.admin or key_name == labeller.key_name:
             theirs.setdefault(callers_id, set()).add(request_id)
-    known: list[str | None] = []
+    found_ids: list[str | None] = []
     for name in request_ids:
         mine = [name] if name in ours else sorted(theirs.get(name, ()))
         if name in ours and not labeller.admin and ours[name] != labeller.key_name:
@@ -109,23 +118,31 @@ def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) 
                 f"request {name}: {len(mine)} answers were asked for under that name, such as {mine[0]} and"
                 f" {mine[1]}; expected the `request_id` that came with the verdict"
             )
-        known.append(mine[0] if mine else None)
-    return known
+        found_ids.append(mine[0] if mine else None)
+    return found_ids
 
 
 MAX_WAITING_LABELS = 10_000
-"""Labels that wait. Where more come, the oldest go."""
+"""Most labels that wait. If more arrive, the oldest are dropped."""
 DAYS = 7.0
-"""How long a label waits. An answer comes within seconds of its label, or within days where a log is filled later."""
+"""Days for which a label waits. An answer arrives within seconds of its label, or within days if a log is
+filled later.
+"""
 MAX_ID = 256
-"""Characters of the id of an answer that is not in the log: 10,000 such labels then take some megabytes."""
+"""Most characters of the id of an answer that is not in the log: 10,000 such labels then take some megabytes."""
 _DROPPED = "labels_dropped"
-"""The mark that counts dropped labels."""
+"""Name of the mark that counts dropped labels."""
 _WAITS = labels.c.waits.is_not(None)
 
 
 def let_wait(run: Execute, request_ids: Sequence[str], now: float) -> None:
-    """Marks the labels of those requests, `CHUNK` at most, that are not in the log, and drops those without room."""
+    """Marks labels of requests (at most `CHUNK`) that are not in the log as waiting, and drops those beyond the limits.
+
+    Args:
+        run: runs a statement.
+        request_ids: ids of the requests.
+        now: seconds since 1970.
+    """
     if unknown := set(request_ids) - known_requests(run, request_ids):
         long = labels.c.request_id.in_([name for name in unknown if len(name) > MAX_ID])
         _count(run, int(run(sa.select(sa.func.count()).where(long))[0][0]))
@@ -135,7 +152,7 @@ def let_wait(run: Execute, request_ids: Sequence[str], now: float) -> None:
 
 
 def drop_waiting(run: Execute, now: float) -> None:
-    """Drops the labels that have waited for `DAYS` days, and the oldest beyond `MAX_WAITING_LABELS`."""
+    """Drops the labels that have waited for `DAYS` days, and the oldest ones beyond `MAX_WAITING_LABELS`."""
     before = now - DAYS * 86400
     [(count, oldest)] = run(sa.select(sa.func.count(), sa.func.min(labels.c.waits)).where(_WAITS))
     if count <= MAX_WAITING_LABELS and (oldest is None or oldest >= before):

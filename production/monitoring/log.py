@@ -1,7 +1,7 @@
-"""The score log: every verdict, the labels that came back for it, and what happened, in one database.
+"""The score log: every verdict, its labels, and events, in one database.
 
-A score means something for one version of a checkpoint only: figures of two versions are never put together. The log
-knows which versions gave its scores, what they are called, and which of them somebody means.
+A score has a meaning only for one version of a checkpoint, so figures of two versions are never combined. The log knows
+which versions gave its scores, their names, and which version a user names.
 """
 
 import atexit
@@ -54,30 +54,30 @@ from metaprobe.production.monitoring.tables import labels as label_table
 logger = logging.getLogger(__name__)
 
 CAPACITY = 10_000
-"""Entries that may wait in memory to be written; a killed process loses so many at most."""
+"""Most entries that wait in memory to be written. A killed process loses at most this many."""
 CLOSE_S = 20.0
-"""How long `close` tries to store what waits."""
+"""Seconds for which `close` tries to store waiting entries."""
 MAX_WHO = 200
-"""Characters of who labelled."""
+"""Most characters of a labeller's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackLabel:
-    """Judgement that someone gave of one answer."""
+    """A judgement of one answer."""
 
     request_id: str
     value: float | None
-    """1 right, 0 wrong, None where whoever looked was unsure; a share between them where several were asked."""
+    """1 right, 0 wrong, None unsure; a share between them for several judges."""
     who: str = ""
     time: float | None = None
-    """Seconds since 1970; None stands for now."""
+    """Seconds since 1970; None for now."""
     source: str = ""
-    """`human`, `program` or `judge`; empty where it is not said, which counts as a person's."""
+    """`human`, `program` or `judge`; empty if it is not stated, which counts as a person's."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """Something that happened besides: an alarm, a promotion, entries lost."""
+    """An event: an alarm, a promotion, lost entries."""
 
     time: float
     kind: str
@@ -98,14 +98,21 @@ class ScoreLog:
         >>> log.close()
         True
 
-    Any number of threads may use one log, and any number of processes of a machine one file; processes of several
-    machines share a PostgreSQL database. Every method but `write` raises `LogError` where the database fails.
+    Any number of threads may share a log, and any number of processes of one machine may share a file. Processes of
+    several machines share a PostgreSQL database. Every method except `write` raises `LogError` if the database fails.
     """
 
     def __init__(self, reading: Tables, writing: Tables, writer: BackgroundWriter | None, *, lost: int = 0) -> None:
-        """`ScoreLog.open` is the way to one."""
+        """Call `ScoreLog.open` instead.
+
+        Args:
+            reading: the database, for reading.
+            writing: the database, for writing.
+            writer: writes entries in a thread; None if no entries are written.
+            lost: number of lost entries that opening found.
+        """
         self.lost = lost
-        """Entries that processes killed before had accepted and not stored, as found out when this log was opened."""
+        """Entries that killed processes had accepted but not stored, as found when this log was opened."""
         self.tables = reading
         self._writing = writing
         self._writer = writer
@@ -123,13 +130,19 @@ class ScoreLog:
         wait_s: float = Database.busy_s,
         spool: Path | None = None,
     ) -> Self:
-        """The log in a SQLite file, which is made where there is none, or in the database of a SQLAlchemy URL.
+        """Opens the log in a SQLite file, which is created if it does not exist, or in the database of a SQLAlchemy
+        URL.
 
-        `capacity`: entries that may wait in memory. `entries`: False where none will be written, only read and judged;
-        then no file is kept beside the log, which a full disk would not hold. `wait_s`: how long a statement waits
-        for another process that holds a SQLite file. `spool`: the folder for what the database does not take; by
-        default beside a SQLite file, and for a URL the folder for temporary files. Raises `LogError` where there is no
-        such database, and `MissingExtra` for a URL without SQLAlchemy.
+        Raises `LogError` if there is no such database, and `MissingExtra` for a URL without SQLAlchemy.
+
+        Args:
+            where: the path or URL.
+            capacity: most entries that wait in memory.
+            entries: whether entries will be written. If not, no file is kept beside the log, which a full disk could
+                not hold.
+            wait_s: seconds for which a statement waits for another process that locks a SQLite file.
+            spool: folder for entries that the database does not accept; by default beside a SQLite file, and for a URL
+                the folder for temporary files.
         """
         if capacity < 1:
             raise LogError(f"capacity {capacity}; expected at least one entry")
@@ -139,17 +152,17 @@ class ScoreLog:
         start = spool_start(str(where).removeprefix("sqlite:///"), spool)
         left = [*Spool.left_behind(start)]
         try:
-            lost = sum(_settle(reading, one) for one in left)
-            own = Spool.make(start)
+            lost = sum(_settle(reading, left_spool) for left_spool in left)
+            own_spool = Spool.make(start)
         except (OSError, LogError) as error:
-            for one in left:
-                one.let_go()
+            for left_spool in left:
+                left_spool.let_go()
             if isinstance(error, LogError):
                 raise
             raise LogError(
                 f"no counter can be kept beside the score log ({error}); check that its folder can be written"
             ) from error
-        writer = BackgroundWriter(writing, capacity=capacity, spool=own, left=left)
+        writer = BackgroundWriter(writing, capacity=capacity, spool=own_spool, left=left)
         return cls(reading, writing, writer, lost=lost)
 
     def __enter__(self) -> Self:
@@ -160,42 +173,43 @@ class ScoreLog:
 
     @property
     def dropped(self) -> int:
-        """Entries that were not stored: the queue was full, the log closed, or they held what cannot be stored."""
+        """Entries that were not stored: the queue was full, the log closed, or they cannot be stored."""
         return self._writer.dropped if self._writer else 0
 
     @property
     def spooled(self) -> int:
-        """Entries that were put into a file because the database did not take them; they are stored from there."""
+        """Entries that were written to a file because the database did not accept them. They are stored from there."""
         return self._writer.spooled if self._writer else 0
 
     @property
     def repeated(self) -> int:
-        """Entries with a request id that the log held already; the first one stays."""
+        """Entries with a request id that the log already held; the first entry stays."""
         return self._writer.repeated if self._writer else 0
 
     @property
     def dropped_labels(self) -> int:
-        """Labels that were dropped since the log was made, because their answers did not come."""
+        """Labels that were dropped since the log was created, because their answers did not arrive."""
         return dropped_labels(self.tables.read)
 
     def write(self, entry: Entry) -> bool:
-        """Hands an entry over, and says whether it was taken. Never waits nor raises.
+        """Puts an entry into the queue, and returns whether it was accepted. Never waits.
 
-        Where the queue is full, the entry is counted as dropped.
-        Raises `LogError` only where the log was opened without entries.
+        If the queue is full, the entry is counted as dropped. Raises `LogError` only if the log was opened without
+        entries.
         """
         if self._writer is None:
             raise LogError("this score log was opened with entries=False; expected ScoreLog.open(where)")
         return self._writer.put(entry)
 
     def flush(self, timeout_s: float = CLOSE_S) -> bool:
-        """Whether all entries handed over so far were stored within that time."""
+        """Returns whether all entries so far were stored within that time."""
         return self._writer is None or self._writer.flush(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Stores what waits, and ends; whether everything was stored. May be called again.
+        """Stores waiting entries and closes the log. Returns whether everything was stored. May be called again.
 
-        What could not be stored is kept in a file, which the next one to open the log for entries stores.
+        Entries that could not be stored are kept in a file. The next process that opens the log for entries stores
+        them.
         """
         with self._closing:
             if self._closed:
@@ -210,87 +224,107 @@ class ScoreLog:
     def label(
         self, request_id: str, value: float | None, *, who: str = "", time: float | None = None, source: str = ""
     ) -> None:
-        """Keeps what someone said of an answer; see `FeedbackLabel`.
+        """Stores one label; see `FeedbackLabel`.
 
-        Of one request the label that came last counts, but none of a program replaces a person's, and none of a judge
-        replaces either.
+        The last label of a request counts. But a program's label never replaces a person's, and a judge's replaces
+        neither.
+
+        Args:
+            request_id: id of the answer.
+            value: 1 right, 0 wrong, None unsure, or a share.
+            who: name of the labeller.
+            time: seconds since 1970; None for now.
+            source: `human`, `program` or `judge`.
         """
         self.add_labels([FeedbackLabel(request_id, value, who, time, source)])
 
     def add_labels(self, labels: Iterable[FeedbackLabel], *, by: Labeller = OPERATOR) -> int:
-        """Keeps labels, all or none, and says how many are of requests in the log; the others count once theirs are.
+        """Stores labels, all or none. Returns how many belong to requests in the log; the others count once their
+        requests are.
 
-        A request is named by its id in the log or as its caller named it. Raises `NotYours` for a request that `by` may
-        not label, and `LogError` where a caller gave several requests that name.
-        The others wait for 7 days, and 10,000 at most; see `metaprobe.production.monitoring.labels`.
+        A request is named by its id in the log, or by its caller's id. Raises `NotYours` for a request that `by` may
+        not label, and `LogError` if a caller gave several requests that id. The others wait for 7 days, at most 10,000
+        of them; see `metaprobe.production.monitoring.labels`.
 
-        Of one request the label that came last counts, whatever times the labels state: clocks differ. Labels that come
-        together came in the order of their times. One that states its time and is in the log already, as of a file
-        that is read again, is not stored a second time. A time in the future becomes the time of now.
+        The last label of a request counts, whatever times the labels state, because clocks differ. Labels in one call
+        arrive in the order of their times. A label with a time that the log already holds, as from a file that is read
+        again, is not stored twice. A time in the future becomes now.
         """
-        now, known = time.time(), 0
-        rows = [(_label_row(one, now, by), one.time is not None) for one in labels]
+        now, known_count = time.time(), 0
+        rows = [(_label_row(label, now, by), label.time is not None) for label in labels]
         if not rows:
             return 0
         with self.tables.transaction() as run:
             for some in batches(sorted(rows, key=lambda pair: float(pair[0]["time"]))):
                 ids = known_answers(run, [row["request_id"] for row, _ in some], by)
-                known += sum(one is not None for one in ids)
+                known_count += sum(request_id is not None for request_id in ids)
                 for (row, _), request_id in zip(some, ids, strict=True):
                     row["request_id"] = request_id or row["request_id"]
                 chosen = label_table.c.request_id.in_({row["request_id"] for row, _ in some})
-                held = run(sa.select(*(label_table.c[name] for name in _SAME)).where(chosen))
-                there, new = {tuple(row) for row in held}, []
+                stored_rows = run(sa.select(*(label_table.c[name] for name in _SAME)).where(chosen))
+                there, new = {tuple(row) for row in stored_rows}, []
                 for row, stated in some:
-                    told = tuple(row[name] for name in _SAME)
-                    if not stated or told not in there:
+                    key = tuple(row[name] for name in _SAME)
+                    if not stated or key not in there:
                         new.append(row)
-                        there.add(told)
+                        there.add(key)
                 if new:
                     run(insert(label_table), new)
                 let_wait(run, [row["request_id"] for row, _ in some], now)
-        return known
+        return known_count
 
     def unknown_ids(self, request_ids: Iterable[str]) -> list[str]:
-        """Returns those of these ids that name no answer of the log, each once, in their order."""
+        """Returns the ids that name no answer of the log, each once, in order."""
         unknown: list[str] = []
-        for some in batches(dict.fromkeys(loggable_text(one, MAX_NOTE) for one in request_ids)):
+        for some in batches(dict.fromkeys(loggable_text(request_id, MAX_NOTE) for request_id in request_ids)):
             found = known_answers(self.tables.read, some, OPERATOR)
-            unknown += [name for name, known in zip(some, found, strict=True) if known is None]
+            unknown += [name for name, log_id in zip(some, found, strict=True) if log_id is None]
         return unknown
 
     def current_labels(self) -> list[FeedbackLabel]:
-        """Returns the label that counts of every labelled request."""
+        """Returns the label that counts for every labelled request."""
         return [FeedbackLabel(*row[:5]) for row in self.tables.read(sa.select(current_labels))]
 
     def passed_over(self, labels: Iterable[FeedbackLabel]) -> list[FeedbackLabel]:
-        """Returns those of these labels that do not count, because the log holds one of a stronger source."""
-        weak = [one for one in labels if one.source in LABEL_SOURCES[1:]]
-        ids = list(dict.fromkeys(loggable_text(one.request_id, MAX_NOTE) for one in weak))
+        """Returns the labels that do not count, because the log holds one from a stronger source."""
+        weak = [label for label in labels if label.source in LABEL_SOURCES[1:]]
+        ids = list(dict.fromkeys(loggable_text(label.request_id, MAX_NOTE) for label in weak))
         strongest: dict[str, int] = {}
         for some in batches(ids):
-            of = label_table.c.request_id
-            asked = sa.select(of, sa.func.min(STRENGTH)).where(of.in_(some)).group_by(of)
-            strongest |= {str(name): int(rank) for name, rank in self.tables.read(asked)}
-        ranks = ((one, strongest.get(loggable_text(one.request_id, MAX_NOTE))) for one in weak)
-        return [one for one, rank in ranks if rank is not None and rank < LABEL_SOURCES.index(one.source)]
+            request_id = label_table.c.request_id
+            statement = sa.select(request_id, sa.func.min(STRENGTH)).where(request_id.in_(some)).group_by(request_id)
+            strongest |= {str(name): int(rank) for name, rank in self.tables.read(statement)}
+        ranks = ((label, strongest.get(loggable_text(label.request_id, MAX_NOTE))) for label in weak)
+        return [label for label, rank in ranks if rank is not None and rank < LABEL_SOURCES.index(label.source)]
 
     def first_labels(self) -> list[FeedbackLabel]:
-        """Returns the first label of every labelled request that says right or wrong, whatever later labels say."""
-        asked = sa.select(first_labels).order_by(first_labels.c.id)
-        return [FeedbackLabel(*row[:5]) for row in self.tables.read(asked)]
+        """Returns the first label of every labelled request that means right or wrong, whatever later labels say."""
+        statement = sa.select(first_labels).order_by(first_labels.c.id)
+        return [FeedbackLabel(*row[:5]) for row in self.tables.read(statement)]
 
     def event(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> None:
-        """Keeps what happened. `details` must be what JSON can hold."""
+        """Stores an event. JSON must be able to hold `details`.
+
+        Args:
+            kind: kind of the event.
+            details: its details.
+            time: seconds since 1970; None for now.
+        """
         with self.event_of(kind, details, time=time):
             pass
 
     @contextmanager
     def event_of(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> Iterator[None]:
-        """Keeps what the block does, and only where it ends well. Raises `LogError`.
+        """Stores an event together with the effect of the block: only if the block ends without an error. Raises
+        `LogError`.
 
-        Most of what can go wrong with the log does so before the block begins. What remains, such as a full disk, is
-        found out when the block has ended: its caller must then undo what it did. The log cannot be used inside.
+        Most failures of the log occur before the block begins. The remaining ones, such as a full disk, occur after the
+        block: then the caller must undo the block's work. The log cannot be used inside the block.
+
+        Args:
+            kind: kind of the event.
+            details: its details.
+            time: seconds since 1970; None for now.
         """
         with self.tables.transaction() as run:
             add_event(run, kind, details, time)
@@ -298,16 +332,19 @@ class ScoreLog:
 
     def events(self, kind: str | None = None, *, since: float = 0.0) -> list[LogEvent]:
         """Returns the events of one kind, or of all kinds, oldest first."""
-        asked = sa.select(events.c.time, events.c.kind, events.c.details).where(events.c.time >= since)
+        statement = sa.select(events.c.time, events.c.kind, events.c.details).where(events.c.time >= since)
         if kind is not None:
-            asked = asked.where(events.c.kind == kind)
-        rows = self.tables.read(asked.order_by(events.c.time, events.c.id))
-        return [LogEvent(float(at), str(name), json.loads(held)) for at, name, held in rows]
+            statement = statement.where(events.c.kind == kind)
+        rows = self.tables.read(statement.order_by(events.c.time, events.c.id))
+        return [
+            LogEvent(float(event_time), str(name), json.loads(event_details))
+            for event_time, name, event_details in rows
+        ]
 
     def entry(self, request_id: str) -> Entry | None:
-        """Returns the entry of a request, by its id or its caller's name for it; None where the log holds none."""
-        [known] = known_answers(self.tables.read, [request_id], OPERATOR)
-        rows = self.tables.read(ENTRIES.where(scores.c.request_id == (known or request_id)))
+        """Returns the entry of a request, by its id or its caller's id; None if the log holds none."""
+        [log_id] = known_answers(self.tables.read, [request_id], OPERATOR)
+        rows = self.tables.read(ENTRIES.where(scores.c.request_id == (log_id or request_id)))
         return entry_of(rows[0]) if rows else None
 
     def columns(
@@ -324,13 +361,20 @@ class ScoreLog:
         stored: tuple[int, int] | None = None,
         gated: bool = False,
     ) -> LogColumns:
-        """Stored answers as arrays, in the order of their times.
+        """Returns stored answers as arrays, in the order of time.
 
-        Times are seconds since 1970, `since` included and `until` not. `tags`: those that have all of these. `shadow`:
-        in place of the verdicts that callers were given, those that were only compared with them. `labelled`: only
-        answers that have a label or were put on a sheet. `ids`: with the request ids. `stored`: only answers with a
-        number above the first of these and up to the second; see `Tables.settled`. `gated`: with answers that the gate
-        ended, whose score is the gate's own and whose rest nobody has seen, so that nobody can label them.
+        Args:
+            since: earliest time, in seconds since 1970, inclusive.
+            until: latest time, exclusive.
+            model: model that answered; by default any.
+            checkpoint: digest of the checkpoint; by default any.
+            tags: tags that answers must have.
+            shadow: whether to return shadow verdicts, instead of those that callers got.
+            labelled: whether to return only answers that have a label or were drawn for one.
+            ids: whether to return request ids.
+            stored: return only answers with a number above the first and up to the second; see `Tables.settled`.
+            gated: whether to include answers that the gate ended. Their score is the gate's, and nobody saw the rest,
+                so nobody can label them.
         """
         chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=tags)
         where = conditions(since, until, shadow=shadow, labelled=labelled, gated=gated)
@@ -343,7 +387,13 @@ class ScoreLog:
     def entries(
         self, *, since: float | None = None, model: str | None = None, checkpoint: str | None = None
     ) -> Iterator[Entry]:
-        """Yields the entries of the log, without shadows, in the order of their times."""
+        """Yields the entries of the log, without shadows, in the order of time.
+
+        Args:
+            since: earliest time, in seconds since 1970; None for any.
+            model: model that answered; None for any.
+            checkpoint: digest of the checkpoint that scored; None for any.
+        """
         where = conditions(since, None, gated=True)
         if model is not None or checkpoint is not None:
             chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=None)
@@ -354,77 +404,92 @@ class ScoreLog:
     def count_scored(
         self, checkpoint: str, *, since: float | None = None, until: float | None = None, model: str | None = None
     ) -> int:
-        """Returns how many answers the checkpoint of this digest gave a score, without shadows and gated answers."""
+        """Returns how many answers the checkpoint with this digest scored, without shadows and gated answers.
+
+        Args:
+            checkpoint: digest of the checkpoint.
+            since: earliest time, in seconds since 1970.
+            until: latest time, exclusive.
+            model: model that answered; by default any.
+        """
         chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=None)
         where = [*conditions(since, until), scores.c.score.is_not(None), is_one_of(scores.c.context, chosen)]
         return int(self.tables.read(sa.select(sa.func.count()).select_from(scores).where(*where))[0][0])
 
     def has_scored(self, checkpoint: str) -> bool:
-        """Whether the checkpoint of this digest has scored answers of the log."""
+        """Returns whether the checkpoint with this digest has scored answers of the log."""
         return bool(self.tables.read(sa.select(contexts.c.id).where(contexts.c.checkpoint == checkpoint).limit(1)))
 
     def shadow_scores(self, checkpoint: str) -> dict[str, float]:
-        """Returns request id -> score that the checkpoint of this digest gave the same answer as a shadow."""
-        asked = sa.select(scores.c.shadow_of, scores.c.score).select_from(answers)
+        """Maps request ids to the score that the checkpoint with this digest gave as a shadow."""
+        statement = sa.select(scores.c.shadow_of, scores.c.score).select_from(answers)
         where = scores.c.shadow_of.is_not(None), scores.c.score.is_not(None), contexts.c.checkpoint == checkpoint
-        return {str(of): float(score) for of, score in self.tables.read(asked.where(*where))}
+        return {str(request_id): float(score) for request_id, score in self.tables.read(statement.where(*where))}
 
     def questions(self) -> dict[str, str]:
-        """Returns request id -> question, of the answers whose texts the log keeps."""
-        asked = sa.select(scores.c.request_id, scores.c.question).where(scores.c.question.is_not(None))
-        return {name: text for rows in self.tables.read_chunks(asked) for name, text in rows}
+        """Maps request ids to questions, for answers whose texts the log stores."""
+        statement = sa.select(scores.c.request_id, scores.c.question).where(scores.c.question.is_not(None))
+        return {name: text for rows in self.tables.read_chunks(statement) for name, text in rows}
 
     def identity(self) -> str:
-        """Returns what no other log has but a copy, wherever this one is moved."""
+        """Returns the log's identity, which only copies share, wherever the log is moved."""
         return str(self.tables.read(sa.select(identity))[0][0])
 
     def prune(self, days: float, *, sure: bool = False) -> int:
-        """Takes away answers older than `days`, and their labels; how many they were.
+        """Deletes answers older than `days`, with their labels, and returns how many they were.
 
-        Raises `LogError` where that is not plausible (`metaprobe.production.monitoring.retention`), unless `sure`.
+        Raises `LogError` if this is implausible (`metaprobe.production.monitoring.retention`), unless `sure`.
         """
         return retention.delete_older(self.tables, days, sure=sure)
 
     def delete_all(self, request_ids: Sequence[str]) -> list[str]:
-        """Takes away all that is known of requests, and returns those of which nothing was.
+        """Deletes all data of requests, and returns the ids of requests without any.
 
-        See `metaprobe.production.monitoring.retention.delete_requests`. A SQLite file is written anew once for all.
+        See `metaprobe.production.monitoring.retention.delete_requests`. A SQLite file is rewritten once for all.
         """
         self.flush()
         return retention.delete_requests(self.tables, request_ids)
 
 
 _SAME = ("request_id", "who", "time", "value", "source")
-"""Fields by which a label that is read again is recognised."""
+"""Fields that identify a label that is read again."""
 
 
 def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]:
-    """The label as a row. Raises `LogError` for one that cannot be stored."""
+    """Returns the label as a row. Raises `LogError` for a label that cannot be stored.
+
+    Args:
+        label: the label.
+        now: seconds since 1970.
+        by: the labeller.
+    """
     name: Any = label.request_id
     value: Any = label.value
-    at: Any = now if label.time is None else label.time
+    label_time: Any = now if label.time is None else label.time
     if not isinstance(name, str) or not name:
         raise LogError(f"a label is of request {name!r}; expected the id that came with the verdict")
     if len(name) > MAX_NOTE:
         raise LogError(f"a request id has {len(name)} characters; expected the one that came with the verdict")
     if value is not None and (isinstance(value, str) or not 0 <= value <= 1):
         raise LogError(f"request {name}: label {value!r}; expected 1 (right), 0 (wrong) or None (unsure)")
-    if isinstance(at, str) or not 0 <= at < MAX_TIME:
-        raise LogError(f"request {name}: time {at!r}; expected seconds since 1970")
+    if isinstance(label_time, str) or not 0 <= label_time < MAX_TIME:
+        raise LogError(f"request {name}: time {label_time!r}; expected seconds since 1970")
     if label.source not in ("", *LABEL_SOURCES):
         raise LogError(f"request {name}: source {label.source!r}; expected {', '.join(LABEL_SOURCES)}, or nothing")
     return {
         "request_id": loggable_text(name, MAX_NOTE),  # as that of its entry was
         "value": None if value is None else float(value),
         "who": loggable_text(label.who, MAX_WHO),
-        "time": float(min(at, now)),
+        "time": float(min(label_time, now)),
         "source": label.source,
         "key_name": by.key_name,
     }
 
 
 def _settle(tables: Tables, spool: Spool) -> int:
-    """Returns how many entries a killed process has lost, without those in its spool, and stores that as an event."""
+    """Returns how many entries a killed process has lost, not counting those in its spool, and stores this
+    as an event.
+    """
     rows = tables.read(sa.select(writers.c.stored).where(writers.c.writer == spool.writer))
     accepted = spool.accepted
     lost = max(0, accepted - spool.waiting - int(rows[0][0] if rows else 0))
@@ -446,22 +511,30 @@ def labelled_of_log(
     since: float | None = None,
     until: float | None = None,
 ) -> LabelledScores:
-    """Returns the answers of a log that the checkpoint of this digest scored, and that have a label.
+    """Returns the labelled answers of a log that the checkpoint with this digest scored.
 
-    Where (nearly) all answers that were asked for are labelled (`is_census`), each has propensity 1, also those that no
-    sheet drew: nobody chose among them. Raises `RecordError` where there are none, and says whose labels there are.
+    If (nearly) all requested answers are labelled (`is_census`), each has propensity 1, even if no sheet drew it,
+    because nobody chose among them. Raises `RecordError` if there are none, and says whose labels there are.
+
+    Args:
+        log: the log.
+        checkpoint: digest of the checkpoint.
+        model: model that answered; by default any.
+        since: earliest time, in seconds since 1970.
+        until: latest time, exclusive.
     """
     columns = log.columns(since=since, until=until, model=model, labelled=True, ids=True)
     labelled = np.isfinite(columns.score) & np.isfinite(columns.label)
     mine = labelled & (columns.checkpoint == checkpoint)
     if not mine.any():
         if (since, until, model) != (None, None, None):
-            of = "" if model is None else f" of model {model!r} and"
+            of_model = "" if model is None else f" of model {model!r} and"
             among = labelled_of_log(log, checkpoint=checkpoint)  # raises where there are none at all
             raise RecordError(
-                f"none of the {len(among)} labelled answers that checkpoint {checkpoint[:16]} scored is{of} of the "
-                f"time asked for: they are of {', '.join(np.unique(among.model)[:5])}, from {moment(among.time.min())} "
-                f"to {moment(among.time.max())} by the answers' own times, whenever they were labelled"
+                f"none of the {len(among)} labelled answers that checkpoint {checkpoint[:16]} scored is{of_model} of "
+                f"the time asked for: they are of {', '.join(np.unique(among.model)[:5])}, "
+                f"from {moment(among.time.min())} to {moment(among.time.max())} by the answers' own times, "
+                "whenever they were labelled"
             )
         others = sorted({str(name)[:16] for name in columns.checkpoint[labelled]})
         raise RecordError(
@@ -482,17 +555,18 @@ def labelled_of_log(
 
 
 SHOWN_DIGITS = 12
-"""Digits of a digest by which a version is named."""
+"""Digits of a digest in the name of a version."""
 LEAST_DIGITS = 4
-"""Digits by which a version may be chosen, at least."""
+"""Fewest digits with which a user may choose a version."""
 _PAIRS = (("from", "from_path"), ("to", "to_path"), ("digest", "path"), ("to", "path"))
-"""Details of events that name a digest and its folder."""
+"""Details of events that hold a digest and its folder."""
 _KINDS = ("promoted", "rolled back", "recalibrated")
 
 
 def version_names(log: ScoreLog) -> dict[str, str]:
-    """Returns digest -> folder of the versions whose folder is known: from promotions and recalibrations in the log,
-    and of those that come with metaprobe."""
+    """Maps digests to the known folders of versions: from promotions and recalibrations in the log, and of bundled
+    ones.
+    """
     folders = dict(bundled_digests())
     for event in log.events():
         if event.kind not in _KINDS:
@@ -505,43 +579,43 @@ def version_names(log: ScoreLog) -> dict[str, str]:
 
 
 def name_version(checkpoint: str, names: Mapping[str, str]) -> str:
-    """Returns how people are told of a version: the beginning of its digest, with its folder where that is known."""
+    """Returns the name of a version for users: the beginning of its digest, with its folder if it is known."""
     short = checkpoint[:SHOWN_DIGITS] or "none"
     return f"{short} ({names[checkpoint]})" if checkpoint in names else short
 
 
 def find_version(log: ScoreLog, given: str) -> str:
-    """Returns the digest of the version that somebody names by the beginning of its digest, or by its folder.
+    """Returns the digest of the version that a user names by the beginning of its digest, or by its folder.
 
-    Raises `RecordError` where no version of the log is meant, or several are.
+    Raises `RecordError` if no version of the log fits, or several do.
     """
     there = sorted({str(row[0]) for row in log.tables.read(sa.select(contexts.c.checkpoint).distinct())} - {""})
     names = version_names(log)
-    meant = [one for one in there if given == names.get(one)]
-    if not meant and len(given) >= LEAST_DIGITS:
-        meant = [one for one in there if one.startswith(given.lower())]
-    if not meant:
+    matching = [digest for digest in there if given == names.get(digest)]
+    if not matching and len(given) >= LEAST_DIGITS:
+        matching = [digest for digest in there if digest.startswith(given.lower())]
+    if not matching:
         with suppress(CheckpointError, OSError):
-            meant = [one for one in there if one == load_checkpoint(given).digest]
-    if len(meant) == 1:
-        return meant[0]
-    known = ", ".join(name_version(one, names) for one in there[:5])
+            matching = [digest for digest in there if digest == load_checkpoint(given).digest]
+    if len(matching) == 1:
+        return matching[0]
+    known_versions = ", ".join(name_version(digest, names) for digest in there[:5])
     raise RecordError(
-        f"{given!r} is {'the beginning of several' if meant else 'none'} of the checkpoints that gave this log's "
-        f"scores ({known or 'none yet'}); expected a folder, or at least {LEAST_DIGITS} digits of a digest"
+        f"{given!r} is {'the beginning of several' if matching else 'none'} of the checkpoints that gave this log's "
+        f"scores ({known_versions or 'none yet'}); expected a folder, or at least {LEAST_DIGITS} digits of a digest"
     )
 
 
 KEPT_LENGTHS = 5_000
-"""How many of the latest lengths are remembered for each model."""
+"""Number of the latest lengths that are remembered for each model."""
 LEAST_LONGER = 30
-"""Fewest longer answers of which a mean is taken."""
+"""Fewest longer answers from which a mean is computed."""
 MOST_MODELS = 256
-"""How many models are remembered. The bound is needed because callers choose the names."""
+"""Most models that are remembered, because callers choose the names."""
 
 
 class AnswerLengths:
-    """Lengths of answers by model, in tokens. Any number of threads may use one."""
+    """Lengths of answers by model, in tokens. Any number of threads may share one."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, deque[int]] = {}
@@ -549,27 +623,31 @@ class AnswerLengths:
 
     @classmethod
     def of_log(cls, tables: Tables) -> Self:
-        """Returns the lengths of the latest answers of a log that no gate ended. Raises `LogError`."""
+        """Returns the lengths of a log's latest answers that no gate ended. Raises `LogError`."""
         lengths = cls()
-        asked = sa.select(contexts.c.model, scores.c.tokens).select_from(answers)
+        statement = sa.select(contexts.c.model, scores.c.tokens).select_from(answers)
         let_go_on = contexts.c.action == "", scores.c.shadow_of.is_(None), scores.c.tokens.is_not(None)
-        latest = asked.where(*let_go_on).order_by(scores.c.time.desc()).limit(4 * KEPT_LENGTHS)
+        latest = statement.where(*let_go_on).order_by(scores.c.time.desc()).limit(4 * KEPT_LENGTHS)
         for model, tokens in reversed(tables.read(latest)):
             lengths.add(str(model), int(tokens))
         return lengths
 
     def add(self, model: str, tokens: int) -> None:
-        """Takes in an answer that no gate ended."""
+        """Adds an answer that no gate ended."""
         with self._lock:
             if model in self._by_model or len(self._by_model) < MOST_MODELS:
                 self._by_model.setdefault(model, deque(maxlen=KEPT_LENGTHS)).append(tokens)
 
     def estimate_left(self, model: str, tokens: int, most: int | None = None) -> int | None:
-        """Returns how many tokens an answer that was ended after `tokens` would about have had still to come.
+        """Estimates how many more tokens an answer would have had that was ended after `tokens`.
 
-        It is what answers of the same model that became longer than that had still to come on average: an estimate, as
-        if the ended answer had gone on like those that were let go on. None where fewer than `LEAST_LONGER` became
-        longer. `most`: length at which the answer would have been cut, where that is known.
+        It is the mean remainder of longer answers of the same model, as if the ended answer had continued like them.
+        None if fewer than `LEAST_LONGER` answers were longer.
+
+        Args:
+            model: model that answered.
+            tokens: tokens of the ended answer.
+            most: length at which the answer would have been cut, if it is known.
         """
         with self._lock:
             longer = [length - tokens for length in self._by_model.get(model, ()) if length > tokens]
@@ -580,6 +658,6 @@ class AnswerLengths:
 
 
 def has_scored(where: str, digest: str) -> bool:
-    """Returns whether the checkpoint of this digest has scored an answer of the log at `where`, a path or URL."""
+    """Returns whether the checkpoint with this digest has scored an answer of the log at `where`, a path or URL."""
     with ScoreLog.open(where, entries=False) as log:
         return log.has_scored(digest)

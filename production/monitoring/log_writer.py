@@ -1,8 +1,8 @@
-"""The thread that writes the log, and its file: who answers a request puts an entry into a queue, and never waits.
+"""The thread that writes the log, and its spool file. A request's handler puts an entry into a queue, and never waits.
 
-The file stands beside the log, and outlives the process. Its first line counts the entries that the process has
-accepted, so that a kill cannot hide how many it lost. The other lines are entries that the database did not take, until
-it does: in this process or the next.
+The file is beside the log, and outlives the process. Its first line counts the entries that the process has accepted,
+so that the number lost in a kill is known. The other lines are entries that the database did not accept. They stay
+until it accepts them, in this process or the next.
 """
 
 import base64
@@ -41,33 +41,34 @@ _HEAD = len(_COUNT % 0)
 MAX_SPOOL_BYTES = 256 << 20
 """Most bytes of one file. Entries that do not fit are dropped and counted."""
 _DROPPED = "dropped"
-"""The key of a line that says how many entries were not even kept here."""
+"""Key of a line that counts entries which could not be kept here either."""
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 class Spool:
-    """Rows of the log's table, a JSON line each. While its process lives, the operating system's lock is on the file.
+    """Rows of the log's table in a file, one JSON line each. The operating system locks the file while its process
+    lives.
 
-    The count is mapped into memory: counting costs no call of the system, and survives SIGKILL. The file is for its
-    owner's eyes alone: it may hold texts.
+    The count is mapped into memory, so counting needs no system call, and survives SIGKILL. Only its owner may read the
+    file, because it may hold texts.
     """
 
     def __init__(self, path: Path, file: int) -> None:
-        """`make` and `left_behind` are the ways to one. `file`: the open file."""
+        """Call `make` or `left_behind` instead. `file` is the descriptor of the open file."""
         self.path = path
         self.writer = path.name.removesuffix(SPOOL_SUFFIX).rpartition(".")[2]
-        """The name of the process in the log's database."""
+        """Name of the process in the log's database."""
         self._file = file
         self._count = mmap.mmap(file, _HEAD)
         self._read_until = _HEAD
-        """The place in the file up to which rows were taken back."""
+        """Place in the file up to which rows were stored in the database."""
         self.waiting = sum(_row(line) is not None for line in self._lines())
-        """Rows in the file that were not taken back."""
+        """Number of rows in the file that were not yet stored."""
 
     @classmethod
     def make(cls, start: Path) -> Self:
-        """Makes a file, whose name begins as `start` does. Raises `OSError`."""
+        """Creates a file whose name begins with `start`. Raises `OSError`."""
         path = start.with_name(f"{start.name}.{uuid.uuid4().hex}{SPOOL_SUFFIX}")
         hidden = path.with_suffix(".new")  # until it is locked, nobody may take it for one left behind
         file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
@@ -85,9 +86,9 @@ class Spool:
 
     @classmethod
     def left_behind(cls, start: Path) -> Iterator[Self]:
-        """Yields the files of processes that have ended, unless they are not this user's own.
+        """Yields the files of this user's processes that have ended.
 
-        Where the system has no such locks, nobody is taken for dead.
+        On systems without such locks it yields none.
         """
         if sys.platform == "win32":
             return
@@ -95,8 +96,8 @@ class Spool:
             with suppress(OSError):
                 file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
-                    held = os.fstat(file)
-                    if held.st_uid != os.geteuid() or not stat.S_ISREG(held.st_mode):
+                    status = os.fstat(file)
+                    if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
                         raise PermissionError
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
                     spool = cls(path, file)
@@ -107,7 +108,7 @@ class Spool:
 
     @property
     def accepted(self) -> int:
-        """The number of entries that the process has accepted; 0 where that cannot be read."""
+        """Number of entries that the process has accepted; 0 if it cannot be read."""
         with suppress(ValueError):
             return int(self._count[:])
         return 0
@@ -117,26 +118,28 @@ class Spool:
         self._count[:] = _COUNT % number
 
     def add(self, rows: Rows) -> int:
-        """Keeps rows, and says how many: fewer than all where the file is full, or cannot be written."""
+        """Adds rows, and returns how many: fewer than all if the file is full, or cannot be written."""
         lines = [_line(row) for row in rows]
         try:
-            room, size, kept = MAX_SPOOL_BYTES - os.fstat(self._file).st_size, 0, 0
-            while kept < len(lines) and size + len(lines[kept]) <= room:
-                size += len(lines[kept])
-                kept += 1
-            self._write(b"".join(lines[:kept]))
+            room, size, kept_count = MAX_SPOOL_BYTES - os.fstat(self._file).st_size, 0, 0
+            while kept_count < len(lines) and size + len(lines[kept_count]) <= room:
+                size += len(lines[kept_count])
+                kept_count += 1
+            self._write(b"".join(lines[:kept_count]))
         except OSError:
             return 0
-        self.waiting += kept
-        return kept
+        self.waiting += kept_count
+        return kept_count
 
     def add_dropped(self, number: int) -> None:
-        """Keeps how many entries were lost, for whoever opens the log next. A full disk loses that number too."""
+        """Records how many entries were lost, for the next process that opens the log. On a full disk this number is
+        lost too.
+        """
         with suppress(OSError):
             self._write(json.dumps({_DROPPED: number}).encode() + b"\n")
 
     def next(self, most: int) -> tuple[list[dict[str, Any]], int, int]:
-        """Rows that wait, how many were dropped before them, and the place behind them for `taken`."""
+        """Returns (waiting rows, number of entries dropped before them, place after them for `taken`)."""
         rows: list[dict[str, Any]] = []
         dropped, place = 0, self._read_until
         for line in self._lines():
@@ -154,7 +157,7 @@ class Spool:
         return rows, dropped, place
 
     def taken(self, rows: int, place: int) -> None:
-        """Notes that this many rows, up to that place, are in the log; an exhausted file becomes short."""
+        """Records that this many rows, up to that place, are in the log. An exhausted file becomes short."""
         self.waiting -= rows
         self._read_until = place
         if not self.unread:
@@ -163,22 +166,22 @@ class Spool:
 
     @property
     def unread(self) -> bool:
-        """Whether the file holds lines that were not taken back."""
+        """Whether the file holds lines that were not yet stored."""
         return self._read_until < os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Lets go of the file: for the next process to find where lines wait in it, else it is removed."""
+        """Closes the file. It is removed if no lines wait in it; otherwise it is left for the next process."""
         if not self.unread:
             self.path.unlink(missing_ok=True)
         self.let_go()
 
     def let_go(self) -> None:
-        """Closes the file and leaves it as it is."""
+        """Closes the file and leaves it unchanged."""
         self._count.close()
         os.close(self._file)
 
     def _write(self, data: bytes) -> None:
-        """Writes all at the end of the file, or nothing."""
+        """Writes all data at the end of the file, or nothing."""
         end = os.lseek(self._file, 0, os.SEEK_END)
         try:
             left = memoryview(data)
@@ -190,93 +193,108 @@ class Spool:
             raise
 
     def _lines(self) -> Iterator[bytes]:
-        """Yields the lines behind the rows that were taken back."""
-        with os.fdopen(os.dup(self._file), "rb") as held:
-            held.seek(self._read_until)
-            yield from held
+        """Yields the lines after the rows that were stored."""
+        with os.fdopen(os.dup(self._file), "rb") as copy:
+            copy.seek(self._read_until)
+            yield from copy
 
 
 def spool_start(where: str, folder: Path | None) -> Path:
-    """Returns the start of the names of a log's spools: its file, or a name in the given folder.
+    """Returns the beginning of the names of a log's spools: its file, or a name in the given folder.
 
-    For a URL the folder is that for temporary files, unless another is given.
+    For a URL the default folder is the one for temporary files.
     """
     if folder is None and "://" not in where:
         return Path(where)
-    named = where if "://" in where else str(Path(where).resolve())
-    name = f"metaprobe-log-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+    location = where if "://" in where else str(Path(where).resolve())
+    name = f"metaprobe-log-{hashlib.sha256(location.encode()).hexdigest()[:16]}"
     return Path(folder or tempfile.gettempdir()) / name
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
-    held = dict(row)
-    if held.get("logprobs") is not None:
-        held["logprobs"] = base64.b64encode(held["logprobs"]).decode()
-    return json.dumps(held).encode() + b"\n"
+    fields = dict(row)
+    if fields.get("logprobs") is not None:
+        fields["logprobs"] = base64.b64encode(fields["logprobs"]).decode()
+    return json.dumps(fields).encode() + b"\n"
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """The row that a line holds; None for a line that holds none, or that was cut."""
+    """Returns the row of a line; None for a line without a row, or a cut line."""
     try:
-        held = json.loads(line) if line.endswith(b"\n") else None
-        if not isinstance(held, dict) or "request_id" not in held:
+        fields = json.loads(line) if line.endswith(b"\n") else None
+        if not isinstance(fields, dict) or "request_id" not in fields:
             return None
-        if held.get("logprobs") is not None:
-            held["logprobs"] = base64.b64decode(held["logprobs"])
+        if fields.get("logprobs") is not None:
+            fields["logprobs"] = base64.b64decode(fields["logprobs"])
     except (ValueError, TypeError, RecursionError):
         return None
-    return held
+    return fields
 
 
 logger = logging.getLogger(__name__)
 
 EVERY_S = 0.5
-"""How long an entry may wait for others to be written with."""
+"""Seconds for which an entry may wait to be written together with others."""
 ENTRIES_PER_TRANSACTION = 500
-"""Entries in one transaction."""
+"""Most entries in one transaction."""
 RETRY_S = 1.0
-"""How long the writer waits after a failure of the database."""
+"""Seconds for which the writer waits after a failure of the database."""
 FAILING_CLOSE_S = 2.0
-"""How long `close` waits for a database that fails already."""
+"""Seconds for which `close` waits for a database that already fails."""
 TELL_S = 60.0
-"""Seconds between two events that tell of dropped entries."""
+"""Seconds between two events that report dropped entries."""
 
 LOST = "entries_lost"
-"""The kind of the event that says how many entries a killed process, or a full queue, has lost."""
+"""Kind of the event that reports how many entries a killed process, or a full queue, has lost."""
 
 _EMPTY = row_of(Entry(request_id="", time=0.0, model="", checkpoint="", score=None))
-"""Stands in for what a line of a spool does not hold."""
+"""Default values of fields that a spool's line lacks."""
 _ADOPT = (
     sa.update(labels)
     .where(labels.c.request_id == sa.bindparam("name"), labels.c.key_name == sa.bindparam("key"))
     .values(request_id=sa.bindparam("ours"))
 )
-"""Gives answers the labels that came before them under the name that their own caller gave them."""
+"""Assigns labels to an answer that arrived before it, under its caller's id."""
 _COUNTED = insert(writers)
 _STORED = _COUNTED.on_conflict_do_update(index_elements=["writer"], set_={"stored": _COUNTED.excluded.stored})
 
 
 def add_event(run: Execute, kind: str, details: Mapping[str, Any], at: float | None = None) -> None:
-    """Stores what happened. `at`: seconds since 1970; None stands for now."""
-    given = {"time": time.time() if at is None else at, "kind": kind, "details": json.dumps(details)}
-    run(insert(events), given)
+    """Stores an event.
+
+    Args:
+        run: runs a statement.
+        kind: kind of the event.
+        details: its details.
+        at: seconds since 1970; None for now.
+    """
+    row = {"time": time.time() if at is None else at, "kind": kind, "details": json.dumps(details)}
+    run(insert(events), row)
 
 
 class BackgroundWriter:
-    """A bounded queue and the thread that empties it, a batch a transaction.
+    """A bounded queue, and the thread that empties it, one batch a transaction.
 
-    What the database does not take goes into a file beside the log once half of the queue waits, and when the log is
-    closed. It is stored from there as soon as the database takes entries again, by this process or the next.
+    Entries that the database does not accept go into a file beside the log, once half of the queue waits, and when the
+    log is closed. They are stored from there as soon as the database accepts entries again, by this process or the
+    next.
     """
 
     def __init__(self, tables: Tables, *, capacity: int, spool: Spool, left: Sequence[Spool]) -> None:
-        """`left`: the files of processes that have ended."""
+        """Starts the thread.
+
+        Args:
+            tables: the database.
+            capacity: most entries that wait in memory.
+            spool: this process's file.
+            left: files of processes that have ended.
+        """
         self.dropped = 0
-        """Entries that found the queue full, or could neither be stored nor kept in the file."""
+        """Entries that found the queue full, or could be stored neither in the database nor in the file."""
         self.repeated = 0
-        """Entries whose request id was in the log already; the first one counts."""
+        """Entries whose request id was already in the log; the first entry counts."""
         self.spooled = 0
-        """Entries that were put into the file."""
+        """Entries that were written to the file."""
         self._tables = tables
         self._capacity = capacity
         self._spool = spool
@@ -286,20 +304,22 @@ class BackgroundWriter:
         self._number = 0
         self._stored = 0
         self._told = 0
-        """Number of dropped entries of which an event of the log tells."""
+        """Number of dropped entries that an event of the log has reported."""
         self._told_at = self._warned_at = -TELL_S
         self._warned = 0
         self._failing = False
         self._moving = threading.Lock()
-        """Held while entries leave the queue."""
+        """Lock that is held while entries leave the queue."""
         self._ending = threading.Event()
         self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._work, name="metaprobe-log", daemon=True)
         self._thread.start()
 
     def put(self, entry: Entry) -> bool:
-        """Whether the entry was taken. One that cannot be stored, or finds the queue full or the log closed, is dropped
-        and counted."""
+        """Returns whether the entry was accepted.
+
+        An entry is dropped and counted if it cannot be stored, or if the queue is full or the log closed.
+        """
         row = None
         try:
             row = row_of(entry)
@@ -317,9 +337,9 @@ class BackgroundWriter:
         return True
 
     def flush(self, timeout_s: float, failing_s: float = math.inf) -> bool:
-        """Whether everything that was taken before is stored within that time.
+        """Returns whether all entries accepted before are stored within that time.
 
-        `failing_s`: how long a database that fails already is waited for.
+        `failing_s` is how long to wait for a database that already fails.
         """
         with self._lock:
             number = self._number
@@ -333,9 +353,9 @@ class BackgroundWriter:
         return True
 
     def close(self, timeout_s: float) -> bool:
-        """Whether everything was stored; the rest goes into the file. No entry is taken from now on.
+        """Returns whether everything was stored; the rest goes into the file. No entry is accepted from now on.
 
-        A database that fails already is not waited for as long: the end of the process may be near.
+        It waits less for a database that already fails, because the process may end soon.
         """
         whole = self.flush(timeout_s, FAILING_CLOSE_S)
         with self._lock:
@@ -387,7 +407,7 @@ class BackgroundWriter:
                 self._hurry.clear()
 
     def _step(self, ending: bool) -> bool:
-        """Stores a batch, and one of what is in a file; whether there is more in one."""
+        """Stores a batch from the queue, and one from a file. Returns whether a file holds more."""
         batch = self._first()  # they leave it when they are stored
         if batch:
             try:
@@ -415,41 +435,41 @@ class BackgroundWriter:
                 self._queue.popleft()
 
     def _keep(self) -> None:
-        """Moves what waits into the file, as far as the file takes it."""
-        while kept := self._spool.add(self._first()):
-            self._take_off(kept)
-            self.spooled += kept
+        """Moves waiting entries into the file, as far as it has room."""
+        while kept_count := self._spool.add(self._first()):
+            self._take_off(kept_count)
+            self.spooled += kept_count
 
     def _replay(self) -> bool:
-        """Stores a batch of what is in a file, this process's own first; whether there is more."""
+        """Stores a batch from a file, this process's own first. Returns whether there is more."""
         files = [self._spool] * self._spool.unread + self._left
         if not files:
             return False
-        spool, own = files[0], files[0] is self._spool
+        spool, is_own = files[0], files[0] is self._spool
         rows, dropped, place = spool.next(ENTRIES_PER_TRANSACTION)
         if rows:
-            self.repeated += self._insert([_EMPTY | row for row in rows], len(rows) if own else 0)
+            self.repeated += self._insert([_EMPTY | row for row in rows], len(rows) if is_own else 0)
         if dropped:
             self._say_lost(dropped)
         spool.taken(len(rows), place)
-        if own:
+        if is_own:
             self._stored += len(rows)
         more = len(files) > 1 or spool.unread
-        if not own and not spool.unread:
+        if not is_own and not spool.unread:
             self._left.remove(spool)
             spool.close()
             logger.info("the score log holds what waited in %s", spool.path)
         return more
 
     def _warn(self) -> None:
-        """Says in the program's log what was dropped, once a minute at most."""
+        """Reports dropped entries in the program's log, at most once a minute."""
         number = self.dropped - self._warned
         if number and time.monotonic() - self._warned_at > TELL_S:
             logger.error("%d entries of the score log were dropped: its queue was full, or they were unfit", number)
             self._warned, self._warned_at = self.dropped, time.monotonic()
 
     def _tell(self, now: bool) -> None:
-        """Has an event of the log say what was dropped, once a minute at most unless it must be `now`."""
+        """Stores an event about dropped entries, at most once a minute unless `now`."""
         self._warn()
         number = self.dropped - self._told
         if number and (now or time.monotonic() - self._told_at > TELL_S):
@@ -462,19 +482,21 @@ class BackgroundWriter:
             add_event(run, LOST, {"entries": number, "of": self._number + self.dropped})
 
     def _insert(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
-        """Writes rows and says how many were known already. `taken`: entries that are done with it."""
+        """Writes rows, and returns how many were already in the log. `taken` is the number of entries that this
+        completes.
+        """
         with self._tables.transaction() as run:
             first: dict[str, dict[str, Any]] = {}
             for row in rows:
                 first.setdefault(row["request_id"], row)
             new = insert_rows(run, list(first.values()), alone=self._tables.alone)
             add_rows(run, new)
-            named = [
+            renamed = [
                 {"ours": row["request_id"], "name": row["callers_id"], "key": row["key_name"]}
                 for row in new
                 if row["callers_id"]
             ]
-            if named:
-                run(_ADOPT, named)
+            if renamed:
+                run(_ADOPT, renamed)
             run(_STORED, {"writer": self._spool.writer, "stored": self._stored + taken})
         return len(rows) - len(new)

@@ -1,7 +1,7 @@
-"""Figures of a log for a page: sums, estimates and events of a span of time, whatever the number of answers.
+"""Figures of a log for a page: sums, estimates and events of a span of time, for any number of answers.
 
-Counts come from the sums that are kept by the hour and by the day; labelled answers are read one by one. What is read
-off scores stands apart for each version of the checkpoint.
+Counts come from sums by the hour and by the day. Labelled answers are read one by one. Figures from scores are separate
+for each version of the checkpoint.
 """
 
 import json
@@ -41,58 +41,58 @@ from metaprobe.production.monitoring.tables import (
 )
 
 SHOWN_BINS = 20
-"""Bars of the picture of scores."""
+"""Bars of the histogram of scores."""
 RELIABILITY_BINS = 8
 EXPANDED = 100_000
-"""Scores that stand for all in an estimate; more make no interval visibly narrower."""
+"""Most scores that represent all in an estimate. More would not make an interval visibly narrower."""
 EXPANDED_IN_PART = 5_000
 QUEUE = 50
 BY_TIME_S = 31 * 86400
-"""Seconds. In a longer span the worst answers are looked up by score, and not by time."""
+"""Seconds. In a longer span the worst answers are searched by score instead of by time."""
 EVENTS_SHOWN = 60
 SHOWN_TEXT = 4_000
-"""Characters of a question or an answer in the queue."""
+"""Most characters of a question or an answer in the queue."""
 
 LABEL_WINDOWS = 8
-"""Number of windows into which labels are gathered over time."""
+"""Number of windows over time for labels."""
 
 Floats = NDArray[np.float64]
 Bin = tuple[int, int, float, float, float]
-"""Day, hundredth, answers, sum of their scores, flagged ones."""
+"""(day, hundredth, answers, sum of their scores, flagged answers)."""
 DETAILED = 8
-"""Versions that are shown with pictures; of earlier ones only the sums are."""
+"""Number of versions that are shown with charts; of earlier ones only sums are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which answers are meant. Names are empty for all."""
+    """A selection of answers. Empty names select all."""
 
     since: float
-    """Seconds since 1970; taken down to the day, or the hour where it is no more than three days back."""
+    """Seconds since 1970; rounded down to the day, or to the hour for spans of at most three days."""
     until: float
     model: str = ""
     task: str = ""
     checkpoint: str = ""
-    """Digest."""
+    """Digest of the checkpoint."""
 
     @property
     def step(self) -> int:
-        """Seconds between two points of a picture over time."""
+        """Seconds between two points of a chart over time."""
         days = (self.until - self.since) / DAY
         return HOUR if days <= 3 else DAY if days <= 120 else 7 * DAY
 
     @property
     def start(self) -> float:
-        """The beginning of the first whole hour or day."""
+        """Beginning of the first whole hour or day."""
         unit = min(self.step, DAY)
         return self.since // unit * unit
 
 
 def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
-    """Everything about those answers but the queue, in types that JSON has; NaN is None.
+    """Returns all figures of the selected answers except the queue, as JSON types; NaN becomes None.
 
-    `versions` are the checkpoints that gave scores in that time, newest first, each with its own estimates and
-    pictures; the first `DETAILED` of them have these. Only counts (`totals`) are of all of them together.
+    `versions` are the checkpoints that gave scores in that time, newest first. The first `DETAILED` of them have
+    estimates and charts. Only counts (`totals`) are about all versions together.
     """
     hours, bins, names = _hours(log, span), _bins(log, span), version_names(log)
     tags = {"task": span.task} if span.task else None
@@ -105,14 +105,14 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         labelled=True,
     )
     versions = _versions(hours)
-    for place, one in enumerate(versions):
-        checkpoint = one["checkpoint"]
-        one["path"] = names.get(checkpoint, "")
+    for place, version in enumerate(versions):
+        checkpoint = version["checkpoint"]
+        version["path"] = names.get(checkpoint, "")
         if place < DETAILED:
             mine = [row for row in hours if row["checkpoint"] == checkpoint]
             here = labelled.rows(labelled.checkpoint == checkpoint)
             scored = bins.get(checkpoint, [])
-            one |= {
+            version |= {
                 "labels": int(np.isfinite(here.label).sum()),
                 **_estimates(scored, here, EXPANDED),
                 "over_time": _over_time(span, mine),
@@ -131,16 +131,21 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
             "drawn": int(np.isfinite(labelled.propensity).sum()),
         },
         "versions": versions,
-        "events": [asdict(one) for one in log.events(since=span.start)[-EVENTS_SHOWN:]][::-1],
+        "events": [asdict(version) for version in log.events(since=span.start)[-EVENTS_SHOWN:]][::-1],
     }
     clean: dict[str, Any] = plain(shown)
     return clean
 
 
 def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
-    """Flagged answers that nobody has labelled, the lowest score first; texts where the log keeps them.
+    """Returns flagged answers without labels, the lowest score first, with texts if the log stores them.
 
-    An answer has a `score`, or an `agreement` where its checkpoint was trained without labels; else None.
+    An answer has a `score`, or an `agreement` if its checkpoint was trained without labels; else None.
+
+    Args:
+        log: the log.
+        span: the selected answers.
+        most: most answers that are returned.
     """
     where = conditions(span.start, span.until, by_time=span.until - span.start <= BY_TIME_S)
     # A gate stops an answer without a number to show; training without labels gives an agreement and no score.
@@ -151,13 +156,13 @@ def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[
         tags = {"task": span.task} if span.task else None
         fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags)
         where.append(is_one_of(scores.c.context, fitting))
-    asked = sa.select(
+    statement = sa.select(
         *(scores.c[name] for name in ("request_id", "time", "score", "heads")),
         *(contexts.c[name] for name in ("model", "checkpoint", "task", "finish_reason")),
         scores.c.reason,
         *(sa.func.substr(scores.c[name], 1, SHOWN_TEXT).label(name) for name in ("question", "answer")),
     ).select_from(answers)
-    rows = [dict(row._mapping) for row in log.tables.read(asked.where(*where).order_by(scores.c.score).limit(most))]
+    rows = [dict(row._mapping) for row in log.tables.read(statement.where(*where).order_by(scores.c.score).limit(most))]
     for row in rows:
         row[AGREEMENT] = json.loads(row.pop("heads") or "{}").get(AGREEMENT)
     return rows
@@ -176,13 +181,15 @@ def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
 
 
 def _bins(log: ScoreLog, span: Span) -> dict[str, list[Bin]]:
-    """Returns the sums of each version by day and hundredth, of answers with a score."""
+    """Returns the sums of each version by day and hundredth, over answers with a score."""
     key = (bins.c.checkpoint, bins.c.day, bins.c.bin)
     sums = (sa.func.sum(bins.c[name]) for name in BIN_SUMS)
     where = [*_chosen(span, bins, bins.c.day, DAY), bins.c.bin != NO_SCORE]
     by_version: dict[str, list[Bin]] = {}
-    for version, day, at, n, total, flagged in log.tables.read(sa.select(*key, *sums).where(*where).group_by(*key)):
-        row = (int(day), int(at), float(n), float(total), float(flagged))
+    for version, day, hundredth, n, total, flagged in log.tables.read(
+        sa.select(*key, *sums).where(*where).group_by(*key)
+    ):
+        row = (int(day), int(hundredth), float(n), float(total), float(flagged))
         by_version.setdefault(str(version), []).append(row)
     return by_version
 
@@ -195,25 +202,30 @@ def _chosen(span: Span, table: Any, column: sa.ColumnElement[int], unit: int) ->
 
 
 def _choices(log: ScoreLog, names: Mapping[str, str]) -> dict[str, Any]:
-    """Models, tasks and versions that the log holds; versions newest first, each with its folder where it is known."""
+    """Returns the models, tasks and versions in the log; versions newest first, each with its folder if it is known."""
     choices: dict[str, Any] = {
         name: [
             str(row[0]) for row in log.tables.read(sa.select(bins.c[name]).distinct().order_by(bins.c[name]).limit(100))
         ]
         for name in ("model", "task")
     }
-    asked = sa.select(bins.c.checkpoint).where(bins.c.shadow == 0).group_by(bins.c.checkpoint)
-    newest = asked.order_by(sa.func.max(bins.c.day).desc(), sa.func.min(bins.c.day).desc()).limit(100)
+    statement = sa.select(bins.c.checkpoint).where(bins.c.shadow == 0).group_by(bins.c.checkpoint)
+    newest = statement.order_by(sa.func.max(bins.c.day).desc(), sa.func.min(bins.c.day).desc()).limit(100)
     versions = log.tables.read(newest)
     choices["checkpoint"] = [{"checkpoint": row[0], "path": names.get(str(row[0]), "")} for row in versions]
     return choices
 
 
 def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str, Any]:
-    """Accuracy of all answers, and the share of wrong ones among the accepted, each in three ways.
+    """Returns the accuracy of all answers, and the share of wrong ones among the accepted, each in three ways.
 
-    What uses drawn labels is about the days up to the last one of which answers were drawn: later ones had no chance.
-    Where so many of all answers are labelled that the draw does not matter, it is about all days.
+    Estimates from drawn labels are about the days up to the last one with a draw, because later answers had no chance.
+    If so many answers are labelled that the draw does not matter, the estimates are about all days.
+
+    Args:
+        bins: sums by day and hundredth.
+        labelled: the labelled answers.
+        most: most scores that represent all.
     """
     drawn = np.isfinite(labelled.propensity) & np.isfinite(labelled.label)
     last = labelled.time[drawn].max() // DAY if drawn.any() else math.inf
@@ -223,26 +235,30 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str
         nothing = np.full(len(score), np.nan)
         columns = [(score, labelled.score), (nothing, labelled.label), (nothing, labelled.propensity)]
         joined = [np.concatenate(pair) for pair in columns]
-        kept = np.concatenate((accepted, labelled.flagged != 1))
+        is_accepted = np.concatenate((accepted, labelled.flagged != 1))
         there = round(sum(n for _, _, n, _, _ in bins))
         unflagged = there - round(sum(f for *_, f in bins))
-        for of, ways in (
+        for share_name, ways in (
             ("accuracy", estimate_accuracy(*joined, answers=there)),
             (
                 "risk",
                 [
-                    one.complement()
-                    for one in estimate_accuracy(*(column[kept] for column in joined), answers=unflagged)
+                    estimate.complement()
+                    for estimate in estimate_accuracy(*(column[is_accepted] for column in joined), answers=unflagged)
                 ],
             ),
         ):
-            whole = {one.method: asdict(one) for one in ways if some is not bins or one.method == SCORES or one.bounded}
-            estimates[of] |= whole
+            whole = {
+                estimate.method: asdict(estimate)
+                for estimate in ways
+                if some is not bins or estimate.method == SCORES or estimate.bounded
+            }
+            estimates[share_name] |= whole
     return estimates
 
 
 def _expanded(bins: Sequence[Bin], most: int) -> tuple[Floats, NDArray[np.bool_]]:
-    """Scores with the distribution of all, at most about `most`, and which of them were not flagged."""
+    """Returns at most about `most` scores with the distribution of all, and which of them were not flagged."""
     total = sum(n for _, _, n, _, _ in bins)
     share = min(1.0, most / total) if total else 0.0
     means = np.array([scores / n for _, _, n, scores, _ in bins], dtype=np.float64)
@@ -256,26 +272,32 @@ def _expanded(bins: Sequence[Bin], most: int) -> tuple[Floats, NDArray[np.bool_]
 
 
 def _over_time(span: Span, hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A point a step: answers, how many of them are flagged, and the mean score."""
+    """Returns one point a step: number of answers, how many of them are flagged, and the mean score."""
     counts: dict[int, dict[str, float]] = {}
     for row in hours:
-        at = int(row["hour"]) * HOUR // span.step * span.step
-        point = counts.setdefault(at, dict.fromkeys(("answers", "scored", "flagged", "score_sum"), 0.0))
+        step_start = int(row["hour"]) * HOUR // span.step * span.step
+        point = counts.setdefault(step_start, dict.fromkeys(("answers", "scored", "flagged", "score_sum"), 0.0))
         for name in point:
             point[name] += row[name]
     return [
         {
-            "time": at,
+            "time": step_start,
             "answers": point["answers"],
             "flagged": point["flagged"],
             "score": point["score_sum"] / point["scored"] if point["scored"] else math.nan,
         }
-        for at, point in sorted(counts.items())
+        for step_start, point in sorted(counts.items())
     ]
 
 
 def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, Any]]:
-    """Returns estimates from labels and scores in windows of equal length: a label a day would say nothing."""
+    """Returns estimates from labels and scores in windows of equal length, because one day has too few labels.
+
+    Args:
+        span: the selected answers.
+        bins: sums by day and hundredth.
+        labelled: the labelled answers.
+    """
     width = math.ceil((span.until - span.start) / LABEL_WINDOWS / span.step) * span.step
     windows = []
     for first in range(int(span.start), int(span.until) + 1, int(width)):
@@ -283,7 +305,7 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
         if not np.isfinite(labelled.label[here]).any():
             continue
         # Scores of whole days are also taken for windows of hours: they only help the estimate.
-        within = [one for one in bins if first - DAY < one[0] * DAY < first + width]
+        within = [row for row in bins if first - DAY < row[0] * DAY < first + width]
         scores, _ = _expanded(within, EXPANDED_IN_PART)
         nothing = np.full(len(scores), np.nan)
         powered = estimate_accuracy(
@@ -300,26 +322,29 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
 def _histogram(bins: Sequence[Bin]) -> list[dict[str, float]]:
     width = SCORE_BINS // SHOWN_BINS
     shown = [{"from": i / SHOWN_BINS, "answers": 0.0, "flagged": 0.0} for i in range(SHOWN_BINS)]
-    for _, at, n, _, flagged in bins:
-        shown[at // width]["answers"] += n
-        shown[at // width]["flagged"] += flagged
+    for _, hundredth, n, _, flagged in bins:
+        shown[hundredth // width]["answers"] += n
+        shown[hundredth // width]["flagged"] += flagged
     return shown
 
 
 def _weights(labelled: LogColumns, answers: float) -> tuple[NDArray[np.bool_], Floats]:
-    """Returns the mask of rows with label and score that count, and their weights.
+    """Returns the mask of the rows with label and score that count, and their weights.
 
-    Where some were drawn, these count by their propensities; all labels count where (nearly) all `answers` have one.
+    If some answers were drawn, these count by their propensities. If (nearly) all `answers` are labelled, all labels
+    count.
     """
-    known = np.isfinite(labelled.label) & np.isfinite(labelled.score)
-    asked = known & np.isfinite(labelled.propensity)
-    if not asked.any() or is_census(int(known.sum()), round(answers)):
-        return known, np.ones(int(known.sum()))
-    return asked, 1 / labelled.propensity[asked]
+    has_both = np.isfinite(labelled.label) & np.isfinite(labelled.score)
+    was_drawn = has_both & np.isfinite(labelled.propensity)
+    if not was_drawn.any() or is_census(int(has_both.sum()), round(answers)):
+        return has_both, np.ones(int(has_both.sum()))
+    return was_drawn, 1 / labelled.propensity[was_drawn]
 
 
 def _reliability(bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, float]]:
-    """Share of right answers by score, in bins of about as many labels each, with Wilson's interval."""
+    """Returns the share of right answers by score, in bins with about equal numbers of labels, with
+    Wilson's interval.
+    """
     used, weight = _weights(labelled, sum(n for _, _, n, _, _ in bins))
     score, label = labelled.score[used], labelled.label[used]
     if len(score) < 2:
@@ -335,10 +360,10 @@ def _reliability(bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, fl
 
 
 def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
-    """Share of wrong answers among the best-scored: as the scores promise, and as labels say."""
+    """Returns the share of wrong answers among the best-scored: by the scores, and by the labels."""
     totals = np.zeros((SCORE_BINS, 2))
-    for _, at, n, total, _ in bins:
-        totals[at] += n, total
+    for _, hundredth, n, total, _ in bins:
+        totals[hundredth] += n, total
     down = totals[::-1][totals[::-1, 0] > 0]
     counts, sums = np.cumsum(down[:, 0]), np.cumsum(down[:, 1])
     promised = [[float(n / counts[-1]), float(1 - total / n)] for n, total in zip(counts, sums, strict=True)]
@@ -354,7 +379,7 @@ def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
 
 
 def _versions(hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the checkpoints that gave scores, each with its models and its times, the newest first."""
+    """Returns the checkpoints that gave scores, each with its models and times, the newest first."""
     versions: dict[str, dict[str, Any]] = {}
     counted = ("answers", "flagged", "score_sum", "scored")
     for row in hours:
@@ -365,11 +390,11 @@ def _versions(hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "last": 0,
             **dict.fromkeys(counted, 0.0),
         }
-        one = versions.setdefault(row["checkpoint"], empty)
-        one["first"] = min(one["first"], int(row["hour"]) * HOUR)
-        one["last"] = max(one["last"], int(row["hour"]) * HOUR)
+        version = versions.setdefault(row["checkpoint"], empty)
+        version["first"] = min(version["first"], int(row["hour"]) * HOUR)
+        version["last"] = max(version["last"], int(row["hour"]) * HOUR)
         for name in counted:
-            one[name] += row[name]
-        if row["model"] not in one["models"]:
-            one["models"] = sorted([*one["models"], row["model"]])
-    return sorted(versions.values(), key=lambda one: (-one["last"], -one["first"]))
+            version[name] += row[name]
+        if row["model"] not in version["models"]:
+            version["models"] = sorted([*version["models"], row["model"]])
+    return sorted(versions.values(), key=lambda version: (-version["last"], -version["first"]))

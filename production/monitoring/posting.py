@@ -1,4 +1,4 @@
-"""JSON posted to another program's address, by the standard library alone, so that nothing of a secret is told."""
+"""Posts JSON to another program's address, with the standard library alone, and reveals no secret."""
 
 import json
 import threading
@@ -13,25 +13,27 @@ from metaprobe.api import RecordError
 POST_TIMEOUT_S = 20.0
 """Most seconds that one request may take in all."""
 MAX_ANSWER_BYTES = 1 << 20
-"""Bytes of an answer that are read."""
+"""Most bytes of an answer that are read."""
 
 
 class NotPosted(RecordError):
-    """A request was not taken. The message holds no URL, no header and nothing of the answer."""
+    """A request was not accepted. The message holds no URL, no header and nothing of the answer."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would send the credentials to another address."""
+    """Refuses redirects, because a redirect would send the credentials to another address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def checked_url(url: str, named: str, *, bare: bool = False) -> str:
-    """Returns the address. Raises `RecordError`, which does not show it, where nothing can be posted there.
+    """Returns the address. Raises `RecordError`, which does not show it, if it cannot be posted to.
 
-    `named`: the setting that it comes from. `bare`: whether user, password and query are refused; the address is then
-    returned without a slash at its end.
+    Args:
+        url: the address.
+        named: name of the setting with the address.
+        bare: whether user, password and query are refused; the address is then returned without a slash at its end.
     """
     try:
         parts = urlsplit(url)
@@ -50,19 +52,24 @@ def checked_url(url: str, named: str, *, bare: bool = False) -> str:
 def post_json(
     url: str, body: Mapping[str, Any], headers: Mapping[str, str], *, timeout_s: float = POST_TIMEOUT_S
 ) -> dict[str, Any]:
-    """Returns the answer's JSON object, empty where it has none. Raises `NotPosted` where the request was not taken.
+    """Returns the JSON object of the answer, empty if there is none. Raises `NotPosted` if the request was not
+    accepted.
 
-    `timeout_s`: seconds that the request may take in all.
+    Args:
+        url: the address.
+        body: the JSON object to post.
+        headers: additional headers.
+        timeout_s: seconds that the request may take in all.
     """
     data = json.dumps(body, allow_nan=False).encode()
-    given = {"Content-Type": "application/json", "User-Agent": "metaprobe", **headers}
+    all_headers = {"Content-Type": "application/json", "User-Agent": "metaprobe", **headers}
     failure: list[str] = ["no answer in time"]
     answered: list[bytes] = []
 
     def send() -> None:
         try:
-            asked = urllib.request.Request(url, data, given, method="POST")
-            with urllib.request.build_opener(_NoRedirect).open(asked, timeout=timeout_s) as answer:
+            request = urllib.request.Request(url, data, all_headers, method="POST")
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s) as answer:
                 answered.append(answer.read(MAX_ANSWER_BYTES))
             failure[0] = ""
         except urllib.error.HTTPError as error:
@@ -78,7 +85,7 @@ def post_json(
     if failure[0]:
         raise NotPosted(failure[0])
     try:
-        held = json.loads(answered[0] or b"{}")
+        parsed = json.loads(answered[0] or b"{}")
     except (ValueError, RecursionError):
-        held = {}
-    return held if isinstance(held, dict) else {}
+        parsed = {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -1,9 +1,9 @@
-"""Takes out of the log: old answers, and requests to be forgotten.
+"""Deletes from the log: old answers, and requests that must be forgotten.
 
-A clock that jumped ahead makes every answer look old. Before a prune, two questions are asked of what the log itself
-knows. Has the clock gone on by more than a week since the last prune, or before the first one since the newest answer?
-Would more than half of all answers go, where the limit has moved by more than a week since the last prune? Of either,
-nobody but a person knows whether it is right: a server that stood still for a month looks the same as one whose clock
+A clock that jumped ahead makes every answer look old. So two questions are checked before a prune, with data in the
+log. Has the clock advanced by more than a week since the last prune, or, before the first prune, since the newest
+answer? Would more than half of all answers be deleted, although the limit has moved by more than a week since the last
+prune? In either case only a person can decide. A server that stood still for a month looks the same as one whose clock
 is a month ahead.
 """
 
@@ -42,25 +42,35 @@ from metaprobe.production.monitoring.tables import (
 
 DAY = 86400.0
 STEP_S = 7 * DAY
-"""How far clock and limit may move between two prunes. A server prunes every hour, and may rest over holidays."""
+"""Seconds by which clock and limit may move between two prunes. A server prunes every hour, and may rest
+over holidays.
+"""
 MAX_DELETED_SHARE = 0.5
-"""Share of all answers that may go where the limit has moved further."""
+"""Share of all answers that may be deleted if the limit has moved further."""
 MAX_REQUEST_ANSWERS = 129
-"""Answers to one request that are looked for; providers give 128 at most."""
+"""Most answers to one request that are searched for; providers give at most 128."""
 INSTEAD = "(deleted)"
-"""Stands in events for the id of a deleted request."""
+"""Replaces the id of a deleted request in events."""
 LEAST_WITHIN = 8
-"""Characters of an id that is looked for within longer texts: a shorter one, such as 7, may be something else there."""
+"""Fewest characters of an id that is searched within longer texts: a shorter one, such as 7, may mean something else
+there.
+"""
 
 _CLOCK, _LIMIT = "pruned_at", "pruned_before"
-"""Marks: by which clock and up to which time the log was pruned."""
+"""Names of marks: the clock of the last prune, and the time up to which it deleted."""
 
 
 def delete_older(tables: Tables, days: float, *, sure: bool = False, now: float | None = None) -> int:
-    """Takes away answers older than `days`, with all that is only of them; how many they were. Events stay.
+    """Deletes answers older than `days`, with all data that belong only to them, and returns how many they were. Events
+    stay.
 
-    Raises `LogError` where the clock seems to have jumped or most answers would go, unless a person is `sure`; see
-    above.
+    Raises `LogError` if the clock seems to have jumped, or most answers would be deleted, unless `sure`; see above.
+
+    Args:
+        tables: the database.
+        days: age in days.
+        sure: whether a person has confirmed.
+        now: seconds since 1970; None for now.
     """
     if not days > 0:
         raise LogError(f"days {days}; expected more than 0")
@@ -92,9 +102,14 @@ def delete_older(tables: Tables, days: float, *, sure: bool = False, now: float 
 
 
 def _implausible(run: Execute, before: float, now: float) -> str:
-    """Returns why nobody but a person should take away the answers from before that time; empty where all is well.
+    """Returns why only a person should delete the answers from before that time; empty if the deletion is plausible.
 
-    A clock that seems to have jumped is remembered: answers that are logged by it later do not make it right.
+    A clock that seems to have jumped is recorded, so that answers logged by it later do not make it look right.
+
+    Args:
+        run: runs a statement.
+        before: time before which answers are deleted.
+        now: seconds since 1970.
     """
     going = int(run(sa.select(sa.func.count()).where(scores.c.time < before))[0][0])
     if not going:
@@ -122,10 +137,10 @@ def _minute(seconds: float) -> str:
 
 
 def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
-    """Takes away all that is known of requests, and returns those of which nothing was known.
+    """Deletes all data of requests, and returns the ids of requests without any.
 
-    No byte of them is left in a SQLite file, or `LogError` is raised: then the rows are gone, and the same call takes
-    away the bytes.
+    No byte of them stays in a SQLite file. Otherwise `LogError` is raised: then the rows are deleted, and the same call
+    deletes the bytes.
     """
     unknown = []
     for name in request_ids:
@@ -157,7 +172,7 @@ def further_answers(tables: Tables, request_id: str) -> list[str]:
 
 
 def _drop_shared(tables: Tables) -> None:
-    """Deletes contexts, with their tags, that no answer has, and sheets that no answer is or could be on."""
+    """Deletes contexts, with their tags, that no answer has, and sheets on which no answer is or could be."""
     for sheet in tables.read(sa.select(sheets).where(sheets.c.sheet.not_in(sa.select(samples.c.sheet)))):
         where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
         where.append(is_one_of(scores.c.context, contexts_of_sheet(tables, sheet)))
@@ -168,7 +183,7 @@ def _drop_shared(tables: Tables) -> None:
 
 
 def _take_away(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
-    """Takes away rows found by `SCORED_ROWS`, and all that is known of their requests."""
+    """Deletes rows found by `SCORED_ROWS`, and all data of their requests."""
     if rows:
         subtract_rows(run, rows)
         run(_DELETE, [{"gone": row[0]} for row in rows])
@@ -186,22 +201,22 @@ _FORGET = [sa.delete(table).where(table.c.request_id == sa.bindparam("gone")) fo
 
 
 def _leave_out_of_events(run: Execute, request_ids: Sequence[str]) -> None:
-    """Has no event name these requests any more. The events themselves stay."""
+    """Removes the ids of these requests from all events. The events themselves stay."""
     for request_id in request_ids:
-        held = json.dumps(request_id)[1:-1]
-        escaped = re.sub("([!%_])", r"!\1", held)
-        named = sa.select(events.c.id, events.c.details).where(events.c.details.like(f"%{escaped}%", escape="!"))
-        for at, details in run(named):
+        id_in_json = json.dumps(request_id)[1:-1]
+        escaped = re.sub("([!%_])", r"!\1", id_in_json)
+        events_found = sa.select(events.c.id, events.c.details).where(events.c.details.like(f"%{escaped}%", escape="!"))
+        for event_id, details in run(events_found):
             changed = json.dumps(_without(json.loads(details), request_id))
             if changed != details:
-                run(sa.update(events).where(events.c.id == at).values(details=changed))
+                run(sa.update(events).where(events.c.id == event_id).values(details=changed))
 
 
 def _without(value: Any, request_id: str) -> Any:
     if isinstance(value, dict):
-        return {_without(name, request_id): _without(held, request_id) for name, held in value.items()}
+        return {_without(name, request_id): _without(inner, request_id) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_without(held, request_id) for held in value]
+        return [_without(inner, request_id) for inner in value]
     if not isinstance(value, str):
         return value
     if len(request_id) < LEAST_WITHIN:

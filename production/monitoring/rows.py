@@ -1,7 +1,7 @@
 """Answers in the log's tables: stored as rows, added to the sums that pages read, and read back by columns.
 
-Sums by the hour and counts by the day change in the transaction that changes the rows, and by the rows that it really
-stored or deleted. What a page shows over ten million answers is read from them. Columns are arrays with an entry for
+Sums by the hour and counts by the day change in the transaction that changes the rows, and only for rows that it really
+stored or deleted. Pages about ten million answers are computed from these sums. Columns are arrays with one entry for
 each answer, read in SQL.
 """
 
@@ -38,9 +38,9 @@ from metaprobe.production.monitoring.tables import (
 HOUR, DAY = 3600, 86400
 SCORE_BINS = 100
 NO_SCORE = -1
-"""The bin of answers without a score."""
+"""Bin of answers without a score."""
 ROWS_PER_TRANSACTION = 500
-"""Rows taken away in one transaction, so that who writes meanwhile waits for little, and names in one statement."""
+"""Most rows deleted in one transaction, so that other writers wait little; also most names in one statement."""
 
 Item = TypeVar("Item")
 
@@ -54,9 +54,9 @@ _RETURNING = _INSERT.returning(scores.c.request_id)
 
 
 def _upsert(table: Any, sums: Iterable[str]) -> Any:
-    given = insert(table)
-    added = {name: table.c[name] + given.excluded[name] for name in sums}
-    return given.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
+    new_row = insert(table)
+    added = {name: table.c[name] + new_row.excluded[name] for name in sums}
+    return new_row.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
 
 
 _ADD_HOURS, _ADD_BINS = _upsert(hours, HOURLY_SUMS), _upsert(bins, BIN_SUMS)
@@ -65,13 +65,18 @@ _ADD_HOURS, _ADD_BINS = _upsert(hours, HOURLY_SUMS), _upsert(bins, BIN_SUMS)
 def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> list[dict[str, Any]]:
     """Stores rows of different requests, with their contexts, and returns those that were stored.
 
-    A request that the log holds already is left out. `alone`: as `Tables.alone`. Where others write at the same time,
-    the database itself says which rows are new.
+    A request that the log already holds is left out. If others write at the same time, the database itself reports
+    which rows are new.
+
+    Args:
+        run: runs a statement.
+        rows: the rows.
+        alone: as `Tables.alone`.
     """
     _link_contexts(run, rows, alone=alone)
     if alone:
-        known = known_requests(run, [row["request_id"] for row in rows])
-        new = [row for row in rows if row["request_id"] not in known]
+        known_ids = known_requests(run, [row["request_id"] for row in rows])
+        new = [row for row in rows if row["request_id"] not in known_ids]
         if new:
             run(_INSERT, new)
         return new
@@ -85,22 +90,29 @@ def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) ->
 
 
 def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
-    """Returns which of these requests, `ROWS_PER_TRANSACTION` at most, are in the log."""
+    """Returns which of these requests (at most `ROWS_PER_TRANSACTION`) are in the log."""
     there = run(sa.select(scores.c.request_id).where(scores.c.request_id.in_(set(request_ids))))
     return {str(row[0]) for row in there}
 
 
 def batches(items: Iterable[Item], most: int = ROWS_PER_TRANSACTION) -> Iterator[list[Item]]:
-    """Yields the items in lists of `most`, the last one perhaps shorter."""
+    """Yields the items in lists of `most`; the last may be shorter."""
     left = iter(items)
     while some := list(islice(left, most)):
         yield some
 
 
 def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
-    """Adds rows, with the names of `_OWN` and `_SHARED`, to the sums; with `sign=-1` takes them out again."""
+    """Adds rows, with the names of `_OWN` and `_SHARED`, to the sums; with `sign=-1` subtracts them.
+
+    Args:
+        run: runs a statement.
+        rows: the rows.
+        sign: 1 or -1.
+    """
     by_hour: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(HOURLY_SUMS))
     by_bin: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(BIN_SUMS))
+    # Sum the rows by hour and by bin of scores.
     for row in rows:
         key = (row["model"], row["checkpoint"], row["task"], int(bool(row["shadow_of"])))
         flagged, gated = row["flagged"] or 0, bool(row["action"])
@@ -135,27 +147,29 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
         (_ADD_BINS, bins, BIN_SUMS, by_bin),
     ):
         keys = [column.name for column in table.primary_key]
-        given = [
-            {**dict(zip(keys, at, strict=True)), **{n: sign * v for n, v in zip(names, values, strict=True)}}
-            for at, values in sorted(added.items())
+        sum_rows = [
+            {**dict(zip(keys, key_values, strict=True)), **{n: sign * v for n, v in zip(names, values, strict=True)}}
+            for key_values, values in sorted(added.items())
         ]
-        if given:
-            run(statement, given)
+        if sum_rows:
+            run(statement, sum_rows)
 
 
 def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
-    """Takes rows that `SCORED_ROWS` found out of the sums, and sums over no answers away."""
+    """Subtracts rows that `SCORED_ROWS` found from the sums, and deletes sums over no answers."""
     # Without a join: the texts that many rows share are read once.
-    asked = sa.select(contexts.c.id, *(contexts.c[name] for name in _SHARED))
+    statement = sa.select(contexts.c.id, *(contexts.c[name] for name in _SHARED))
     those = is_one_of(contexts.c.id, {row[2] for row in rows})
-    shared = {at: dict(zip(_SHARED, values, strict=True)) for at, *values in run(asked.where(those))}
+    shared = {
+        context_id: dict(zip(_SHARED, values, strict=True)) for context_id, *values in run(statement.where(those))
+    }
     add_rows(run, ({**dict(zip(_OWN, row[3:], strict=True)), **shared[row[2]]} for row in rows), sign=-1)
     for table in (hours, bins):
         run(sa.delete(table).where(table.c.answers <= 0))
 
 
 def drop_contexts(tables: Tables) -> None:
-    """Takes away the contexts, with their tags, that no answer has any more."""
+    """Deletes the contexts, with their tags, that no answer has any more."""
     unused = ~sa.exists().where(scores.c.context == contexts.c.id)
     ids = [row[0] for row in tables.read(sa.select(contexts.c.id).where(unused).order_by(contexts.c.id))]
     for chosen in batches(ids):
@@ -167,26 +181,31 @@ def drop_contexts(tables: Tables) -> None:
 
 
 def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> None:
-    """Gives each row the number of its context, under `context`, and adds contexts that the log lacks.
+    """Sets the number of each row's context under `context`, and adds contexts that the log lacks.
 
-    They stay until the transaction ends: where others write, and take contexts away, at the same time, they are locked.
+    They are locked until the transaction ends if others may write and delete contexts at the same time.
+
+    Args:
+        run: runs a statement.
+        rows: the rows.
+        alone: as `Tables.alone`.
     """
     keys = [tuple(row[name] for name in CONTEXT) for row in rows]
-    given = {key: dict(zip(CONTEXT, key, strict=True)) for key in keys}
+    context_of = {key: dict(zip(CONTEXT, key, strict=True)) for key in keys}
     numbers: dict[tuple[Any, ...], int] = {}
-    while missing := [key for key in given if key not in numbers]:
+    while missing := [key for key in context_of if key not in numbers]:
         for key in missing:
-            same = (contexts.c[name] == given[key][name] for name in CONTEXT if name != "task")
-            asked = sa.select(contexts.c.id).where(*same)
-            if not (there := run(asked)):
-                run(insert(contexts).on_conflict_do_nothing(), given[key])
-                there = run(asked)
+            same = (contexts.c[name] == context_of[key][name] for name in CONTEXT if name != "task")
+            statement = sa.select(contexts.c.id).where(*same)
+            if not (there := run(statement)):
+                run(insert(contexts).on_conflict_do_nothing(), context_of[key])
+                there = run(statement)
             numbers[key] = int(there[0][0])
         if not alone:
-            held = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
-            locked = held.order_by(contexts.c.id).with_for_update(read=True, key_share=True)
-            kept = {row[0] for row in run(locked)}
-            numbers = {key: number for key, number in numbers.items() if number in kept}
+            used = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
+            locked = used.order_by(contexts.c.id).with_for_update(read=True, key_share=True)
+            locked_ids = {row[0] for row in run(locked)}
+            numbers = {key: number for key, number in numbers.items() if number in locked_ids}
     for row, key in zip(rows, keys, strict=True):
         row["context"] = numbers[key]
 
@@ -197,10 +216,10 @@ Texts = NDArray[np.object_]
 NUMBER_COLUMNS = (
     "time score flagged critical label propensity tokens prompt_tokens tokens_saved cost_usd latency_s"
 ).split()
-"""Columns that are float64, NaN where there is no value; flagged and label are 0 or 1."""
+"""Columns of type float64, with NaN for no value; flagged and label are 0 or 1."""
 
 _WHOLE = ("row", "number", "context")
-"""Columns that are int64."""
+"""Columns of type int64."""
 _ELSEWHERE = {"label": current_labels.c.value, "propensity": samples.c.propensity}
 _READ = [_ELSEWHERE[name].label(name) if name in _ELSEWHERE else scores.c[name] for name in NUMBER_COLUMNS]
 _FROM = scores.outerjoin(current_labels, current_labels.c.request_id == scores.c.request_id).outerjoin(
@@ -210,7 +229,7 @@ _FROM = scores.outerjoin(current_labels, current_labels.c.request_id == scores.c
 
 @dataclass(frozen=True)
 class LogColumns:
-    """Answers of a log in the order of their times; every array has one entry for each."""
+    """Answers of a log in the order of time; every array has one entry for each answer."""
 
     time: Floats
     """Seconds since 1970."""
@@ -218,22 +237,22 @@ class LogColumns:
     flagged: Floats
     critical: Floats
     label: Floats
-    """0 or 1; NaN where nobody has said, or whoever looked was unsure."""
+    """0 or 1; NaN without a label, or with the label unsure."""
     propensity: Floats
-    """How likely the answer was to be put on a sheet for labelling; NaN where it was not put on one."""
+    """Probability with which the answer was drawn for a label; NaN if it was not drawn."""
     tokens: Floats
     prompt_tokens: Floats
     tokens_saved: Floats
     cost_usd: Floats
     latency_s: Floats
     request_id: Texts
-    """Empty where `columns` was asked to leave the ids out."""
+    """Request ids; empty if `columns` was called without `ids`."""
     row: NDArray[np.int64]
     """Ids of the rows in the table of scores."""
     number: NDArray[np.int64]
     """Numbers in the order of commits; see `metaprobe.production.monitoring.tables`."""
     context: NDArray[np.int64]
-    """Numbers of what answers share with others."""
+    """Numbers of the contexts, which answers share."""
     _contexts: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -251,7 +270,7 @@ class LogColumns:
 
     @cached_property
     def task(self) -> Texts:
-        """The tag `task`; empty where it was not given."""
+        """The tag `task`; empty if it was not given."""
         return self._text("task")
 
     @cached_property
@@ -264,69 +283,83 @@ class LogColumns:
         return self._text("action")
 
     def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
-        """The answers at which the mask (n,) is true."""
+        """Returns the answers at which the mask (n,) is true."""
         ids = self.request_id[chosen] if len(self.request_id) == len(self) else self.request_id
         arrays = {name: getattr(self, name)[chosen] for name in (*NUMBER_COLUMNS, *_WHOLE)}
         return LogColumns(**arrays, request_id=ids, _contexts=self._contexts)
 
     def tag(self, name: str) -> Texts:
-        """Each answer's tag of that name; empty where it was not given."""
+        """Returns each answer's tag with that name; empty if it was not given."""
         place = CONTEXT.index("tags")
-        return self._spread({at: str(json.loads(held[place]).get(name, "")) for at, held in self._contexts.items()})
+        return self._spread(
+            {number: str(json.loads(context[place]).get(name, "")) for number, context in self._contexts.items()}
+        )
 
     def _text(self, name: str) -> Texts:
         place = CONTEXT.index(name)
-        return self._spread({at: held[place] for at, held in self._contexts.items()})
+        return self._spread({number: context[place] for number, context in self._contexts.items()})
 
-    def _spread(self, named: Mapping[int, str]) -> Texts:
-        """The names at their contexts' numbers. Answers of one context share one string."""
-        known, where = np.unique(self.context, return_inverse=True)
-        names = np.empty(len(known), dtype=object)
-        names[:] = [named[int(at)] for at in known]
+    def _spread(self, name_by_context: Mapping[int, str]) -> Texts:
+        """Returns each answer's name from its context's number. Answers of one context share one string."""
+        numbers, where = np.unique(self.context, return_inverse=True)
+        names = np.empty(len(numbers), dtype=object)
+        names[:] = [name_by_context[int(number)] for number in numbers]
         return names[where]
 
 
 def read_columns(
     tables: Tables, known: Mapping[int, Row], where: Sequence[sa.ColumnElement[bool]], *, ids: bool
 ) -> LogColumns:
-    """Returns the answers that meet all conditions `where`, in the order of their times.
+    """Returns the answers that meet all conditions `where`, in the order of time.
 
-    `known` must hold the context of each of them (`chosen_contexts`), but for those that were stored since. Without
-    `ids` their request ids are left out.
+    Args:
+        tables: the database.
+        known: context of each answer (`chosen_contexts`), except of answers stored since.
+        where: conditions.
+        ids: whether request ids are read.
     """
     columns = [*_READ, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
-    asked = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
+    statement = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
     numbers, whole = [np.empty((len(NUMBER_COLUMNS), 0))], [np.empty((len(_WHOLE), 0), dtype=np.int64)]
-    named, end = [np.empty(0, dtype=object)], len(NUMBER_COLUMNS) + len(_WHOLE)
-    for rows in tables.read_chunks(asked):
+    id_arrays, end = [np.empty(0, dtype=object)], len(NUMBER_COLUMNS) + len(_WHOLE)
+    for rows in tables.read_chunks(statement):
         by_column = list(zip(*rows, strict=True))
         numbers.append(np.array(by_column[: len(NUMBER_COLUMNS)], dtype=np.float64))  # None becomes NaN
         whole.append(np.array(by_column[len(NUMBER_COLUMNS) : end], dtype=np.int64))
-        named += [np.array(by_column[end], dtype=object)] if ids else []
+        id_arrays += [np.array(by_column[end], dtype=object)] if ids else []
     arrays = [*np.concatenate(numbers, axis=1), *np.concatenate(whole, axis=1)]
     if not known.keys() >= set(arrays[-1].tolist()):
         known = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **known}
     columns_read = dict(zip((*NUMBER_COLUMNS, *_WHOLE), arrays, strict=True))
-    return LogColumns(**columns_read, request_id=np.concatenate(named), _contexts=known)
+    return LogColumns(**columns_read, request_id=np.concatenate(id_arrays), _contexts=known)
 
 
 def chosen_contexts(
     tables: Tables, *, model: str | None, checkpoint: str | None, tags: Mapping[str, str] | None
 ) -> dict[int, Row]:
-    """Returns the number of each context that fits, and its values in the order of `CONTEXT`."""
-    asked = sa.select(contexts.c.id, *(contexts.c[name] for name in CONTEXT))
+    """Returns the number of each context that fits, with its values in the order of `CONTEXT`.
+
+    Args:
+        tables: the database.
+        model: model that answered; None for any.
+        checkpoint: digest of the checkpoint; None for any.
+        tags: tags that the context must have.
+    """
+    statement = sa.select(contexts.c.id, *(contexts.c[name] for name in CONTEXT))
     if model is not None:
-        asked = asked.where(contexts.c.model == model)
+        statement = statement.where(contexts.c.model == model)
     if checkpoint is not None:
-        asked = asked.where(contexts.c.checkpoint == checkpoint)
+        statement = statement.where(contexts.c.checkpoint == checkpoint)
     place = CONTEXT.index("tags")
     return {
-        int(at): held for at, *held in tables.read(asked) if not tags or tags.items() <= json.loads(held[place]).items()
+        int(number): values
+        for number, *values in tables.read(statement)
+        if not tags or tags.items() <= json.loads(values[place]).items()
     }
 
 
 def contexts_of_sheet(tables: Tables, sheet: Row) -> dict[int, Row]:
-    """Returns the contexts of the answers that could be on a sheet, as `chosen_contexts`."""
+    """Returns the contexts of answers that could be on a sheet, as `chosen_contexts`."""
     names = {"model": sheet.model or None, "checkpoint": sheet.checkpoint or None}
     return chosen_contexts(tables, **names, tags=json.loads(sheet.tags))
 
@@ -342,8 +375,13 @@ def conditions(
 ) -> list[sa.ColumnElement[bool]]:
     """Returns conditions on rows of the table of scores.
 
-    `gated`: with those that the gate ended. `by_time`: whether the rows may be looked up by time, rather than by
-    another order that ends sooner.
+    Args:
+        since: earliest time, in seconds since 1970.
+        until: latest time, exclusive.
+        shadow: whether to select shadow verdicts.
+        labelled: whether to select only answers that have a label or were drawn for one.
+        gated: whether to include answers that the gate ended.
+        by_time: whether the rows may be searched by time, instead of in another order that ends sooner.
     """
     where: list[sa.ColumnElement[bool]] = [scores.c.shadow_of.is_not(None) if shadow else scores.c.shadow_of.is_(None)]
     if not gated:

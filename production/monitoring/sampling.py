@@ -1,7 +1,7 @@
-"""Draws answers to be labelled by chance, the doubtful ones more often, and keeps how likely each draw was.
+"""Draws answers for labels by chance, doubtful ones more often, and stores the probability of each draw.
 
-A share estimated from the drawn answers, each weighted by one over its propensity, is unbiased whatever the scores are
-worth: they only decide how wide its interval is.
+A share estimated from drawn answers, each weighted by 1 / propensity, is unbiased for any quality of the scores. The
+scores only decide how wide its interval is.
 """
 
 import json
@@ -35,15 +35,15 @@ from metaprobe.production.monitoring.tables import (
 )
 
 PROPENSITY_FLOOR = 0.25
-"""The least propensity, as a share of what it would be if every answer were equally likely."""
+"""Lowest propensity, relative to the propensity if every answer were equally likely."""
 SETTLED_S = 2.0
-"""Answers younger than this are left for the next sheet: their servers may not have stored them yet."""
+"""Seconds. Younger answers are left for the next sheet, because their servers may not have stored them yet."""
 _DOUBT_WITHOUT_SCORE = 0.5
 
 ANSWERED_AT_KEY = "answered"
-"""Key of a sheet's line: when the answer was given, in seconds since 1970. `time` would be the label's."""
+"""Key of a sheet's line: when the answer was given, in seconds since 1970. `time` would be the label's time."""
 RECALIBRATED, RETRAINED = "recalibrated", "retrained"
-"""Kinds of events that say until when a new version has learned from the log."""
+"""Kinds of events that record until when a new version has learned from the log."""
 
 _DRAWN = insert(samples)
 _SAMPLE = _DRAWN.on_conflict_do_update(index_elements=["request_id"], set_={"propensity": _DRAWN.excluded.propensity})
@@ -53,56 +53,61 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SheetRow:
-    """One answer to be labelled. Its score is left out: whoever labels is not to lean on it."""
+    """One answer to label. Its score is left out, so that it does not influence the labeller."""
 
     request_id: str
     time: float
     model: str
     tags: Mapping[str, str]
     question: str | None
-    """The question; None, like `answer`, where the log keeps no texts."""
+    """The question; None, like `answer`, if the log stores no texts."""
     answer: str | None
     label: float | None = None
-    """1 right, 0 wrong; None until somebody has said."""
+    """1 right, 0 wrong; None until it is labelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnSheet:
-    """Answers to be labelled, and what they were drawn from."""
+    """Answers to label, and the answers from which they were drawn."""
 
     name: str
     rows: Sequence[SheetRow]
     candidates: int
-    """Answers that could have been drawn."""
+    """Number of answers that could have been drawn."""
     known: int
-    """Answers that were drawn as well and have a label already, so that nobody need look at them."""
+    """Number of drawn answers that already have a label, so that nobody needs to look at them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawRule:
-    """How likely an answer is to be drawn: `min(1, base + slope * sqrt(score * (1 - score)))`."""
+    """The probability of drawing an answer: `min(1, base + slope * sqrt(score * (1 - score)))`."""
 
     base: float
     slope: float
 
     def propensities(self, doubts: Floats) -> Floats:
-        """Returns the propensity of each answer, in (0, 1]. `doubts` (n,): values of `label_deviation`."""
+        """Returns the propensity of each answer, in (0, 1]. `doubts` (n,) are values of `label_deviation`."""
         return np.minimum(1.0, self.base + self.slope * doubts)
 
 
 def label_deviation(scores: Floats) -> Floats:
-    """The standard deviation of a label that is 1 with that probability; shape (n,), NaN counts as one half.
+    """Returns the standard deviation (n,) of a label that is 1 with the probability `scores`; NaN counts as one half.
 
-    Drawing in proportion to it makes the interval narrowest, as far as the scores are calibrated.
+    Drawing in proportion to it makes the interval narrowest, if the scores are calibrated.
     """
-    known = np.clip(scores, 0.0, 1.0)
-    return np.where(np.isnan(known), _DOUBT_WITHOUT_SCORE, np.sqrt(known * (1 - known)))
+    clipped = np.clip(scores, 0.0, 1.0)
+    return np.where(np.isnan(clipped), _DOUBT_WITHOUT_SCORE, np.sqrt(clipped * (1 - clipped)))
 
 
 def rule_for(doubts: Floats, budget: int, *, floor: float = PROPENSITY_FLOOR) -> DrawRule:
-    """The rule by which `budget` of these answers are drawn; all of them where there are no more.
+    """Returns the rule that draws `budget` of these answers; all of them if there are no more.
 
     No propensity lies below `floor` times the share that is drawn. Raises `LogError` for a floor outside (0, 1].
+
+    Args:
+        doubts: values of `label_deviation` (n,).
+        budget: number of answers to draw.
+        floor: lowest relative propensity.
     """
     if not 0 < floor <= 1:
         raise LogError(f"floor {floor}; expected more than 0 and at most 1: an answer that is never drawn biases all")
@@ -120,9 +125,10 @@ def rule_for(doubts: Floats, budget: int, *, floor: float = PROPENSITY_FLOOR) ->
 
 
 def drawn(propensities: Floats, generator: np.random.Generator) -> NDArray[np.intp]:
-    """Places of the answers drawn, each with its propensity; their number is the sum of all, up to rounding.
+    """Returns the indices of the drawn answers. Their number is the sum of the propensities, up to rounding.
 
-    Systematic sampling in a random order: the probabilities are exact, and the number does not vary from draw to draw.
+    It is systematic sampling in a random order: the probabilities are exact, and the number does not vary from draw to
+    draw.
     """
     order = generator.permutation(len(propensities))
     ends = np.cumsum(propensities[order])
@@ -146,17 +152,28 @@ def draw_sheet(
     floor: float = PROPENSITY_FLOOR,
     seed: int | None = None,
 ) -> DrawnSheet:
-    """Draws answers of that time, model, checkpoint and tags to be labelled, and keeps their propensities in the log.
+    """Draws answers for labels, and stores their propensities in the log.
 
-    `checkpoint`: the digest of the checkpoint that scored them.
+    An answer that an earlier sheet drew is not drawn again; its propensity becomes the probability of being on either
+    sheet. An answer with a label may be drawn, and does not count against the budget. Raises `LogError` if no answer is
+    left.
 
-    An answer that an earlier sheet drew is not drawn again; its propensity becomes that of being on either. One that
-    has a label already may be drawn and does not count against the budget. Raises `LogError` where nothing is left.
+    Args:
+        log: the log.
+        budget: number of answers to draw.
+        since: earliest time, in seconds since 1970.
+        until: latest time, exclusive.
+        model: model that answered; by default any.
+        checkpoint: digest of the checkpoint that scored them; by default any.
+        tags: tags that answers must have.
+        floor: lowest relative propensity.
+        seed: seed of the draw.
     """
     if budget < 1:
         raise LogError(f"budget {budget}; expected at least one answer")
     log.flush()
     while True:
+        # The answers that may be drawn.
         drawn_before = _sheets(log.tables.read)
         now = time.time()
         start, end = since or 0.0, now - SETTLED_S if until is None else until
@@ -164,36 +181,45 @@ def draw_sheet(
         stored = 0, log.tables.settled()
         candidates = log.columns(since=start, until=end, model=model, checkpoint=checkpoint, tags=tags, stored=stored)
         sampled, labelled = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
-        free, known, doubts = ~sampled & ~labelled, ~sampled & labelled, label_deviation(candidates.score)
+        free, is_labelled, doubts = ~sampled & ~labelled, ~sampled & labelled, label_deviation(candidates.score)
         if not free.any():
             raise LogError(
                 f"none of the {len(free)} answers of that time, model, checkpoint and tags is left to be labelled: "
                 "widen the choice, or look again when more have come"
             )
+        # Draw, and compute the propensities.
         generator = np.random.default_rng(seed)
         rule = rule_for(doubts[free], budget, floor=floor)
         now_likely = rule.propensities(doubts)
         chosen_free = np.flatnonzero(free)[drawn(now_likely[free], generator)]
-        chosen_known = np.flatnonzero(known & (generator.random(len(known)) < now_likely))
+        chosen_known = np.flatnonzero(is_labelled & (generator.random(len(is_labelled)) < now_likely))
         changed = np.concatenate([chosen_free, chosen_known, np.flatnonzero(sampled)])
         before = _earlier_propensities(log, candidates, changed)
         either = 1 - (1 - before) * (1 - now_likely[changed])
         sheet = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{uuid.uuid4().hex[:6]}"
+        # Store the draw, unless another sheet was drawn meanwhile.
         with log.tables.transaction(alone=True) as run:
             if _sheets(run) != drawn_before:
                 continue  # another one was drawn meanwhile, whose answers are no longer free
             ids: dict[int, str] = {}
             for some in batches(candidates.row[changed].tolist()):
-                asked = sa.select(scores.c.id, scores.c.request_id).where(is_one_of(scores.c.id, some))
-                ids |= {int(at): str(name) for at, name in run(asked)}
-            given = {"sheet": sheet, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
-            given |= {"model": model or "", "checkpoint": checkpoint or ""}
-            given |= {"tags": json.dumps(dict(tags or {}), sort_keys=True)}
-            run(insert(sheets), {**given, "stored_until": int(candidates.number.max())})
+                statement = sa.select(scores.c.id, scores.c.request_id).where(is_one_of(scores.c.id, some))
+                ids |= {int(row_id): str(name) for row_id, name in run(statement)}
+            sheet_row = {
+                "sheet": sheet,
+                "time": now,
+                "since": start,
+                "until": end,
+                "base": rule.base,
+                "slope": rule.slope,
+            }
+            sheet_row |= {"model": model or "", "checkpoint": checkpoint or ""}
+            sheet_row |= {"tags": json.dumps(dict(tags or {}), sort_keys=True)}
+            run(insert(sheets), {**sheet_row, "stored_until": int(candidates.number.max())})
             rows = [
-                {"request_id": ids[at], "propensity": float(p), "sheet": sheet, "time": now}
-                for at, p in zip(candidates.row[changed].tolist(), either, strict=True)
-                if at in ids  # one may have been taken away meanwhile
+                {"request_id": ids[row_id], "propensity": float(p), "sheet": sheet, "time": now}
+                for row_id, p in zip(candidates.row[changed].tolist(), either, strict=True)
+                if row_id in ids  # one may have been taken away meanwhile
             ]
             if rows:
                 run(_SAMPLE, rows)
@@ -205,11 +231,11 @@ def _sheets(read: Execute) -> set[str]:
 
 
 def sheet_rows(log: ScoreLog, sheet: str) -> list[SheetRow]:
-    """The answers of a sheet that nobody has labelled yet, in the order of their times; of a sheet done, none."""
+    """Returns the answers of a sheet that are not labelled yet, in the order of time; none if all are labelled."""
     of_sheet = scores.c.request_id.in_(sa.select(samples.c.request_id).where(samples.c.sheet == sheet))
     unlabelled = scores.c.request_id.not_in(sa.select(current_labels.c.request_id))
-    asked = ENTRIES.where(of_sheet, unlabelled).order_by(scores.c.time, scores.c.id)
-    entries = [entry_of(row) for row in log.tables.read(asked)]
+    statement = ENTRIES.where(of_sheet, unlabelled).order_by(scores.c.time, scores.c.id)
+    entries = [entry_of(row) for row in log.tables.read(statement)]
     if not entries and not log.tables.read(sa.select(sheets.c.sheet).where(sheets.c.sheet == sheet)):
         latest = log.tables.read(sa.select(sheets.c.sheet).order_by(sheets.c.time.desc()).limit(5))
         names = ", ".join(str(row[0]) for row in latest) or "none"
@@ -218,9 +244,14 @@ def sheet_rows(log: ScoreLog, sheet: str) -> list[SheetRow]:
 
 
 def _earlier_propensities(log: ScoreLog, candidates: LogColumns, places: NDArray[np.intp]) -> Floats:
-    """Returns how likely the answers at these places were to be on an earlier sheet; shape of `places`.
+    """Returns the probability of each answer at these indices of being on an earlier sheet; shape of `places`.
 
     An answer that was stored after a sheet was drawn could not be on it, whatever its own time is.
+
+    Args:
+        log: the log.
+        candidates: the answers.
+        places: indices of the answers.
     """
     spared = np.ones(len(places))
     for sheet in log.tables.read(sa.select(sheets)):
@@ -234,22 +265,22 @@ def _earlier_propensities(log: ScoreLog, candidates: LogColumns, places: NDArray
 
 
 def write_sheet(path: str | Path, rows: Iterable[SheetRow]) -> None:
-    """Writes the sheet, whole or not at all. Whoever labels puts 1, 0 or "unsure" into `label`."""
+    """Writes the sheet, completely or not at all. The labeller puts 1, 0 or "unsure" into `label`."""
     with atomic_write(Path(path)) as file:
         for row in rows:
-            held = asdict(row)
-            line = {"request_id": held.pop("request_id"), ANSWERED_AT_KEY: held.pop("time"), **held}
+            fields = asdict(row)
+            line = {"request_id": fields.pop("request_id"), ANSWERED_AT_KEY: fields.pop("time"), **fields}
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
 def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
     """Returns how many labels of these answers `promote` will not count, why, and which options of `sample` help.
 
-    It counts answers that the running version scored, and that ended after the last answer from which the new version
-    may have learned. Returns nothing where labels of all of them will count.
+    `promote` counts answers that the running version scored, and that ended after the last answer from which the new
+    version may have learned. Returns an empty text if labels of all of them will count.
     """
-    given = scores.c.shadow_of.is_(None), scores.c.score.is_not(None)
-    last = sa.select(sa.func.max(scores.c.id)).select_from(answers).where(*given).group_by(contexts.c.model)
+    conditions = scores.c.shadow_of.is_(None), scores.c.score.is_not(None)
+    last = sa.select(sa.func.max(scores.c.id)).select_from(answers).where(*conditions).group_by(contexts.c.model)
     latest = sa.select(contexts.c.model, contexts.c.checkpoint).select_from(answers).where(scores.c.id.in_(last))
     in_service = {str(model): str(checkpoint) for model, checkpoint in log.tables.read(latest)}
     learned = _learned(log, running=set(in_service.values()))
@@ -268,9 +299,11 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
         whys.append(f"{early} ended by {moment(until)}, until when a new version has learned from the log")
         helps.append(f"--since {moment(until + 1)}")
     if replaced:
-        named = ", ".join(checkpoint[:12] for checkpoint in replaced)
-        whys.append(f"{replaced.total()} were scored by a checkpoint that is not in service any more ({named})")
-        helps.append(f"--checkpoint {' or '.join(sorted({one[:12] for one in in_service.values()} - {''}))}")
+        replaced_digests = ", ".join(checkpoint[:12] for checkpoint in replaced)
+        whys.append(
+            f"{replaced.total()} were scored by a checkpoint that is not in service any more ({replaced_digests})"
+        )
+        helps.append(f"--checkpoint {' or '.join(sorted({digest[:12] for digest in in_service.values()} - {''}))}")
     if not whys:
         return ""
     uncounted = early + replaced.total()
@@ -281,9 +314,9 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
 
 
 def _learned(log: ScoreLog, *, running: set[str]) -> dict[str, float]:
-    """Returns the time until which new versions have learned, by the digest of the version they were made of.
+    """Returns the time until which new versions have learned, by the digest of the version from which they were made.
 
-    The digest is empty where that is unknown. Versions that run by now are no new ones.
+    The digest is empty if it is unknown. Versions that already run are not new.
     """
     until: dict[str, float] = {}
     for event in (*log.events(RECALIBRATED), *log.events(RETRAINED)):

@@ -1,11 +1,11 @@
-"""The score log's database: its tables, the parts that several queries share, and one SQLite file, or PostgreSQL.
+"""The score log's database: its tables, parts that several queries share, and one SQLite file, or PostgreSQL.
 
-Both are reached by SQLAlchemy, with the same tables.
+Both are reached through SQLAlchemy, with the same tables.
 
-No answer's number is given twice, and none is late: by its number a reader knows what it has read. In a SQLite file one
-process writes at a time, so that a row's `id` is in the order of commits. In PostgreSQL a row may be committed after
-rows with higher ids. There a row's number is that of its transaction, in the column `written`; a number is settled once
-every transaction up to it has ended.
+No answer's number is given twice, and none arrives late, so a reader knows by a number what it has read. In a SQLite
+file one process writes at a time, so a row's `id` is in the order of commits. In PostgreSQL a row may be committed
+after rows with higher ids. There a row's number is that of its transaction, in the column `written`. A number is
+settled once every transaction up to it has ended.
 """
 
 import logging
@@ -29,12 +29,14 @@ else:
     postgresql = require("sqlalchemy.dialects.postgresql", "serve")
 
 sa = sqlalchemy
-"""Other modules of this room take SQLAlchemy from here, so that a missing one is told with the extra to install."""
+"""Other modules of this room import SQLAlchemy from here, so that an error about a missing one names the extra to
+install.
+"""
 insert = postgresql.insert
-"""SQLite takes the same form of `on_conflict_do_nothing` and `on_conflict_do_update`."""
+"""SQLite accepts the same form of `on_conflict_do_nothing` and `on_conflict_do_update`."""
 
 VERSION = 2
-"""Goes up when an earlier version could not read what this one writes."""
+"""Version of the tables. It is raised when an earlier version could not read what this one writes."""
 
 META = sa.MetaData()
 
@@ -52,13 +54,15 @@ def _keys(kind: Any, *names: str) -> list[sa.Column[Any]]:
 
 
 marks = sa.Table("marks", META, *_keys(sa.Text, "name"), *_columns(sa.BigInteger, "value"))
-"""Numbers that outlive the rows they are of, and the version of the tables (`version`)."""
+"""Numbers that outlive their rows, and the version of the tables (`version`)."""
 
 identity = sa.Table("identity", META, *_keys(sa.Text, "identity"))
-"""One row, by which a file that has read a log part of the way knows it again."""
+"""One row with the log's identity, by which a file of a reader recognises the log."""
 
 writers = sa.Table("writers", META, *_keys(sa.Text, "writer"), *_columns(sa.BigInteger, "stored"))
-"""How many entries each process has stored: against what it had accepted, this says what a kill has lost."""
+"""Number of entries that each process has stored. Compared with the accepted number, it shows how many a
+kill has lost.
+"""
 
 contexts = sa.Table(
     "contexts",
@@ -68,7 +72,7 @@ contexts = sa.Table(
     sa.UniqueConstraint(*(name for name in CONTEXT if name != "task")),
     sqlite_autoincrement=True,  # a number that processes remember is never given again
 )
-"""Values that many answers share are written once: a digest in every row would be half of the log."""
+"""Values that many answers share are stored once: a digest in every row would be half of the log."""
 
 scores = sa.Table(
     "scores",
@@ -85,7 +89,7 @@ scores = sa.Table(
     *_columns(sa.LargeBinary, "logprobs", optional=True),
     sqlite_autoincrement=True,  # a cursor that has read up to a number must not meet it again
 )
-"""`written`: in PostgreSQL the number of the transaction; see `metaprobe.production.monitoring.tables`."""
+"""`written` is the number of the transaction in PostgreSQL; see `metaprobe.production.monitoring.tables`."""
 
 labels = sa.Table(
     "labels",
@@ -97,8 +101,10 @@ labels = sa.Table(
     *_columns(sa.Text, "who", "source", "key_name", server_default=""),
     sqlite_autoincrement=True,
 )
-"""Everything that was ever said of an answer. Of one request the label of the strongest source that came last counts.
-`waits`: when a label came whose answer was not in the log; see `metaprobe.production.monitoring.labels`."""
+"""Every label of every answer. For one request the last label of the strongest source counts.
+
+`waits` is when a label arrived whose answer was not in the log; see `metaprobe.production.monitoring.labels`.
+"""
 
 sa.Index("scores_by_request", scores.c.request_id, unique=True)
 sa.Index("scores_by_time", scores.c.time)
@@ -128,8 +134,10 @@ sheets = sa.Table(
     *_columns(sa.Text, "model", "checkpoint", "tags"),
     *_columns(sa.BigInteger, "stored_until"),
 )
-"""The rule by which a sheet was drawn, from which a later sheet knows how likely the same answers had been.
-`stored_until`: number of the last answer that could be drawn; those that were stored later could not."""
+"""The rule by which a sheet was drawn, from which a later sheet computes earlier propensities.
+
+`stored_until` is the number of the last answer that could be drawn; answers stored later could not.
+"""
 
 events = sa.Table(
     "events",
@@ -155,7 +163,7 @@ hours = sa.Table(
     *_keys(sa.SmallInteger, "shadow"),
     *_columns(sa.Double, *HOURLY_SUMS),
 )
-"""Pages read this table and `bins`, however many answers there are."""
+"""Pages read this table and `bins`, for any number of answers."""
 
 bins = sa.Table(
     "bins",
@@ -165,38 +173,42 @@ bins = sa.Table(
     *_keys(sa.SmallInteger, "shadow", "bin"),
     *_columns(sa.Double, *BIN_SUMS),
 )
-"""Scores by the day in bins of one hundredth."""
+"""Sums of scores by the day, in bins of one hundredth."""
 
 STRENGTH = sa.case((labels.c.source == "judge", 2), (labels.c.source == "program", 1), else_=0)
-"""Rank of a label by who gave it: 0 for a person, and for labels that do not say."""
+"""Rank of a label's source: 0 for a person, and for labels without a source."""
 
 _LABEL = ("request_id", "value", "who", "time", "source")
 
 
 def _first_of_each(*order: Any, where: Iterable[sa.ColumnElement[bool]] = ()) -> Any:
-    """The first label of each request by that order, as `FeedbackLabel` takes it, and its id."""
+    """Returns a query for the first label of each request in this order, as the fields of `FeedbackLabel`,
+    and its id.
+    """
     place = sa.func.row_number().over(partition_by=labels.c.request_id, order_by=order).label("place")
     ranked = sa.select(*(labels.c[name] for name in _LABEL), labels.c.id, place).where(*where).subquery()
     return sa.select(*(ranked.c[name] for name in _LABEL), ranked.c.id).where(ranked.c.place == 1)
 
 
 current_labels = _first_of_each(STRENGTH, labels.c.id.desc()).subquery("current_labels")
-"""The label of each request that counts: the last label of the strongest source. Labellers' clocks play no part."""
+"""The label of each request that counts: the last label of the strongest source. Labellers' clocks do not matter."""
 
 first_labels = _first_of_each(labels.c.id, where=[labels.c.value.is_not(None)]).subquery("first_labels")
-"""The first label of each request that says right or wrong; no correction changes it."""
+"""The first label of each request that means right or wrong; no correction changes it."""
 
 answers = scores.join(contexts, contexts.c.id == scores.c.context)
-"""Answers with what they share with others."""
+"""Answers with their shared values."""
 
 ENTRIES = sa.select(
     *(scores.c[name] for name in ENTRY_COLUMNS if name != "context"), *(contexts.c[name] for name in CONTEXT)
 ).select_from(answers)
-"""Selects what `metaprobe.production.monitoring.entry.entry_of` reads."""
+"""Selects the columns that `metaprobe.production.monitoring.entry.entry_of` reads."""
 
 
 def is_one_of(column: sa.ColumnElement[Any], values: Iterable[Any]) -> sa.ColumnElement[bool]:
-    """Whether a column has one of these numbers, of which there may be more than a statement may have parameters."""
+    """Returns a condition that a column has one of these numbers, which may exceed a statement's limit of
+    parameters.
+    """
     return column.in_(sa.bindparam(None, [int(value) for value in values], expanding=True, literal_execute=True))
 
 
@@ -204,7 +216,7 @@ logger = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]
 Row = Any
-"""Values in the order of the columns that were asked for, which are attributes as well."""
+"""Values in the order of the requested columns, which are attributes as well."""
 Execute = Callable[..., Sequence[Row]]
 """`run(statement, values)` returns the rows found. With a list of values it runs once for each of them."""
 
@@ -213,18 +225,22 @@ POSTGRESQL = "postgresql"
 _LOCK = sa.select(sa.func.pg_advisory_xact_lock(APPLICATION))
 LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 """libpq's seconds to connect, and milliseconds in which sent data must be acknowledged, unless the URL sets them.
-Without them it waits for a silent server for ever."""
+
+Without them it would wait forever for a silent server.
+"""
 TIDY_S = 2.0
-"""How long a prune waits for those who read a SQLite file: it only makes the journal short."""
+"""Seconds for which a prune waits for readers of a SQLite file. If they take longer, only the journal stays long."""
 ERASE_S = 60.0
-"""How long a deletion may take to write a SQLite file anew: some gigabytes. Who writes meanwhile waits."""
+"""Seconds that a deletion may take to rewrite a SQLite file of some gigabytes. Writers wait meanwhile."""
 ROWS_PER_FETCH = 50_000
 """Rows fetched at a time."""
 
 BASE, TOLD = "written_base", "settled"
-"""Marks of PostgreSQL: what is added to a transaction's number; the highest number that a reader was told."""
+"""Names of PostgreSQL's marks: the number added to a transaction's number, and the highest number that a reader got."""
 _EPOCH = 1 << 48
-"""Numbers of one server's transactions. A restored database is on another server, which counts from the beginning."""
+"""Range of numbers of one server's transactions. A restored database is on another server, which counts
+from the start.
+"""
 
 
 class LogError(RecordError):
@@ -232,16 +248,18 @@ class LogError(RecordError):
 
 
 class LogUnavailable(LogError):
-    """The database of the score log fails, or another process holds it; nothing was stored, and may be later."""
+    """The database of the score log fails, or another process locks it. Nothing was stored; a later attempt may
+    succeed.
+    """
 
 
 class Tables:
-    """The operations that a score log needs of its database."""
+    """The database operations that a score log needs."""
 
     alone: bool
-    """Whether every transaction has the database to itself, so that what it has read cannot change before it ends."""
+    """Whether every transaction has the database to itself, so that data it has read cannot change before it ends."""
     number: sa.ColumnElement[Any]
-    """The number of a row of the table of scores; see above."""
+    """Number of a row of the table of scores; see above."""
 
     _engine: sa.Engine
 
@@ -251,7 +269,7 @@ class Tables:
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
-        """Runs all statements inside, or none. Raises `LogError`. `alone`: while no other such one runs."""
+        """Runs all statements in the block, or none. Raises `LogError`. `alone` excludes other such transactions."""
         with self._named(), self._engine.begin() as connection:
             if alone and not self.alone:
                 connection.execute(_LOCK)
@@ -263,22 +281,22 @@ class Tables:
             return _run(connection, statement, values or {})
 
     def read_chunks(self, statement: str | sa.Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
-        """Yields the same, `ROWS_PER_FETCH` rows at a time. Raises `LogError`."""
+        """Yields the rows that a statement finds, `ROWS_PER_FETCH` at a time. Raises `LogError`."""
         with self._reading() as connection:
             result = connection.execution_options(stream_results=True).execute(_executable(statement), values or {})
             yield from result.partitions(ROWS_PER_FETCH)
 
     def tidy(self) -> None:
-        """Lets go of what was deleted, as far as nobody else reads it: PostgreSQL does that by itself."""
+        """Frees deleted data, as far as no reader uses it. PostgreSQL does this by itself."""
 
     def erase(self) -> None:
-        """Sees to it that no byte of what was deleted is left in a SQLite file, or raises `LogError`.
+        """Removes every byte of deleted data from a SQLite file, or raises `LogError`.
 
         PostgreSQL keeps the bytes until it vacuums, and longer in its own log and in copies.
         """
 
     def close(self) -> None:
-        """Gives the connections back."""
+        """Closes the connections."""
         self._engine.dispose()
 
     @contextmanager
@@ -287,12 +305,12 @@ class Tables:
             yield connection
 
     def _named(self) -> AbstractContextManager[None]:
-        """Turns errors inside into `LogUnavailable`, which names no password."""
+        """Converts errors in the block to `LogUnavailable`, which names no password."""
         raise NotImplementedError
 
 
 def _make(connection: sa.Connection) -> None:
-    """Makes the tables where there are none. Raises `LogError` where another version has made them."""
+    """Creates the tables if there are none. Raises `LogError` if another version has created them."""
     run = partial(_run, connection)
     there = sa.inspect(connection).get_table_names()
     if scores.name not in there:
@@ -312,10 +330,11 @@ def _make(connection: sa.Connection) -> None:
 
 
 def open_tables(where: str | Path, *, wait_s: float = Database.busy_s) -> tuple[Tables, Tables]:
-    """Two ways to one database, for who reads and for who writes in the background; the tables are made if missing.
+    """Opens one database twice, for readers and for the background writer; the tables are created if missing.
 
-    `where`: the path of a SQLite file, or a URL for SQLAlchemy such as `postgresql+psycopg://user@host/name`. `wait_s`:
-    how long a statement waits for another process that holds the file. Raises `LogError` where it cannot be opened.
+    `where` is the path of a SQLite file, or a URL for SQLAlchemy such as `postgresql+psycopg://user@host/name`.
+    `wait_s` is how long a statement waits for another process that locks the file. Raises `LogError` if it cannot be
+    opened.
     """
     name = str(where).removeprefix("sqlite:///")
     if "://" not in name:
@@ -325,14 +344,23 @@ def open_tables(where: str | Path, *, wait_s: float = Database.busy_s) -> tuple[
 
 
 def set_mark(run: Execute, name: str, value: int, *, add: bool = False) -> None:
-    """Sets a mark, or adds to it."""
-    given = insert(marks)
-    new = marks.c.value + given.excluded.value if add else given.excluded.value
-    run(given.on_conflict_do_update(index_elements=["name"], set_={"value": new}), {"name": name, "value": int(value)})
+    """Sets a mark, or adds to it.
+
+    Args:
+        run: runs a statement.
+        name: name of the mark.
+        value: the number.
+        add: whether to add the number to the mark.
+    """
+    new_row = insert(marks)
+    new = marks.c.value + new_row.excluded.value if add else new_row.excluded.value
+    run(
+        new_row.on_conflict_do_update(index_elements=["name"], set_={"value": new}), {"name": name, "value": int(value)}
+    )
 
 
 def read_mark(run: Execute, name: str) -> int | None:
-    """Returns a mark; None where it was never set."""
+    """Returns a mark; None if it was never set."""
     rows = run(sa.select(marks.c.value).where(marks.c.name == name))
     return int(rows[0][0]) if rows else None
 
@@ -340,8 +368,8 @@ def read_mark(run: Execute, name: str) -> int | None:
 class SqliteTables(Tables):
     """The tables in one file.
 
-    A file that was moved or deleted while it was open would go on taking what nobody can find again. So a new one is
-    begun in its place, or the one that was put there is taken.
+    If a file is moved or deleted while it is open, further entries would go into a file that nobody can find. So a new
+    file is created in its place, or the file that was put there is opened.
     """
 
     alone, number = True, scores.c.id
@@ -372,7 +400,7 @@ class SqliteTables(Tables):
 
         @sa.event.listens_for(self._engine, "begin")
         def begin_writing(connection: sa.Connection) -> None:
-            """Begins a transaction that has the file to itself; who only reads needs none."""
+            """Begins a transaction that has the file to itself; readers need none."""
             if not connection.get_execution_options().get("reads"):
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -380,7 +408,7 @@ class SqliteTables(Tables):
             _make(connection)
 
     def _take_what_is_there(self) -> None:
-        """Opens the file anew where another one stands there than the one that is open, or none."""
+        """Reopens the file if another file, or none, is at its path."""
         with self._changing:
             if _file_at(self._path) != self._file:
                 logger.error("%s was moved or deleted while it was open; what is there now is taken", self._path)
@@ -477,20 +505,20 @@ class UrlTables(Tables):
 
 
 def _number_by_transaction(run: Execute) -> None:
-    """Has rows numbered by transaction.
+    """Numbers rows by transaction.
 
-    Where the database was restored on a server that counts its transactions from a lower number, new rows get numbers
-    above those that were given before.
+    If the database was restored on a server that counts its transactions from a lower number, new rows get numbers
+    above the earlier ones.
     """
-    base, told = read_mark(run, BASE), read_mark(run, TOLD) or 0
-    highest = max(told, int(run(sa.select(sa.func.max(scores.c.written)))[0][0] or 0))
+    base, highest_told = read_mark(run, BASE), read_mark(run, TOLD) or 0
+    highest = max(highest_told, int(run(sa.select(sa.func.max(scores.c.written)))[0][0] or 0))
     restored = base is not None and highest >= base + int(
         run(sa.select(sa.func.txid_snapshot_xmax(sa.func.txid_current_snapshot())))[0][0]
     )
     if base is None or restored:
         base = (highest // _EPOCH + 1) * _EPOCH if restored else 0
         set_mark(run, BASE, base)
-        set_mark(run, TOLD, told)
+        set_mark(run, TOLD, highest_told)
         run(f"ALTER TABLE scores ALTER COLUMN written SET DEFAULT {base} + txid_current()")
 
 
@@ -515,12 +543,18 @@ def _run(
 
 @lru_cache(maxsize=32)
 def _compiled(statement: sa.UpdateBase, dialect: sa.Dialect, columns: tuple[str, ...] | None) -> str:
-    """Returns the statement's text, in which values stand by their names, as both drivers take them."""
+    """Returns the statement's text, with named values, in the form that both drivers accept.
+
+    Args:
+        statement: the statement.
+        dialect: dialect of the database.
+        columns: names of the columns to set; None for all.
+    """
     return str(statement.compile(dialect=dialect, column_keys=None if columns is None else list(columns)))
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Returns the identity of the file at that path; None where there is no file."""
+    """Returns the identity of the file at that path; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -561,16 +595,18 @@ _KNOWN = (
     "can't load plugin",
     "no module named",
 )
-"""Phrases that are repeated of an error's text, in lower case. They are of errors before a session, which have no
-SQLSTATE; the class of any other error says what went wrong."""
+"""Phrases, in lower case, that messages may repeat from an error's text.
+
+They belong to errors before a session, which have no SQLSTATE. For any other error the class says what went wrong.
+"""
 
 
 def error_kind(error: BaseException) -> str:
-    """Returns the error's class, its SQLSTATE where it has one, and known phrases of its text, without names."""
+    """Returns the error's class, its SQLSTATE if it has one, and known phrases of its text, without names."""
     problem = getattr(error, "orig", None) or error
     # Names stand in quotation marks, and are left out: 'role "log" does not exist'.
     text = " ".join("".join(str(problem).split('"')[::2]).lower().split())
-    told = [type(problem).__name__]
+    parts = [type(problem).__name__]
     if code := getattr(problem, "sqlstate", None) or getattr(problem, "pgcode", None):
-        told.append(f"SQLSTATE {code}")
-    return ": ".join([", ".join(told), *filter(None, [" and ".join(known for known in _KNOWN if known in text)])])
+        parts.append(f"SQLSTATE {code}")
+    return ": ".join([", ".join(parts), *filter(None, [" and ".join(phrase for phrase in _KNOWN if phrase in text)])])

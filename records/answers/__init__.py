@@ -1,1 +1,1 @@
-"""Reads a model's answer as texts, a number, an option or code. `records.correctness` is the door to all of it."""
+"""Reads a model's answer as text, number, option or code. Other rooms use it through `records.correctness`."""

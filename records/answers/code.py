@@ -6,29 +6,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST_CODE = 100_000
-"""Characters of code that is compiled; a function that answers a question has hundreds."""
+"""Longest code that is compiled, in characters. A function that answers a question has hundreds."""
 MOST_COMPILED = 40
-"""Most times that parts of one text are compiled. It bounds the time for texts that are almost code."""
+"""Most compilations of parts of one text. The limit bounds the time for texts that are almost code."""
 MOST_CLOSINGS = 6
-"""Closing marks that are tried for one opening mark: code may hold fences in its docstrings."""
+"""Most closing marks that are tried for one opening mark, because code may hold fences in its docstrings."""
 MOST_FENCES = 60
-"""Lines with a fence mark that are looked at, from the end of the text."""
+"""Most lines with a fence mark that are read, counted from the end of the text."""
 
 _MARK = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$", re.M)
 _END_OF_LINE = re.compile(r"(?<=[^\s`])(```)[ \t]*$", re.M)
-"""A closing mark at the end of a line of code."""
+"""Matches a closing mark at the end of a line of code."""
 _PYTHON = frozenset(("", "python", "python3", "py", "py3", "python2", "ipython", "pycon", "{.python}", "{python}"))
-"""Labels of a fence that holds Python; a fence without a label may."""
+"""Labels of a fence that holds Python. A fence without a label may hold Python too."""
 _BEGINS = re.compile(r"(?:async\s+def|def|import|from|class)\b|@|\w+\s*(?::[^=\n]+)?=(?!=)")
 _TOKEN_AT_END = re.compile(r"(?:<\|[\w-]{1,30}\|>|</s>)\Z")
-"""A token that ends an answer, which some engines leave in its text."""
+"""Matches a token that ends an answer, which some engines leave in the text."""
 _PROMPT_MARKS = re.compile(r"^\[/?(?:BEGIN|DONE|END|PYTHON)\][ \t]*$", re.M)
-"""Marks about code of MBPP and of Llama, alone in a line; `[DONE]` would be run as a list."""
+"""Matches marks around code in MBPP and of Llama, alone in a line. `[DONE]` would otherwise be run as a list."""
 _TESTS = re.compile(
     r"(?:async\s+)?def\s+(?:test|check)\w*\s*\(|class\s+(?:Test\w*|\w+\s*\([^)\n]*TestCase[^)\n]*\))\s*[(:]?"
 )
 _REPL = re.compile(r"^(?:>>>|\.\.\.)(?: |$)")
-"""Prompts of an interactive Python."""
+"""Matches prompts of an interactive Python session."""
 _DEFINES = re.compile(r"^(?:async\s+def|def|class)\b|^\w+\s*=\s*lambda\b", re.M)
 
 
@@ -43,13 +43,13 @@ class _Block:
 
 
 class _Compiler:
-    """Compiles parts of one text, a bounded number of times."""
+    """Compiles parts of one text, at most `MOST_COMPILED` times."""
 
     def __init__(self) -> None:
         self.left = MOST_COMPILED
 
     def wrong_line(self, code: str) -> int | None:
-        """The line of the first error, 0 where the error names none; None where the code parses."""
+        """Returns the line of the first error, 0 if the error names no line, or None if the code parses."""
         if self.left <= 0 or len(code) > MOST_CODE:
             return 0
         self.left -= 1
@@ -61,11 +61,11 @@ class _Compiler:
 
 
 def function_code(text: str) -> str | None:
-    """The Python code in a text: the last whole fence that defines something, or else from the first line of code to
-    the last that parses.
+    """Returns the Python code in a text, or None if there is none.
 
-    None where no code is found, where it has more than `MOST_CODE` characters, and where `MOST_COMPILED` parts of the
-    text do not parse.
+    The code is the last whole fence that defines something. Without such a fence it reaches from the first line of code
+    to the last line that parses. Returns None as well if the code is longer than `MOST_CODE` characters, or if
+    `MOST_COMPILED` parts of the text do not parse.
     """
     compiler = _Compiler()
     text = text.replace("\r\n", "\n").rstrip()
@@ -88,13 +88,13 @@ def function_code(text: str) -> str | None:
 
 
 def _only_tests(code: str) -> bool:
-    """Whether all that the code defines are tests."""
+    """Returns whether the code defines nothing but tests."""
     defined = [found.start() for found in _DEFINES.finditer(code)]
     return bool(defined) and all(_TESTS.match(code, start) for start in defined)
 
 
 def _without_prompts(code: str) -> str:
-    """The code of an interactive session without its prompts and output; other code as it is."""
+    """Returns the code of an interactive session without prompts and output; other code unchanged."""
     if not code.lstrip().startswith(">>> "):
         return code
     return "\n".join(line[4:] for line in code.split("\n") if _REPL.match(line))
@@ -107,7 +107,7 @@ def _begins(code: str, pattern: re.Pattern[str]) -> bool:
 
 
 def _blocks(text: str, compiler: _Compiler) -> Iterator[_Block]:
-    """Yields the fenced parts of a text in order, and what stands before a closing mark that was never opened."""
+    """Yields the fenced parts of a text in order. Text before a closing mark that was never opened counts as fenced."""
     marks = list(_MARK.finditer(text))[-MOST_FENCES:]
     done, place = 0, 0
     while place < len(marks):
@@ -135,12 +135,12 @@ def _blocks(text: str, compiler: _Compiler) -> Iterator[_Block]:
 
 
 def _closes(mark: re.Match[str], opening: re.Match[str]) -> bool:
-    """Whether a mark has no label, and is of the same kind and at least as long as the opening one."""
+    """Returns whether a mark closes `opening`: no label, the same character, and at least as many of them."""
     return not mark[3] and mark[2][0] == opening[2][0] and len(mark[2]) >= len(opening[2])
 
 
 def _parsed(text: str, compiler: _Compiler) -> str | None:
-    """The longest beginning that parses, from the first line of code on."""
+    """Returns the longest beginning that parses, starting at the first line of code; None if no beginning parses."""
     lines = text.strip("\n").split("\n")
     starts = [i for i, line in enumerate(lines) if _BEGINS.match(line)]
     if not starts:

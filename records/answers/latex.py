@@ -33,24 +33,24 @@ _SIGNS = {
         "therefore": "so ",
     },
 }
-"""Command -> what it shows."""
+"""Maps a LaTeX command to the text that it shows."""
 _COMMAND = re.compile(r"\\([A-Za-z]+)(?![A-Za-z])[^\S\n]?")
 _ESCAPED = re.compile(r"\\([%$#&_{}])")
 _SPACE = re.compile(r"\\[,;:> ]|(?<=\d)~(?=\d)")
 _MATH = re.compile(r"(?<![\\$\w])(\$\$?)(?=[^\s$])((?:[^$\\\n]|\\.)*)(?<=\S)\1(?![\d$])")
-"""Dollar signs about a formula, by Pandoc's rule: no blank within, no digit behind."""
+"""Matches a formula between dollar signs by Pandoc's rule: no blank just inside them, no digit after the last."""
 _DELIMITER = re.compile(r"\\[\[\]()]")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*°\s*\}|°)")
 _BOX = re.compile(r"\\f?boxed\s*\{")
 _BRACE = re.compile(r"[{}]")
 MOST_BOXES = 32
-"""Boxes of a text that are looked at, from its end. A text with more repeats itself."""
+"""Most boxes of a text that are read, counted from its end. A text with more repeats itself."""
 
 
 def boxed_parts(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yields the last boxes of a text, in order: where each begins, where its content does, where the content ends.
+    """Yields the last boxes of a text in order, as (start of the box, start of its content, end of its content).
 
-    Each closing brace is looked for within the text up to the next box, or to the text's end.
+    The closing brace is searched up to the next box, or to the end of the text.
     """
     if "\\" not in text:
         return
@@ -70,7 +70,7 @@ def boxed_parts(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def without_boxes(text: str) -> str:
-    """The text with the content of its boxes in their place."""
+    """Returns the text with each box replaced by its content."""
     parts, done = [], 0
     for start, inner, end in boxed_parts(text):
         parts += [text[done:start], text[inner:end]]
@@ -79,7 +79,7 @@ def without_boxes(text: str) -> str:
 
 
 def plain_latex(text: str) -> str:
-    """The text as it is shown, where only known commands stand between: `\\frac{1}{2}` is 1/2, `\\text{C}` is C."""
+    r"""Returns the text as LaTeX shows it, for known commands only: `\\frac{1}{2}` is 1/2, `\\text{C}` is C."""
     text = _SPACE.sub(" ", _MATH.sub(r"\2", text).replace("{,}", ","))
     if "\\" not in text:
         return text

@@ -1,7 +1,7 @@
-"""Reads the number that an answer gives: all of it, with its unit, or nothing.
+r"""Reads the number that an answer gives: the whole number with its unit, or nothing.
 
 A number is never read from a part of a longer expression: `\\sqrt{17}` is not 17, `5x` is not 5, `3:45` is not 45. Each
-numeral is looked at with the signs beside it, and where these are no known dressing its value is not known.
+numeral is read with the signs beside it. If these signs are unknown, the numeral has no value.
 """
 
 import itertools
@@ -26,38 +26,39 @@ from metaprobe.records.answers.units import QUESTION_READ, asked_units, unit_at,
 from metaprobe.records.spelling import MAX_READ_DIGITS
 
 MOST_READ = 2000
-"""Characters of an answer in which numbers are looked for, its last. A number with its sentence has some hundred."""
+"""Characters at the end of an answer in which numbers are searched. A number with its sentence has some hundred."""
 MOST_NUMERALS = 64
-"""Numerals of a text that are looked at. A sentence that gives an answer has fewer; a text with more is compared as
-text. It bounds the time for a text of digits alone."""
+"""Most numerals of a text that are read. A sentence that gives an answer has fewer, and a text with more is compared as
+text. The limit bounds the time for a text of digits alone.
+"""
 BEFORE_DIGIT = 8
-"""Characters before a digit with which its number may begin: a sign, a currency, a point."""
+"""Characters before a digit in which its number may begin with a sign, a currency or a point."""
 MOST_END = 400
-"""Characters at the end of an answer in which its last number is looked for."""
+"""Characters at the end of an answer in which its last number is searched."""
 MOST_EXPONENT = 1000
-"""Largest power that is computed. Longer numbers are compared as text."""
+"""Largest exponent that is computed. Numbers with a larger one are compared as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A numeral in a text, with what belongs to it."""
+    """A numeral in a text, with the unit and signs that belong to it."""
 
     value: Fraction | None
-    """Its value; None where the signs beside it make something else of it, such as a root, a time or a range."""
+    """Value of the numeral; None if the signs beside it make it a root, a time, a range or the like."""
     unit: str
-    """Its unit; empty where it has none that is known."""
+    """Unit of the numeral; empty if it has no known unit."""
     dimension: str
     """The dimension that the unit measures."""
     start: int
     end: int
     text: str
-    """The text from blank to blank about it."""
+    """Text around the numeral, from blank to blank."""
     numeral: str = ""
-    """Its digits as they stand."""
+    """Digits of the numeral as written."""
 
     @property
     def key(self) -> tuple[object, str]:
-        """Equal for equal quantities."""
+        """Key that is equal for equal quantities."""
         return (self.text if self.value is None else self.value, self.unit)
 
 
@@ -86,8 +87,10 @@ _SIZES = {
     **dict.fromkeys("mio mln".split(), 6),
     **dict.fromkeys("mrd mld".split(), 9),
 }
-"""Word -> power of ten that it multiplies by, without accents, in the languages that answers are asked for in. A word
-that is not here, such as "mil", may not be left out, so that it is a unit."""
+"""Maps a word without accents to its power of ten, in the languages that answers use.
+
+An unknown word, such as "mil", is read as a unit, so that it is not dropped.
+"""
 _SCALE = "|".join(sorted((*_SIZES, "dozen"), key=len, reverse=True))
 _MYRIADS = {"百": 10**2, "千": 10**3, "万": 10**4, "萬": 10**4, "億": 10**8, "亿": 10**8, "兆": 10**12}
 _PART = "half|halves|third|thirds|quarter|quarters|fourth|fourths|fifth|fifths|sixths|eighth|eighths|tenth|tenths"
@@ -124,7 +127,7 @@ _TENTHS = {
 }
 _SCALES = {name: 10**size for name, size in _SIZES.items()} | {"dozen": 12}
 _SHORT_SCALES = {"k": 3, "m": 6, "mn": 6, "mm": 6, "b": 9, "bn": 9, "t": 12, "tn": 12}
-"""Letters behind an amount of money -> power of ten."""
+"""Maps a letter after an amount of money to its power of ten."""
 
 _JOINED_BEFORE = (
     r"(?![有是为為共約约はがで了剩得])[^\W\d_]\.?",  # a letter: x5, v.5
@@ -152,11 +155,11 @@ _APART_BEFORE = (
 _BAD_BEFORE = re.compile(
     rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|[\w)\]}}%π√∞]\s*[*×÷·/+]\s*$|[\]}}]\s*-\s*$|\d\s*-\s*$"
 )
-"""Text before a numeral that makes something else of it: a letter, an operator, a bracket."""
+"""Matches text before a numeral that changes its meaning: a letter, an operator, a bracket."""
 _DIGIT_BEFORE = re.compile(r"[\d)]\s$")
 _COMMA_AFTER = re.compile(r"\s*,\s*-?\d|,$")
 NEAREST = 6
-"""Characters before a numeral that `_BAD_BEFORE` looks at."""
+"""Characters before a numeral that `_BAD_BEFORE` reads."""
 _BULLETS = re.compile(r"(?:^|\n)\s*[-+*•·]\s*$")
 _BAD_AFTER = re.compile(
     "|".join(
@@ -172,10 +175,10 @@ _BAD_AFTER = re.compile(
         )
     )
 )
-"""Text behind a numeral that makes something else of it."""
+"""Matches text after a numeral that changes its meaning."""
 _WORD_AFTER = re.compile(r"\s([a-z]{2,})")
 _OPERATES = frozenset("squared cubed factorial pi mod plus minus times over divided multiplied".split())
-"""Words behind a numeral for which `_BAD_AFTER` is asked."""
+"""Words that may change the meaning of a numeral before them. After other words `_BAD_AFTER` is not searched."""
 _FUNCTION_BEFORE = re.compile(
     r"\b(?:sqrt|cbrt|log|ln|lg|sin|cos|tan|exp|(?:root|half|third|quarter|logarithm)\s+of|twice|double|triple"
     r"|plus|times|divided\s+by|multiplied\s+by|minus|plus\s+or\s+minus)\s+$|\d\s+(?:over)\s+$",
@@ -185,12 +188,12 @@ _FUNCTIONS_END = frozenset(
     """sqrt cbrt log ln lg sin cos tan exp of twice double triple plus times by minus over least most more fewer less
     than to""".split()
 )
-"""Last words of what `_FUNCTION_BEFORE` and `_BOUND_BEFORE` find."""
+"""Last words of the texts that `_FUNCTION_BEFORE` and `_BOUND_BEFORE` match."""
 _OPENS = "\\([{$"
 _BOUND_BEFORE = re.compile(
     r"\b((?:at|no)\s+(?:least|most|more|fewer|less)|(?:more|less|fewer|greater)\s+than|up\s+to)\s+(?:than\s+)?$", re.I
 )
-"""Words that make a bound of a number, unless the question has them."""
+"""Matches words that make the number a bound, unless the question has these words."""
 _MONTHS = re.compile(
     r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?"
@@ -206,14 +209,14 @@ _SOLVABLE = re.compile(r"[\d\s+*/×÷·().,$%xX-]+")
 _CONCLUDES = re.compile(r"\b(?:so|therefore|thus|hence)\b")
 _PLAIN = re.compile(r"-?\d{1,15}")
 _SHORT = re.compile(r"(-?)(\$?)(\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(\.\d{1,12})?\.?")
-"""The commonest answers: a number alone, with its currency."""
+"""Matches the most frequent answers: a number alone, with or without currency."""
 _WORDS = re.compile(r"[^\W\d_]+")
 _UNSURE = HEDGES - {"and", "but"}
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _SAID_AGAIN = re.compile(r"[^\W\d_]|[(=≈,;+*/×÷·^-]")
-"""A word or a sign between two numbers that may be one answer with its explanation."""
+"""Matches a word or sign between two numbers, of which one may be the answer and the other its explanation."""
 _NEAR = 4
-"""Words before a number in which a "not" is of that number."""
+"""Number of words before a number in which "not" negates the number."""
 _DRESS = r"[^\w=+*/^×÷-]{0,3}"
 _JOINT = re.compile(rf"{_DRESS}(?:[^\W\d_]+{_DRESS})?(?:[,;&]|\b(?:and|or)\b){_DRESS}(?:(?:and|or)\b{_DRESS})?", re.I)
 """Separators between the numbers of a list."""
@@ -234,7 +237,7 @@ _JOINS = re.compile(r"[\s-]+")
 
 
 def _with_digits(text: str) -> str:
-    """The text with numbers in digits that it has in words, each read as a whole: "twenty-five" is 25."""
+    """Returns the text with number words replaced by digits, each number read as a whole: "twenty-five" is 25."""
     if _COUNTING.isdisjoint(_LETTERS.findall(text.lower())):
         return text
     text = _MINUS_WORD.sub(_negative, text)
@@ -243,13 +246,13 @@ def _with_digits(text: str) -> str:
 
 
 def _negative(found: re.Match[str]) -> str:
-    """The minus sign for the word, unless a number before it makes it a subtraction."""
+    """Returns a minus sign for the word, unless a number before the word makes it a subtraction."""
     before = found.string[: found.start()].rstrip()[-1:]
     return found.group() if before.isdigit() else "-"
 
 
 def _spelled_out(found: re.Match[str]) -> str | None:
-    """Digits for number words; a last "million" stays a word. None where the words are not one number."""
+    """Returns digits for number words; a last "million" stays a word. None if the words are not one number."""
     names = [name for name in _JOINS.split(found["words"].lower()) if name not in ("and", "a", "an")]
     if not names:
         return None
@@ -285,16 +288,16 @@ def _spelled_out(found: re.Match[str]) -> str | None:
 
 
 def folded(text: str) -> str:
-    """A text without accents, with number words as digits and arrows as `=`."""
+    """Returns a text with number words as digits and arrows as `=`."""
     return _ARROWS.sub("=", _with_digits(text))
 
 
 @lru_cache(maxsize=256)  # the parts of one answer are looked at several times
 def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
-    """The numerals of a folded text, each with its value where all that belongs to it can be read.
+    """Returns the numerals of a folded text. A numeral has a value if everything that belongs to it can be read.
 
-    `question`: a scale or a per cent that it asks in is dropped. Of a text with more than `MOST_NUMERALS` these come
-    first, and the next one has no value.
+    If `question` asks for a scale or per cent, the numeral's own scale or per cent is dropped. Of a text with more than
+    `MOST_NUMERALS` the first ones are returned, and the next one has no value.
     """
     months = _MONTHS.search(text) is not None
     found, place = [], 0
@@ -307,13 +310,13 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
         name, dimension = unit_of(unit) if unit else ("", "")
         end = unit.end() if unit else match.end()
         if currency := match["currency"]:
-            own, own_dimension = _unit_named(currency)
+            currency_name, currency_dimension = _unit_named(currency)
             per = name.partition("/")[2]
-            if unit and name and not name.startswith(own):
+            if unit and name and not name.startswith(currency_name):
                 value = None
-            name, dimension = (f"{own}/{per}", "money/per") if per else (own, own_dimension)
+            name, dimension = (f"{currency_name}/{per}", "money/per") if per else (currency_name, currency_dimension)
             if not unit and (rate := _RATE.match(text, end)):
-                name, dimension, end = f"{own}/{_unit_named(rate[1])[0]}", "money/per", rate.end()
+                name, dimension, end = f"{currency_name}/{_unit_named(rate[1])[0]}", "money/per", rate.end()
         before = text[max(0, match.start() - 24) : match.start()]
         if value is not None and _is_part(before, text, end, match, question, months=months):
             value = None
@@ -337,7 +340,7 @@ _RATE = re.compile(r"\s?(?:/|per\b)\s?([^\W\d_]+)")
 
 @lru_cache(maxsize=64)
 def _asks_percent(question: str) -> bool:
-    """Whether the sentence that asks, or its end, names per cent."""
+    """Returns whether the sentence that asks, or its end, names per cent."""
     parts = sentences(question[-QUESTION_READ:])
     asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
     return re.search(r"percent|per\s+cent|(?<!\d)\s%|%\s*\?", asking, re.I) is not None
@@ -345,7 +348,7 @@ def _asks_percent(question: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _asks_scale(question: str, scale: str) -> bool:
-    """Whether the question asks in dozens, or millions: names the scale without a number before it."""
+    """Returns whether the question asks in a scale, such as dozens or millions: names it without a number before it."""
     parts = sentences(without_accents(question[-QUESTION_READ:]))
     asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
     return re.search(rf"(?<!\d\s)(?<!\d)\b{scale}s?\b", asking, re.I) is not None
@@ -357,15 +360,15 @@ def _unit_named(name: str) -> tuple[str, str]:
 
 
 def _is_part(before: str, text: str, end: int, match: re.Match[str], question: str, *, months: bool) -> bool:
-    """Whether the numeral is a part of something longer that is not a number: a root, a range, a bound, a date.
+    """Returns whether the numeral belongs to something longer that is not a number: a root, a range, a bound, a date.
 
     Args:
-        before: The characters before the numeral.
-        text: The whole text.
-        end: Where the numeral ends in it, with its unit.
-        match: The numeral, as `_QUANTITY` finds it.
-        question: A bound that it names is no part of the answer.
-        months: Whether the text names a month.
+        before: the characters before the numeral.
+        text: the whole text.
+        end: where the numeral ends in the text, with its unit.
+        match: the numeral, as `_QUANTITY` finds it.
+        question: a bound that the question names is no part of the answer.
+        months: whether the text names a month.
     """
     after = text[end : end + 24]
     sign = match["sign"]
@@ -397,7 +400,9 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
 
 
 def _value(match: re.Match[str], question: str) -> Fraction | None:
-    """The value of a numeral with its exponent, fraction and scale; None where it is too long to be computed."""
+    """Returns the value of a numeral with its exponent, fraction and scale; None if the number is too long
+    to compute.
+    """
     if len(match.group()) > MAX_READ_DIGITS:
         return None
     value = _plain_value(match["numeral"])
@@ -440,7 +445,7 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
 
 
 def _plain_value(numeral: str) -> Fraction | None:
-    """The value of digits with separators."""
+    """Returns the value of digits with separators."""
     if "," in numeral and "." in numeral and numeral.index(".") < numeral.index(","):
         numeral = numeral.replace(".", "").replace(",", ".")  # 1.234,56
     elif numeral.count(".") > 1:
@@ -452,30 +457,35 @@ def _plain_value(numeral: str) -> Fraction | None:
 
 @lru_cache(maxsize=64)  # one answer is held against several marks in turn
 def numbers(text: str) -> tuple[Fraction, ...]:
-    """The numbers of a text in order, of its last `MOST_READ` characters: digits with separators, decimals, fractions,
-    exponents, words. What is a part of something else, such as the 5 of "5x", is left out."""
+    """Returns the numbers in the last `MOST_READ` characters of a text, in order.
+
+    Reads digits with separators, decimals, fractions, exponents and words. A numeral that is part of something else,
+    such as the 5 of "5x", is left out.
+    """
     found = quantities(folded(without_accents(text[-MOST_READ:])))
-    return tuple(one.value for one in found if one.value is not None)
+    return tuple(quantity.value for quantity in found if quantity.value is not None)
 
 
 def gold_number(gold: str, question: str) -> Quantity | None:
-    """The one number that a gold answer is, or None."""
+    """Returns the gold answer as a number; None if it is not exactly one number."""
     found = quantities(folded(strip_decoration(gold)), question)
     return found[0] if len(found) == 1 and found[0].value is not None else None
 
 
 def read_number(question: str, answer: str) -> Fraction | None:
-    """The value of `read_quantity`, without the unit."""
+    """Returns the value of the number that an answer gives, without the unit; None as for `read_quantity`."""
     found = read_quantity(question, answer)
     return found.value if found is not None else None
 
 
 @lru_cache(maxsize=64)
 def read_quantity(question: str, answer: str) -> Quantity | None:
-    """The one number that an answer gives, or None where it gives none or several, hedges, or is more than a number.
+    """Returns the one number that an answer gives; None if there is none or several, or if it hedges or adds more.
 
-    What stands alone on the last side of an equation counts, then what the question did not already give.
+    A number that stands alone on the last side of an equation counts first, then a number that the question did not
+    give.
     """
+    # A short number alone, which is most answers.
     text = answer.strip()
     if short := _SHORT.fullmatch(text):
         minus, dollars, digits, decimals = short.groups("")
@@ -483,6 +493,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         value = Fraction(int(digits)) if not decimals else Fraction(digits + decimals)
         unit, dimension = ("$", "money") if dollars else ("", "")
         return Quantity(-value if minus else value, unit, dimension, 0, len(text), text, digits)
+    # The sentence with the conclusion.
     text = _undressed(text)
     if _OWED.fullmatch(text):
         return None
@@ -494,41 +505,53 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         return None
     conclusion = _CONCLUDES.split(first)[-1]
     first = conclusion if _DIGIT.search(conclusion) else first
+    # The sides of an equation, the last one first.
     sides = [(side, found) for side in _SIDE.split(first) if (found := quantities(side, question))]
     if _is_equation(first):
         return None
     if len(sides) > 1:
         for side, found in (sides[-1], *reversed(sides[:-1])):
-            if len({one.key for one in found}) == 1 and found[0].value is not None:
+            if len({quantity.key for quantity in found}) == 1 and found[0].value is not None:
                 if found[0].key in _given(question) and _only_describes(first, side, question):
                     break  # "160 days for 3 books that are 400 pages each"
                 return found[0] if _is_alone(side, found[0].start, found[-1].end) else None
             if not _SOLVABLE.fullmatch(side):
                 break
-        if any(one.value is None for one in sides[-1][1]) and _SOLVABLE.fullmatch(sides[-1][0]) is None:
+        if any(quantity.value is None for quantity in sides[-1][1]) and _SOLVABLE.fullmatch(sides[-1][0]) is None:
             return None
+    # Numbers that the question did not give.
     found = quantities(first, question)
-    if any(not _SAID_AGAIN.search(first[one.end : other.start]) for one, other in itertools.pairwise(found)):
+    if any(not _SAID_AGAIN.search(first[quantity.end : other.start]) for quantity, other in itertools.pairwise(found)):
         return None  # "5 5" is not 5
-    found = tuple(one for one in found if not _ORDINAL.match(first, one.end)) or found
-    values = {one.key: one for one in found}
-    given = _given(question)
+    found = tuple(quantity for quantity in found if not _ORDINAL.match(first, quantity.end)) or found
+    values = {quantity.key: quantity for quantity in found}
+    given_keys = _given(question)
     left = {
-        key: one for key, one in values.items() if key not in given and not (one.value is None and one.numeral in given)
+        key: quantity
+        for key, quantity in values.items()
+        if key not in given_keys and not (quantity.value is None and quantity.numeral in given_keys)
     }
     if not left and (text.find(first) + len(first) < len(text)) and _goes_on(text, first, question):
         return None
     left = left or values
     if len(left) != 1:
         return None
-    one = next(iter(left.values()))
-    return one if one.value is not None and _is_alone(first, one.start, one.end) else None
+    quantity = next(iter(left.values()))
+    return quantity if quantity.value is not None and _is_alone(first, quantity.start, quantity.end) else None
 
 
 def _only_describes(sentence: str, side: str, question: str) -> bool:
-    """Whether "is" or "are" leads to the side of a sentence that states a number of its own before it."""
+    """Returns whether "is" or "are" leads to `side`, and the part of the sentence before states a number of its own.
+
+    Args:
+        sentence: the sentence.
+        side: its part after "is" or "are", or after "=".
+        question: numbers that the question gives do not count.
+    """
     before = sentence[: sentence.rfind(side)]
-    return before[-1:].isalpha() and any(one.key not in _given(question) for one in quantities(before, question))
+    return before[-1:].isalpha() and any(
+        quantity.key not in _given(question) for quantity in quantities(before, question)
+    )
 
 
 _OPERATORS = re.compile(r"[±∓√π∞^<>≤≥≠∈∉∪∩|{}\[\]\\×÷·/!_%°&]|[+*-]\s*$|=\s*\S|\)\s?[A-Za-z]")
@@ -537,8 +560,16 @@ _COMMANDS = re.compile(r"\\[A-Za-z]+")
 
 
 def _is_alone(text: str, start: int, end: int) -> bool:
-    """Whether what is beside a number is words and their marks. Where it is signs alone, the number is a part of a
-    formula, known or not: `\\times 12`, `∞ 12`, `log 12`. What stands before "=" is another side."""
+    r"""Returns whether only words and their marks stand beside a number, so that it is not part of a formula.
+
+    If there are only signs beside it, the number is part of a formula: `\times 12`, `∞ 12`, `log 12`. Text before "="
+    belongs to another side, and is not read.
+
+    Args:
+        text: the text.
+        start: where the number begins in the text.
+        end: where the number ends.
+    """
     before, after = text[max(0, start - MOST_END) : start].rpartition("=")[2], text[end : end + MOST_END]
     beside = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
     if any(
@@ -549,29 +580,38 @@ def _is_alone(text: str, start: int, end: int) -> bool:
 
 
 def _goes_on(text: str, first: str, question: str) -> bool:
-    """Whether a text says a number that the question does not state after its first sentence, which only repeats."""
+    """Returns whether a text states, after its first sentence, a number that is not in the question.
+
+    Args:
+        text: the text.
+        first: its first sentence, which only repeats the question.
+        question: the question.
+    """
     rest = text[text.find(first) + len(first) :]
-    return any(one.key not in _given(question) for one in quantities(rest[-MOST_END:], question))
+    return any(quantity.key not in _given(question) for quantity in quantities(rest[-MOST_END:], question))
 
 
 @lru_cache(maxsize=16)
 def _given(question: str) -> frozenset[object]:
-    """The numbers that a question states, sentence by sentence: their keys and their digits."""
+    """Returns the keys and the digits of the numbers that a question states."""
     parts = SENTENCE_END.split(folded(without_accents(question[-QUESTION_READ:])))
-    found = [one for part in parts for one in quantities(part, question)]
-    return frozenset((*(one.key for one in found), *(one.numeral for one in found)))
+    found = [quantity for part in parts for quantity in quantities(part, question)]
+    return frozenset((*(quantity.key for quantity in found), *(quantity.numeral for quantity in found)))
 
 
 _HALF = re.compile(r"\W*(?:one\s+|a\s+)?half\W*", re.I)
 _OWED = re.compile(r"\(\s?[$€£¥]\s?[\d.,]+\s?\)")
-"""An amount in brackets, which accountants read as negative."""
+"""Matches an amount in brackets, which accountants read as negative."""
 _TIGHT_LIST = re.compile(r"[-−–]?\d+(?:,[-−–]?\d+){2,}")
 _GROUPED_ONLY = re.compile(_GROUPED)
 _SPACED_MINUS = re.compile(r"[-−–]\s+(?=[\d.$£€¥])([^\n]*)")
 
 
 def _undressed(answer: str) -> str:
-    """The last part of an answer without decoration, folded. A minus before a lone number is its sign, no bullet."""
+    """Returns the last part of an answer, folded and without decoration.
+
+    A minus before a lone number is read as its sign, not as a bullet.
+    """
     text = last_part(answer.strip())
     if _HALF.fullmatch(text):
         return "1/2"
@@ -591,7 +631,7 @@ _NAMED_VALUE = re.compile(r"\s*[^\W\d_]\w*(?:\([^()]*\))?\s*")
 
 
 def _is_equation(text: str) -> bool:
-    """Whether a text is a formula with a letter that is not solved for: "2x = 10", but not "x = 5" or "f(2) = 5"."""
+    """Returns whether a text is a formula with an unsolved letter: "2x = 10", but not "x = 5" or "f(2) = 5"."""
     before, equals, _ = text.rpartition("=")
     left = _TIMES.sub("*", before.rpartition("=")[2])
     if not equals or _LONG_WORD.search(left):
@@ -600,7 +640,7 @@ def _is_equation(text: str) -> bool:
 
 
 def last_part(text: str) -> str:
-    """The last `MOST_READ` characters of a text, from the beginning of a sentence where there is one."""
+    """Returns the last `MOST_READ` characters of a text, from the beginning of a sentence if there is one."""
     if len(text) <= MOST_READ:
         return text
     end = SENTENCE_END.search(text, len(text) - MOST_READ)
@@ -608,40 +648,46 @@ def last_part(text: str) -> str:
 
 
 def canonical_number(question: str, answer: str) -> str:
-    """A form in which equal numbers are equal: "1/2", "5 cm", "3 5" for a list; or the text. Empty for no answer."""
-    one = read_quantity(question, answer)
-    if one is not None:
-        named = _ASSIGNED.match(answer.strip().lstrip("\\([{$*"))
-        if named and not _is_asked(named[1], question):
-            return f"{named[1]} = {_form(one, question)}"
-        return _form(one, question)
+    """Returns a form in which equal numbers are equal, such as "1/2", "5 cm" and "3 5" for a list.
+
+    An answer that is no number gives a text form. Empty for no answer.
+    """
+    quantity = read_quantity(question, answer)
+    if quantity is not None:
+        assigned = _ASSIGNED.match(answer.strip().lstrip("\\([{$*"))
+        if assigned and not _is_asked(assigned[1], question):
+            return f"{assigned[1]} = {_form(quantity, question)}"
+        return _form(quantity, question)
     stated = _last_numbers(question, answer)
     return stated or _as_text(question, answer)
 
 
 @lru_cache(maxsize=64)
 def _is_asked(letter: str, question: str) -> bool:
-    """Whether a value of this letter answers the question: it asks for the letter, or names none and the letter is the
-    usual `x` or `n`, or begins one of its words, as F begins "force". "x = 3" and "y = 3" are two answers else."""
+    """Returns whether a value of this letter answers the question.
+
+    This is so if the question asks for the letter. If it names no letter, the usual `x` and `n` count, and letters that
+    begin a word of the question, as F begins "force". Otherwise "x = 3" and "y = 3" are two answers.
+    """
     parts = sentences(question[-QUESTION_READ:])
     asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
     for text in (asking, question[-QUESTION_READ:]):
-        if named := set(_LONE_LETTER.findall(text)) - {"a", "A", "I"}:
-            return letter in named
+        if letters := set(_LONE_LETTER.findall(text)) - {"a", "A", "I"}:
+            return letter in letters
     initials = {word[0].lower() for word in _LONG_WORD_WHOLE.findall(question[-QUESTION_READ:])}
     return letter.lower() in initials | {"x", "n"}
 
 
-def _form(one: Quantity, question: str) -> str:
-    unit = without_asked(one.unit, one.dimension, question)
-    return f"{one.value} {unit}" if unit else str(one.value)
+def _form(quantity: Quantity, question: str) -> str:
+    unit = without_asked(quantity.unit, quantity.dimension, question)
+    return f"{quantity.value} {unit}" if unit else str(quantity.value)
 
 
 def _last_numbers(question: str, answer: str) -> str:
-    """The last number of an answer, with what makes it another answer: "5", but "3 or 5", "3 5" and "not 5".
+    """Returns the last number of an answer, with what makes it another answer: "5", but "3 or 5", "3 5" and "not 5".
 
-    A list is numbers with at most one word after each, and a comma, "and" or "or" between them. Empty without a number,
-    and where the last of them cannot be read as a whole.
+    A list is numbers with at most one word after each, and a comma, "and" or "or" between them. Empty if there is no
+    number, or if the last number cannot be read as a whole.
     """
     text = _undressed(answer)
     if _OWED.fullmatch(text):
@@ -656,19 +702,19 @@ def _last_numbers(question: str, answer: str) -> str:
     if len(set(_ASSIGNED.findall(text))) > 1 or _is_equation(text):
         return ""
     found = _without_given(text, found, question)
-    between = [text[one.end : other.start] for one, other in itertools.pairwise(found)]
+    between = [text[quantity.end : other.start] for quantity, other in itertools.pairwise(found)]
     if found and between and _is_parallel(between[-1], found):
         return ""
     first = len(found) - 1
     while first > 0 and _JOINT.fullmatch(between[first - 1]):
         first -= 1
-    if any(one.value is None for one in found[first:]) or (cut > 0 and not first):
+    if any(quantity.value is None for quantity in found[first:]) or (cut > 0 and not first):
         return ""
     if first and not _is_apart(words(between[first - 1])):
         return ""
     if not _is_alone(text, found[first].start, found[-1].end):
         return ""
-    values = [_form(one, question) for one in found[first:]]
+    values = [_form(quantity, question) for quantity in found[first:]]
     form = values[:1]
     for joint, value in zip(between[first:], values[1:], strict=True):
         form += ["or", value] if "or" in words(joint) else [value]
@@ -681,10 +727,18 @@ _STATES = re.compile(r"=|\b(?:is|are|was|were|be|equals|makes|making|total|so|th
 
 
 def _without_given(text: str, found: tuple[Quantity, ...], question: str) -> tuple[Quantity, ...]:
-    """The numbers up to the last that the question did not state: of "1 minute longer if all 3 lights are red" the 1.
-    What "=" or "is" leads to stays, and so do all where the last sentence states no other."""
-    given, end = _given(question), len(found)
-    while end > 1 and found[end - 1].key in given and found[end - 1].value is not None:
+    """Returns the numbers up to the last one that the question did not state.
+
+    Of "1 minute longer if all 3 lights are red" only the 1 stays. A number after "=" or "is" stays. All numbers stay if
+    the last sentence states no other number.
+
+    Args:
+        text: the text.
+        found: its numbers, in order.
+        question: the question.
+    """
+    given_keys, end = _given(question), len(found)
+    while end > 1 and found[end - 1].key in given_keys and found[end - 1].value is not None:
         joint = text[found[end - 2].end : found[end - 1].start]
         if (
             _STATES.search(joint)
@@ -694,7 +748,7 @@ def _without_given(text: str, found: tuple[Quantity, ...], question: str) -> tup
         ):
             return found
         end -= 1
-        if found[end - 1].key not in given:
+        if found[end - 1].key not in given_keys:
             return found[:end]
     return found
 
@@ -703,7 +757,9 @@ _AND = re.compile(r"\b(?:and|while|whereas)\b", re.I)
 
 
 def _is_parallel(joint: str, found: tuple[Quantity, ...]) -> bool:
-    """Whether the last two numbers are two of a kind, and neither is the answer: "5 on Monday and 7 on Tuesday"."""
+    """Returns whether the last two numbers are parallel, so that neither is the answer: "5 on Monday and 7
+    on Tuesday".
+    """
     return (
         found[-1].unit == found[-2].unit
         and _AND.search(joint) is not None
@@ -714,7 +770,7 @@ def _is_parallel(joint: str, found: tuple[Quantity, ...]) -> bool:
 
 
 def _is_apart(joint: tuple[str, ...]) -> bool:
-    """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or 6" do not."""
+    """Returns whether the words between two numbers start a second statement; in "3 to 5" and "5 or 6" they do not."""
     if joint[-2:] in _RATIOS or "or" in joint:
         return False
     return (len(joint) > 1 and any(_LONG_WORD.search(word.replace("π", " ")) for word in joint)) or "but" in joint
@@ -727,11 +783,15 @@ _RATIOS = (("out", "of"), ("for", "every"), ("for", "each"), ("in", "every"))
 _BLANK = re.compile(r"\s")
 _MATHEMATICAL = re.compile(r"[\d\\^√π∞∅±=<>≤≥+∪∩]")
 MAX_TEXT_ANSWER_WORDS = 2
-"""Words of an answer without a numeral that is compared as text, such as "no solution"; a longer one is none."""
+"""Most words of an answer without a numeral that is compared as text, such as "no solution". A longer one counts as no
+answer.
+"""
 
 
 def _as_text(question: str, answer: str) -> str:
-    """An answer that is no number as a text, which no number is equal to; empty where it only says that it has none."""
+    """Returns an answer that is no number as a text that never equals a number. Empty if it only says that
+    it has none.
+    """
     if len(answer) > MOST_READ:
         return f"{AS_TEXT} {plain_form(answer)}"
     bare = strip_decoration(answer)
@@ -742,21 +802,28 @@ def _as_text(question: str, answer: str) -> str:
 
 
 AS_TEXT = "text:"
-"""Stands before the form of an answer that is not a number where a number was asked for."""
+"""Prefix of the form of an answer that is not a number, although the question asks for one."""
 
 
 def same_quantity(one: Quantity, gold: Quantity, question: str) -> bool:
-    """Whether a number is the gold one. A gold without a unit says nothing of it, unless the question asks in another
-    unit of that dimension."""
+    """Returns whether a number equals the gold number.
+
+    If the gold has no unit, the answer may have any unit, unless the question asks in another unit of that dimension.
+
+    Args:
+        one: number of the answer.
+        gold: the gold number.
+        question: the question.
+    """
     if one.value != gold.value:
         return False
-    own, wanted = (without_asked(each.unit, each.dimension, question) for each in (one, gold))
-    if wanted:
-        return own == wanted
-    return not (own and _asks_other(one, question))
+    unit, gold_unit = (without_asked(each.unit, each.dimension, question) for each in (one, gold))
+    if gold_unit:
+        return unit == gold_unit
+    return not (unit and _asks_other(one, question))
 
 
-def _asks_other(one: Quantity, question: str) -> bool:
-    """Whether the question asks in another unit of the same dimension."""
-    asked, _ = asked_units(question)
-    return asked is not None and asked[1] == one.dimension and asked[0] != one.unit
+def _asks_other(quantity: Quantity, question: str) -> bool:
+    """Returns whether the question asks in another unit of the same dimension."""
+    asked_unit, _ = asked_units(question)
+    return asked_unit is not None and asked_unit[1] == quantity.dimension and asked_unit[0] != quantity.unit

@@ -1,4 +1,4 @@
-"""Reads which option an answer names: by its letter or number where the question shows them, or by its words."""
+"""Reads which option an answer names: by its letter or number if the question shows labels, else by its words."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,13 @@ from metaprobe.records.spelling import AT_LINE
 from metaprobe.records.types import Item
 
 MOST_OPTION_TEXT = 4000
-"""Characters of an answer in which an option is looked for: of a longer one its beginning and its end, half each."""
+"""Most characters of an answer that are read. Of a longer answer the first half and the last half of this number are
+read.
+"""
 
 
 def _any_of(names: Sequence[str]) -> str:
-    """A pattern of these words, as they stand in a text without accents."""
+    """Returns a pattern that matches any of these words in a text without accents."""
     return "|".join(re.escape(without_accents(name)).replace(r"\ ", "[ ]") for name in names)
 
 
@@ -42,23 +44,23 @@ _TO_LETTER = rf"""\W{{0,8}}(?:(?:so|therefore|thus|hence)\b\W{{0,8}})?
     (?:(?:i\s+(?:would\s+)?|i'd\s+|let\s+me\s+|let's\s+)(?:choose|pick|say|select|think|go\s+with)\s+)?(?:probably\s+)?(?:(?:that\s+)?it(?:'s|\s+is)\s+)?
     (?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:(?:option|choice|answer|letter)\b\s*(?:is\b)?\W{{0,8}})?
     (?:option\s+)?\W{{0,8}}"""
-"""Words that may stand before the letter with which an answer begins."""
+"""Words that may precede the letter with which an answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """How the label of an option is found in an answer."""
+    """Patterns that find the label of an option in an answer."""
 
     first: re.Pattern[str]
-    """At the beginning."""
+    """Finds a label at the beginning of the answer."""
     anywhere: re.Pattern[str]
-    """After "option" or "answer"."""
+    """Finds a label after "option" or "answer"."""
     next: re.Pattern[str]
-    """Another label that follows the first."""
+    """Finds another label after the first."""
     line: re.Pattern[str]
-    """At the beginning of a line."""
+    """Finds a label at the beginning of a line."""
     denied: re.Pattern[str]
-    """After labels that are denied: "Neither A nor B, it's C"."""
+    """Finds a label after denied labels, as in "Neither A nor B, it's C"."""
 
 
 def _labels(upper: str, lower: str, any_case: str) -> _Labels:
@@ -88,7 +90,9 @@ _SHOWN_BY = (")", ".", ":", "]", ".**", ")**", "**")
 """Marks between a label and its option in a question."""
 _TAKEN_BACK = re.compile(r"^\W{0,8}(?:is|was)(?:n't|\s+(?:not|wrong|incorrect))\b|\b(?:wait|actually|sorry)\b", re.I)
 _NEGATED = re.compile(r"(?:(?<=\w)n't|(?<!\s)\s*+\bnot)\s+(true|false)\b|(?<!\s)\s*+\buntrue\b", re.IGNORECASE)
-"""Matches "not true" and "not false": the one pair of options of which a negation names the other."""
+"""Matches "not true" and "not false". True and false are the only options of which the negation of one
+names the other.
+"""
 
 
 # The functions below cache a question and its options: many answers, and many lines of one, are compared with them.
@@ -116,7 +120,9 @@ def _asked_last(question: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def _shown(question: str, choices: tuple[str, ...]) -> _Labels | None:
-    """How the question labels its options: with letters (`A) ...`, `(a) ...`, `c. ...`) or numbers (`3) ...`)."""
+    """Returns how the question labels its options: letters (`A) ...`, `(a) ...`, `c. ...`) or numbers (`3) ...`). None
+    if it does not.
+    """
     for first, labels in (("A", _LETTERS), ("a", _LETTERS), ("1", _DIGITS)):
         if choices and all(
             any(_has_line(question, f"{_label(first, place)}{mark} {choice}") for mark in _SHOWN_BY)
@@ -128,12 +134,14 @@ def _shown(question: str, choices: tuple[str, ...]) -> _Labels | None:
 
 _OPTION_LINE = re.compile(r"^[^\S\n]*\(?([A-Ja-j])(?:\)|\.|:|\]) (\S[^\n]*?)[^\S\n]*$", re.M)
 MOST_OPTION_LINES = 40
-"""Lines that begin with a letter which are looked at, the last of a question."""
+"""Most lines beginning with a letter that are read, counted from the end of the question."""
 
 
 @lru_cache(maxsize=64)
 def options_in(question: str) -> tuple[str, ...]:
-    """The options that a question shows in lines with letters, the last such list; empty where it shows no two."""
+    """Returns the options that a question shows in lines with letters, from the last such list. Empty if there are
+    fewer than two.
+    """
     lines = _OPTION_LINE.findall(question[-MOST_OPTION_TEXT:])[-MOST_OPTION_LINES:]
     starts = [place for place, (letter, _) in enumerate(lines) if letter in "Aa"]
     if not starts:
@@ -149,33 +157,34 @@ def _label(first: str, place: int) -> str:
 
 
 def _has_line(question: str, shown: str) -> bool:
-    """Whether the question holds the text, and not as the end of a longer word."""
+    """Returns whether the question holds the text, and not as the end of a longer word."""
     place = question.find(shown)
     return place == 0 or (place > 0 and not question[place - 1].isalnum())
 
 
 def find_choices(among: Words, options: Mapping[str, Words]) -> list[str]:
-    """The choices that occur, the longest first, each word counted for one choice only."""
+    """Returns the choices that occur, the longest first. Each word counts for one choice only."""
     taken: set[int] = set()
-    named = []
+    found_choices = []
     for choice, option in sorted(options.items(), key=lambda pair: -len(pair[1])):
         spans = [set(range(place, place + len(option))) for place in find_words(among, option)]
         free = [span for span in spans if not span & taken]
         if free:
-            named.append(choice)
+            found_choices.append(choice)
             taken.update(*free)
-    return named
+    return found_choices
 
 
 def letter_options(choices: Sequence[str]) -> str:
-    """The options one a line, with letters: `A) ...`."""
+    """Returns the options, one a line, with letters: `A) ...`."""
     return "\n".join(f"{chr(ord('A') + place)}) {choice}" for place, choice in enumerate(choices))
 
 
 def chosen(item: Item, answer: str) -> str | None:
-    """The one option that an answer names, or None where it names none or several, hedges, or takes it back.
+    """Returns the one option that an answer names, or None if it names none or several, hedges, or takes it back.
 
-    Where the question shows letters, one at the start ("B", "(b)", "B) ...", "option B is right") goes before words.
+    If the question shows letters, a letter at the start ("B", "(b)", "B) ...", "option B is right") counts before
+    words.
     """
     if len(answer) > MOST_OPTION_TEXT:
         answer = f"{answer[: MOST_OPTION_TEXT // 2]}\n{answer[-MOST_OPTION_TEXT // 2 :]}"
@@ -203,25 +212,31 @@ def chosen(item: Item, answer: str) -> str | None:
         option, rest = item.choices[place], whole[letter.end() :]
         if _bare(rest.lstrip(").:,;/–— ")) == _bare(option):
             return option
-        known = {number for number, choice in enumerate(item.choices) if choice != option}
+        other_places = {number for number, choice in enumerate(item.choices) if choice != option}
         following = [found[1] or found[2] for found in labels.next.finditer(rest)]
         following += [found[1] for found in labels.line.finditer(rest)]
-        if not known.isdisjoint(map(_place, following)) or _TAKEN_BACK.search(rest.replace(option, "")):
+        if not other_places.isdisjoint(map(_place, following)) or _TAKEN_BACK.search(rest.replace(option, "")):
             return None
-        spoken, told = words(rest), {choice: words(choice) for choice in item.choices}
-        opening = [choice for choice, said in told.items() if said and spoken[: len(said)] == said]
+        spoken, words_of = words(rest), {choice: words(choice) for choice in item.choices}
+        opening = [choice for choice, said in words_of.items() if said and spoken[: len(said)] == said]
         return option if not opening or option in opening else None
     return _of_words(item, text, labels)
 
 
 def names_letter(item: Item, line: str) -> bool:
-    """Whether a line begins with the label of an option, where the question shows labels."""
+    """Returns whether a line begins with an option's label, and the question shows labels."""
     labels = _shown(item.question, item.choices)
     return labels is not None and _chosen_label(labels, item, line) is not None
 
 
 def _chosen_label(labels: _Labels, item: Item, answer: str) -> re.Match[str] | None:
-    """The label of an option with which an answer begins."""
+    """Returns the option's label with which an answer begins; None if there is none.
+
+    Args:
+        labels: the labels of the options.
+        item: the item.
+        answer: the answer.
+    """
     letter = labels.first.match(answer)
     if letter and letter.end() < len(answer) and answer[letter.end()] == ":" and _place(letter[1] or letter[2]) == 0:
         letter = labels.first.match(answer, letter.end() + 1) or letter  # "A: B" answers B
@@ -237,23 +252,23 @@ def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
     options = {choice: option for choice in item.choices if (option := _option_words(choice))}
     if spoken and spoken[0] in POLAR and spoken[:1] in options.values():
         return None if spoken[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == spoken[:1])
-    named = find_choices(spoken, options)
-    if len(named) == 2 and "than" in spoken:
+    found_choices = find_choices(spoken, options)
+    if len(found_choices) == 2 and "than" in spoken:
         # "Ben is shorter than Anna" names both and answers "Who is shorter?" with the first.
         left, right = spoken[: spoken.index("than")], spoken[spoken.index("than") + 1 :]
         subject, other = find_choices(left, options), find_choices(right, options)
         beside = {word for word in left if all(word not in options[choice] for choice in subject)}
         asking = {"is", "are", "was"} | _asked_last(item.question)
-        named = subject if len(subject) == len(other) == 1 and beside <= asking else named
-    if labels is not None and len(named) != 1:
+        found_choices = subject if len(subject) == len(other) == 1 and beside <= asking else found_choices
+    if labels is not None and len(found_choices) != 1:
         places = {_place(label) for label in labels.anywhere.findall(text)}
-        named = [item.choices[place] for place in places if 0 <= place < len(item.choices)]
-    elif not named and spoken:
+        found_choices = [item.choices[place] for place in places if 0 <= place < len(item.choices)]
+    elif not found_choices and spoken:
         content = {word for word in spoken if stem(word) not in FILLER} or set(spoken)
-        named = [choice for choice, option in options.items() if content <= set(option)]
-    if len(named) != 1 or list(options.values()).count(options.get(named[0], ())) > 1:
+        found_choices = [choice for choice, option in options.items() if content <= set(option)]
+    if len(found_choices) != 1 or list(options.values()).count(options.get(found_choices[0], ())) > 1:
         return None
-    option = options.get(named[0], ())
+    option = options.get(found_choices[0], ())
     place = next(iter(find_words(spoken, option)), 0)
     before, after = spoken[:place], spoken[place + len(option) :]
     if len(option) == 1 and option[0] in POLAR:
@@ -261,4 +276,4 @@ def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
     else:
         # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
         unsure = is_hedged(before, option) or is_hedged(after, _negations_in(item.question) | set(option))
-    return None if unsure else named[0]
+    return None if unsure else found_choices[0]

@@ -1,7 +1,7 @@
-"""Takes the decoration off an answer and reads its words and the signs that carry meaning.
+"""Removes the decoration of an answer, and reads its words and the signs that carry meaning.
 
-Decoration is a list of what is known: quotes, bold, a fence, LaTeX that only sets type, marks that end a sentence.
-Every other sign keeps answers apart: C, C++ and C# are three answers, and so are `x<5` and `x>5`.
+Decoration is a fixed list: quotes, bold, a fence, LaTeX that only sets type, marks that end a sentence. Every other
+sign makes answers differ: C, C++ and C# are three answers, and so are `x<5` and `x>5`.
 """
 
 import re
@@ -26,20 +26,23 @@ _SHADES = "deep dark bright pale light"
 NUMBER_WORDS = {word: str(number) for number, word in enumerate(_UP_TO_TWENTY.split())}
 ARTICLES = frozenset(("a", "an", "the"))
 HEDGES = frozenset(_HEDGES.split())
-"""Words that make an answer no answer, unless they belong to the gold."""
+"""Words that make an answer no answer, unless they occur in the gold."""
 NEGATIONS = frozenset("not no never isnt wasnt arent dont doesnt cannot cant".split())
 FILLER = frozenset(f"{_FILLER} {_SHADES}".split())
-"""Words that say nothing beside the gold (as stems), whatever the question."""
+"""Stems of words that add nothing beside the gold, for any question."""
 POLAR = frozenset(("yes", "no", "true", "false"))
-"""Options that an explanation with a "not" in it may follow."""
+"""Options after which an explanation may hold a "not"."""
 
 _EMPTY = frozenset(_FILLER.split())
-"""Words that say nothing where two answers are compared: "light" and "dark" are two answers, beside a gold they are
-not."""
+"""Words that add nothing when two answers are compared.
+
+`FILLER` has more words, for comparison with the gold: "light" and "dark" tell two answers apart, but do not matter
+beside a gold.
+"""
 _ASKS = frozenset("who whom whose what which when where how why".split())
 _OFFERS = frozenset("or and between against versus vs v".split())
 _LISTS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|what)\b[^,]*,", re.I)
-"""Separators that may set options apart in the sentence that asks: "Who is taller: Ann, Bob?"."""
+"""Matches separators that may list options in the sentence that asks: "Who is taller: Ann, Bob?"."""
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+|(?<=[。！？।])(?=\s*\S)")
 LEADS = (
@@ -61,7 +64,7 @@ LEADS = (
     *("정답", "답", "उत्तर", "الإجابة", "الجواب", "תשובה", "απάντηση", "คำตอบ", "উত্তর", "జవాబు", "jibu", "选项"),
     *("opción correcta", "opción", "opção", "opzione"),
 )
-"""Words that lead to an answer where a colon follows, as models write them in the languages that they are asked in."""
+"""Words before a colon that lead to an answer, in the languages in which models are asked."""
 BEFORE_LEAD = (
     *(
         "die",
@@ -102,9 +105,9 @@ AFTER_LEAD = (
 )
 """Words between a word of `LEADS` and "is"."""
 IS = ("is", "ist", "lautet", "est", "es", "é", "è", "er", "är", "adalah", "là", "to", "هي", "هو", "คือ", "ni")
-"""Words for "is" that stand between blanks."""
+"""Words for "is" that are set between blanks."""
 IS_JOINED = ("是", "为", "為", "は", "은", "는", "คือ")
-"""Words for "is" that stand without blanks."""
+"""Words for "is" that are written without blanks."""
 _LEAD = re.compile(
     r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|output)(?:\s+is\b\s*:?|\s*[:=：])|a:"
     rf"|(?:{'|'.join(LEADS)})(?:\s+(?:ist|est|es|é|è|is)\b\s*[:：]?|\s*[:：]|是)|(?:答案|正解)は)\s*",
@@ -115,7 +118,7 @@ _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]*)(?<=[^\s*])\*{1,3
 _BOLD = re.compile(r"(?<!\w)__(?=[^\s_])([^_\n]*)(?<=[^\s_])__(?!\w)|(?<!\w)_(?=[^\s_])([^_\n]*)(?<=[^\s_])_(?!\w)")
 _BULLET = re.compile(r"^[^\S\n]*[-*+•·][^\S\n]+(?=\w)", re.M)
 _FORMATS = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe00-\ufe0f\ufeff]")
-"""Characters that only direct or join what is shown."""
+"""Matches invisible characters that direct or join text."""
 _QUOTES = "\"“”'‘’„«»"
 _HAS_WORD = re.compile(r"[^\W_]")
 
@@ -123,11 +126,11 @@ _POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _VULGAR = re.compile("[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒]")
 _DASHES = re.compile("[‐‑‒–−﹣－➖](?=\\s*[\\d.$£€])|(?<!\\w)[—―](?=[\\d.])")
-"""Signs that are a minus before a digit."""
+"""Matches signs that mean minus before a digit."""
 
 _NUMBER = r"(?<![^\W\d_]{2})-?\d+(?:\.\d+)*|\d+(?:\.\d+)*|(?<![\w.])-?\.\d+"
 _NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))"
-"""A name that ends in signs: C++, F#, A+, A-, A*."""
+"""Pattern of a name that ends in signs: C++, F#, A+, A-, A*."""
 _SPELLED = r"[^\W_]+(?:'[^\W_]+)*"
 _JOINING = "|".join(
     (
@@ -142,11 +145,11 @@ _JOINING = "|".join(
         r"(?<=\w)\((?=[^\s)])|\((?=[^()]{0,40}[-+*/^×÷<>=])|\)(?=\s*[-+*/^×÷])",  # f(x), 2 * (3 + 4)
     )
 )
-"""Decoration that carries meaning where it stands: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
+"""Pattern of decoration that carries meaning in its place: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
 _SCRIPTS = "¿¡。、，；！？：「」『』《》〈〉【】।،؛؟۔"
 """Marks of other scripts that set sentences, quotes and lists apart."""
 _PLAIN = rf"""\s\w.,;:!?{_SCRIPTS}'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
-"""White space, letters, and signs that are decoration unless `_JOINING` says otherwise."""
+"""Characters of white space, letters, and signs that are decoration unless `_JOINING` matches them."""
 _TOKEN = re.compile(
     rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!()·…-])(?:{_JOINING})"
 )
@@ -157,15 +160,15 @@ _TUPLE = re.compile(r"(?<!\w)\([-\d'\"][^(),\n]{0,200},[^()\n]{0,200}\)")
 _CLOSED_BY = {"[": "])", "{": "}", "(": ")]"}
 _FACTORIAL = re.compile(r"\s*\d+!+\s*")
 _INCHES = re.compile(r"\s*\d+(?:\.\d+)?\s*(['\"])\s*")
-"""Feet or inches, alone."""
+"""Matches a length in feet or inches that stands alone."""
 _SPACED_MINUS = re.compile(r"-\s+[\d.,/]+\s?%?")
 _MINUS_INSIDE = re.compile(r"([$€£¥₹])\s?-\s?(?=[\d.])")
 
 
 def strip_decoration(text: str, *, lead: bool = True) -> str:
-    """The text without code fence, bold, \\boxed, outer quotes and accents; `lead`: without "Answer:" before it too.
+    r"""Returns the text without code fence, bold, \\boxed, outer quotes and accents.
 
-    An answer of signs alone, such as `""`, stays as it is.
+    With `lead` also "Answer:" before the text is removed. An answer of signs alone, such as `""`, stays unchanged.
     """
     if "```" in text and (fence := _FENCE.search(text)):
         text = fence.group(1)
@@ -189,7 +192,7 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
 
 
 def without_accents(text: str) -> str:
-    """The text in NFKD without accents; powers, fractions in one sign and minus signs are spelled out before."""
+    """Returns the text in NFKD without accents. Powers, one-sign fractions and minus signs are spelled out before."""
     if text.isascii():
         return text
     text = _RAISED.sub(lambda found: "^" + found.group().translate(_POWERS), _FORMATS.sub("", text))
@@ -202,22 +205,25 @@ def without_accents(text: str) -> str:
 
 
 def words(text: str, *, fold: bool = True) -> Words:
-    """The words of a text, and the signs that carry meaning: no articles (unless nothing else is there), number words
-    as digits. A text of marks alone is these marks."""
+    """Returns the words of a text, and the signs that carry meaning.
+
+    Number words become digits. Articles are left out, unless the text has nothing else. A text of marks alone gives
+    these marks.
+    """
     found = _SIMPLE_TOKEN.findall(text) if _SIMPLE.fullmatch(text) else _tokens(text)
     folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in found]
     if ARTICLES.isdisjoint(map(str.casefold, folded)):
         return tuple(folded)
     # An article stands before a word. Elsewhere it is a name, as in "vitamin A" and "a + b".
     following = [*folded[1:], ""]
-    kept = [
+    without_articles = [
         w for w, after in zip(folded, following, strict=True) if w.casefold() not in ARTICLES or not after[:1].isalnum()
     ]
-    return tuple(kept)
+    return tuple(without_articles)
 
 
 def _tokens(text: str) -> list[str]:
-    """The words and signs of a text with more than letters, digits and blanks."""
+    """Returns the words and signs of a text that holds more than letters, digits and blanks."""
     first, last = _literal_part(text)
     parts = ((_TOKEN, text[:first]), (_LITERAL_TOKEN, text[first:last]), (_TOKEN, text[last:]))
     found = [word.replace("'", "") or '"' for pattern, part in parts if part for word in pattern.findall(part)]
@@ -231,7 +237,10 @@ def _tokens(text: str) -> list[str]:
 
 
 def _literal_part(text: str) -> tuple[int, int]:
-    """Where a list, a set or a tuple begins and ends in a text, in which every sign counts; twice the end without."""
+    """Returns where a list, set or tuple begins and ends in a text. Without one, both numbers are the text's end.
+
+    Every sign within a literal counts when answers are compared.
+    """
     if _is_literal(text):
         return 0, len(text)
     first = min((place for place in map(text.find, "[{") if place >= 0), default=-1)
@@ -243,7 +252,7 @@ def _literal_part(text: str) -> tuple[int, int]:
 
 
 def _is_literal(text: str) -> bool:
-    """Whether a text is a list, a set, a tuple or an interval, in which every sign counts."""
+    """Returns whether a text is a list, set, tuple or interval, in which every sign counts."""
     text = text.strip()
     if text[:1] not in ("[", "{", "(") or text[-1] not in _CLOSED_BY[text[0]]:
         return False
@@ -251,20 +260,20 @@ def _is_literal(text: str) -> bool:
 
 
 def has_words(text: str) -> bool:
-    """Whether the text holds a letter or a digit."""
+    """Returns whether the text holds a letter or a digit."""
     return _HAS_WORD.search(text) is not None
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences and lines that hold a word."""
+    """Returns the sentences and lines that hold a word."""
     return [part for part in SENTENCE_END.split(text) if has_words(part)]
 
 
 def words_beside(answer: str, question: str) -> Words:
-    """The words by which an answer differs from others to the same question: "Bamako" in "The capital is Bamako."
+    """Returns the words that distinguish an answer from others to the question: "Bamako" in "The capital is Bamako."
 
-    Leaves out the question's own words and those that say nothing, but no number, no sign, no "yes" and no "not". Where
-    nothing is left, the question's words stay, and where that leaves nothing either, all words do.
+    Leaves out the question's words and words without content, but never a number, a sign, "yes" or "not". If nothing is
+    left, the question's words are kept. If still nothing is left, all words are kept.
     """
     spoken = words(strip_decoration(answer))
     for empty in (_asking_words(question) | _EMPTY, _EMPTY):
@@ -275,35 +284,37 @@ def words_beside(answer: str, question: str) -> Words:
 
 
 MAX_COMPARED_CHARS = 4000
-"""Characters of a text that is compared by its words. A longer one is compared by all of its characters but blanks and
-case, which takes a tenth of the time."""
+"""Longest text that is compared by its words, in characters. A longer text is compared by all its characters but blanks
+and case, which takes a tenth of the time.
+"""
 
 
 def plain_form(text: str) -> str:
-    """A text in lower case with single blanks."""
+    """Returns a text in lower case with single blanks."""
     return " ".join(text.casefold().split())
 
 
 @lru_cache(maxsize=16)
 def _asking_words(question: str) -> frozenset[str]:
-    """The stems of the sentence that asks, which answers repeat; empty where the sentence may hold the answers.
+    """Returns the stems of the sentence that asks, because answers repeat them. Empty if the sentence may hold the
+    answers.
 
     "Ann, by 3 cm" and "Bob, by 3 cm" are two answers to "Who is taller, Ann or Bob?", to "Who is taller: Ann, Bob?" and
     to "Is Ann taller than Bob?".
     """
     parts = sentences(without_accents(question))
     asking = [part for part in parts if part.rstrip().endswith("?")][-1:] or parts
-    asked = set(words(asking[0])) if len(asking) == 1 and not _LISTS.search(asking[0]) else set()
-    return frozenset(map(stem, asked)) if asked & _ASKS and not asked & _OFFERS else frozenset()
+    asking_words = set(words(asking[0])) if len(asking) == 1 and not _LISTS.search(asking[0]) else set()
+    return frozenset(map(stem, asking_words)) if asking_words & _ASKS and not asking_words & _OFFERS else frozenset()
 
 
 def stem(word: str) -> str:
-    """The word without the s of a plural or a verb."""
+    """Returns the word without the s of a plural or a verb."""
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
 def is_hedged(said_words: Iterable[str], allowed: Iterable[str] = ()) -> bool:
-    """Whether a word of `HEDGES` is among them that is not allowed."""
+    """Returns whether any of the words is in `HEDGES` and is not allowed."""
     return not HEDGES.isdisjoint(set(said_words) - set(allowed))
 
 

@@ -1,4 +1,4 @@
-"""Units of measure beside a number. They are part of the answer: 5 cm is neither 5 m nor 5 cm^2."""
+"""Reads units of measure beside a number. A unit is part of the answer: 5 cm is neither 5 m nor 5 cm^2."""
 
 import re
 from functools import lru_cache
@@ -108,7 +108,7 @@ _NAMES = {
     "data": {"KB": "kb kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte"},
     "clock": {"am": "a.m. AM A.M.", "pm": "p.m. PM P.M.", "o'clock": ""},
 }
-"""Dimension -> unit -> its other names; the names in full may have an s behind."""
+"""Maps dimension -> unit -> other names of the unit. Full names may have an s at the end."""
 _CANONICAL: dict[str, tuple[str, str]] = {}
 for _dimension, _units in _NAMES.items():
     for _unit, _others in _units.items():
@@ -127,12 +127,12 @@ _PATTERN = (
     r"|[\s·]\s?(?P<inverse>[^\W\d_]{1,3})\s?\^\s?\{?\s?-(?P<inverse_power>\d)\s?\}?)?"
 )
 UNIT = re.compile(rf"\s?{_PATTERN}")
-"""A unit, with its power and with what follows "per"."""
+"""Matches a unit, with its power and with the unit after "per"."""
 _INCHES = re.compile(r"\s+in(?=\s+\w)")
-"""The word "in", which is no unit where a word follows."""
+"""Matches the word "in" before another word: there "in" is no unit."""
 _BEGINS = re.compile(r"\s?([^\W\d_]+|\S)")
 _FIRST = {"square", "sq", "cubic", "cu", *(_BEGINS.match(name)[1].lower() for name in _CANONICAL)}  # type: ignore[index]
-"""First words of units, and signs. Most words behind a number are no unit, which is seen at once."""
+"""First words of units, and signs. Most words after a number are in no unit; this set rejects them quickly."""
 _IN_TEXT = re.compile(rf"(?<![^\W\d_]){_PATTERN}")
 _MONEY = re.compile(r"[$€£¥₹₩₽₺₱₪฿₫₦](?=\s?[\d.])")
 _ASKED = re.compile(
@@ -143,7 +143,7 @@ _ASKED = re.compile(
 
 
 def unit_of(found: re.Match[str]) -> tuple[str, str]:
-    """The unit that `UNIT` has found, and its dimension: ("cm^2", "length^2"), ("$/hour", "money/h")."""
+    """Returns the unit that `UNIT` matched, and its dimension: ("cm^2", "length^2"), ("$/hour", "money/h")."""
     name = found["unit"]
     unit, dimension = _CANONICAL.get(name) or _CANONICAL[name.lower()]
     squared = (found["power_word"] or "").lower()[:1]
@@ -161,7 +161,7 @@ def unit_of(found: re.Match[str]) -> tuple[str, str]:
 
 
 def unit_at(text: str, place: int) -> re.Match[str] | None:
-    """The unit that begins at a place of the text, behind a number."""
+    """Returns the unit at a place of the text, after a number; None if there is no unit."""
     begins = _BEGINS.match(text, place)
     if begins is None or begins[1].lower() not in _FIRST:
         return None
@@ -170,14 +170,14 @@ def unit_at(text: str, place: int) -> re.Match[str] | None:
 
 @lru_cache(maxsize=64)
 def asked_units(question: str) -> tuple[tuple[str, str] | None, frozenset[tuple[str, str]]]:
-    """The unit in which a question asks for its answer (None where it names none), and all units that it names."""
+    """Returns the unit in which a question asks for its answer (or None), and all units that it names."""
     text = without_accents(question)[-QUESTION_READ:]
-    shown = (one for one in _IN_TEXT.finditer(text) if not _INCHES.match(text, one.start() - 1))
-    named = {*map(unit_of, shown), *(_CANONICAL[sign] for sign in _MONEY.findall(text))}
-    for unit, dimension in tuple(named):
+    shown = (unit for unit in _IN_TEXT.finditer(text) if not _INCHES.match(text, unit.start() - 1))
+    named_units = {*map(unit_of, shown), *(_CANONICAL[sign] for sign in _MONEY.findall(text))}
+    for unit, dimension in tuple(named_units):
         if dimension == "speed":  # 60 km/h over 2 h names kilometres
-            named.add(("mi" if unit == "mph" else unit.partition("/")[0], "length"))
-    everywhere = frozenset(named)
+            named_units.add(("mi" if unit == "mph" else unit.partition("/")[0], "length"))
+    everywhere = frozenset(named_units)
     parts = sentences(text)
     asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
     if _AGE.search(asking):
@@ -191,13 +191,13 @@ def asked_units(question: str) -> tuple[tuple[str, str] | None, frozenset[tuple[
 
 
 _AGE = re.compile(r"\bhow\s+old\b|\bwhat\s+age\b|\bage\s*\?|\bage\s+(?:of|is|was|will)\b|'s?\s+age\b", re.I)
-"""Words that ask for years."""
+"""Matches words that ask for years."""
 _RATE_WORDS = re.compile(r"\b(?:per|an?|each|every)\s+([^\W\d_]+)", re.I)
 
 
 @lru_cache(maxsize=64)
 def _asked_rates(question: str) -> frozenset[str]:
-    """Units, or words, by which the sentence that asks wants its answer: "h" of "How much does he earn per hour?"."""
+    """Returns the units or words per which the question wants its answer: "h" for "How much does he earn per hour?"."""
     parts = sentences(without_accents(question)[-QUESTION_READ:])
     asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
     return frozenset(_CANONICAL.get(word.lower(), (word.lower(), ""))[0] for word in _RATE_WORDS.findall(asking))
@@ -208,25 +208,33 @@ _ASKS_FOR_MONEY = re.compile(
     r"|\b(?:price|cost|costs|money|salary|wage|profit|bill|budget|fee|revenue|income|rent|savings)\b",
     re.I,
 )
-"""Words of a question whose answer may be money though no currency is named. Dollars are then what is meant."""
+"""Matches words of a question whose answer may be money although it names no currency. The answer is then
+in dollars.
+"""
 
 QUESTION_READ = 4000
-"""Characters at the end of a question in which units and numbers are looked for."""
+"""Characters at the end of a question in which units and numbers are searched."""
 
 
 def without_asked(unit: str, dimension: str, question: str) -> str:
-    """The unit, or an empty text where it only repeats the unit that the question asks for."""
+    """Returns the unit, or an empty text if the unit only repeats the unit that the question asks for.
+
+    Args:
+        unit: unit of the answer.
+        dimension: dimension that the unit measures.
+        question: the question.
+    """
     if not unit:
         return ""
-    asked, everywhere = asked_units(question)
+    asked_unit, everywhere = asked_units(question)
     alone, _, per = unit.partition("/")
-    if asked is not None and asked[0] == alone != unit and per in question:
+    if asked_unit is not None and asked_unit[0] == alone != unit and per in question:
         return ""  # "How many hours does he work per year?" - "72 hours per year"
     if per in _asked_rates(question) and dimension.endswith("/per"):
         unit, dimension = alone, dimension.removesuffix("/per")
-    if asked is not None and asked[1] == dimension:
-        return "" if asked[0] == unit else unit
-    named = {one for one, of in everywhere if of == dimension}
-    if unit == "$" and not named and _ASKS_FOR_MONEY.search(question[-QUESTION_READ:]):
+    if asked_unit is not None and asked_unit[1] == dimension:
+        return "" if asked_unit[0] == unit else unit
+    named_units = {unit_name for unit_name, dimension_of_unit in everywhere if dimension_of_unit == dimension}
+    if unit == "$" and not named_units and _ASKS_FOR_MONEY.search(question[-QUESTION_READ:]):
         return ""  # "How much does she pay?" is answered by "12" and by "$12"
-    return "" if named == {unit} else unit
+    return "" if named_units == {unit} else unit

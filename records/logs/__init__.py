@@ -1,1 +1,1 @@
-"""Logs of other programs, read as the lines that `metaprobe import` takes: a file a format, `detect.py` lists them."""
+"""Reads logs of other programs as the lines that `metaprobe import` takes: one file for each format."""

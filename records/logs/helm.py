@@ -1,7 +1,8 @@
-"""A run of HELM: the folder with `scenario_state.json` and `per_instance_stats.json`, or the first file of these two.
+"""Reads a run of HELM: the folder with `scenario_state.json` and `per_instance_stats.json`, or the first of these
+files.
 
-Many of HELM's clients write 0.0 where their API gives no log-probabilities, and so does a model at temperature 0 in its
-client for transformers; an answer in which all are 0 counts as one without.
+Many of HELM's clients write 0.0 if their API gives no log-probabilities. Its client for transformers does so at
+temperature 0. So an answer whose log-probabilities are all 0 counts as one without.
 """
 
 import json
@@ -36,27 +37,33 @@ _NO_SCORES = (
     "num_", "training_", "inference_", "batch_size", "finish_reason_", "logprob", "prompt_truncated", "max_prob",
     "predicted_index",
 )  # fmt: skip
-"""Beginnings of the names of statistics that only count or time."""
+"""Prefixes of the names of statistics that are only counts or times."""
 
 _WITHHELD = re.compile(r"\[encrypted_text_\d+\]|\[redacted\]")
-"""Matches what HELM's scripts put in the place of a text that must not be public (answer, prompt, reference)."""
+"""Matches the text with which HELM's scripts replace an answer, prompt or reference that must not be public."""
 
 Key = tuple[str, int, str]
-"""Instance, trial and perturbation."""
+"""(instance, trial, perturbation)."""
 
 
 def read_helm(path: Path, options: LogOptions) -> Iterator[Sample]:
-    """Yields each completion of a run. Scores are of the one that HELM scores: the likeliest, if there are several."""
+    """Yields each completion of a run. Of several completions HELM scores the likeliest, so only that one
+    has scores.
+    """
     state = path / STATE if path.is_dir() else path
     stats = _stats(state.with_name(STATS), options)
     run = state.resolve().parent.name
-    for number, (before, held) in enumerate(elements(state, "request_states", on_bytes=options.on_bytes), 1):
+    for number, (before, state_of_request) in enumerate(
+        elements(state, "request_states", on_bytes=options.on_bytes), 1
+    ):
         place = f"request {number}"
-        yield from read_sample(state, place, _samples(place, run, before, held, stats, options), options, held)
+        yield from read_sample(
+            state, place, _samples(place, run, before, state_of_request, stats, options), options, state_of_request
+        )
 
 
 def _stats(path: Path, options: LogOptions) -> dict[Key, dict[str, float]]:
-    """Scores of each instance by name; none where the file is not there."""
+    """Returns the scores by name of each instance; empty if the file does not exist."""
     scores: defaultdict[Key, dict[str, float]] = defaultdict(dict)
     if not path.is_file():
         if options.correct:
@@ -64,18 +71,18 @@ def _stats(path: Path, options: LogOptions) -> dict[Key, dict[str, float]]:
                 f"{path}: there is no such file, and in it are the scores; expected it beside {STATE}"
             )
         return scores
-    for number, (_, held) in enumerate(elements(path), 1):
+    for number, (_, entry) in enumerate(elements(path), 1):
         try:
-            _add_stats(scores, held)
+            _add_stats(scores, entry)
         except ImportFileError as problem:
             error = of_kind(f"{path}: entry {number}: {problem}", words_of_reason(str(problem)))
-            error.source = held
+            error.source = entry
             hand_over(error, options.on_error, problem)
     return scores
 
 
 def _add_stats(scores: defaultdict[Key, dict[str, float]], held: object) -> None:
-    """Adds the scores of one entry of the statistics. Raises `ImportFileError` for an entry of another shape."""
+    """Adds the scores of one entry of the statistics. Raises `ImportFileError` if the entry has another shape."""
     instance = mapping(held, "an entry of the statistics")
     into = scores[_key(instance, instance.get("instance_id"))]
     for stat in sequence(instance.get("stats"), '"stats"'):
@@ -102,17 +109,24 @@ def _samples(
     stats: Mapping[Key, dict[str, float]],
     options: LogOptions,
 ) -> Iterator[Sample]:
-    held = mapping(state, "a request state")
-    instance, request = mapping(held.get("instance"), "instance"), mapping(held.get("request"), "request")
-    result = mapping(held.get("result"), "result")
-    key = _key({**held, "perturbation": instance.get("perturbation")}, instance.get("id"))
+    # Which instance and request it is, and whether it has an answer.
+    request_state = mapping(state, "a request state")
+    instance, request = (
+        mapping(request_state.get("instance"), "instance"),
+        mapping(request_state.get("request"), "request"),
+    )
+    result = mapping(request_state.get("result"), "result")
+    key = _key({**request_state, "perturbation": instance.get("perturbation")}, instance.get("id"))
     if not result or not result.get("success", False):
         raise NoAnswer(
             f"the request failed ({text_or_empty(result.get('error')).partition(':')[0][:60] or 'no result'})"
         )
-    if held.get("reference_index") is not None or request.get("echo_prompt"):
+    if request_state.get("reference_index") is not None or request.get("echo_prompt"):
         raise NoAnswer(GIVEN_TEXT)
-    completions = [mapping(one, "a completion") for one in sequence(result.get("completions"), '"completions"')]
+    # The completion that HELM has scored, and the names of the model and of the line.
+    completions = [
+        mapping(candidate, "a completion") for candidate in sequence(result.get("completions"), '"completions"')
+    ]
     if not completions:
         raise ImportFileError("the request succeeded and has no completions; expected at least one")
     scored = max(range(len(completions)), key=lambda n: finite_number(completions[n].get("logprob")) or 0.0)
@@ -121,27 +135,30 @@ def _samples(
     changed = mapping(instance.get("perturbation"), "perturbation")
     changed_how = [text_or_empty(changed.get("name")) or "changed"] if key[2] else []
     name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *changed_how])
-    if any(_WITHHELD.fullmatch(text_or_empty(one.get("text")).strip()) for one in completions):
+    # The texts, unless HELM withholds them.
+    if any(_WITHHELD.fullmatch(text_or_empty(candidate.get("text")).strip()) for candidate in completions):
         raise NoAnswer(
             "HELM has encrypted or redacted the text (decrypt_scenario_states.py of HELM gives encrypted texts back,"
             " where encryption_data.json is there)"
         )
-    told = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
-    if not told and text_or_empty(request.get("prompt")):
-        told = [{"content": request["prompt"]}]
+    messages_sent = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
+    if not messages_sent and text_or_empty(request.get("prompt")):
+        messages_sent = [{"content": request["prompt"]}]
     prompt = [
-        {"role": text_or_empty(m.get("role")) or "user", "content": text_or_empty(m.get("content"))} for m in told
+        {"role": text_or_empty(m.get("role")) or "user", "content": text_or_empty(m.get("content"))}
+        for m in messages_sent
     ]
     messages = [message for message in prompt if not _WITHHELD.fullmatch(message["content"].strip())]
-    for number, one in enumerate(completions):
-        text = without_end_tokens(text_or_empty(one.get("text")))
-        thought = text_or_empty(mapping(one.get("thinking"), '"thinking"').get("text"))
-        logprobs = _logprobs(one, text, thought)
+    # A line for each completion.
+    for number, candidate in enumerate(completions):
+        text = without_end_tokens(text_or_empty(candidate.get("text")))
+        thought = text_or_empty(mapping(candidate.get("thinking"), '"thinking"').get("text"))
+        logprobs = _logprobs(candidate, text, thought)
         labels: dict[str, float] = {}
         taken = "no label: another completion is scored"
         if number == scored:
             labels, taken = labels_from(stats.get(key, {}), "exact_match", options.correct)
-        reason = text_or_empty(mapping(one.get("finish_reason"), "finish_reason").get("reason"))
+        reason = text_or_empty(mapping(candidate.get("finish_reason"), "finish_reason").get("reason"))
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],
@@ -163,12 +180,18 @@ def _samples(
                 thinking=thought,
             ),
         }
-        yield Sample(place, line, "" if logprobs else ZEROS, source=held, taken=taken)
+        yield Sample(place, line, "" if logprobs else ZEROS, source=request_state, taken=taken)
 
 
-def _logprobs(one: Mapping[str, Any], text: str, thought: str) -> dict[str, Any] | None:
-    """The log-probabilities of the answer's tokens; None where there are no tokens, or each has 0."""
-    tokens = [mapping(token, "a token") for token in sequence(one.get("tokens"), '"tokens"')]
+def _logprobs(candidate: Mapping[str, Any], text: str, thought: str) -> dict[str, Any] | None:
+    """Returns the log-probabilities of the answer's tokens; None if there are no tokens, or if all are 0.
+
+    Args:
+            candidate: the completion.
+        text: text of the answer.
+        thought: text of its thinking.
+    """
+    tokens = [mapping(token, "a token") for token in sequence(candidate.get("tokens"), '"tokens"')]
     values = [token.get("logprob") for token in tokens]
     if not tokens or all(value == 0 and not isinstance(value, bool) for value in values):
         return None

@@ -1,10 +1,10 @@
-"""Logs of Inspect (`inspect_ai`): `.eval`, a zip archive, and `.json`.
+"""Reads logs of Inspect (`inspect_ai`): `.eval`, a zip archive, and `.json`.
 
-A sample is one answer, the last one that the model gave in it (`output`); what a sample's epochs answer shares a group.
+A sample is one answer, the last one that the model gave in it (`output`). Answers of a sample's epochs share a group.
 
-Inspect's own reader is not used, because a file from elsewhere may be damaged or meant to harm. Version 0.3.285 unpacks
-a member of any size (600 kB took 3.7 GB), compares no checksum (a changed digit is read), refuses logs that do not
-list their samples, opens the archive anew for each sample, and holds a whole `.json` in memory.
+Inspect's own reader is not used, because a file from elsewhere may be damaged or malicious. Version 0.3.285 unpacks a
+member of any size (600 kB took 3.7 GB), and compares no checksum, so a changed digit is read. It refuses logs that do
+not list their samples, reopens the archive for each sample, and holds a whole `.json` in memory.
 """
 
 import json
@@ -37,15 +37,17 @@ from metaprobe.records.logs.sample import (
 from metaprobe.records.openai_format import completion
 
 MAX_MEMBER = 256 << 20
-"""Bytes of one sample, unpacked."""
+"""Most bytes of one sample, unpacked."""
 _GRADES = {"C": 1.0, "P": 0.5, "N": 0.0, "I": 0.0}
-"""Values that Inspect's scorers write for correct, partial, no answer and incorrect."""
+"""Maps the grades of Inspect's scorers (correct, partial, no answer, incorrect) to scores."""
 _JUDGED = ("", "invalid_response_format", "refusal", "no_response")
-"""Values of a score's `reason` with which the answer was judged; with others, the scorer or its grader failed."""
+"""Values of a score's `reason` with which the answer was judged. With other values the scorer or its grader failed."""
 _UNGRADED = re.compile(r"\s*(no )?grade (was )?(not )?found\b", re.I)
-"""Beginning of an explanation where a grader gave no grade; older versions of Inspect then write incorrect."""
+"""Matches the beginning of an explanation that says no grade was found. Older versions of Inspect then
+write incorrect.
+"""
 _GRADED = re.compile(r"grade\W{1,9}(c|p|i|n|(in)?correct|partial)\b", re.I)
-"""The grade in the words of a grader, as Inspect's own instructions ask for it."""
+"""Matches the grade in a grader's text, in the form that Inspect's own instructions ask for."""
 _GRADERS = ("model_graded_qa", "model_graded_fact")
 _ENDS = {"max_tokens": "length", "model_length": "length", "unknown": ""}
 _ZSTANDARD = 93
@@ -54,11 +56,15 @@ _ATTACHMENT = "attachment://"
 
 def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
     """Yields each sample of a log."""
-    read = _from_archive if zipfile.is_zipfile(path) else _from_document
+    read_format = _from_archive if zipfile.is_zipfile(path) else _from_document
     quiet = replace(options, on_bytes=None, on_error=lambda error: None)
     header: Mapping[str, Any] | None = None
-    for top, sample in read(path, options):
-        if header is None and top.get("invalidated") and not any(_invalid(one) for _, one in read(path, quiet)):
+    for top, sample in read_format(path, options):
+        if (
+            header is None
+            and top.get("invalidated")
+            and not any(_invalid(inner_sample) for _, inner_sample in read_format(path, quiet))
+        ):
             raise ImportFileError(
                 f"{path}: the log says that samples of it were invalidated, and marks none of them; expected"
                 " `invalidation` in each such sample: write the log again with inspect_ai's invalidate_samples, or take"
@@ -72,7 +78,7 @@ def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 
 def _bare(top: Mapping[str, Any]) -> str:
-    """Says what is wrong with a log that holds no samples; `top`: what is known of the log."""
+    """Returns what is wrong with a log that holds no samples; `top` holds the known fields of the log."""
     status = text_or_empty(top.get("status"))
     return (
         f"the log of Inspect holds no samples{f' (its status is {status!r})' if status else ''}; expected samples with"
@@ -82,7 +88,7 @@ def _bare(top: Mapping[str, Any]) -> str:
 
 
 def _invalid(sample: Mapping[str, Any]) -> bool:
-    """Whether somebody has marked the sample as invalid."""
+    """Whether the sample is marked as invalid."""
     return sample.get("invalidation") is not None or bool(sample.get("invalidated"))
 
 
@@ -99,7 +105,7 @@ def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[st
 
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, struct.error, NotImplementedError)
-"""Errors that Python raises for an archive, or a member, that is damaged or cut off."""
+"""Errors that Python raises for a damaged or truncated archive or member."""
 
 
 def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -116,8 +122,8 @@ def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str
                     try:
                         sample = mapping(_member(path, archive, name), name)
                     except (ImportFileError, *_DAMAGE) as problem:
-                        told = str(problem) if isinstance(problem, ImportFileError) else f"{path}: {name}: {problem}"
-                        hand_over(of_kind(told, "a sample that is damaged"), options.on_error, problem)
+                        message = str(problem) if isinstance(problem, ImportFileError) else f"{path}: {name}: {problem}"
+                        hand_over(of_kind(message, "a sample that is damaged"), options.on_error, problem)
                         continue
                     yield header, sample
                     if options.on_bytes is not None:
@@ -148,7 +154,10 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> object:
 
 
 def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
-    """Python's zipfile reads Zstandard, which Inspect writes by default, from 3.14 on only."""
+    """Returns the bytes of a member that is compressed with Zstandard, which Inspect writes by default.
+
+    Python's zipfile reads Zstandard only from version 3.14 on.
+    """
     zstandard = require("zstandard", "fit")
     with path.open("rb") as file:
         file.seek(info.header_offset)
@@ -172,8 +181,8 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
         message = mapping(sample.get("error"), "error").get("message")
         raise NoAnswer(f"the sample ended in an error ({text_or_empty(message).partition('(')[0][:60]})")
     if _invalid(sample):
-        held = sample.get("invalidation")
-        why = text_or_empty(held.get("reason"))[:60] if isinstance(held, Mapping) else ""
+        invalidation = sample.get("invalidation")
+        why = text_or_empty(invalidation.get("reason"))[:60] if isinstance(invalidation, Mapping) else ""
         raise NoAnswer(f"the sample was invalidated{f' ({why})' if why else ''}")
     identity = sample.get("id")
     if not isinstance(identity, (str, int)) or isinstance(identity, bool):
@@ -207,9 +216,12 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
 def response_of(
     output: Mapping[str, Any], limit: str = "", attached: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the chat completion that a `ModelOutput`, as a mapping, stands for.
+    """Returns a `ModelOutput`, given as a mapping, as a chat completion. Raises `NoAnswer` if the output is no answer.
 
-    `limit`: the kind of limit that ended the sample. Raises `NoAnswer` where the output is no answer.
+    Args:
+        output: the `ModelOutput`.
+        limit: kind of the limit that ended the sample.
+        attached: the sample's attachments by id.
     """
     choices = sequence(output.get("choices"), "output.choices")
     if not choices:
@@ -237,17 +249,17 @@ def response_of(
 
 
 def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], str]:
-    """(labels by scorer, or scorer and name where it gives several; what `correct` was taken from).
+    """Returns (labels, source of `correct`). A label has the scorer's name, and the score's name if there are several.
 
-    The first score that is a grade says `correct`, also where its scorer failed: then nothing does. A score whose
-    scorer failed is no label under any name.
+    The first score that is a grade gives `correct`. If its scorer failed, there is no `correct`. A score whose scorer
+    failed gives no label.
     """
     scores: dict[str, float] = {}
     failed: dict[str, str] = {}
     right = None
     for scorer, score in mapping(sample.get("scores"), "scores").items():
-        held = mapping(score, f"the score {scorer!r}")
-        value = held.get("value")
+        score_fields = mapping(score, f"the score {scorer!r}")
+        value = score_fields.get("value")
         several = isinstance(value, Mapping)
         for name, single in value.items() if isinstance(value, Mapping) else [(scorer, value)]:
             number = _GRADES.get(single) if isinstance(single, str) else finite_number(single)
@@ -255,7 +267,7 @@ def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], 
                 continue  # a text, or a sample that was not scored
             key = f"{scorer}/{name}" if several else str(scorer)
             scores[key] = number
-            if why := _why_unscored(str(scorer), held):
+            if why := _why_unscored(str(scorer), score_fields):
                 failed[key] = why
             if right is None and not several and isinstance(single, bool | str):
                 # One of Inspect's grades says right or wrong, and so does a yes under a name for what is good.
@@ -271,33 +283,33 @@ def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], 
 
 
 def _why_unscored(scorer: str, score: Mapping[str, Any]) -> str:
-    """Why a score judges nothing, whatever its value; empty where it may judge the answer."""
+    """Returns why a score judges nothing, whatever its value; empty if it may judge the answer."""
     metadata = score.get("metadata")
-    inner = {key: held for key, held in metadata.items() if key != "grading"} if isinstance(metadata, Mapping) else {}
-    reason, told = text_or_empty(score.get("reason")), text_or_empty(score.get("explanation"))
+    inner = {key: value for key, value in metadata.items() if key != "grading"} if isinstance(metadata, Mapping) else {}
+    reason, explanation = text_or_empty(score.get("reason")), text_or_empty(score.get("explanation"))
     if reason not in _JUDGED:
         return f"its scorer failed ({reason[:40]})"
-    told_of_state = {key: held for key, held in score.items() if key not in ("value", "reason", "metadata", "history")}
-    if why := why_no_label(told_of_state, inner):
+    state_fields = {key: value for key, value in score.items() if key not in ("value", "reason", "metadata", "history")}
+    if why := why_no_label(state_fields, inner):
         return f"its scorer failed ({why})"
-    if _UNGRADED.match(told) or (scorer in _GRADERS and told and not _GRADED.search(told)):
+    if _UNGRADED.match(explanation) or (scorer in _GRADERS and explanation and not _GRADED.search(explanation)):
         return "its grader gave no grade"
     return ""
 
 
 def _prompt(sample: Mapping[str, Any], attached: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The messages before the last answer."""
+    """Returns the messages before the last answer."""
     messages = sequence(sample.get("messages"), "messages")
-    told = [mapping(message, "a message") for message in messages]
-    answered = bool(told) and told[-1].get("role") == "assistant"
+    messages_given = [mapping(message, "a message") for message in messages]
+    answered = bool(messages_given) and messages_given[-1].get("role") == "assistant"
     return [
         {"role": text_or_empty(message.get("role")) or "user", "content": _text(message.get("content"), attached)}
-        for message in told[: len(told) - answered]
+        for message in messages_given[: len(messages_given) - answered]
     ]
 
 
 def _text(content: object, attached: Mapping[str, Any]) -> str:
-    """The text of a message, whose long parts may stand among the sample's attachments. Reasoning is not part of it."""
+    """Returns the text of a message, without its reasoning. Long parts may be stored in the sample's attachments."""
     if isinstance(content, str):
         if content.startswith(_ATTACHMENT):
             return text_or_empty(attached.get(content.removeprefix(_ATTACHMENT), content))
@@ -306,14 +318,14 @@ def _text(content: object, attached: Mapping[str, Any]) -> str:
 
 
 def _parts(content: object) -> list[Mapping[str, Any]]:
-    """The parts of a message's content; none of a content that is text."""
+    """Returns the parts of a message's content; none if the content is a string."""
     parts = () if isinstance(content, str) else sequence(content, "a message's content")
     return [mapping(part, "a part of a message") for part in parts]
 
 
 def _sampling(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the sampling settings that were set; those of the task's plan go before those of the model."""
-    configs = [mapping(held, "a config") for held in (spec.get("model_generate_config"), plan.get("config"))]
+    """Returns the sampling settings that were set. Settings of the task's plan override those of the model."""
+    configs = [mapping(config, "a config") for config in (spec.get("model_generate_config"), plan.get("config"))]
     keys = ("temperature", "top_p", "seed", "max_tokens")
-    given = {key: config[key] for config in configs for key in keys if config.get(key) is not None}
-    return given or None
+    settings = {key: config[key] for config in configs for key in keys if config.get(key) is not None}
+    return settings or None

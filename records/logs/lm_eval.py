@@ -1,11 +1,11 @@
-"""Samples of lm-evaluation-harness (`--log_samples`): `samples_TASK_DATE.jsonl`, a question a line.
+"""Reads samples of lm-evaluation-harness (`--log_samples`): `samples_TASK_DATE.jsonl`, one question a line.
 
-Of a multiple choice there are the log-likelihoods of the options. The answer is the likeliest option, and its one
-log-probability that of the option among the options: log softmax. An option of -inf is impossible: it has no share.
-What the model generates freely is logged without log-probabilities.
+Multiple-choice samples have the log-likelihoods of the options. The answer is the likeliest option. Its one
+log-probability is the log softmax of that option among the options. An option of -inf is impossible, and gets no share.
+Freely generated text is logged without log-probabilities.
 
-A task with several filters grades each answer once for each of them. The answer is taken once, with the grades of the
-first filter in the file, or of the one that `--correct METRIC,FILTER` names.
+A task with several filters grades each answer once for each filter. The answer is read once, with the grades of the
+first filter in the file, or of the filter that `--correct METRIC,FILTER` names.
 """
 
 import json
@@ -41,26 +41,26 @@ IMPOSSIBLE = (
     " tokens for them, its numbers overflowed, or the endpoint gave nothing for them"
 )
 INVALID_ANSWER = "[invalid]"
-"""The value that the filters of lm-eval keep of a text in which their pattern finds nothing."""
+"""Value that lm-eval's filters keep of a text in which their pattern finds nothing."""
 _EQUAL = 1e-6
-"""Nats within which log-likelihoods count as the same: what is left of rounding where all are one constant."""
+"""Nats within which log-likelihoods count as equal: the rounding error if all are one constant."""
 
 
 def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
-    """Yields each answer of a file of samples: one a question, or as many as it was asked to repeat."""
+    """Yields each answer of a file of samples: one a question, or one for each repeat."""
     score, _, wanted = options.correct.partition(",")
     run = _run(path)
     taken = wanted
     filters: dict[str, None] = {}
     for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
-        held = text_or_empty(record.get("filter"))
-        filters[held] = None
-        taken = taken or held
+        filter_name = text_or_empty(record.get("filter"))
+        filters[filter_name] = None
+        taken = taken or filter_name
         place = f"line {number}"
-        if held != taken:
+        if filter_name != taken:
             again = (
-                f"the same answer under the filter {held!r}; the grades of {taken!r} are taken (--correct METRIC,FILTER"
-                " chooses)"
+                f"the same answer under the filter {filter_name!r}; the grades of {taken!r} are taken (--correct"
+                " METRIC,FILTER chooses)"
             )
             yield Sample(place, None, again, number, record)
             continue
@@ -70,11 +70,11 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    """Task, model and name of the run, from the file's name and the results beside it."""
+    """Returns task, model and name of the run, from the file's name and the results file beside it."""
     name = path.name.partition(".jsonl")[0].partition(".parquet")[0]
-    named = _NAME.fullmatch(name)
-    run = {"task": named["task"] if named else "", "run_id": name, "model": ""}
-    results = path.with_name(f"results_{named['date']}.json") if named else None
+    name_parts = _NAME.fullmatch(name)
+    run = {"task": name_parts["task"] if name_parts else "", "run_id": name, "model": ""}
+    results = path.with_name(f"results_{name_parts['date']}.json") if name_parts else None
     if results is not None and results.is_file():
         try:
             results_held = json.loads(results.read_bytes())
@@ -92,21 +92,21 @@ def _samples(
     identity = record.get("doc_id")
     if not isinstance(identity, int) or isinstance(identity, bool):
         raise ImportFileError(f'"doc_id" is {name_value(identity)}; expected a whole number')
-    given = mapping(record.get("arguments"), '"arguments"')
-    requests = [mapping(request, '"arguments"') for request in given.values() if request is not None]
+    arguments = mapping(record.get("arguments"), '"arguments"')
+    requests = [mapping(request, '"arguments"') for request in arguments.values() if request is not None]
     # Each is (context, continuation) or (context, settings).
-    asked = [tuple(request[key] for key in sorted(request)) for request in requests]
-    answers = [list(sequence(given, '"resps"')) for given in sequence(record.get("resps"), '"resps"')]
-    if not answers or len(answers) != len(asked) or not all(answers):
+    requested = [tuple(request[key] for key in sorted(request)) for request in requests]
+    answers = [list(sequence(arguments, '"resps"')) for arguments in sequence(record.get("resps"), '"resps"')]
+    if not answers or len(answers) != len(requested) or not all(answers):
         raise ImportFileError(
-            f'there are {len(asked)} "arguments" and {len(answers)} "resps"; expected as many, each with an answer'
+            f'there are {len(requested)} "arguments" and {len(answers)} "resps"; expected as many, each with an answer'
         )
     line = {**run, "id": str(identity), "question_id": str(identity)}
     first = answers[0][0]
     if isinstance(first, str):
-        yield from _generated(place, number, record, line, asked[0], answers[0], score)
-    elif len(asked) > 1:
-        chosen, taken = _chosen(record, line, asked, [given[0] for given in answers], score)
+        yield from _generated(place, number, record, line, requested[0], answers[0], score)
+    elif len(requested) > 1:
+        chosen, taken = _chosen(record, line, requested, [arguments[0] for arguments in answers], score)
         yield Sample(place, chosen, "", number, record, taken)
     else:
         raise NoAnswer(GIVEN_TEXT)
@@ -121,25 +121,35 @@ def _generated(
     answers: Sequence[object],
     score: str,
 ) -> Iterator[Sample]:
-    """An answer in words: what a metric says holds of the text that the filter kept."""
+    """Yields answers in words. A metric judges the text that the filter kept.
+
+    Args:
+        place: place of the sample in the log.
+        number: line of the sample.
+        record: the line.
+        line: the import line, as far as it is known.
+        asked: context and settings of the request.
+        answers: texts of the repeats.
+        score: name of the metric that gives `correct`.
+    """
     settings = asked[1] if len(asked) > 1 and isinstance(asked[1], Mapping) else {}
-    kept = sequence(record.get("filtered_resps"), '"filtered_resps"')
+    filtered = sequence(record.get("filtered_resps"), '"filtered_resps"')
     for repeat, text in enumerate(answers):
         if not isinstance(text, str):
             raise ImportFileError(f"answer {repeat} is {name_value(text)}; expected text")
         labels: dict[str, float] = {}
         taken = "no label: a filter kept another text"
-        if len(answers) == 1 or (len(kept) == 1 and kept[0] == text):
+        if len(answers) == 1 or (len(filtered) == 1 and filtered[0] == text):
             labels, taken = _labels(record, score, "exact_match")
-            first = kept[0] if len(kept) == 1 else None
-            read = first.strip() if isinstance(first, str) else None
-            if read == INVALID_ANSWER or (read == "" and text.strip()):
+            first = filtered[0] if len(filtered) == 1 else None
+            filtered_text = first.strip() if isinstance(first, str) else None
+            if filtered_text == INVALID_ANSWER or (filtered_text == "" and text.strip()):
                 # lm-eval counts a text in which the filter found no answer as wrong, though nothing was compared.
                 labels.pop("correct", None)
-                named = text_or_empty(record.get("filter")) or "of the task"
-                taken = f"no label: the filter {named!r} found no answer in the text"
+                filter_name = text_or_empty(record.get("filter")) or "of the task"
+                taken = f"no label: the filter {filter_name!r} found no answer in the text"
         sampling = {"temperature": settings.get("temperature"), "max_tokens": settings.get("max_gen_toks")}
-        one = {
+        repeat_line = {
             **line,
             "id": line["id"] if len(answers) == 1 else f"{line['id']}-repeat-{repeat + 1}",
             "messages": [{"role": "user", "content": text_or_empty(asked[0])}] if asked else [],
@@ -147,7 +157,7 @@ def _generated(
             "labels": labels,
             "response": completion(text, None, model=line["model"]),
         }
-        yield Sample(place, one, number=number, source=record, taken=taken)
+        yield Sample(place, repeat_line, number=number, source=record, taken=taken)
 
 
 def _chosen(
@@ -157,7 +167,15 @@ def _chosen(
     answers: Sequence[object],
     score: str,
 ) -> tuple[dict[str, Any], str]:
-    """(the likeliest option of a multiple choice, as an answer of one token; what `correct` was taken from)."""
+    """Returns (the likeliest option of a multiple choice as an answer of one token, source of `correct`).
+
+    Args:
+        record: the line.
+        line: the import line, as far as it is known.
+        asked: context and option of each request.
+        answers: likelihood of each option.
+        score: name of the metric that gives `correct`.
+    """
     if score not in ("", "acc"):
         raise ImportFileError(
             f"{score!r} is of another answer than the likeliest option, which is read here; expected 'acc'"
@@ -167,7 +185,7 @@ def _chosen(
     # For the mutual information each option is asked for once more, without a context.
     twice = len(asked) % 2 == 0 and all(contexts[:half]) and not any(contexts[half:])
     options = asked[:half] if twice else asked
-    likelihoods = [_likelihood(given) for given in answers[: len(options)]]
+    likelihoods = [_likelihood(likelihood) for likelihood in answers[: len(options)]]
     texts = [text_or_empty(request[-1]).strip() if request else "" for request in options]
     if len(set(texts)) == 1:  # the options are beginnings of one text
         texts = contexts[: len(options)]
@@ -180,8 +198,10 @@ def _chosen(
     top = likelihoods[best]
     total = top + math.log(sum(math.exp(value - top) for value in likelihoods))
     among = [(value - total, text) for text, value in zip(texts, likelihoods, strict=True)]
-    named = [{"token": text, "logprob": value} for value, text in sorted(among, reverse=True) if value > -math.inf]
-    entry = {"token": texts[best], "logprob": among[best][0], "top_logprobs": named}
+    option_entries = [
+        {"token": text, "logprob": value} for value, text in sorted(among, reverse=True) if value > -math.inf
+    ]
+    entry = {"token": texts[best], "logprob": among[best][0], "top_logprobs": option_entries}
     shared = set(contexts[: len(options)])
     labels, taken = _labels(record, score, "acc", only=True)
     return {
@@ -194,9 +214,9 @@ def _chosen(
 
 
 def _likelihood(given: object) -> float:
-    """The log-likelihood in [log-likelihood, whether it is what the model would have written], also as texts.
+    """Returns the log-likelihood in [log-likelihood, whether greedy], whose elements may be strings.
 
-    It is -inf for an option that the model cannot write.
+    The log-likelihood is -inf for an option that the model cannot write.
     """
     pair = sequence(given, "an answer")
     try:
@@ -211,10 +231,17 @@ def _likelihood(given: object) -> float:
 
 
 def _labels(record: Mapping[str, Any], score: str, right: str, *, only: bool = False) -> tuple[dict[str, float], str]:
-    """(the line's metrics as labels, or with `only` the one that is of this answer; what `correct` was taken from)."""
+    """Returns (the line's metrics as labels, source of `correct`).
+
+    Args:
+        record: the line.
+        score: name of the metric that gives `correct`, if the caller names one.
+        right: metric that gives `correct` by default.
+        only: whether `right` is the only metric about this answer, so that all others are left out.
+    """
     names = sequence(record.get("metrics"), '"metrics"') or [key for key in ("acc", "exact_match") if key in record]
     scores = {str(name): finite_number(record.get(str(name))) for name in names}
-    known = {name: value for name, value in scores.items() if value is not None and (not only or name == right)}
-    labels, taken = labels_from(known, right, score)
+    metric_values = {name: value for name, value in scores.items() if value is not None and (not only or name == right)}
+    labels, taken = labels_from(metric_values, right, score)
     name = text_or_empty(record.get("filter"))
     return labels, taken + (f" under the filter {name!r}" if name and name != "none" else "")

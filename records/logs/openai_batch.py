@@ -1,4 +1,4 @@
-"""OpenAI's Batch API: the lines of its output, joined with the requests that they answer by `custom_id`."""
+"""Reads the output lines of OpenAI's Batch API, and joins them by `custom_id` with the requests that they answer."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,11 +16,11 @@ TOOL_CALL_REASON = "the answer is a tool call"
 
 
 def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
-    """Yields each line of a batch's output; with `options.requests` also its prompt, and repeats share a group."""
+    """Yields each line of a batch's output. With `options.requests` its prompt is added, and repeats share a group."""
     if options.correct:
         raise ImportFileError(f"{path}: a batch has no scores, so there is none called {options.correct!r}")
-    with TemporaryFile() as kept:
-        requests = _Requests(options.requests, kept) if options.requests is not None else None
+    with TemporaryFile() as requests_file:
+        requests = _Requests(options.requests, requests_file) if options.requests is not None else None
         for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             custom_id = record.get("custom_id")
             place = f"line {number} (custom_id {custom_id!r})" if isinstance(custom_id, str) else f"line {number}"
@@ -28,7 +28,7 @@ def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 
 class _Requests:
-    """The requests of a batch on the disk, found by `custom_id`: only the places are in memory."""
+    """Requests of a batch, copied to a file and found by `custom_id`. Only their places are in memory."""
 
     def __init__(self, path: Path, kept: IO[bytes]) -> None:
         self._path, self._kept = path, kept
@@ -37,17 +37,18 @@ class _Requests:
         with opened(path) as file:
             for number, raw in enumerate(iter(file.readline, b""), 1):
                 if raw.strip():
-                    held = json_object(raw).get("custom_id")
-                    if not isinstance(held, str) or held in self._places:
+                    custom_id = json_object(raw).get("custom_id")
+                    if not isinstance(custom_id, str) or custom_id in self._places:
                         raise ImportFileError(
-                            f'{path}:{number}: "custom_id" is {name_value(held)}; expected text, on each line another'
+                            f'{path}:{number}: "custom_id" is {name_value(custom_id)}; expected text, on each'
+                            " line another"
                         )
-                    self._places[held] = place
+                    self._places[custom_id] = place
                 kept.write(raw)
                 place += len(raw)
 
     def body(self, custom_id: str) -> Mapping[str, Any]:
-        """Returns what was asked under that id. Raises `ImportFileError` where nothing was."""
+        """Returns the request's body with that id. Raises `ImportFileError` if there is none."""
         if custom_id not in self._places:
             raise ImportFileError(
                 f"no request in {self._path} has the custom_id {custom_id!r}; expected the batch's own"
@@ -57,6 +58,7 @@ class _Requests:
 
 
 def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requests | None) -> Iterator[Sample]:
+    # Whether the request has an answer in words.
     custom_id = record.get("custom_id")
     if not isinstance(custom_id, str) or not custom_id:
         raise ImportFileError(f'"custom_id" is {name_value(custom_id)}; expected text')
@@ -67,21 +69,24 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         error = record.get("error") or body.get("error")
         message = text_or_empty(error.get("code")) if isinstance(error, Mapping) else text_or_empty(error)
         raise NoAnswer(f"the request failed ({message[:60] or f'status {status}'})")
-    own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
+    fields_of_line = {
+        key: value for key, value in record.items() if key not in ("custom_id", "error")
+    }  # labels, a group
     if is_response(body):
         parts, others = text_parts(body.get("output"))
         if CALLER_ITEMS & others:
             raise NoAnswer(TOOL_CALL_REASON)
         if not any(part.get("text") for part in parts):
             raise NoAnswer(f"the response holds no text (it holds {', '.join(sorted(others))[:60] or 'nothing'})")
-    line: dict[str, Any] = {**own, "id": custom_id, "response": body}
+    line: dict[str, Any] = {**fields_of_line, "id": custom_id, "response": body}
+    # The request, if its file is given.
     if requests is not None:
-        asked = requests.body(custom_id)
-        messages = asked.get("messages") or asked.get("input") or asked.get("prompt")
+        request = requests.body(custom_id)
+        messages = request.get("messages") or request.get("input") or request.get("prompt")
         line["messages"] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         line.setdefault("group", f"prompt-{short_name(json.dumps(messages, sort_keys=True))[-12:]}")
-        limit = asked.get("max_completion_tokens") or asked.get("max_tokens") or asked.get("max_output_tokens")
-        drawn = {key: asked.get(key) for key in ("temperature", "top_p", "seed")} | {"max_tokens": limit}
+        limit = request.get("max_completion_tokens") or request.get("max_tokens") or request.get("max_output_tokens")
+        drawn = {key: request.get(key) for key in ("temperature", "top_p", "seed")} | {"max_tokens": limit}
         line["sampling"] = {key: value for key, value in drawn.items() if value is not None} or None
     choices = body.get("choices")
     if not isinstance(choices, list) or len(choices) < 2:
@@ -91,24 +96,32 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
     shared = {key: value for key, value in body.items() if key != "usage"}
     for place_of, choice in enumerate(choices, 1):
         own_id = custom_id if place_of == 1 else f"{custom_id}-choice-{place_of}"
-        one: dict[str, Any] = {
+        choice_line: dict[str, Any] = {
             "id": own_id,
             "group": line.get("group", custom_id),
             "response": {**shared, "choices": [choice]},
         }
         if place_of > 1:
-            one["labels"] = {}  # what the line says is of the first
-        yield _sample(place, line | one, number)
+            choice_line["labels"] = {}  # what the line says is of the first
+        yield _sample(place, line | choice_line, number)
 
 
 def _sample(place: str, line: dict[str, Any], number: int) -> Sample:
-    """The line as a sample; a tool call is left out, because it is no answer in words."""
+    """Returns the line as a sample. A tool call is left out, because it is no answer in words.
+
+    Args:
+        place: place of the line in messages.
+        line: the line.
+        number: its number.
+    """
     choices = line["response"].get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     message = choice.get("message")
-    held = message if isinstance(message, Mapping) else {}
-    called = held.get("tool_calls") or held.get("function_call")
+    message_fields = message if isinstance(message, Mapping) else {}
+    called = message_fields.get("tool_calls") or message_fields.get("function_call")
     if called or read_end(choice.get("finish_reason")) == TOOL_CALL:
         return Sample(place, None, TOOL_CALL_REASON, number, line)
-    given = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
-    return Sample(place, line, number=number, taken=f"labelled by the line ({given})" if given else "no label")
+    label_names = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
+    return Sample(
+        place, line, number=number, taken=f"labelled by the line ({label_names})" if label_names else "no label"
+    )

@@ -1,14 +1,15 @@
-"""Results of promptfoo: of `promptfoo eval --output results.json` or `.jsonl`, or of `evaluate` in its Node package.
+"""Reads results of promptfoo: of `promptfoo eval --output results.json` or `.jsonl`, or of `evaluate` in its Node
+package.
 
-It keeps the log-probabilities of an answer's tokens without the tokens, and only of providers that hand them on.
-Repeats of a test, and other prompts and providers for it, share a group: what was filled into the prompt.
+promptfoo keeps the log-probabilities of an answer's tokens without the tokens, and only for some providers. Repeats of
+a test, and other prompts and providers for the test, share a group: the values filled into the prompt.
 
-promptfoo's own `pass` also covers what no answer is wrong for, such as its latency. Here an assertion counts by its
-type: some judge the content, some a part of it, some are known to judge something else, and of all others nothing is
-known.
+promptfoo's own `pass` includes checks that say nothing about the answer, such as its latency. So an assertion counts
+here by its type. Some types judge the content, some a part of it, some are known to judge something else, and the
+others are unknown.
 
-The output of its decision provider (`openai:decisions`) holds no answer but a judgement of the prompt: the prompt is
-then the text that is stored, and the decisions stand beside it.
+The output of its decision provider (`openai:decisions`) is no answer but a judgement of the prompt. So the prompt is
+stored as the text, with the decisions beside it.
 """
 
 import json
@@ -49,16 +50,18 @@ NECESSARY_ASSERTIONS = frozenset(
     "answer-relevance contains-html contains-json contains-sql contains-xml context-faithfulness conversation-relevance"
     " is-html is-json is-sql is-xml".split()
 )
-"""Types of assertions on the text that a right answer passes, and a wrong one may pass too."""
+"""Types of assertions that every right answer passes. A wrong answer may pass them too."""
 ELSEWHERE = frozenset(
     "context-recall context-relevance cost finish-reason guardrails latency max-score perplexity perplexity-score"
     " select-best skill-used trace-error-spans trace-span-count trace-span-duration trajectory:step-count".split()
 )
-"""Types of assertions that say nothing about whether the answer's text is right."""
+"""Types of assertions that do not judge whether the answer's text is right."""
 HUMAN = "human"
-"""The type of a grade that a person gave in promptfoo's page; it overrides all others."""
+"""Type of a grade that a person gave on promptfoo's page. It overrides all other grades."""
 _MODELS = frozenset("conversation-relevance factuality g-eval llm-rubric model-graded-factuality search-rubric".split())
-"""Types of assertions whose reason a model writes; where it fails, the answer counts as wrong, without tokens of it."""
+"""Types of assertions that a model grades. If this model fails, promptfoo marks the answer wrong, and
+counts no tokens.
+"""
 _REASONS = {
     **dict.fromkeys(("similar", "similar:cosine", "similar:dot"), re.compile(r"Similarity -?\d")),
     "similar:euclidean": re.compile(r"Distance \d"),
@@ -67,7 +70,9 @@ _REASONS = {
     "context-faithfulness": re.compile(r"Faithfulness -?\d"),
     "model-graded-closedqa": re.compile(r"The submission (meets|does not meet) the criterion"),
 }
-"""Assertion -> beginning of promptfoo's own reason, where the model or service that the assertion calls answered."""
+"""Maps an assertion to the beginning of promptfoo's own reason. The reason begins so if the service that grades
+answered.
+"""
 _UNREAD = re.compile(
     r"\s*(API (call )?error|(Could not|Cannot|Unable to|Failed to|Error) (extract|pars(e|ing)|perform)\b|Error:"
     r"|Invalid category value|LLM-proposed evaluation|LLM does not propose|G-Eval \S+ (call|response)"
@@ -75,33 +80,36 @@ _UNREAD = re.compile(
     r"|(Model grader|[\w:-]+) produced (a )?malformed response)",
     re.I,
 )
-"""Beginning of the reason where a model answered and promptfoo could read no grade in its words."""
+"""Matches the beginning of the reason if a model answered, but promptfoo found no grade in the text."""
 _OWN = "--correct pass takes promptfoo's own verdict"
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One assertion that can fail the test: one of weight 0 cannot."""
+    """One assertion that can fail the test. An assertion of weight 0 cannot."""
 
     kind: str
     passed: bool | None
-    """Whether the answer passed; None where its grader failed, or the result does not say."""
+    """Whether the answer passed; None if its grader failed, or if the result does not say."""
 
 
 def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool | None, str]:
-    """Returns (whether the answer of a result is right, source of that grade or why there is none).
+    """Returns (whether the answer of a result is right, the source of that grade or why there is none).
 
-    It is None where the assertions say nothing of the answer, or nothing that is sure. Where one that judges the answer
-    has no known outcome, it is None however the others ended: else only wrong answers, or only right ones, would have
-    labels. `graded` is the result's
-    `gradingResult`, `test` its `testCase`. Where a score decides whether the test passes, a part of it may fail and the
-    answer be right: nothing is known then. Raises `ImportFileError` where one of these has another shape.
+    The grade is None if no assertion judges the answer, or if none is certain. It is also None if an assertion that
+    judges the answer has no known outcome. Otherwise only wrong answers, or only right ones, would get labels. If a
+    score decides whether the test passes, one part may fail although the answer is right; so the grade is None. Raises
+    `ImportFileError` if a field has another shape.
+
+    Args:
+        graded: `gradingResult` of the result.
+        test: `testCase` of the result.
     """
     components = _objects(graded.get("componentResults"), "componentResults")
-    asked = _objects(test.get("assert"), "assert")
-    if not components and asked:
+    assertions = _objects(test.get("assert"), "assert")
+    if not components and assertions:
         return None, f"no label: the result does not say which assertions passed ({_OWN})"
-    checks, weighed = _checks(components, asked)
+    checks, weighed = _checks(components, assertions)
     for check in reversed(checks):
         if check.kind == HUMAN and check.passed is not None:
             return check.passed, "labelled by a person (human)"
@@ -128,16 +136,18 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool |
 
 
 def _objects(values: object, name: str) -> list[Mapping[str, Any]]:
-    """The entries of a list; the nulls among them stand for assertions that were made later, as `select-best`."""
-    return [mapping(one, f"an entry of {name}") for one in sequence(values, f'"{name}"') if one is not None]
+    """Returns the entries of a list without nulls. A null stands for an assertion that is added later, such as
+    `select-best`.
+    """
+    return [mapping(entry, f"an entry of {name}") for entry in sequence(values, f'"{name}"') if entry is not None]
 
 
 def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> tuple[list[_Check], bool]:
-    """(the checks of flattened components, whether a set of them passes by its score).
+    """Returns (the checks of the components, whether a set of them passes by its score).
 
-    The parts of a component stand in it, and follow it once more.
+    The parts of a component are stored in it, and follow it in the list once more.
     """
-    sets = iter([one for one in asked if one.get("type") == "assert-set"])
+    sets = iter([assertion for assertion in asked if assertion.get("type") == "assert-set"])
     left = iter(components)
     checks, weighed = [], False
     for component in left:
@@ -146,10 +156,10 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
         kind = text_or_empty(assertion.get("type"))
         metadata = mapping(component.get("metadata"), '"metadata"')
         is_set = bool(parts) and not kind
-        told = assertion if not is_set else {**next(sets, {}), **mapping(metadata.get("assertionSet"), "a set")}
-        counts = told.get("weight") != 0 and not told.get("metricOnly")
+        described = assertion if not is_set else {**next(sets, {}), **mapping(metadata.get("assertionSet"), "a set")}
+        counts = described.get("weight") != 0 and not described.get("metricOnly")
         if is_set and counts:
-            weighed |= told.get("threshold") is not None
+            weighed |= described.get("threshold") is not None
             continue
         for _ in islice(left, len(parts)):
             pass
@@ -163,10 +173,16 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
 
 
 def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-    """Whether the outcome of a component is a judgement of the answer: what is graded elsewhere must show a grade.
+    """Whether the outcome of a component judges the answer. An assertion that a service grades must show a grade.
 
-    Passed and failed answers need the same sign of a grade. promptfoo passes an answer only where its grader answered,
-    but where a grader reports no tokens, a failed call looks like a failed answer: passes alone would be labels.
+    The same sign of a grade is needed for passed and failed answers. promptfoo passes an answer only if its grader
+    answered. But if a grader reports no tokens, a failed call looks like a failed answer. Then only passes would become
+    labels.
+
+    Args:
+        kind: type of the assertion.
+        component: its result.
+        metadata: metadata of its result.
     """
     bare = kind.removeprefix("not-")
     if bare not in _MODELS and bare not in _REASONS:
@@ -192,79 +208,87 @@ def _kinds(checks: Iterable[_Check]) -> str:
 _ERROR = 2
 """promptfoo's `failureReason` of a test that was not graded."""
 _OLD = 2
-"""The version of promptfoo's results that name neither themselves nor their test."""
+"""Version of promptfoo's results that name neither their evaluation nor their test."""
 _THINKING = "Thinking: "
-"""Text that promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
+"""Text before the reasoning. promptfoo puts the reasoning before the answer, unless `showThinking` is false."""
 THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
 
 
 def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
     """Yields each result of a file."""
-    for place, number, evaluation, held in _results(path, options):
-        yield from read_sample(path, place, _samples(place, number, evaluation, held, options), options, held)
+    for place, number, evaluation, result in _results(path, options):
+        yield from read_sample(path, place, _samples(place, number, evaluation, result, options), options, result)
 
 
 def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
-    """(place, line, name of the evaluation, result)."""
+    """Yields (place, line, name of the evaluation, result)."""
     if "testIdx" in first_keys(path):
         for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             yield f"line {number}", number, "", record
         return
     # The command line puts the results in a summary; the Node package gives the summary itself.
     where = ("results", "results") if first_keys(path, "results") else ("results",)
-    for number, (before, held) in enumerate(elements(path, *where, on_bytes=options.on_bytes), 1):
+    for number, (before, result) in enumerate(elements(path, *where, on_bytes=options.on_bytes), 1):
         name = (
             text_or_empty(before.get("evalId"))
             or text_or_empty(before.get("id"))
             or text_or_empty(before.get("timestamp"))
         )
         place = f"result {number}"
-        if before.get("version") == _OLD and isinstance(held, Mapping):
-            held = {"id": place.replace(" ", "-"), **held}
-        yield place, None, name, held
+        if before.get("version") == _OLD and isinstance(result, Mapping):
+            result = {"id": place.replace(" ", "-"), **result}
+        yield place, None, name, result
 
 
 def _samples(place: str, number: int | None, evaluation: str, result: object, options: LogOptions) -> Iterator[Sample]:
-    held = mapping(result, "a result")
-    response = mapping(held.get("response"), '"response"')
-    ungraded = held.get("error") and not held.get("gradingResult") and held.get("failureReason") is None
-    if held.get("failureReason") == _ERROR or response.get("error") or ungraded:
-        error = text_or_empty(response.get("error")) or text_or_empty(held.get("error"))
+    result_fields = mapping(result, "a result")
+    response = mapping(result_fields.get("response"), '"response"')
+    # Whether there is an answer, and what it is.
+    ungraded = (
+        result_fields.get("error")
+        and not result_fields.get("gradingResult")
+        and result_fields.get("failureReason") is None
+    )
+    if result_fields.get("failureReason") == _ERROR or response.get("error") or ungraded:
+        error = text_or_empty(response.get("error")) or text_or_empty(result_fields.get("error"))
         raise NoAnswer(f"the call or a check of it failed ({error.partition(chr(10))[0][:60]})")
     output = response.get("output")
     if output is None:
         raise NoAnswer("the result has no output")
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    prompt = text_or_empty(mapping(held.get("prompt"), '"prompt"').get("raw"))
-    model = text_or_empty(mapping(held.get("provider"), '"provider"').get("id"))
+    prompt = text_or_empty(mapping(result_fields.get("prompt"), '"prompt"').get("raw"))
+    model = text_or_empty(mapping(result_fields.get("provider"), '"provider"').get("id"))
     used = mapping(response.get("tokenUsage"), '"tokenUsage"')
-    given = sequence(response.get("logProbs"), '"logProbs"')
+    logprobs = sequence(response.get("logProbs"), '"logProbs"')
     if text.startswith(_THINKING):
         raise NoAnswer(THOUGHT)
     details = mapping(used.get("completionDetails"), '"completionDetails"')
-    places = [held.get("testIdx"), held.get("promptIdx")]
-    if not isinstance(held.get("id"), str) and not all(type(place) is int for place in places):
+    # Names of the sample.
+    places = [result_fields.get("testIdx"), result_fields.get("promptIdx")]
+    if not isinstance(result_fields.get("id"), str) and not all(type(place) is int for place in places):
         raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
-    filled = held.get("vars") or mapping(held.get("testCase"), '"testCase"').get("vars")
+    filled = result_fields.get("vars") or mapping(result_fields.get("testCase"), '"testCase"').get("vars")
     line: dict[str, Any] = {
-        "id": text_or_empty(held.get("id")) or "test-{}-prompt-{}".format(*places),
+        "id": text_or_empty(result_fields.get("id")) or "test-{}-prompt-{}".format(*places),
         "group": short_name(filled or prompt),
         "run_id": evaluation,
     }
+    # A decision model's answer.
     if (answers := _decided(text)) is not None:
         served = text_or_empty(mapping(response.get("metadata"), '"metadata"').get("model"))
         line |= {"response": completion(prompt, None), "decisions": {"answers": answers, "model": served or model}}
         taken = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
         yield Sample(place, line, number=number, taken=taken)
         return
-    labels, taken = _labels(held, options)
+    # A language model's answer.
+    labels, taken = _labels(result_fields, options)
     line |= {
         "model": model,
         "messages": _prompt(prompt),
         "labels": labels,
         "response": completion(
             text,
-            {"token_logprobs": list(given)} if given else None,
+            {"token_logprobs": list(logprobs)} if logprobs else None,
             model=model,
             finish_reason=text_or_empty(response.get("finishReason")),
             used=(used.get("prompt"), used.get("completion"), details.get("reasoning")),
@@ -274,7 +298,7 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
 
 
 def _decided(text: str) -> list[Any] | None:
-    """The answers of a decision provider's output, which is about the prompt; None for any other output."""
+    """Returns the decisions in a decision provider's output, which are about the prompt; None for any other output."""
     if not text.startswith('{"answers"'):
         return None
     try:
@@ -286,9 +310,9 @@ def _decided(text: str) -> list[Any] | None:
 
 
 def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, float], str]:
-    """(labels, what `correct` was taken from): the grade of the content, promptfoo's own verdict, and named scores.
+    """Returns (labels, source of `correct`): the grade of the content, promptfoo's own verdict, and named scores.
 
-    Without an assertion promptfoo passes whatever came, and nothing is known.
+    Without an assertion promptfoo passes every answer, so there is no grade.
     """
     graded = mapping(held.get("gradingResult"), '"gradingResult"')
     test = mapping(held.get("testCase"), '"testCase"')
@@ -296,8 +320,8 @@ def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, flo
     passed = graded.get("pass") if graded else held.get("success")
     if checked and not isinstance(passed, bool):
         raise ImportFileError(f"whether the result passed is {name_value(passed)}; expected true or false")
-    named = mapping(held.get("namedScores"), '"namedScores"')
-    scores = {str(name): number for name, value in named.items() if (number := finite_number(value)) is not None}
+    named_scores = mapping(held.get("namedScores"), '"namedScores"')
+    scores = {str(name): number for name, value in named_scores.items() if (number := finite_number(value)) is not None}
     if checked:
         score = finite_number(held.get("score"))
         scores = {"pass": float(bool(passed)), **({} if score is None else {"score": score}), **scores}
@@ -309,16 +333,16 @@ def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, flo
 
 
 def _prompt(raw: str) -> list[dict[str, str]]:
-    """The prompt's messages: JSON of a chat, or one text."""
+    """Returns the prompt's messages. The prompt is JSON of a chat, or one text."""
     if raw.lstrip().startswith("["):
         try:
-            told = json.loads(raw)
+            chat = json.loads(raw)
         except (ValueError, RecursionError):
-            told = None  # a prompt that only begins like one
+            chat = None  # a prompt that only begins like one
         if (
-            isinstance(told, list)
-            and told
-            and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in told)
+            isinstance(chat, list)
+            and chat
+            and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in chat)
         ):
-            return [{"role": m["role"], "content": m.get("content") or ""} for m in told]
+            return [{"role": m["role"], "content": m.get("content") or ""} for m in chat]
     return [{"role": "user", "content": raw}] if raw else []

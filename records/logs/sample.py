@@ -1,6 +1,6 @@
-"""Parts that readers of logs share: the samples that they give, and how they look into a log's document.
+"""Holds parts that readers of logs share: their samples, and how they read a log's JSON document.
 
-Every reader gives one sample after the other, each as an import line or with the reason for none.
+Every reader yields samples one by one. A sample has its import line, or the reason why it has none.
 """
 
 import codecs
@@ -19,22 +19,27 @@ from metaprobe.records.import_line import LABEL_BOUNDS, LABEL_VALUES
 from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, opened
 
 MAX_JSON_VALUE_CHARS = 256 << 20
-"""Characters of one value. A sample of an agent with thousands of messages has some megabytes."""
+"""Most characters of one JSON value. A sample of an agent with thousands of messages has some megabytes."""
 _BLOCK = 1 << 16
 _NEAR = 16
-"""A fault this near to the end of what is read may be that the rest is not read yet."""
+"""Characters near the end of the text read so far. A fault there may only mean that the rest is not read yet."""
 _DECODER = json.JSONDecoder()
 
 
 def elements(
     path: Path, *where: str, on_bytes: OnBytes | None = None, absent: Callable[[dict[str, Any]], str] | None = None
 ) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yields (what stands before the list, element) for each element of the list under these keys.
+    """Yields (fields before the list, element) for each element of a list in a JSON document.
 
-    With two keys, the list stands in the object under the first. Without one the document is the list. What stands
-    before it are the members of all objects on the way, of all names the last. Raises `ImportFileError` where the
-    document is none, breaks off, or holds no such list; `absent` then gives the message for a whole document whose list
-    is missing or null, from what stands before it.
+    The fields before the list are the members of all objects on the way; of repeated names the last counts. Raises
+    `ImportFileError` if the document is not JSON, is cut off, or holds no such list.
+
+    Args:
+        path: the file.
+        where: key of the list; two keys for a list in an object under the first key; no key if the document is the
+            list.
+        on_bytes: called with the number of bytes read so far.
+        absent: returns the message for a whole document whose list is missing or null, from the fields before it.
     """
     with opened(path, on_bytes) as file:
         text = _Text(file, path)
@@ -59,9 +64,9 @@ def elements(
 
 
 def first_keys(path: Path, inside: str = "") -> list[str]:
-    """Returns the first keys of the object that a file, plain or compressed, begins with; none where it is damaged.
+    """Returns the first keys of the object that a file begins with; none if the file is damaged.
 
-    `inside`: those of the object under this key of it; none where the key is further on, or holds no object.
+    With `inside`, the keys of the object under this key. None if that key comes later, or holds no object.
     """
     with opened(path) as file:
         try:
@@ -74,37 +79,37 @@ def first_keys(path: Path, inside: str = "") -> list[str]:
 
 
 def keys_at_the_top(head: str, inside: str = "") -> list[str]:
-    """Returns the first keys of the object that a text begins with, also where the text is cut off; none for others.
+    """Returns the first keys of the object that a text begins with, even if the text is cut off; none for other texts.
 
-    `inside` as in `first_keys`.
+    `inside` is as in `first_keys`.
     """
     keys: list[str] = []
-    at = _skip(head, 0)
-    if head[at : at + 1] != "{":
+    place = _skip(head, 0)
+    if head[place : place + 1] != "{":
         return keys
-    at += 1
+    place += 1
     try:
         while True:
-            key, at = _DECODER.raw_decode(head, _skip(head, at))
+            key, place = _DECODER.raw_decode(head, _skip(head, place))
             if not isinstance(key, str):
                 return keys
             if inside and key == inside:
-                return keys_at_the_top(head[_skip(head, _skip(head, at) + 1) :])
+                return keys_at_the_top(head[_skip(head, _skip(head, place) + 1) :])
             keys.append(key)
-            _, at = _DECODER.raw_decode(head, _skip(head, _skip(head, at) + 1))
-            at = _skip(head, at) + 1  # the comma
+            _, place = _DECODER.raw_decode(head, _skip(head, _skip(head, place) + 1))
+            place = _skip(head, place) + 1  # the comma
     except (ValueError, RecursionError):
         return [] if inside else keys
 
 
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
+def _skip(text: str, place: int) -> int:
+    while place < len(text) and text[place] in " \t\r\n":
+        place += 1
+    return place
 
 
 class _Text:
-    """The document's text, read and forgotten block by block."""
+    """Text of a JSON document, read and dropped block by block."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._file, self._path = file, path
@@ -113,14 +118,14 @@ class _Text:
         self._ended = False
 
     def error(self, what: str) -> ImportFileError:
-        """Returns an error that names file and character."""
+        """Returns an error with the file and the number of the character."""
         return ImportFileError(
             f"{self._path}: character {self._passed + self._at + 1}: {what}; expected one whole JSON document of its"
             " format: copy or write it again"
         )
 
     def enter(self, key: str, before: dict[str, Any]) -> bool:
-        """Goes into the object here, up to the value of that key, and keeps what stands before it."""
+        """Enters the object here and stops at the value of `key`. The members before it are stored in `before`."""
         self.take("{")
         while not self.next_is("}"):
             name = self.value()
@@ -134,7 +139,7 @@ class _Text:
         return False
 
     def rest(self, depth: int) -> None:
-        """Reads what stands after the list, so that a document that breaks off is known."""
+        """Reads the rest after the list, so that a truncated document is detected."""
         for _ in range(depth):
             while not self.next_is("}"):
                 self.take(",")
@@ -144,14 +149,14 @@ class _Text:
             self.take("}")
 
     def comma(self, closing: str) -> None:
-        """Goes past a comma, after which more must come."""
+        """Skips a comma, after which another element must follow."""
         if not self.next_is(closing):
             self.take(",")
             if self.next_is(closing):
                 raise self.error(f"there is a comma before {closing}")
 
     def next_is(self, character: str) -> bool:
-        """Returns whether this character comes next, past spaces."""
+        """Returns whether this character comes next, after spaces."""
         while True:
             self._at = _skip(self._held, self._at)
             if self._at < len(self._held):
@@ -160,13 +165,13 @@ class _Text:
                 raise self.error("it breaks off")
 
     def take(self, character: str) -> None:
-        """Goes past this character, which must come next."""
+        """Skips this character, which must come next."""
         if not self.next_is(character):
             raise self.error(f"{self._held[self._at]!r} stands where {character!r} should")
         self._at += 1
 
     def value(self) -> Any:
-        """Returns the value that comes next."""
+        """Returns the JSON value that comes next."""
         self.next_is("")  # past spaces
         self._held, self._passed, self._at = self._held[self._at :], self._passed + self._at, 0
         while True:
@@ -186,7 +191,7 @@ class _Text:
                     return value
 
     def _more(self, size: int = 0) -> bool:
-        """Reads on, at least as much as is held, so that a long value is tried a few times only."""
+        """Reads at least as many characters as are in memory, so that a long value is parsed only a few times."""
         if len(self._held) > MAX_JSON_VALUE_CHARS:
             raise self.error(f"a value is longer than {MAX_JSON_VALUE_CHARS} characters")
         if self._ended:
@@ -205,11 +210,11 @@ GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"
 END_TOKENS = re.compile(
     r"<\|(im_end|endoftext|eot_id|eom_id|end_of_text|end|return|END_OF_TURN_TOKEN)\|>|</s>|<eos>|<end_of_turn>|<pad>"
 )
-"""Tokens that end an answer, or fill a batch after its end. A harmony answer ends with `<|return|>`."""
+"""Matches tokens that end an answer, or fill a batch after its end. A harmony answer ends with `<|return|>`."""
 _ESCAPED = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>|[^!-~]")
-"""Matches what tokenizers spell differently: single bytes, spaces, and whatever is not ASCII."""
+"""Matches characters that tokenizers spell differently: single bytes, spaces, and everything that is not ASCII."""
 _LONGEST_END = 32
-"""Characters of an end token at most."""
+"""Most characters of an end token."""
 
 
 def without_end_tokens(text: str) -> str:
@@ -224,7 +229,9 @@ def without_end_tokens(text: str) -> str:
 
 
 class NoAnswer(Exception):
-    """A sample that is no answer, or whose numbers are of another one; says why, in words to count by."""
+    """Raised for a sample that is no answer, or whose numbers belong to another one; its message is a reason to count
+    by.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,39 +239,48 @@ class Sample:
     """One answer of a log."""
 
     place: str
-    """Place of the answer in the log, as `line 3` or `sample q1, epoch 2`."""
+    """Place of the answer in the log, such as `line 3` or `sample q1, epoch 2`."""
     line: dict[str, Any] | None
-    """The import line that says the same; None for one that cannot be taken."""
+    """The answer as an import line; None if it cannot be imported."""
     left_out: str = ""
-    """Why it cannot be taken, in words that are the same for all such samples, so that they can be counted."""
+    """Why the answer cannot be imported, in words that are equal for all such samples, so that they can be counted."""
     number: int | None = None
-    """Its line in the file, where the log has lines."""
+    """Number of its line in the file, if the log has lines."""
     source: object = None
     """The log's own record, for the file of bad lines; by default the line."""
     taken: str = ""
-    """Source of the label `correct`, or why the answer has no such label; in words to count by."""
+    """Source of the label `correct`, or why there is no such label, in words to count by."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Settings of a reader besides the file."""
+    """Settings of a reader."""
 
     correct: str = ""
-    """The score whose 1 and 0 mean right and wrong; by default the one that its format says."""
+    """Name of the score whose 1 and 0 mean right and wrong; by default the one of the format."""
     requests: Path | None = None
-    """The file of requests that a batch was made from."""
+    """The file of requests from which a batch was made."""
     on_error: OnError | None = None
-    """Takes what is wrong with a sample; by default the first one raises."""
+    """Called with the error about each bad sample; by default the first error is raised."""
     on_bytes: OnBytes | None = None
     plain: bool = False
-    """Whether answers without log-probabilities are taken as they are, for another model to read."""
+    """Whether answers without log-probabilities are kept, for another model to read."""
 
 
 def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogOptions, source: object) -> list[Sample]:
-    """Returns the samples, or why there are none. A fault goes to `on_error`, or is raised."""
+    """Returns the samples of one record, or one sample that says why there are none. An error goes to `on_error`, or is
+    raised.
+
+    Args:
+        path: the file.
+        place: place of the record in the log.
+        samples: its samples, made while they are read here.
+        options: how the log is read.
+        source: the log's own record.
+    """
     try:
         whole = isinstance(source, RawLine)  # a line as it came goes before what was made of it
-        return [replace(one, source=source) if whole or one.source is None else one for one in samples]
+        return [replace(sample, source=source) if whole or sample.source is None else sample for sample in samples]
     except NoAnswer as reason:
         return [Sample(place, None, str(reason), source=source)]
     except ImportFileError as problem:
@@ -275,11 +291,16 @@ def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogO
 
 
 def labels_from(scores: Mapping[str, float], right: str | None, correct: str = "") -> tuple[dict[str, float], str]:
-    """Returns (labels by the scores' names, with `correct` where the score `right` is 1 or 0; `Sample.taken`).
+    """Returns (labels by the scores' names, source of the label `correct`).
 
-    `correct`, the score that the caller names, counts for more than `right`. A score between 0 and 1, as partly right,
-    gives no `correct`. A score with the name of a label of ours, which has values of its own, becomes `score.NAME`.
-    Raises `ImportFileError` where the score that the caller names is not there.
+    `correct` gets the value of one score, if that is 0 or 1. A score between 0 and 1, as for partly right, gives no
+    `correct`. A score that has the name of one of our labels becomes `score.NAME`. Raises `ImportFileError` if the
+    score that the caller names is missing.
+
+    Args:
+        scores: scores by name.
+        right: name of the score that gives `correct` in this format.
+        correct: name of the score that the caller chooses instead.
     """
     if correct and correct not in scores:
         raise ImportFileError(
@@ -308,23 +329,28 @@ def finite_number(value: object) -> float | None:
 
 
 def answer_tokens(tokens: Sequence[str], text: str, thinking: str) -> int:
-    """Returns how many of the tokens may be the answer's: those before the first end token that the text does not hold.
+    """Returns how many of the tokens may belong to the answer: those before the first end token that the text lacks.
 
-    The tokens after it fill a batch. Whether they spell the text is found where the answer is parsed. Raises `NoAnswer`
-    where they spell more than the text, and not the thinking that the log shows before it.
+    Later tokens fill a batch. Whether the tokens spell the text is checked when the answer is parsed. Raises `NoAnswer`
+    if the tokens spell more than the text, and the surplus is not the thinking.
+
+    Args:
+        tokens: tokens of the log.
+        text: the answer's text.
+        thinking: text of the thinking that the log shows before the answer.
     """
     absent = {token for token in set(tokens) if END_TOKENS.fullmatch(token) and token not in text}
     count = next((n for n, token in enumerate(tokens) if token in absent), len(tokens))
     if not count and not text:
         raise NoAnswer("the answer is empty")
-    written, answer, thought = (_ESCAPED.sub("", one) for one in ("".join(tokens[:count]), text, thinking))
+    written, answer, thought = (_ESCAPED.sub("", part) for part in ("".join(tokens[:count]), text, thinking))
     if thought not in written and written != answer:
         raise NoAnswer(OTHER_TOKENS)
     return count or len(tokens)
 
 
 def short_name(value: object) -> str:
-    """Returns a name for a value that JSON can hold, always the same for the same value."""
+    """Returns a name for a JSON value; equal values have equal names."""
     written = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return (
         written
@@ -334,7 +360,7 @@ def short_name(value: object) -> str:
 
 
 def mapping(value: object, what: str) -> Mapping[str, Any]:
-    """Returns the value where it is an object, an empty one for null. Raises `ImportFileError` for anything else."""
+    """Returns the value if it is an object, an empty one for null. Raises `ImportFileError` for anything else."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -343,7 +369,7 @@ def mapping(value: object, what: str) -> Mapping[str, Any]:
 
 
 def sequence(value: object, what: str) -> Sequence[Any]:
-    """Returns the value where it is a list, and an empty one for null. Raises `ImportFileError` for anything else."""
+    """Returns the value if it is a list, and an empty one for null. Raises `ImportFileError` for anything else."""
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
@@ -352,5 +378,5 @@ def sequence(value: object, what: str) -> Sequence[Any]:
 
 
 def text_or_empty(value: object) -> str:
-    """Returns the value where it is text, else an empty string: for what only describes an answer."""
+    """Returns the value if it is a string, else an empty string. For fields that only describe an answer."""
     return value if isinstance(value, str) else ""

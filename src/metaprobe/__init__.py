@@ -104,7 +104,9 @@ _LATER = {
     "train_text": "metaprobe.train",
     "watch": "metaprobe.routing.watch_stream",
 }
-"""Name -> its module, which is imported when the name is asked for: nobody waits for what he does not use."""
+"""Maps each public name to its module. The module is imported when the name is first used, so nobody waits for unused
+ones.
+"""
 
 DONE_IN.update(
     {

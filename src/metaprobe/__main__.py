@@ -1,4 +1,4 @@
-"""`python -m metaprobe`: the command line, where its script is not on the path."""
+"""Runs the command line as `python -m metaprobe`, for when the `metaprobe` script is not on the path."""
 
 from metaprobe.cli import main
 

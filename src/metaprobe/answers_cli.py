@@ -60,6 +60,7 @@ def import_(
     from metaprobe.records.import_store import import_file
     from metaprobe.records.store import RunStore
 
+    # Import, with a progress bar.
     size = sum(path.stat().st_size for path in ([file] if file.is_file() else file.glob("scenario_state.json")))
     answers = 0
     with progress_bar("import", "B", size, scaled=True) as bar:
@@ -83,6 +84,7 @@ def import_(
             on_line=on_line,
             on_bytes=lambda read: bar.update(read - bar.n),
         )
+    # Print the counts on stdout, and everything notable on stderr.
     for message in filter(None, (report.said, *report.notes)):
         click.echo(printable_lines(message), err=True)
     counts = {"from": report.form, "imported": report.imported, "already_stored": report.already_stored}
@@ -125,7 +127,9 @@ OF_STATES = {
     "other_model": "--other-model",
 }
 OF_LOGPROBS = {"out": "--out", "top_logprobs": "--top-logprobs"}
-"""Parameters of `extract` that mean something for one of its two readings only -> their options."""
+"""Maps parameters of `extract` to their options. Each mapping holds the parameters that only one reader uses: the
+reader of hidden states, or the reader of log-probabilities.
+"""
 
 
 @command(COMMANDS, "What a log can support: signals, labels, the next command.", name="advise")
@@ -198,14 +202,14 @@ def extract(
     with progress_bar("extract", " calls" if out is None else " runs", ends=True) as bar:
         shared["watch"] = ExtractionWatch(*bar_counters(bar))
         if logprobs is not None and out is not None:
-            read = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **shared)
+            reread = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **shared)
         else:
             shared |= {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
             report, processes = launch_extract(runs, str(llm), via=via, positions=positions or None, **shared)
     if logprobs is not None:
-        for reason, count in read.unread.items():
+        for reason, count in reread.unread.items():
             click.echo(f"without log-probabilities: {count} x {reason}", err=True)
-        click.echo(json.dumps(dataclasses.asdict(read)))
+        click.echo(json.dumps(dataclasses.asdict(reread)))
     elif report is not None:  # in the other processes of a launch it is None
         if report.calls and report.disagreement is None and not other_model:
             click.echo(
@@ -308,16 +312,16 @@ def doctor(
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
     key = os.environ.get(key_variable, "").strip()
-    checks = [replace(one, found=_line(one.found, key)) for one in examining.diagnose(answers)]
-    faults = sum(one.verdict == "fault" for one in checks)
+    checks = [replace(check, found=_line(check.found, key)) for check in examining.diagnose(answers)]
+    faults = sum(check.verdict == "fault" for check in checks)
     if as_json:
         report = {"endpoint": answers.endpoint, "model": model}
-        report |= {"usable": not faults, "findings": [asdict(one) for one in checks], "requests": answers.requests}
+        report |= {"usable": not faults, "findings": [asdict(check) for check in checks], "requests": answers.requests}
         click.echo(json.dumps(report))
     else:
         rows = []
-        for one in checks:
-            rows += [(one.verdict, one.check, one.found), *([("", "", f"-> {one.do}")] if one.do else [])]
+        for check in checks:
+            rows += [(check.verdict, check.check, check.found), *([("", "", f"-> {check.do}")] if check.do else [])]
         click.echo("\n".join(Table.of(("verdict", "check", "found"), rows).text(width=None)))
         end = "usable for scoring" if not faults else f"faults that make scores wrong or impossible: {faults}"
         click.echo(f"\n{end}; {answers.requests} requests were made")

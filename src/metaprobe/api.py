@@ -1,7 +1,7 @@
-"""All that production and papers use of the core: they import these names, and nothing else of it.
+"""The only names of the core that `production` and `papers` may import.
 
-`scripts/house.py` counts the names and refuses any other import of the core by a house. A module is imported when one
-of its names is asked for, so that nobody waits for what is not used.
+`scripts/house.py` counts these names and refuses any other import of the core by a house. A module is imported when one
+of its names is first used, so nobody waits for unused ones.
 """
 
 from importlib import import_module
@@ -463,7 +463,7 @@ _LATER = {
     "without_failed": "metaprobe.routing.policy",
     "words": "metaprobe.records.correctness",
 }
-"""Name -> its module in the core."""
+"""Maps each name to its module in the core."""
 
 
 def __getattr__(name: str) -> Any:

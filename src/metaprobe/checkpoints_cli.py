@@ -177,6 +177,7 @@ def score(
     from metaprobe.probes import blend, hidden, quality, text
     from metaprobe.probes.score_lines import score_lines, store_lines
 
+    # Open the reader that fits the checkpoint, or refuse options that do not.
     file = Path("/dev/stdin") if str(file) == "-" else file
     kind = load_verified(checkpoint).manifest.kind
     left_out = Counter[str]()
@@ -211,11 +212,13 @@ def score(
             verdicts = store_lines(reader, file, by_run=run is None, flags=flags, stage=stage, left_out=left_out)
         elif not isinstance(reader, hidden.HiddenProbe):
             verdicts = lines_done("score", score_lines(reader, file, by_run=run is None), file)
+    # Print the verdicts.
     scored = lines = 0
     for line in verdicts:
         click.echo(json.dumps(line))
         lines += 1
         scored += line["score"] is not None or bool(line.get("heads"))
+    # Report what was not scored.
     if scored < lines:
         click.echo(f"scored {scored} of {lines} lines; the reasons stand in the lines", err=True)
     for reason, calls in left_out.items():
@@ -241,7 +244,16 @@ AskPrice = Annotated[
 
 
 def _asking_panel(checkpoint: str, sha256: str | None, budget: float | None, price: float | None) -> Any:
-    """Loads a panel that stores whom to ask. Raises where both means are given, or the budget cannot be kept."""
+    """Loads a panel that stores whom to ask.
+
+    Raises `UsageError` if both a budget and a price are given, and another error if the panel cannot keep the budget.
+
+    Args:
+        checkpoint: folder or name of the panel's checkpoint.
+        sha256: digest that the checkpoint must have.
+        budget: mean cost of 1,000 questions in US dollars.
+        price: accuracy that one US dollar for 1,000 questions must bring.
+    """
     from metaprobe.routing.panel import Panel
 
     if budget is not None and price is not None:
@@ -353,7 +365,7 @@ def evaluate_panel_command(
 
 
 CHECKED = {"PASS": 0, "THRESHOLD STALE": 3, "SCORER DEGRADED": 4, "INCONCLUSIVE": 5}
-"""Exit code of `check` by its result; 1 and 2 are errors."""
+"""Maps each result of `check` to its exit code. Codes 1 and 2 are errors."""
 
 
 @command(COMMANDS, "Whether a checkpoint holds after a change of engine or prompt.", name="check")

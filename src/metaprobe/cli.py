@@ -21,26 +21,29 @@ from metaprobe.terminal import printable_lines
 from metaprobe.training.options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract", "teach")
-"""Commands that go on where they were stopped."""
+"""Commands that continue where they were stopped."""
 COMMAND_ENTRY_POINTS = "metaprobe.commands"
-"""Group of entry points in which an installed package gives commands of its own."""
+"""Group of entry points under which an installed package registers its commands."""
 IN_APPS = {"assist": "writing_assistant", "study": "writing_assistant"}
-"""Command -> the folder in apps/ whose package gives it."""
+"""Maps a command to the folder in apps/ whose package provides it."""
 
 
 class Command(click.Group):
-    """Finds the commands of installed packages, turns the library's errors into one line and an exit code, and Ctrl-C
-    into a promise that holds."""
+    """The top command: finds commands of installed packages, and turns errors into one line and an exit code.
+
+    After Ctrl-C it says whether the command can continue where it stopped.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names of the commands: those of this package and those of installed ones, sorted."""
+        """Returns the sorted names of all commands, of this package and of installed ones."""
         return sorted({*super().list_commands(ctx), *entry_point_names(COMMAND_ENTRY_POINTS)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Returns the command of that name, this package's before another's; None for an unknown name.
+        """Returns the command with this name, or None if the name is unknown. Commands of this package come first.
 
-        A command whose package cannot be imported is one that says so when it is run: the others still work, and
-        `metaprobe --help` lists them. Raises `UsageError` for a command of an app that is not installed.
+        If the package of a command cannot be imported, the returned command reports this when it is run. So the other
+        commands still work, and `metaprobe --help` lists them. Raises `UsageError` for a command of an app that is not
+        installed.
         """
         if (ours := super().get_command(ctx, cmd_name)) is not None:
             return ours
@@ -89,8 +92,8 @@ class Command(click.Group):
                 raise
             raise click.ClickException(f"{error.filename}: {error.strerror}") from error
         except KeyboardInterrupt:
-            kept = " What is stored is kept: the same command goes on from there."
-            click.echo(f"\nInterrupted.{kept if ctx.invoked_subcommand in RESUMED else ''}", err=True)
+            resume_note = " What is stored is kept: the same command goes on from there."
+            click.echo(f"\nInterrupted.{resume_note if ctx.invoked_subcommand in RESUMED else ''}", err=True)
             sys.exit(130)
 
 
@@ -108,7 +111,7 @@ for module in (answers_cli, checkpoints_cli, training_cli):
 
 
 def own_commands() -> dict[str, click.Command]:
-    """Returns the commands of this distribution by name, those of its houses too; none of another package."""
+    """Returns the commands of this distribution by name, with those of its houses, without those of other packages."""
     houses = {point.name for point in entry_points(group=COMMAND_ENTRY_POINTS) if point.value.startswith("metaprobe.")}
     context = click.Context(main)
     found = {name: main.get_command(context, name) for name in sorted({*main.commands, *houses})}

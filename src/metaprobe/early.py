@@ -1,7 +1,8 @@
-"""Checks and sets what must come before any other import; nothing slow is imported here.
+"""Checks and sets what must come before any other import. Nothing slow is imported here.
 
-SIGHUP asks a server for a reload. Until its handler is there, the signal would end the process, so it waits. Who
-imports the package from a clone without symbolic links, without having installed it, is told what to do.
+SIGHUP asks a server for a reload. Before the server installs its handler the signal would end the process, so it is
+blocked until then. Importing the package from a clone without symbolic links, without installing it, raises an error
+that says what to do.
 """
 
 import signal
@@ -9,11 +10,11 @@ import sys
 from importlib.util import find_spec
 
 FIRST_ROOM = "metaprobe.probes"
-"""The room that is imported first. Where it is missing, the others are missing too."""
+"""The room that is imported first. If it is missing, the other rooms are missing too."""
 
 
 def check_rooms() -> None:
-    """Raises `ImportError` where the package's rooms are not found: a clone without links that is not installed."""
+    """Raises `ImportError` if the package's rooms are not found: the clone has no links and is not installed."""
     if find_spec(FIRST_ROOM) is None:
         raise ImportError(
             "the rooms of metaprobe (checkpoints, probes, training, ...) are not found: they are top-level folders of "
@@ -23,15 +24,15 @@ def check_rooms() -> None:
 
 
 def hold_early_hangups() -> None:
-    """Has SIGHUP wait in a process that is `metaprobe serve`, until the server takes it (`serving.http.hangup`)."""
+    """Blocks SIGHUP in a process that is `metaprobe serve`, until the server handles it (`production.http.hangup`)."""
     if _is_server(sys.orig_argv, sys.argv) and hasattr(signal, "SIGHUP"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
 def _is_server(written: list[str], given: list[str]) -> bool:
-    """Whether the command line is `python -m metaprobe serve` or the script `metaprobe serve`.
+    """Returns whether the command line is `python -m metaprobe serve` or the script `metaprobe serve`.
 
-    `written`: with the interpreter and its options. `given`: as programs see it.
+    `written` is the command line with the interpreter and its options; `given` is `sys.argv`.
     """
     script = given[0].replace("\\", "/").rpartition("/")[2] if given else ""
     as_module = "-m" in written and written[written.index("-m") + 1 :][:1] == ["metaprobe"]

@@ -1,4 +1,4 @@
-"""A trained object from its folder, whatever kind it is."""
+"""Loads a trained object of any kind from its checkpoint folder."""
 
 import os
 from importlib import import_module
@@ -43,9 +43,11 @@ BY_KIND = {
     "text": "metaprobe.probes.text:TextReader",
     "text-classes": "metaprobe.probes.text_classes:TextClassifier.of",
 }
-"""Kind of a checkpoint -> the function that makes the object of it, whose module is imported only then."""
+"""Maps the kind of a checkpoint to the function that builds its object. The function's module is imported only when
+used.
+"""
 BEFORE_ANSWER = "metaprobe.probes.hidden:DifficultyProbe.of"
-"""The function for a probe that reads the prompt alone."""
+"""The function that builds a probe which reads the prompt alone."""
 
 
 def _made(checkpoint: Checkpoint, **options: Any) -> Any:
@@ -85,17 +87,23 @@ def load(
     max_age: float | None = None,
     **flag: Unpack[FlagKeywords],
 ) -> "Loaded":
-    """Returns what a checkpoint holds: a predictor, gate, probe, panel or estimator.
+    """Returns the object that a checkpoint holds: a predictor, gate, probe, panel or estimator.
 
-    `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
-    At most one option says which answers a predictor flags, in place of the stored threshold: `flag_rate` about this
-    share of them, `flag_below` those below this score, `catch` on average at least this share of the wrong ones, `risk`
-    so many that of the others at most this share is wrong (with 95 % confidence). Its `threshold` follows from it.
-    `run` names the run of the answers, one of the predictor's `runs`. `max_age` is the age of the labels in days from
-    which on an estimator of P(success) has insufficient evidence.
-    Raises `CheckpointError` where the folder is damaged or of an unknown kind, and where it does not store what the
-    option needs.
+    At most one option may replace the stored threshold that decides which answers a predictor flags. The predictor's
+    `threshold` follows from this option. Raises `CheckpointError` if the folder is damaged or of an unknown kind, or
+    does not store what the option needs.
 
+    Args:
+        path: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`.
+        sha256: digest of the checkpoint, as its author gave it to you.
+        run: name of the run that the answers belong to, one of the predictor's `runs`.
+        max_age: greatest age of the labels in days. With older labels an estimator of P(success) reports insufficient
+            evidence.
+        **flag: one of `flag_rate` (flag about this share of the answers), `flag_below` (flag answers below this score),
+            `catch` (flag on average at least this share of the wrong answers), and `risk` (flag so many that at most
+            this share of the others is wrong, with 95 % confidence).
+
+    Example:
         >>> predictor = load("bundled:quality")
         >>> 0 < predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).score < 1
         True
@@ -111,8 +119,8 @@ def load(
         return _made(checkpoint, **flag)  # type: ignore[no-any-return]
     if flags or run is not None:
         if kind not in ("quality", "blend"):
-            given = next(iter(flags), "run")
-            raise ContractMismatch(f"{given} is for predictors, which flag answers; {path} is of kind {kind!r}")
+            option_name = next(iter(flags), "run")
+            raise ContractMismatch(f"{option_name} is for predictors, which flag answers; {path} is of kind {kind!r}")
         return _made(checkpoint, run=run, **flag)  # type: ignore[no-any-return]
     check_kind(path, kind, *BY_KIND)
     return _made(checkpoint)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""Options on the command line: their types, those that several commands share, and click commands made of functions.
+"""Command-line options: their types, options that several commands share, and click commands made from functions.
 
-Each parameter of a function that is described by an `Option` becomes an option or argument. A parameter whose type is a
-dataclass of options stands for all of them, and the function gets the dataclass.
+Each parameter that an `Option` describes becomes an option or argument of the command. A parameter whose type is a
+dataclass of options becomes all options of the dataclass, and the function receives the dataclass.
 """
 
 import inspect
@@ -27,7 +27,7 @@ FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 class Target(click.Path):
-    """A folder to write to."""
+    """Type of a folder to write to."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value).startswith((HUB, BUNDLED)):
@@ -39,7 +39,7 @@ FOLDER_TYPE = Target(file_okay=False, path_type=Path)
 
 
 class Runs(click.Path):
-    """A run store that exists, or where files may be given a file of lines."""
+    """Type of an existing run store; if `file_okay`, also of a file of lines."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if Path(value).is_file() and not self.file_okay:
@@ -60,7 +60,7 @@ RUNS = Runs(exists=True, file_okay=False, path_type=Path)
 
 
 class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
-    """A checkpoint folder that exists, `bundled:NAME`, or `hub:OWNER/NAME@REVISION`."""
+    """Type of an existing checkpoint folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION`."""
 
     name = "checkpoint"
 
@@ -69,7 +69,7 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
         self.or_runs = or_runs
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The folders that the shell knows, and the checkpoints that come with the package."""
+        """Returns the bundled checkpoints whose name begins with `incomplete`, else lets the shell complete folders."""
         bundled = [f"{BUNDLED}{name}" for name in bundled_names()]
         names = [CompletionItem(name) for name in bundled if incomplete and name.startswith(incomplete)]
         return names or [CompletionItem(incomplete, type="dir")]
@@ -86,7 +86,7 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
 
 
 class NamedLocation(Location):
-    """A checkpoint, with the name of a model before it if need be."""
+    """Type of a checkpoint that may have a model's name before it: `NAME=CHECKPOINT`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         name, location = split_name(str(value))
@@ -104,7 +104,7 @@ CHECKPOINT = Location()
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
-    """A time, as seconds since 1970: given so, as alarms state it, or as a date or time in UTC or with a zone."""
+    """Type of a time: seconds since 1970, as alarms state it, or a date or time in UTC or with a zone."""
 
     name = "time"
 
@@ -122,31 +122,33 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
 
 
 class Registered(click.types.StringParamType):
-    """A name of a system or task, which the shell completes from those that are installed."""
+    """Type of a system's or task's name. The shell completes it from the installed names."""
 
     def __init__(self, names: str, *, or_file: bool = False) -> None:
-        """`names`: module and function that lists them. `or_file`: whether the shell may complete a path instead."""
+        """`names`: module and function that lists the names. `or_file`: whether the shell may also complete a path."""
         self.names, self.or_file = names, or_file
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that begin so, else a path."""
+        """Returns the installed names that begin with `incomplete`. If there are none and `or_file`, the shell
+        completes a path.
+        """
         module, _, function = self.names.partition(":")
-        names = [one for one in getattr(import_module(module), function)() if one.startswith(incomplete)]
-        items = [CompletionItem(one) for one in names]
+        names = [name for name in getattr(import_module(module), function)() if name.startswith(incomplete)]
+        items = [CompletionItem(name) for name in names]
         return items or [CompletionItem(incomplete, type="file")] * self.or_file
 
 
 class JsonObject(click.types.StringParamType):
-    """A JSON object."""
+    """Type of a JSON object."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            held = json.loads(value)
+            parsed = json.loads(value)
         except (ValueError, RecursionError):
-            held = None
-        if not isinstance(held, dict):
+            parsed = None
+        if not isinstance(parsed, dict):
             self.fail(f"{value!r} is no JSON object; expected one, such as '{{\"top_k\": 0}}'", param, ctx)
-        return held
+        return parsed
 
 
 OPTION_TYPES: Mapping[Kind, Any] = {
@@ -188,46 +190,56 @@ class Fields:
 def command(
     group: click.Group, short: str, *, name: str | None = None, cls: type[click.Command] = click.Command
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Returns a decorator that makes a command of a function and puts it into `group`.
+    """Returns a decorator that makes a click command of a function and adds it to `group`.
 
-    `short`: its line in the list of commands. `name`: by default that of the function. Arguments and options are the
-    function's parameters, in their order; the docstring is the help.
+    The function's parameters become arguments and options, in their order. The function's docstring becomes the help.
+
+    Args:
+        group: the group that gets the command.
+        short: one line that describes the command in the group's list.
+        name: name of the command; by default the function's name.
+        cls: class of the command.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
+        # Sort the parameters into single options and classes of options.
         hints = get_type_hints(function, include_extras=True)
-        given = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
         single: dict[str, Described] = {}
         grouped: dict[str, type] = {}
-        for parameter in given.values():
+        for parameter in parameters.values():
             hint = hints[parameter.name]
-            of = next((one.of for one in getattr(hint, "__metadata__", ()) if isinstance(one, Fields)), hint)
-            if is_dataclass(of):
-                grouped[parameter.name] = of
+            options_type = next(
+                (metadata.of for metadata in getattr(hint, "__metadata__", ()) if isinstance(metadata, Fields)), hint
+            )
+            if is_dataclass(options_type):
+                grouped[parameter.name] = options_type
             else:
                 default = MISSING if parameter.default is parameter.empty else parameter.default
                 single[parameter.name] = described(parameter.name, hint, default)  # type: ignore[assignment]
-        as_objects = {one for one in grouped if is_dataclass(hints[one])}
+        as_objects = {key for key in grouped if is_dataclass(hints[key])}
 
+        # The function that click calls.
         def called(**values: Any) -> Any:
             passed = {key: values[key] for key in single}
             for key, kind in grouped.items():
-                taken = {one.name: values[one.name] for one in fields(kind) if one.name in values}
+                taken = {field.name: values[field.name] for field in fields(kind) if field.name in values}
                 try:  # refuses options that contradict each other, or that both say what is flagged
                     if issubclass(kind, FlagOptions):
-                        FlagOptions(**{one.name: taken.get(one.name) for one in fields(FlagOptions)})
+                        FlagOptions(**{field.name: taken.get(field.name) for field in fields(FlagOptions)})
                     passed[key] = kind(**taken) if key in as_objects else taken
                 except (WrongOptions, ContractMismatch) as error:
                     raise click.UsageError(str(error)) from error
             return function(**passed)
 
+        # The command.
         shown: dict[str, Described] = {}
-        for key in given:
+        for key in parameters:
             options = options_of(grouped[key]) if key in grouped else [single[key]]
-            shown |= {one.name: one for one in options if one.name == key or one.name not in single}
+            shown |= {option.name: option for option in options if option.name == key or option.name not in single}
         made = cls(
             name or function.__name__.replace("_", "-"),
-            params=[parameter_of(one) for one in shown.values()],
+            params=[parameter_of(option) for option in shown.values()],
             callback=called,
             help=inspect.cleandoc(function.__doc__ or ""),
             short_help=short,
@@ -238,37 +250,41 @@ def command(
     return decorate
 
 
-def parameter_of(one: Described) -> click.Parameter:
+def parameter_of(described_option: Described) -> click.Parameter:
     """Returns the click option or argument for a described field."""
-    option, default = one.option, one.default
+    option, default = described_option.option, described_option.default
     least: Any = option.above if option.low is None else option.low
     most: Any = option.below if option.high is None else option.high
-    kind: Any = one.scalar
+    kind: Any = described_option.scalar
     if option.kind is not None:
         kind = OPTION_TYPES[option.kind]
-    elif one.choices:
-        kind = click.Choice(one.choices)
+    elif described_option.choices:
+        kind = click.Choice(described_option.choices)
     elif least is not None or most is not None:
-        between = click.IntRange if one.scalar is int else click.FloatRange
+        between = click.IntRange if described_option.scalar is int else click.FloatRange
         kind = between(least, most, min_open=option.above is not None, max_open=option.below is not None)
     if option.argument:
         return click.Argument(
-            [one.name],
+            [described_option.name],
             type=kind,
-            nargs=-1 if one.many else 1,
+            nargs=-1 if described_option.many else 1,
             required=default is MISSING,
             metavar=option.metavar,
         )
-    known: dict[str, Any] = {} if default is MISSING or default is None else {"default": default}
-    if one.many:
-        known = {"default": (default,) if isinstance(default, str) else default} if default else {}
-        known["multiple"] = True
-    names = f"--{one.word}"
-    if one.scalar is bool:
-        names += f"/--no-{one.word}" * (default is True)
-        known["is_flag"] = True
+    keywords: dict[str, Any] = {} if default is MISSING or default is None else {"default": default}
+    if described_option.many:
+        keywords = {"default": (default,) if isinstance(default, str) else default} if default else {}
+        keywords["multiple"] = True
+    names = f"--{described_option.word}"
+    if described_option.scalar is bool:
+        names += f"/--no-{described_option.word}" * (default is True)
+        keywords["is_flag"] = True
     else:
-        known |= {"type": kind, "show_default": default not in (MISSING, None, "", ())}
+        keywords |= {"type": kind, "show_default": default not in (MISSING, None, "", ())}
     return click.Option(
-        [names, one.name], help=option.help, required=default is MISSING, metavar=option.metavar, **known
+        [names, described_option.name],
+        help=option.help,
+        required=default is MISSING,
+        metavar=option.metavar,
+        **keywords,
     )

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar with the time left on a terminal, and a line now and then where there is none."""
+"""Shows progress on stderr: a bar with the time left on a terminal, or a line every 30 seconds elsewhere."""
 
 import os
 import sys
@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 TICK_S = 1.0
-"""Seconds between two drawings of a bar on a terminal while nothing ends."""
+"""Seconds between two redraws of a bar on a terminal while no unit of work ends."""
 LINE_S = 30.0
-"""Seconds between two lines where there is no terminal; shorter work prints its last line only."""
+"""Seconds between two lines if stderr is no terminal. Shorter work prints only its last line."""
 LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
@@ -22,20 +22,23 @@ T = TypeVar("T")
 
 
 class Lines(tqdm):  # type: ignore[misc]
-    """A bar for a log: a whole line now and then, and one at the end of what took so long, or where `ends`."""
+    """A progress bar for logs: it writes a whole line every `LINE_S` seconds.
 
-    def __init__(self, *, ends: bool = False, **named: Any) -> None:
+    It also writes a last line if it has written one before, or if `ends`.
+    """
+
+    def __init__(self, *, ends: bool = False, **tqdm_options: Any) -> None:
         self._said_at = time.monotonic()
         self._ends, self._closed = ends, False
-        super().__init__(mininterval=0, miniters=1, **{"bar_format": LINE, **named})
+        super().__init__(mininterval=0, miniters=1, **{"bar_format": LINE, **tqdm_options})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Writes a line if the last one is long ago."""
+        """Writes a line if the last one is older than `LINE_S`."""
         if time.monotonic() - self._said_at >= LINE_S:
             self._say()
 
     def clear(self, nolock: bool = False) -> None:
-        """Leaves what is written: a log has no line that could be wiped."""
+        """Does nothing: a log has no line that could be wiped."""
 
     def close(self) -> None:
         """Writes the last line."""
@@ -57,16 +60,21 @@ class Lines(tqdm):  # type: ignore[misc]
 def progress_bar(
     what: str, unit: str, total: int | None = None, *, ends: bool = False, scaled: bool = False, quiet: bool = False
 ) -> Iterator[Any]:
-    """Yields a bar of tqdm: done and all, time passed and left, rate, and what is set beside it.
+    """Yields a tqdm bar that shows the count, the total, the time passed and left, and the rate.
 
-    `ends`: whether a log has its last line also of what took a moment. `scaled`: whether counts are shown in thousands
-    and millions, as bytes are. `quiet`: whether bars of other libraries are turned off (`quiet_libraries`).
+    Args:
+        what: text before the bar.
+        unit: unit of the count.
+        total: total count, if known.
+        ends: whether a log gets a last line even if the work was short.
+        scaled: whether counts are shown in thousands and millions, as for bytes.
+        quiet: whether to turn off bars of other libraries (`quiet_libraries`).
     """
     if quiet:
         quiet_libraries()
-    given = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
-    given["unit_scale"] = scaled
-    made = tqdm(**given) if sys.stderr.isatty() else Lines(ends=ends, **given)
+    tqdm_options = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
+    tqdm_options["unit_scale"] = scaled
+    made = tqdm(**tqdm_options) if sys.stderr.isatty() else Lines(ends=ends, **tqdm_options)
     with made as bar, _ticking(bar):
         try:
             yield bar
@@ -75,7 +83,13 @@ def progress_bar(
 
 
 def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
-    """Yields the same, with a bar of how many of the file's lines are done; none where they are shown on a terminal."""
+    """Yields the same lines, and shows in a bar how many of the file's lines are done. No bar if stdout is a terminal.
+
+    Args:
+        what: text before the bar.
+        lines: results, one for each line of the file.
+        file: the file; its lines are counted for the bar's total.
+    """
     if sys.stdout.isatty():
         yield from lines
         return
@@ -91,7 +105,7 @@ def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
 
 @contextmanager
 def steps(first: str = "reading runs") -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows each step, in words such as `fold 2 of 5, method 3 of 9`, beside the time passed."""
+    """Yields a function that shows the current step, such as `fold 2 of 5, method 3 of 9`, beside the time passed."""
     kind = tqdm if sys.stderr.isatty() else Lines
     with kind(desc=f"{first:56}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar, _ticking(bar):
         yield lambda what: bar.set_description_str(f"{what:56}")
@@ -99,7 +113,7 @@ def steps(first: str = "reading runs") -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _ticking(bar: Any) -> Iterator[None]:
-    """Draws the bar again and again: calls are seen that end no run, and a step that takes long is seen to go on."""
+    """Redraws the bar every `TICK_S` seconds, so that a long step or a call that ends no run is seen to progress."""
     ended = Event()
     every = TICK_S if sys.stderr.isatty() else LINE_S
 
@@ -117,12 +131,12 @@ def _ticking(bar: Any) -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """A line about the data or about what was found, on stderr."""
+    """Prints a line about the data or the findings on stderr."""
     tqdm.write(line, file=sys.stderr)
 
 
 def quiet_libraries() -> None:
-    """Two progress bars on one line help nobody."""
+    """Turns off the progress bars of other libraries, which would share the line with ours."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with suppress(ImportError):  # a collection over an API needs none
         import transformers
@@ -131,7 +145,7 @@ def quiet_libraries() -> None:
 
 
 def bar_counters(bar: Any) -> tuple[Callable[[int], None], Callable[[int, int], None]]:
-    """Returns two functions that draw the bar: one takes the total, one each chunk's calls and tokens."""
+    """Returns two functions that draw the bar: one takes the total, the other the calls and tokens of each chunk."""
     tokens = 0
 
     def on_total(total: int) -> None:

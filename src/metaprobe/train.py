@@ -1,6 +1,6 @@
 """Training and comparing in Python: each function takes the options of its command, and calls what the command calls.
 
-Heavy packages are imported when a function is called; where one is missing, the error names its extra.
+Heavy packages are imported when a function is called; if one is missing, the error names its extra.
 """
 
 import inspect
@@ -44,12 +44,14 @@ Result = TypeVar("Result")
 def takes(
     options: Callable[P, Options],
 ) -> Callable[[Callable[[Data, Options], Result]], Callable[Concatenate[Data, P], Result]]:
-    """Returns a decorator: the function then takes the fields of the dataclass `options` as its keywords."""
+    """Returns a decorator. It makes the fields of the dataclass `options` keyword arguments of the
+    decorated function.
+    """
 
     def decorate(function: Callable[[Data, Options], Result]) -> Callable[Concatenate[Data, P], Result]:
         @wraps(function)
-        def called(data: Data, /, *args: P.args, **given: P.kwargs) -> Result:
-            chosen = options(*args, **given)
+        def called(data: Data, /, *args: P.args, **fields_given: P.kwargs) -> Result:
+            chosen = options(*args, **fields_given)
             with chosen.handling() if isinstance(chosen, LineOptions) else nullcontext():
                 return function(data, chosen)
 
@@ -57,7 +59,10 @@ def takes(
         first, *_ = signature.parameters.values()
         first = first.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
         hints = get_type_hints(options)
-        keywords = [one.replace(annotation=hints[one.name]) for one in inspect.signature(options).parameters.values()]
+        keywords = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(options).parameters.values()
+        ]
         called.__signature__ = signature.replace(parameters=[first, *keywords])  # type: ignore[attr-defined]
         called.__doc__ = with_fields(function.__doc__ or "", options)
         return called
@@ -75,7 +80,7 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
 
     `runs` is a run store, a file of lines, or several. `target` is a label or several: 0 or 1 (`correct`, `critical`,
     ...), 1 to 3 (`instruction`, `justification`, `evidence`) or `quality`, the judge's sum from 0 to 9.
-    `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` where the runs do not suffice,
+    `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` if the runs do not suffice,
     `MissingExtra` without the extra `fit`.
 
         >>> checkpoint = train_quality("runs", target="correct", folds=2, out="out/quality")
@@ -95,7 +100,7 @@ def teach(questions: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
     `questions` is a file of lines `{"question"}` or `{"messages"}`. The checkpoint's head `agreement` is the
     probability that the model, asked again, says the same; it is no probability of being right, and the score is None
     until `adapt` has seen 20 labels or more. Finished calls are kept, and the same call goes on where it was stopped.
-    Raises `RecordError` where nothing can be asked or learned, `MissingExtra` without the extra `fit`, and `api` for an
+    Raises `RecordError` if nothing can be asked or learned, `MissingExtra` without the extra `fit`, and `api` for an
     endpoint or `train` for a model of this machine.
 
         >>> teach("questions.jsonl", llm="http://localhost:8080/v1", out="out/taught")  # doctest: +SKIP
@@ -110,7 +115,7 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
     """Trains a linear probe on stored hidden states, and returns its checkpoint.
 
     `runs` is a run store or several. Layer and position are chosen on rows that the probe was not fitted on. For
-    states in arrays of your own, use `ConfidenceProbe.fit`. Raises `RecordError` where the runs do not suffice,
+    states in arrays of your own, use `ConfidenceProbe.fit`. Raises `RecordError` if the runs do not suffice,
     `MissingExtra` without the extra `train`.
 
         >>> checkpoint = train_hidden("runs", when="before", folds=2, out="out/difficulty")
@@ -127,7 +132,7 @@ def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
     """Trains a blend of hidden states, log-probabilities and what the model stated, and returns its checkpoint.
 
     `runs` is a run store or several, with hidden states. `metaprobe.load(checkpoint.path)` gives the predictor, which
-    also scores answers that lack some of these. Raises `RecordError` where the runs do not suffice, `MissingExtra`
+    also scores answers that lack some of these. Raises `RecordError` if the runs do not suffice, `MissingExtra`
     without the extra `train`.
     """
     from metaprobe.training.recipes.blend import train_blend
@@ -139,7 +144,7 @@ def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
 def train_gate(runs: Stores, options: GateOptions) -> Checkpoint:
     """Trains a gate that stops an answer while it streams, and returns its checkpoint.
 
-    `runs` is a run store or several. Raises `RecordError` where the runs do not suffice for a rate in `alpha`,
+    `runs` is a run store or several. Raises `RecordError` if the runs do not suffice for a rate in `alpha`,
     `MissingExtra` without the extra `fit`.
 
         >>> checkpoint = train_gate("runs", alpha=[0.1], folds=2, out="out/gate")
@@ -156,7 +161,7 @@ def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: R
     """Trains a panel on outcomes of several agents (whom to ask, whose answer to keep), and returns its checkpoint.
 
     `outcomes` is a file with one question on each line, a folder of runs of `collect metacogagent --variant
-    every-agent`, or the outcomes themselves. Raises `RecordError` where they do not suffice, `MissingExtra` without the
+    every-agent`, or the outcomes themselves. Raises `RecordError` if they do not suffice, `MissingExtra` without the
     extra `fit`.
 
         >>> checkpoint = train_router("outcomes.jsonl", out="out/router")
@@ -173,7 +178,7 @@ def train_panel(answers: str | Path, options: PanelOptions) -> Checkpoint:
     """Trains a panel on several labelled answers to each question, and returns its checkpoint.
 
     `answers` is a run store, a file of OpenAI-format lines that share a `question_id`, or a file of outcomes of several
-    agents. `metaprobe.load(checkpoint.path)` gives the `Panel`. Raises `RecordError` where they do not suffice,
+    agents. `metaprobe.load(checkpoint.path)` gives the `Panel`. Raises `RecordError` if they do not suffice,
     `MissingExtra` without the extra `fit`.
 
         >>> checkpoint = train_panel("outcomes.jsonl", out="out/panel")
@@ -191,7 +196,7 @@ def train_success(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: 
 
     `outcomes` is a file with one question on each line, a table (.csv, .tsv) with a column for each `candidate`, or the
     outcomes themselves. `metaprobe.load(checkpoint.path)`
-    gives the `SuccessEstimator`. Raises `RecordError` where they do not suffice, `MissingExtra` without the extra
+    gives the `SuccessEstimator`. Raises `RecordError` if they do not suffice, `MissingExtra` without the extra
     `fit`, or `train` with `read_by`.
 
         >>> checkpoint = train_success("outcomes.jsonl", out="out/success")
@@ -208,7 +213,7 @@ def train_text(data: Stores, options: TextOptions) -> Checkpoint:
     """Trains a reader of question and answer as text, without log-probabilities, and returns its checkpoint.
 
     `data` is a file of lines with `question`, `answer` and `labels`, a file of OpenAI-format lines, a run store, or
-    several of these. `metaprobe.load(checkpoint.path)` gives the `TextReader`. Raises `RecordError` where the texts do
+    several of these. `metaprobe.load(checkpoint.path)` gives the `TextReader`. Raises `RecordError` if the texts do
     not suffice, `MissingExtra` without the extra `fit`, or `train` with `read_by`.
 
         >>> checkpoint = train_text("runs", folds=2, out="out/text")
@@ -225,7 +230,7 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
     """Trains a small language model that reads prompt and answer as text, and returns its checkpoint.
 
     `runs` is a run store or several. A training that was stopped continues when it is called again. Under `accelerate
-    launch` the first process gets the checkpoint, and the others get None. Raises `RecordError` where the runs do not
+    launch` the first process gets the checkpoint, and the others get None. Raises `RecordError` if the runs do not
     suffice, `MissingExtra` without the extra `train`.
 
         >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
@@ -242,8 +247,8 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
     """Compares what the model says of itself with what its signals show, and returns every method's metrics.
 
     `runs` is a run store or several. Writes `report.html`, tables, drawings and a row for each answer and method into
-    the folder `out`. Raises `RecordError` where the runs do not suffice, `MissingExtra` without the extra `fit`, or
-    `train` where hidden states were kept.
+    the folder `out`. Raises `RecordError` if the runs do not suffice, `MissingExtra` without the extra `fit`, or
+    `train` if hidden states were kept.
 
         >>> comparison = compare("runs", folds=2, out="out/report")
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)

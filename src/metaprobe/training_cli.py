@@ -55,14 +55,26 @@ COMMANDS.add_command(train)
 
 
 def _shown(function: Callable[..., Result], data: Any, options: RunOptions) -> Result:
-    """Returns what a function of `metaprobe.train` does by these options, with its steps shown."""
-    given = {one.name: getattr(options, one.name) for one in fields(options)}
+    """Calls a function of `metaprobe.train` with these options, shows its steps, and returns its result.
+
+    Args:
+        function: the function.
+        data: its first argument: runs, answers or outcomes.
+        options: dataclass whose fields become the keyword arguments.
+    """
+    keywords = {field.name: getattr(options, field.name) for field in fields(options)}
     with steps() as on_step:
-        return function(data, **given | {"on_step": on_step, "on_line": say, "command": command_line()})
+        return function(data, **keywords | {"on_step": on_step, "on_line": say, "command": command_line()})
 
 
 def _write(trained: Callable[..., Any], data: Any, options: RunOptions) -> None:
-    """Calls a training, and prints the checkpoint. Of several processes only one has it."""
+    """Calls a training and prints its checkpoint. Under a launcher with several processes only one has the checkpoint.
+
+    Args:
+        trained: the training function.
+        data: its first argument.
+        options: its options.
+    """
     checkpoint = _shown(trained, data, options)
     if checkpoint is not None:
         say_checkpoint(checkpoint)

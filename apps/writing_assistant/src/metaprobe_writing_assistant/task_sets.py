@@ -1,6 +1,6 @@
 """Turns of learners with the writing assistant: the four cases of MetaCrit's study retold, and labelled turns.
 
-The rows were written once; `research/writing/README.md` in metaprobe's repository says from what, and explains the
+The rows were written once; `research/writing/README.md` in metaprobe's repository names their sources, and explains the
 labels, which are the fields `stage` (`pre`, `during`, `post`, `none`) and `reasoning` (`yes`, `no`) of an item. No
 program can check the answers; those of the stage classifier and of the reasoning check get the label `correct`.
 """
@@ -18,12 +18,12 @@ SOURCE, LICENCE = "made here from templates", "Apache-2.0"
 
 
 def cases(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """The 22 inputs of the four cases, in order. The group is the case; the seed changes nothing."""
+    """Yields the 22 inputs of the four cases, in order. The group is the case; the seed changes nothing."""
     yield from read_items(CASES_FILE)
 
 
 def turns(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """The labelled turns. The group is the template that they were made of; the seed changes nothing."""
+    """Yields the labelled turns. The group is the template from which they were made; the seed changes nothing."""
     yield from read_items(TURNS_FILE)
 
 

@@ -1,4 +1,4 @@
-"""One turn of the assistant on the page: the models are asked, and the page hears what is going on."""
+"""One turn of the assistant on the page: asks the models, and tells the page what is going on."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ OnRun = Callable[[Run], None]
 
 
 class ToldLLM(WrappedLLM):
-    """The same model, which says the stage of everything that it is asked."""
+    """A model that reports the stage of every request."""
 
     def __init__(self, llm: LLM, on_stage: OnStage) -> None:
         super().__init__(llm)
@@ -30,14 +30,14 @@ class ToldLLM(WrappedLLM):
         self.calls: list[Call] = []
 
     async def complete(self, request: Request) -> Call:
-        """The finished call."""
+        """Returns the finished call."""
         self._on_stage(request.stage)
         call = await super().complete(request)
         self.calls.append(call)
         return call
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The tokens as they come, then the finished call."""
+        """Yields the tokens as they come, then the finished call."""
         self._on_stage(request.stage)
         async for event in super().stream(request):
             if isinstance(event, Call):
@@ -46,26 +46,38 @@ class ToldLLM(WrappedLLM):
 
 
 def told_models(models: Models, on_stage: OnStage) -> tuple[Models, list[ToldLLM]]:
-    """Returns the same models, each of which says what it is asked, and a list of them."""
-    told = {id(llm): ToldLLM(llm, on_stage) for llm in models.all}
-    by_name = {name: told[id(llm)] for name, llm in models.by_name.items()}
-    return Models(told[id(models.default)], by_name), list(told.values())
+    """Returns the same models, each of which reports its requests, and a list of them."""
+    reporting = {id(llm): ToldLLM(llm, on_stage) for llm in models.all}
+    by_name = {name: reporting[id(llm)] for name, llm in models.by_name.items()}
+    return Models(reporting[id(models.default)], by_name), list(reporting.values())
 
 
 class Answering:
-    """Answers turns and keeps what came of them."""
+    """Answers turns and keeps the results."""
 
     def __init__(self, sessions: Sessions, setup: Setup, on_run: OnRun = lambda run: None) -> None:
-        """`on_run` is called with the run of every answered turn, whose calls it holds."""
+        """`on_run` is called with the run of every answered turn, which holds its calls.
+
+        Args:
+            sessions: the sessions.
+            setup: the setup.
+            on_run: called with the run of every answered turn.
+        """
         self._sessions = sessions
         self._setup = setup
         self._on_run = on_run
 
     async def work(self, job: Job, session_id: str, number: int) -> None:
-        """Answers one turn as a job: tells stages and pieces of the text, and keeps the turn however it ends."""
-        kept = self._sessions.turn(session_id, number)
+        """Answers one turn as a job: reports stages and pieces of the text, and keeps the turn however it ends.
+
+        Args:
+            job: the job.
+            session_id: id of the session.
+            number: number of the turn.
+        """
+        kept_turn = self._sessions.turn(session_id, number)
         blind = self._sessions.get(session_id).blind
-        models, told = told_models(self._setup.models, lambda stage: None if blind else job.tell(stage=stage))
+        models, reporting = told_models(self._setup.models, lambda stage: None if blind else job.tell(stage=stage))
         pieces: list[str] = []
 
         def on_text(piece: str) -> None:
@@ -73,7 +85,7 @@ class Answering:
             job.tell(text=piece)
 
         def end(state: str, **found: object) -> None:
-            calls = [call for llm in told for call in llm.calls]
+            calls = [call for llm in reporting for call in llm.calls]
             tokens = sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in calls)
             self._keep(job, session_id, number, state=state, calls=len(calls), tokens=tokens, **found)
 
@@ -82,8 +94,8 @@ class Answering:
             # All turns of one text are one group: what is learned from some must not be tested on the others.
             item = item_of_turn(turn, job.name, group=session_id)
             setup = replace(self._setup, models=models)
-            session = Session(setup, item, system=SYSTEM_NAME, variant=kept.condition, run_id=item.id)
-            answer = asdict(await reply(session, turn, kept.condition, on_text=on_text))
+            session = Session(setup, item, system=SYSTEM_NAME, variant=kept_turn.condition, run_id=item.id)
+            answer = asdict(await reply(session, turn, kept_turn.condition, on_text=on_text))
             run = session.run(answer["text"])
         except asyncio.CancelledError:
             end("stopped", text="".join(pieces))
@@ -103,7 +115,14 @@ class Answering:
                 LOG.exception("the calls of %s could not be kept", job.name)
 
     def _keep(self, job: Job, session_id: str, number: int, **found: object) -> None:
-        """A full disk must not swallow the answer: the page is told, and shows what it has."""
+        """Keeps the turn. If that fails, as on a full disk, the page still gets the answer and is told.
+
+        Args:
+            job: the job.
+            session_id: id of the session.
+            number: number of the turn.
+            **found: fields of the turn.
+        """
         try:
             turn = self._sessions.end_turn(session_id, number, **found)
         except RecordError as error:

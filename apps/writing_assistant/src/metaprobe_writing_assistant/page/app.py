@@ -1,4 +1,4 @@
-"""The page's application: its files, and the addresses that they ask."""
+"""The page's application: its files, and the addresses that they request."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,13 +34,20 @@ class Systems:
 
     writing: Setup
     arguing: Setup | None = None
-    """None where the tab is left out, as in a study."""
+    """None if the tab is left out, as in a study."""
 
 
 def create_page(
     settings: AssistSettings, systems: Systems, file: SessionFile, *, on_run: OnRun = lambda run: None
 ) -> FastAPI:
-    """Returns the page as an ASGI application. `on_run` is called with the run of every answered turn."""
+    """Returns the page as an ASGI application.
+
+    Args:
+        settings: the settings.
+        systems: the systems.
+        file: the file of sessions.
+        on_run: called with the run of every answered turn.
+    """
     sessions, jobs = Sessions(file), Jobs()
 
     @asynccontextmanager
@@ -77,9 +84,9 @@ def create_page(
 
 
 def _add_files(app: FastAPI) -> None:
-    """The page's own files, read once. There are no others, and none from elsewhere."""
+    """Adds the page's own files, read once. There are no others, and none from elsewhere."""
     folder = files("metaprobe_writing_assistant.page") / "web"
-    texts = {one.name: one.read_bytes() for one in folder.iterdir() if one.name.rpartition(".")[2] in KINDS}
+    texts = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in KINDS}
 
     @app.get("/")
     async def page() -> Response:
@@ -93,7 +100,7 @@ def _add_files(app: FastAPI) -> None:
 
 
 def _explain(app: FastAPI) -> None:
-    """Whatever goes wrong is said as JSON with the field `error`."""
+    """Reports every error as JSON with the field `error`."""
 
     async def wrong(_: Request, error: Exception) -> Response:
         assert isinstance(error, RecordError)

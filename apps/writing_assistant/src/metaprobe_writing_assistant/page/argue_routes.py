@@ -22,12 +22,12 @@ from metaprobe_writing_assistant.page.settings import AssistSettings
 
 GRADING = "grading"
 MOST_WORDS = 1200
-"""Longest essay: two assistants, their reflections and the teacher read the whole of it."""
+"""Longest essay: two assistants, their reflections and the teacher read all of it."""
 KEPT_RUNS = 50
 
 
 class Gradings:
-    """Graded essays: results in the file, and the latest runs, which a contest goes on from, in memory."""
+    """Graded essays: results in the file, and the latest runs, from which a contest continues, in memory."""
 
     def __init__(self, file: SessionFile, setup: Setup) -> None:
         self._file = file
@@ -43,7 +43,7 @@ class Gradings:
         return name
 
     def get(self, name: str) -> Body:
-        """Returns an essay with what came of it. Raises `NotThere`."""
+        """Returns an essay with its results. Raises `NotThere`."""
         body = self._file.get(GRADING, name)
         if body is None:
             raise NotThere("this grading is not there: grade the essay again")
@@ -64,13 +64,20 @@ class Gradings:
             job.tell(grading=grading)
 
     async def contest(self, job: Job, name: str, text: str, level: int | None) -> None:
-        """Hears a contest as a job."""
+        """Hears a contest as a job.
+
+        Args:
+            job: the job.
+            name: name of the essay.
+            text: the contest.
+            level: the level that the learner asks for, or None.
+        """
         with _told(job):
             first = self._runs.get(name)
             if first is None:
                 raise RecordError("the program was started again since this was graded: grade the essay again")
-            told = await contest_grade(self._setup, first, text, level, on_stage=lambda stage: job.tell(stage=stage))
-            heard, body = asdict(told), self.get(name)
+            result = await contest_grade(self._setup, first, text, level, on_stage=lambda stage: job.tell(stage=stage))
+            heard, body = asdict(result), self.get(name)
             self._put(name, {**body, "contests": [*body["contests"], heard]})
             job.tell(contest=heard)
 
@@ -79,7 +86,14 @@ class Gradings:
 
 
 def add_arguing(app: FastAPI, settings: AssistSettings, gradings: Gradings, jobs: Jobs) -> None:
-    """Adds the addresses under `/api/gradings`."""
+    """Adds the addresses under `/api/gradings`.
+
+    Args:
+        app: the application.
+        settings: the settings.
+        gradings: the gradings.
+        jobs: the jobs.
+    """
     body_in = partial(body_of, settings=settings)
 
     @app.post("/api/gradings")
@@ -118,7 +132,7 @@ def add_arguing(app: FastAPI, settings: AssistSettings, gradings: Gradings, jobs
 
 @contextmanager
 def _told(job: Job) -> Iterator[None]:
-    """A fault inside it is told to whoever listens."""
+    """Reports an error in the block to the job's listeners."""
     try:
         yield
     except (RecordError, MissingExtra) as error:

@@ -1,8 +1,8 @@
 """CAELF on the page: an essay is graded, the learner contests the grade, and sees which attacks changed it.
 
 Both gradings are ordinary runs of the system `caelf`. The first is its variant without a contest. The second is the
-whole system again, in which what was said the first time is said again word for word, and the learner stands in the
-place of the simulated user.
+whole system again: everything that was said the first time is repeated word for word, and the learner replaces the
+simulated user.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -32,9 +32,9 @@ class GraphNode:
     speaker: str
     text: str
     level: int | None
-    """The level that it asks for, where it can be read."""
+    """The level that it asks for, if it can be read."""
     standing: bool
-    """Whether it is in an extension: the teacher reads it."""
+    """Whether it is in an extension, so that the teacher reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Grading:
     feedback: str
     nodes: tuple[GraphNode, ...]
     attacks: tuple[tuple[int, int], ...]
-    """(attacker, attacked), by the nodes' numbers."""
+    """Pairs (attacker, attacked) of the nodes' numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """A first grading, what the learner said against it, and the second one."""
+    """A first grading, the learner's contest, and the second grading."""
 
     before: Grading
     after: Grading
@@ -63,9 +63,9 @@ class Contest:
 
 
 class RepeatingLLM(WrappedLLM):
-    """A model that says again what it said in an earlier run, and is asked only what is new.
+    """A model that repeats its answers from an earlier run, and is asked only for new ones.
 
-    The learner's argument is given to it: it answers the stage `contest`.
+    The learner's argument is given to it: it is the answer at the stage `contest`.
     """
 
     def __init__(self, llm: LLM, said: Sequence[Call], contest: str) -> None:
@@ -74,7 +74,7 @@ class RepeatingLLM(WrappedLLM):
         self._contest = contest
 
     async def complete(self, request: Request) -> Call:
-        """The earlier call, or the learner's words, or a new call."""
+        """Returns the earlier call, or the learner's words, or a new call."""
         if request.stage == "contest":
             return request.call(model=LEARNER_MODEL, text=self._contest)
         before = self._said.get((request.stage, request.agent, request.round, request.messages))
@@ -83,14 +83,21 @@ class RepeatingLLM(WrappedLLM):
         return await super().complete(request)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The finished call alone."""
+        """Yields only the finished call."""
         yield await self.complete(request)
 
 
 async def grade_essay(setup: Setup, essay: str, trait: str, *, run_id: str, on_stage: OnStage) -> Run:
     """Returns the run that grades an essay on one trait.
 
-    Raises `RecordError` for an empty essay or an unknown trait, `LLMError` where the model cannot answer.
+    Raises `RecordError` for an empty essay or an unknown trait, and `LLMError` if the model cannot answer.
+
+    Args:
+        setup: the setup.
+        essay: the essay.
+        trait: the trait.
+        run_id: id of the run.
+        on_stage: called with every stage.
     """
     if not essay.strip():
         raise RecordError("there is no essay to grade yet")
@@ -103,7 +110,15 @@ async def grade_essay(setup: Setup, essay: str, trait: str, *, run_id: str, on_s
 
 
 async def contest_grade(setup: Setup, first: Run, text: str, level: int | None, *, on_stage: OnStage) -> Contest:
-    """Returns what a contest changes. `level`: the one that the learner asks for, or None."""
+    """Returns what a contest changes.
+
+    Args:
+        setup: the setup.
+        first: the run of the first grading.
+        text: the contest.
+        level: the level that the learner asks for, or None.
+        on_stage: called with every stage.
+    """
     objection = text.strip()
     if not objection:
         raise RecordError("write what you object to first")
@@ -113,10 +128,10 @@ async def contest_grade(setup: Setup, first: Run, text: str, level: int | None, 
         raise RecordError(f"level {level}: expected {LOW} to {HIGH}")
     if level is not None and read_level(objection, LOW, HIGH) is None:
         objection = f"{objection}\nLevel: {level}"
-    told, _ = told_models(setup.models, on_stage)
-    names = {**told.by_name, LEARNER: told.of("contest", LEARNER)}
+    reporting, _ = told_models(setup.models, on_stage)
+    names = {**reporting.by_name, LEARNER: reporting.of("contest", LEARNER)}
     repeating = Models(
-        RepeatingLLM(told.default, first.calls, objection),
+        RepeatingLLM(reporting.default, first.calls, objection),
         {name: RepeatingLLM(llm, first.calls, objection) for name, llm in names.items()},
     )
     run_id = f"{first.id}-contested"
@@ -155,12 +170,22 @@ def grading_of(run: Run) -> Grading:
 
 
 def _attacks(run: Run, n: int, *, contested: bool) -> set[tuple[int, int]]:
-    """The pairs whose question was answered yes; `caelf` numbers the questions, those of the contest last."""
-    known = n - 1 if contested else n
-    pairs = [(i, k) for i in range(known) for k in range(known) if i != k]
-    pairs += [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
-    asked = {call.round: call.text for call in run.calls if call.stage == "attack"}
-    return {pair for number, pair in enumerate(pairs) if number in asked and yes_or_no(asked[number]) == 1}
+    """Returns the pairs whose question was answered yes; `caelf` numbers the questions, those of the contest last.
+
+    Args:
+        run: the run.
+        n: number of arguments.
+        contested: whether the last argument is a contest.
+    """
+    earlier_count = n - 1 if contested else n
+    pairs = [(i, k) for i in range(earlier_count) for k in range(earlier_count) if i != k]
+    pairs += [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= earlier_count]
+    answer_of_question = {call.round: call.text for call in run.calls if call.stage == "attack"}
+    return {
+        pair
+        for number, pair in enumerate(pairs)
+        if number in answer_of_question and yes_or_no(answer_of_question[number]) == 1
+    }
 
 
 def _standing(n: int, attacks: Collection[tuple[int, int]]) -> set[int]:

@@ -1,7 +1,7 @@
-"""Who may ask the page for something, and what a browser may load on it.
+"""Checks who may send requests to the page, and limits what a browser may load on it.
 
-The page has no password and listens on this machine, so any web site in the same browser could send it requests. They
-are told by their `Host` and `Origin`, which a site cannot forge, and refused.
+The page has no password and listens on this machine, so any web site in the same browser could send it requests. Such
+requests are recognised by their `Host` and `Origin`, which a site cannot forge, and refused.
 """
 
 import json
@@ -31,20 +31,20 @@ HEADERS = {
 
 
 MAX_DEPTH = 8
-"""Objects and lists inside each other in a request; the page itself sends two."""
+"""Most levels of objects and lists in a request; the page itself sends two."""
 
 
 class TooLarge(RecordError):
-    """A request is larger than the page takes."""
+    """A request is larger than the page accepts."""
 
 
 def refuse(status: int, message: str) -> Response:
-    """Returns the answer that says why there is none."""
+    """Returns a response that says why the request was refused."""
     return JSONResponse({"error": message}, status)
 
 
 def refusal_of(error: RecordError) -> Response:
-    """Returns the answer to a request that went wrong for this reason."""
+    """Returns the response to a request that failed with this error."""
     kinds: tuple[tuple[type[RecordError], int], ...] = (
         (NotThere, 404),
         (ChangedElsewhere, 409),
@@ -55,7 +55,7 @@ def refusal_of(error: RecordError) -> Response:
 
 
 class Door:
-    """Stands before every address of the page."""
+    """Checks every request to the page."""
 
     def __init__(self, app: ASGIApp, settings: AssistSettings) -> None:
         self._app = app
@@ -63,16 +63,16 @@ class Door:
         self._proxies = {name.lower() for name in settings.allowed_hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuses what comes from elsewhere, and adds the headers that bind the browser."""
+        """Refuses requests from elsewhere, and adds the headers that restrict the browser."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
         async def send_bound(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                given = [pair for pair in message["headers"] if pair[0].decode().lower() not in HEADERS]
-                message = {**message, "headers": [*given, *own]}
+                own_headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                other_headers = [pair for pair in message["headers"] if pair[0].decode().lower() not in HEADERS]
+                message = {**message, "headers": [*other_headers, *own_headers]}
             await send(message)
 
         refused = self._refused(Request(scope))
@@ -93,9 +93,9 @@ class Door:
         return None
 
     def _is_own(self, origin: str, request: Request) -> bool:
-        """Whether an origin is the page's own: the scheme, name and port under which it was asked for.
+        """Whether an origin is the page's own: the scheme, name and port under which it was requested.
 
-        A proxy before the page may speak TLS, under its own name, and ask for the page under another.
+        A proxy before the page may use TLS, under its own name, and request the page under another.
         """
         host = request.headers.get("host", "").lower()
         if origin.lower() == f"{request.url.scheme}://{host}":
@@ -106,7 +106,7 @@ class Door:
 
 
 async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:
-    """Returns the JSON object that a request holds. Raises `RecordError` where it holds something else or too much."""
+    """Returns the JSON object in a request. Raises `RecordError` if it holds something else or too much."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RecordError("expected Content-Type: application/json")
     parts, size = [], 0
@@ -125,15 +125,23 @@ async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:
         raise RecordError("the request is no JSON object")
     level: list[Any] = [body]
     for _ in range(MAX_DEPTH):  # what is written out again, in a message or a file, nests as deep
-        level = [held for one in level for held in (one.values() if isinstance(one, dict) else one)]
-        level = [held for held in level if isinstance(held, (dict, list))]
+        level = [
+            entry for container in level for entry in (container.values() if isinstance(container, dict) else container)
+        ]
+        level = [entry for entry in level if isinstance(entry, (dict, list))]
     if level:
         raise RecordError(f"the request nests deeper than {MAX_DEPTH} levels; expected texts and numbers")
     return body
 
 
 def text_in(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    """Returns a field that must be a text, without what no file can hold: the character 0, and half of an emoji."""
+    """Returns a field that must be a text, without what no file can hold: the character 0, and half of an emoji.
+
+    Args:
+        body: the request.
+        name: name of the field.
+        default: its value if it is missing.
+    """
     value = body.get(name, default)
     if not isinstance(value, str):
         raise RecordError(f"{name} is {type(value).__name__}; expected a text")

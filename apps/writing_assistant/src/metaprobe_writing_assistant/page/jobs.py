@@ -1,4 +1,4 @@
-"""Work that goes on whoever listens: an answer is not lost where its page is closed or loaded again."""
+"""Work that continues without listeners: an answer is not lost if its page is closed or loaded again."""
 
 import asyncio
 import json
@@ -15,11 +15,11 @@ HEARTBEAT_S = 15.0
 SILENCE = ": still at work\n\n"
 END = "event: end\ndata: {}\n\n"
 KEPT_ENDED = 200
-"""Ended jobs whose events can still be read, for pages that come late."""
+"""Number of ended jobs whose events can still be read, for pages that come late."""
 
 
 class Job:
-    """One piece of work and everything that it said so far."""
+    """One piece of work and everything that it has reported."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -29,12 +29,12 @@ class Job:
         self._news = asyncio.Event()
 
     def tell(self, **event: Any) -> None:
-        """Adds an event and wakes whoever listens."""
+        """Adds an event and wakes the listeners."""
         self.events.append(event)
         self._wake()
 
     def end(self) -> None:
-        """Says that nothing more comes."""
+        """Marks the job as ended."""
         self.ended = True
         self._wake()
 
@@ -65,10 +65,10 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, name: str, work: Work) -> Job:
-        """Starts a job, which ends when `work` does; `work` itself says what went wrong."""
+        """Starts a job, which ends when `work` does; `work` itself reports its errors."""
         job = Job(name)
         self._jobs[name] = job
-        for old in [one for one in self._jobs.values() if one.ended][:-KEPT_ENDED]:
+        for old in [job for job in self._jobs.values() if job.ended][:-KEPT_ENDED]:
             del self._jobs[old.name]
 
         async def run() -> None:
@@ -81,16 +81,16 @@ class Jobs:
         return job
 
     def get(self, name: str) -> Job | None:
-        """Returns a job, or None where this process knows it no more."""
+        """Returns a job, or None if this process no longer has it."""
         return self._jobs.get(name)
 
     def running(self, name: str) -> bool:
-        """Returns whether that job is still at work."""
+        """Whether that job is still at work."""
         job = self._jobs.get(name)
         return job is not None and not job.ended
 
     async def stop(self, name: str) -> bool:
-        """Stops a job and waits until it has tidied up. Returns whether it was at work."""
+        """Stops a job and waits until it has cleaned up. Returns whether it was at work."""
         job = self._jobs.get(name)
         if job is None or job.ended or job.task is None:
             return False
@@ -100,12 +100,12 @@ class Jobs:
         return True
 
     async def forget(self, name: str) -> None:
-        """Stops a job, and drops what it said."""
+        """Stops a job, and drops its events."""
         await self.stop(name)
         self._jobs.pop(name, None)
 
     async def stop_all(self) -> None:
-        """Stops what is at work, when the server ends."""
+        """Stops all jobs, when the server ends."""
         for name in list(self._jobs):
             await self.stop(name)
 

@@ -1,4 +1,4 @@
-"""Runs the page: from the options of `metaprobe assist` to settings and systems, then until it is asked to end."""
+"""Runs the page: makes settings and systems from the options of `metaprobe assist`, then serves until it is stopped."""
 
 import socket
 import threading
@@ -31,7 +31,7 @@ from metaprobe_writing_assistant.system.assistant import SYSTEM as ASSISTANT
 from metaprobe_writing_assistant.system.wordnet import wordnet
 
 GRACE_S = 3
-"""How long the end of the program waits for a page that listens to an answer."""
+"""Seconds for which the end of the program waits for a page that listens to an answer."""
 
 
 def plan_page(
@@ -47,15 +47,29 @@ def plan_page(
     port: int,
     allow_host: Sequence[str],
 ) -> tuple[AssistSettings, Callable[[], Systems]]:
-    """Returns the settings, and what loads the models. Raises `RecordError` for options that cannot be meant."""
-    named = parse_models(llm, None, ASSISTANT, ())
+    """Returns the settings, and a function that loads the models. Raises `RecordError` for options that cannot be
+    meant.
+
+    Args:
+        llm: specifications of models.
+        api: options of API models.
+        sessions: the file of sessions.
+        study: whether the page runs a study.
+        signal: signals that checkpoints give.
+        constant: constants of the assistant.
+        tokens: token limits of stages.
+        host: address to listen on.
+        port: port to listen on.
+        allow_host: further names of the page.
+    """
+    names_of_models = parse_models(llm, None, ASSISTANT, ())
     options = call_options(ASSISTANT, tokens, constant)
     check_constants(ASSISTANT, ASSISTANT.variants, constant)
-    check_limits(options, ASSISTANT, named, ())
-    asked = api_options(api, None)
+    check_limits(options, ASSISTANT, names_of_models, ())
+    options_of_api = api_options(api, None)
     settings = AssistSettings(
         sessions=sessions,
-        models=places_of(named, tuple(EMBEDDED)),
+        models=places_of(names_of_models, tuple(EMBEDDED)),
         host=host,
         port=port,
         allowed_hosts=tuple(allow_host),
@@ -66,7 +80,7 @@ def plan_page(
         words = threading.Thread(target=wordnet, daemon=True)  # takes seconds, in which no page would be served
         words.start()
         signals = SignalSource.load(signal)
-        models = load_models(named, ASSISTANT, signals, (), api=asked)
+        models = load_models(names_of_models, ASSISTANT, signals, (), api=options_of_api)
         words.join()
         writing = Setup(models, _prompts(ASSISTANT), signals=signals, options=options)
         return Systems(writing, None if study else Setup(Models(models.default), _prompts(CAELF)))
@@ -79,7 +93,7 @@ def _prompts(system: System) -> Prompts:
 
 
 def listener_of(settings: AssistSettings) -> socket.socket:
-    """Returns a socket that listens. Raises `RecordError` where the port is taken."""
+    """Returns a socket that listens. Raises `RecordError` if the port is taken."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,7 +112,14 @@ def listener_of(settings: AssistSettings) -> socket.socket:
 async def serve_page(
     settings: AssistSettings, systems: Systems, listener: socket.socket, *, on_run: OnRun = lambda run: None
 ) -> None:
-    """Serves the page on a bound socket until SIGINT or SIGTERM. Closes the models' connections at the end."""
+    """Serves the page on a bound socket until SIGINT or SIGTERM. Closes the models' connections at the end.
+
+    Args:
+        settings: the settings.
+        systems: the systems.
+        listener: the socket.
+        on_run: called with the run of every answered turn.
+    """
     async with AsyncExitStack() as stack:
         setups = [setup for setup in (systems.writing, systems.arguing) if setup is not None]
         for llm in {id(llm): llm for setup in setups for llm in setup.models.all}.values():

@@ -26,9 +26,9 @@ CREATE TABLE kept (
 """
 
 ERASE_S = 10.0
-"""How long a deletion may take to write the file anew. The page waits meanwhile; a file of 100 MB takes a second."""
+"""Seconds that a deletion may take to rewrite the file. The page waits meanwhile; a file of 100 MB takes a second."""
 _ERASING = ("erasing", "", 0)
-"""Kind, owner and number of the entry that stands until the bytes of a deletion are gone."""
+"""Kind, owner and number of an entry that exists until the bytes of a deletion are gone."""
 
 Body = dict[str, Any]
 
@@ -41,13 +41,15 @@ class Writing:
     owner: str
     body: Body
     number: int | None = None
-    """None stands for the owner's next number of that kind, from 0; else an entry with that number is replaced."""
+    """Number of the entry, which replaces one with that number. None is the owner's next number of that
+    kind, from 0.
+    """
     newest: int | None = None
-    """How many entries of that kind the owner keeps, the newest ones; None for all."""
+    """Number of entries of that kind that the owner keeps, the newest ones; None for all."""
 
 
 class SessionFile:
-    """Every method is one transaction. Raises `Unwritable` where nothing can be written, as on a full disk."""
+    """Every method is one transaction. Raises `Unwritable` if nothing can be written, as on a full disk."""
 
     def __init__(self, path: str | Path) -> None:
         self._database = Database(
@@ -74,13 +76,20 @@ class SessionFile:
         self._database.close()
 
     def put(self, kind: str, owner: str, number: int, body: Body) -> None:
-        """Writes one entry, in place of an earlier one."""
+        """Writes one entry, in place of an earlier one.
+
+        Args:
+            kind: kind of the entry.
+            owner: its owner.
+            number: its number.
+            body: its content.
+        """
         self.write([Writing(kind, owner, body, number)])
 
     def write(self, entries: Iterable[Writing]) -> list[int]:
         """Writes all of the entries or none, and returns their numbers."""
         with self._database.named(keeping=True), self._database.transaction():
-            return [self._write(one) for one in entries]
+            return [self._write(entry) for entry in entries]
 
     def _write(self, one: Writing) -> int:
         number = one.number
@@ -101,7 +110,13 @@ class SessionFile:
         return number
 
     def get(self, kind: str, owner: str, number: int = 0) -> Body | None:
-        """Returns one entry, or None where there is none."""
+        """Returns one entry, or None if there is none.
+
+        Args:
+            kind: kind of the entry.
+            owner: its owner.
+            number: its number.
+        """
         with self._database.named():
             row = self._database.execute(
                 "SELECT body FROM kept WHERE kind = ? AND owner = ? AND number = ?", (kind, owner, number)
@@ -123,7 +138,7 @@ class SessionFile:
             rows = self._database.execute(
                 "SELECT number, at, body FROM kept WHERE kind = ? AND owner = ? ORDER BY number", (kind, owner)
             ).fetchall()
-        return [(int(number), float(at), json.loads(body)) for number, at, body in rows]
+        return [(int(number), float(time_written), json.loads(body)) for number, time_written, body in rows]
 
     def first_entries(self, kind: str) -> list[tuple[str, float, Body]]:
         """Returns owner, time and body of the entry 0 of every owner, the latest first."""
@@ -131,19 +146,19 @@ class SessionFile:
             rows = self._database.execute(
                 "SELECT owner, at, body FROM kept WHERE kind = ? AND number = 0 ORDER BY at DESC", (kind,)
             ).fetchall()
-        return [(str(owner), float(at), json.loads(body)) for owner, at, body in rows]
+        return [(str(owner), float(time_written), json.loads(body)) for owner, time_written, body in rows]
 
     def owners(self, kind: str) -> int:
-        """Returns how many owners have an entry 0 of a kind."""
+        """Returns the number of owners with an entry 0 of a kind."""
         with self._database.named():
             row = self._database.execute("SELECT count(*) FROM kept WHERE kind = ? AND number = 0", (kind,)).fetchone()
         return int(row[0])
 
     def delete(self, *owners: str) -> int:
-        """Deletes everything of these owners, and returns how many entries there were.
+        """Deletes everything of these owners, and returns the number of entries.
 
-        No byte of them is left in the file or in those beside it. Raises `Unwritable` where the entries are deleted and
-        their bytes are not gone yet; the next deletion or the next start of the program then sees to that.
+        No byte of them is left in the file or in SQLite's files next to it. Raises `Unwritable` if the entries are
+        deleted and their bytes are not gone yet; the next deletion or the next start of the program then removes them.
         """
         with self._database.named(keeping=True), self._database.transaction():
             kind, owner, number = _ERASING
@@ -164,7 +179,7 @@ class SessionFile:
             ) from error
 
     def limit_pages(self, pages: int) -> None:
-        """Lets the file grow to so many pages of 4 kB and no further: beyond, it behaves as on a full disk."""
+        """Lets the file grow to this number of pages of 4 kB; beyond, it behaves as on a full disk."""
         with self._database.named():
             self._database.execute(f"PRAGMA max_page_count = {int(pages)}").fetchone()
 

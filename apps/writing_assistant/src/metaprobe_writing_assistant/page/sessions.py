@@ -11,12 +11,12 @@ from metaprobe_writing_assistant.system.contract import Profile, Turn
 
 SESSION, VERSION, TURN = "session", "version", "turn"
 AUTOSAVE_S = 120
-"""Seconds after which a changed text becomes a version of its own."""
+"""Seconds after which a changed text becomes a new version."""
 MOST_VERSIONS = 500
-"""Versions of one text that are kept, the newest ones: the oldest goes where another one comes."""
+"""Most versions of one text that are kept, the newest ones: a new version removes the oldest."""
 TITLE_WORDS = 8
 FORMAT = "metaprobe writing session 1"
-"""Names the form of an exported session."""
+"""Names the format of an exported session."""
 
 TurnState = Literal["running", "done", "stopped", "failed"]
 Saved = Literal["automatically", "by hand", "before a message"]
@@ -27,7 +27,7 @@ class NotThere(RecordError):
 
 
 class ChangedElsewhere(RecordError):
-    """A text was saved that is not based on the one that is kept."""
+    """A saved text that is not based on the stored one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class WritingSession:
     condition: str
     """How turns are answered, unless they say otherwise."""
     task: str = ""
-    """Topic to write about; empty where the writer chooses."""
+    """Topic to write about; empty if the writer chooses."""
     draft: str = ""
     revision: int = 0
-    """Goes up with every saved change of the text, so that two windows do not overwrite each other."""
+    """Increases with every saved change of the text, so that two windows do not overwrite each other."""
     profile: dict[str, str | None] = field(default_factory=dict)
-    """Fields of `Profile`, as the form has them."""
+    """Fields of `Profile`, as filled in on the form."""
     found: dict[str, str | None] = field(default_factory=dict)
     """The same fields, as the assistant found them in the conversation: it looks for them once."""
     blind: bool = False
@@ -67,25 +67,31 @@ class KeptTurn:
     began: float
     """Seconds since 1970."""
     text: str = ""
-    """The answer, or what had come of it when it was stopped."""
+    """The answer, or its part when it was stopped."""
     reply: dict[str, Any] | None = None
-    """The fields of `Reply`, where the answer came to its end."""
+    """The fields of `Reply`, if the answer is complete."""
     error: str = ""
     seconds: float = 0.0
     calls: int = 0
     """Number of calls of models."""
     tokens: int = 0
-    """That went in and out."""
+    """Tokens of prompts and answers."""
 
 
 class Sessions:
-    """The sessions of one file. Raises `NotThere` for one that does not exist."""
+    """The sessions of one file. Raises `NotThere` for a session that does not exist."""
 
     def __init__(self, file: SessionFile) -> None:
         self.file = file
 
     def create(self, condition: str, *, task: str = "", blind: bool = False) -> WritingSession:
-        """Makes a session with a name that cannot be guessed."""
+        """Makes a session with a name that cannot be guessed.
+
+        Args:
+            condition: how turns are answered.
+            task: topic to write about.
+            blind: whether the page must not show how turns are answered.
+        """
         session = WritingSession(secrets.token_urlsafe(12), condition, task, blind=blind)
         self.file.put(SESSION, session.id, 0, asdict(session))
         return session
@@ -98,14 +104,25 @@ class Sessions:
         return WritingSession(**body)
 
     def titles(self) -> list[dict[str, Any]]:
-        """Returns id, title and time of every session that is not of a study, the one changed last first."""
-        sessions = [(WritingSession(**body), at) for _, at, body in self.file.first_entries(SESSION)]
-        return [{"id": one.id, "title": one.title, "at": at} for one, at in sessions if not one.blind]
+        """Returns id, title and time of every session that is not of a study, the last changed first."""
+        sessions = [
+            (WritingSession(**body), time_changed) for _, time_changed, body in self.file.first_entries(SESSION)
+        ]
+        return [
+            {"id": session.id, "title": session.title, "at": time_changed}
+            for session, time_changed in sessions
+            if not session.blind
+        ]
 
     def save_draft(self, session_id: str, text: str, revision: int) -> WritingSession:
-        """Saves the text, with a version where the last one is old; both or none.
+        """Saves the text, with a version if the last one is old; both or none.
 
-        Raises `ChangedElsewhere` for an old `revision`, unless the text is the one that is kept.
+        Raises `ChangedElsewhere` for an old `revision`, unless the text is the stored one.
+
+        Args:
+            session_id: id of the session.
+            text: the text.
+            revision: the revision on which it is based.
         """
         session = self.get(session_id)
         if text == session.draft:  # also what was saved before, and whose answer did not reach the window
@@ -120,7 +137,13 @@ class Sessions:
         return changed
 
     def keep_version(self, session_id: str, text: str, saved: Saved) -> None:
-        """Keeps the text as a version, unless the last version is the same or there is none to keep."""
+        """Keeps the text as a version, unless it is empty or the same as the last version.
+
+        Args:
+            session_id: id of the session.
+            text: the text.
+            saved: why it is saved.
+        """
         self.file.write(self._version_of(session_id, text, saved))
 
     def _version_of(self, session_id: str, text: str, saved: Saved) -> list[Writing]:
@@ -132,8 +155,8 @@ class Sessions:
     def versions(self, session_id: str) -> list[dict[str, Any]]:
         """Returns number, time, words and reason of every version, the oldest first."""
         return [
-            {"number": number, "at": at, "words": len(body["text"].split()), "saved": body["saved"]}
-            for number, at, body in self.file.entries(VERSION, session_id)
+            {"number": number, "at": time_saved, "words": len(body["text"].split()), "saved": body["saved"]}
+            for number, time_saved, body in self.file.entries(VERSION, session_id)
         ]
 
     def version(self, session_id: str, number: int) -> str:
@@ -144,13 +167,20 @@ class Sessions:
         return str(body["text"])
 
     def change(self, session_id: str, **changed: Any) -> WritingSession:
-        """Keeps other values of fields of the session: `profile`, `found` or `condition`."""
+        """Changes fields of the session: `profile`, `found` or `condition`."""
         session = replace(self.get(session_id), **changed)
         self.file.put(SESSION, session.id, 0, asdict(session))
         return session
 
     def begin_turn(self, session_id: str, message: str, draft: str, condition: str) -> int:
-        """Keeps the text as a version and the message as a turn at work, both or none, and returns its number."""
+        """Keeps the text as a version and the message as a turn at work, both or none, and returns its number.
+
+        Args:
+            session_id: id of the session.
+            message: the message.
+            draft: the text.
+            condition: how the turn is answered.
+        """
         turn = KeptTurn(message, draft, condition, "running", time.time())
         versions = self._version_of(session_id, draft, "before a message")
         return self.file.write([*versions, Writing(TURN, session_id, asdict(turn))])[-1]
@@ -163,7 +193,13 @@ class Sessions:
         return KeptTurn(**body)
 
     def end_turn(self, session_id: str, number: int, **found: Any) -> KeptTurn:
-        """Keeps what became of a turn: fields of `KeptTurn`."""
+        """Keeps the result of a turn: fields of `KeptTurn`.
+
+        Args:
+            session_id: id of the session.
+            number: number of the turn.
+            **found: the fields.
+        """
         turn = self.turn(session_id, number)
         ended = replace(turn, seconds=time.time() - turn.began, **found)
         self.file.put(TURN, session_id, number, asdict(ended))
@@ -178,12 +214,12 @@ class Sessions:
         session, turn = self.get(session_id), self.turn(session_id, number)
         history = [
             pair
-            for before, one in self.turns(session_id)
-            if before < number and one.state == "done"
-            for pair in (("user", one.message), ("assistant", one.text))
+            for before, earlier_turn in self.turns(session_id)
+            if before < number and earlier_turn.state == "done"
+            for pair in (("user", earlier_turn.message), ("assistant", earlier_turn.text))
         ]
-        told = {name: text for name, text in session.profile.items() if text}
-        return Turn(Profile(**{**session.found, **told}), turn.draft, turn.message, tuple(history))
+        filled_in = {name: text for name, text in session.profile.items() if text}
+        return Turn(Profile(**{**session.found, **filled_in}), turn.draft, turn.message, tuple(history))
 
     def delete(self, session_id: str) -> None:
         """Deletes the session with its versions and turns."""
@@ -192,12 +228,18 @@ class Sessions:
 
 
 def shown_turn(number: int, turn: KeptTurn, *, blind: bool) -> Body:
-    """Returns a turn as the page gets it; of a blind one, nothing that tells how it was answered."""
+    """Returns a turn as the page gets it; for a blind session, without anything that shows how it was answered.
+
+    Args:
+        number: number of the turn.
+        turn: the turn.
+        blind: whether the session is blind.
+    """
     body = {"number": number, **asdict(turn)}
     if not blind:
         return body
-    kept = ("number", "message", "draft", "state", "began", "text", "error")
-    return {name: body[name] for name in kept}
+    shown_names = ("number", "message", "draft", "state", "began", "text", "error")
+    return {name: body[name] for name in shown_names}
 
 
 def shown_session(session: WritingSession, turns: list[tuple[int, KeptTurn]]) -> Body:

@@ -1,4 +1,4 @@
-"""How the page is served, and who answers on it."""
+"""Settings of the page: how it is served, and which models answer on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,26 +19,26 @@ class ModelPlace:
     """A model as the page names it."""
 
     part: str
-    """The stage or agent that it answers for; `every module` for the default."""
+    """The stage or agent for which it answers; `every module` for the default."""
     name: str
     place: str
-    """The address that texts are sent to; empty for a model on this machine."""
+    """The address to which texts are sent; empty for a model on this machine."""
     weak: bool = False
     """Whether it is too small to teach anybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistSettings:
-    """One page. Raises `RecordError` where others than this machine could reach it without being named."""
+    """Settings of one page. Raises `RecordError` if other machines could reach it under a name that is not listed."""
 
     sessions: Path
     """The file that holds texts, versions, turns and studies."""
     models: tuple[ModelPlace, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8090
-    """0 takes a free one."""
+    """0 takes a free port."""
     allowed_hosts: tuple[str, ...] = ()
-    """Further names under which the page may be asked for, such as that of a proxy which asks for a password."""
+    """Further names under which the page may be requested, such as that of a proxy with a password."""
     study: bool = False
     """Whether the page runs a study: conditions hidden, in balanced order, and a survey at the end."""
     max_body_bytes: int = 4 << 20
@@ -58,7 +58,9 @@ class AssistSettings:
 
 
 def places_of(named: dict[str, str], weak: Sequence[str]) -> tuple[ModelPlace, ...]:
-    """Returns the models of `parse_models` as the page names them. `weak`: names of models too small to teach."""
+    """Returns the models of `parse_models` as the page names them. `weak` has the names of models too small
+    to teach.
+    """
     places = []
     for part, spec in sorted(named.items()):
         name, place = Path(spec).name or spec, ""

@@ -1,4 +1,4 @@
-"""A study on the page: who meets which assistant in which order, how far each participant is, and what was answered."""
+"""A study on the page: each participant's order of assistants, progress, and answers."""
 
 import random
 import secrets
@@ -32,9 +32,9 @@ class Taking:
     """One participant's way through a study."""
 
     token: str
-    """Names the participant to the page; cannot be guessed."""
+    """Name of the participant for the page; cannot be guessed."""
     code: str
-    """Names the participant in what is exported."""
+    """Name of the participant in exported answers."""
     order: tuple[str, ...]
     tasks: tuple[str, ...]
     """The task of each part."""
@@ -42,30 +42,30 @@ class Taking:
     """The writing session of each part that was begun."""
     finished_parts: int = 0
     answers: Mapping[str, int | None] = field(default_factory=dict)
-    """Question -> place in the order of the assistant that was chosen, from 0; None for "I cannot say"."""
+    """Maps a question to the place, from 0, of the chosen assistant in the order; None for "I cannot say"."""
     done: bool = False
 
     @property
     def step(self) -> str:
-        """Returns the next step: `write`, `survey` or `done`."""
+        """The next step: `write`, `survey` or `done`."""
         return "done" if self.done else "write" if self.finished_parts < PARTS else "survey"
 
     @property
     def sheet(self) -> Sheet:
-        """The answers as `study analyse` reads them, with the conditions in the places' stead."""
+        """The answers as `study analyse` reads them, with conditions instead of places."""
         answers = {name: None if place is None else self.order[place] for name, place in self.answers.items()}
         return Sheet(self.code, self.order, answers)
 
 
 class StudyFile:
-    """The participants in one file. Raises `NotThere` for a token that belongs to none."""
+    """The participants in one file. Raises `NotThere` for an unknown token."""
 
     def __init__(self, file: SessionFile, sessions: Sessions) -> None:
         self._file = file
         self._sessions = sessions
 
     def begin(self) -> Taking:
-        """Takes one more participant in: the next order, the next tasks, a new code, and the first text."""
+        """Adds a participant: the next order, the next tasks, a new code, and the first text."""
         number = self._file.owners(STUDY) + self._file.owners(WITHDRAWN)
         orders = balanced_orders(CONDITIONS)
         tasks = [TASKS[(number // len(orders) + place) % len(TASKS)].id for place in range(PARTS)]
@@ -80,7 +80,7 @@ class StudyFile:
         return _taking(body)
 
     def next_part(self, token: str, part: int) -> Taking:
-        """Goes on from `part`, counted from 0, to the next text, or to the survey."""
+        """Continues from `part`, counted from 0, to the next text, or to the survey."""
         taking = self.get(token)
         if part != taking.finished_parts or taking.step != "write":
             return taking  # another window, or a second click
@@ -91,18 +91,18 @@ class StudyFile:
         return self._begin_part(taking) if taking.step == "write" else self._put(taking)
 
     def answer(self, token: str, answers: Mapping[str, Any]) -> Taking:
-        """Keeps answers to the survey, beside those given before."""
+        """Keeps answers to the survey, in addition to earlier ones."""
         taking = self.get(token)
         if taking.step != "survey":
             raise RecordError("the survey comes after the three texts, and its answers stay as they were handed in")
-        known = {question.id for question in QUESTIONS}
+        question_ids = {question.id for question in QUESTIONS}
         for name, place in answers.items():
-            if name not in known or not (place is None or (type(place) is int and 0 <= place < PARTS)):
+            if name not in question_ids or not (place is None or (type(place) is int and 0 <= place < PARTS)):
                 raise RecordError(f"answer {name!r}: {place!r}; expected a question of the survey and 0 to {PARTS - 1}")
         return self._put(replace(taking, answers={**taking.answers, **answers}))
 
     def finish(self, token: str) -> Taking:
-        """Hands the survey in. Raises `RecordError` where a question has no answer."""
+        """Hands the survey in. Raises `RecordError` if a question has no answer."""
         taking = self.get(token)
         if taking.step == "write":
             raise RecordError("the survey comes after the three texts")
@@ -113,7 +113,7 @@ class StudyFile:
         return self._put(replace(taking, done=True))
 
     def withdraw(self, token: str) -> None:
-        """Deletes everything of a participant. That somebody was there is kept, so that orders stay in turn."""
+        """Deletes everything of a participant. The fact that there was one is kept, so that orders stay in turn."""
         taking = self.get(token)
         self._file.put(WITHDRAWN, secrets.token_hex(8), 0, {})
         self._file.delete(token, *taking.sessions)
@@ -138,7 +138,7 @@ class StudyFile:
             "parts": PARTS,
             "session": taking.sessions[part] if writing else None,
             "task": asdict(_task(taking.tasks[part])) if writing else None,
-            "questions": [{"id": one.id, "text": one.text} for one in questions] if not writing else [],
+            "questions": [{"id": question.id, "text": question.text} for question in questions] if not writing else [],
             "answers": dict(taking.answers),
         }
 
@@ -163,7 +163,15 @@ def _taking(body: Body) -> Taking:
 
 
 def add_study(app: FastAPI, settings: AssistSettings, study: StudyFile, sessions: Sessions, jobs: Jobs) -> None:
-    """Adds the addresses under `/api/study`."""
+    """Adds the addresses under `/api/study`.
+
+    Args:
+        app: the application.
+        settings: the settings.
+        study: the study.
+        sessions: the sessions.
+        jobs: the jobs.
+    """
     body_in = partial(body_of, settings=settings)
 
     @app.get("/api/study")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WritingTask:
-    """One thing to write."""
+    """One topic to write about."""
 
     id: str
     title: str
@@ -36,4 +36,4 @@ TASKS = (
         "Explain why summer is warmer than winter, and how we know that a common explanation is wrong.",
     ),
 )
-"""The paper gives the third topic twice; the fourth one here is another with a common wrong answer."""
+"""The paper gives the third topic twice; here the fourth is another topic with a common wrong answer."""

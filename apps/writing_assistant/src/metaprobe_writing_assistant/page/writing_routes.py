@@ -26,15 +26,24 @@ from metaprobe_writing_assistant.page.settings import AssistSettings
 from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile, check_condition
 
 MOST_PROFILE = 500
-"""Characters of one field of a profile."""
+"""Most characters of one field of a profile."""
 ENDED = "the program ended while this was written"
 STUDY_HIDES = "in a study, texts are exported by the person who runs it (metaprobe study export)"
 
 
 def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs: Jobs, answering: Answering) -> None:
-    """Adds the addresses under `/api/sessions`."""
+    """Adds the addresses under `/api/sessions`.
+
+    Args:
+        app: the application.
+        settings: the settings.
+        sessions: the sessions.
+        jobs: the jobs.
+        answering: answers turns.
+    """
     body_in = partial(body_of, settings=settings)
 
+    # Sessions.
     @app.get("/api/sessions")
     async def listed() -> Response:
         return JSONResponse([] if settings.study else sessions.titles())
@@ -61,6 +70,7 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
         sessions.delete(session_id)
         return JSONResponse({})
 
+    # Fields of a session.
     @app.put("/api/sessions/{session_id}/draft")
     async def saved(session_id: str, request: Request) -> Response:
         body = await body_in(request)
@@ -142,13 +152,25 @@ def _add_turns(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs:
 
 
 async def forget_turns(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
-    """Stops what is at work for a text that is to be deleted, and drops what the program holds of its answers."""
+    """Stops the jobs of a text that is to be deleted, and drops their events.
+
+    Args:
+        sessions: the sessions.
+        jobs: the jobs.
+        session_id: id of the session.
+    """
     for number, _ in sessions.turns(session_id):
         await jobs.forget(_name(session_id, number))
 
 
 def _mend(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
-    """Ends turns that were at work when the program was last ended, or whose end could not be written."""
+    """Ends turns that were at work when the program was last ended, or whose end could not be written.
+
+    Args:
+        sessions: the sessions.
+        jobs: the jobs.
+        session_id: id of the session.
+    """
     for number, turn in sessions.turns(session_id):
         if turn.state == "running" and not jobs.running(_name(session_id, number)):
             with suppress(Unwritable):  # it can still be read
@@ -160,10 +182,10 @@ def _name(session_id: str, number: int) -> str:
 
 
 def _profile(body: dict[str, Any]) -> Profile:
-    given = {field.name: text_in(body, field.name, "").strip() for field in fields(Profile)}
-    if long := [name for name, text in given.items() if len(text) > MOST_PROFILE]:
+    texts = {field.name: text_in(body, field.name, "").strip() for field in fields(Profile)}
+    if long := [name for name, text in texts.items() if len(text) > MOST_PROFILE]:
         raise RecordError(f"{long[0]} is longer than {MOST_PROFILE} characters; say it shorter")
-    return Profile(**{name: text or None for name, text in given.items()})
+    return Profile(**{name: text or None for name, text in texts.items()})
 
 
 def _refuse_in_study(session: WritingSession) -> None:

@@ -1,1 +1,1 @@
-"""A study of assistants that people compare: its survey, its orders, the answers, and what they say."""
+"""A study in which people compare assistants: its survey, its orders, the answers, and their analysis."""

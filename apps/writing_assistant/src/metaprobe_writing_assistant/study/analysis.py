@@ -1,9 +1,9 @@
 """Analyses the preferences of a study's participants, aspect by aspect: shares, tests, effect sizes, reliability.
 
-The test of an aspect is Friedman's, over participants: each one's counts of choices are ranked. It is corrected for
-the four aspects by Holm. Pairs of conditions are tested by flipping signs of the participants' differences, and
-corrected by Holm within the aspect. Intervals are bootstraps over participants. The plain chi-square takes every
-answer for an independent case, as papers often do; it is shown beside its corrected form and decides nothing.
+The test of an aspect is Friedman's, over participants: each participant's counts of choices are ranked. It is corrected
+for the four aspects by Holm. Pairs of conditions are tested by flipping signs of the participants' differences, and
+corrected by Holm within the aspect. Intervals are bootstraps over participants. The plain chi-square takes every answer
+as an independent case, as papers often do. It is shown next to its corrected form and decides nothing.
 """
 
 from collections import Counter
@@ -45,10 +45,10 @@ class PairPreference:
     difference: Interval
     """Share of choices for `first` minus that for `second`, a mean over participants."""
     standardized: float
-    """The mean difference over its standard deviation between participants (Cohen's d of pairs)."""
+    """The mean difference divided by its standard deviation between participants (Cohen's d of pairs)."""
     p: float
     p_holm: float
-    """After Holm's correction over the pairs of this aspect."""
+    """The p-value after Holm's correction over the pairs of this aspect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +57,29 @@ class AspectPreference:
 
     aspect: str
     participants: int
-    """Those who answered at least one of its questions."""
+    """Number of participants who answered at least one of its questions."""
     choices: int
-    """Answers that name a condition."""
+    """Number of answers that name a condition."""
     counts: dict[str, int]
     shares: dict[str, Interval]
-    """Condition -> mean share of a participant's choices."""
+    """Maps a condition to the mean share of a participant's choices."""
     chi_square: float
     p_answers: float
-    """P value of the chi-square, as if every answer were independent."""
+    """P-value of the chi-square, as if every answer were independent."""
     p_corrected: float
-    """The same, with the statistic divided by the design effect."""
+    """The same p-value, with the statistic divided by the design effect."""
     likeness: float
     """How much one participant's answers resemble each other, from 0 to 1."""
     friedman: float
     p: float
     p_holm: float
-    """Friedman's, after Holm's correction over the aspects."""
+    """P-value of Friedman's test after Holm's correction over the aspects."""
     kendall_w: float
-    """Friedman's chi-square over its greatest value: 0 no shared preference, 1 all rank alike."""
+    """Friedman's chi-square divided by its greatest value: 0 is no shared preference, 1 means that all rank alike."""
     f: float
     p_f: float
     alpha: dict[str, Interval]
-    """Condition -> Cronbach's alpha of the questions, each 1 where that condition was chosen and 0 where not."""
+    """Maps a condition to Cronbach's alpha of the questions, each 1 if that condition was chosen, else 0."""
     kappa: float
     """Fleiss' kappa between participants over the questions."""
     pairs: tuple[PairPreference, ...]
@@ -87,27 +87,35 @@ class AspectPreference:
 
 @dataclass(frozen=True, slots=True)
 class StudyAnalysis:
-    """A study. Where `simulated_by` says something, no person took part."""
+    """Results of a study. If `simulated_by` is not empty, no person took part."""
 
     simulated_by: str
     participants: int
     conditions: tuple[str, ...]
     aspects: tuple[AspectPreference, ...]
     positions: dict[int, Interval]
-    """Place in the order, from 1 -> mean share of a participant's choices that fell on what came there."""
+    """Maps a place in the order, from 1, to the mean share of a participant's choices for the condition at
+    that place.
+    """
     p_positions: float
-    """Friedman's test of equal shares of the places: small where the order itself decided."""
+    """Friedman's test of equal shares of the places: small if the order itself decided."""
     orders: dict[str, int]
-    """Order -> participants who had it."""
+    """Maps an order to its number of participants."""
 
 
 def analyse_study(sheets: Sequence[Sheet], *, resamples: int = RESAMPLES, seed: int = 0) -> StudyAnalysis:
-    """Returns what the sheets of one kind of reader say. Raises `RecordError` where they are no single study."""
+    """Returns the analysis of the sheets of one kind of reader. Raises `RecordError` if they are no single study.
+
+    Args:
+        sheets: the sheets.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     simulated_by = one_kind(sheets)
     sets = {frozenset(sheet.order) for sheet in sheets}
     if len(sets) > 1:
         raise RecordError(
-            f"sheets compare different conditions: {', '.join(sorted(' + '.join(sorted(one)) for one in sets))}; "
+            f"sheets compare different conditions: {', '.join(sorted(' + '.join(sorted(names)) for names in sets))}; "
             "analyse each comparison by itself"
         )
     conditions = tuple(sorted(sets.pop()))
@@ -125,7 +133,7 @@ def analyse_study(sheets: Sequence[Sheet], *, resamples: int = RESAMPLES, seed: 
         simulated_by=simulated_by,
         participants=len(sheets),
         conditions=conditions,
-        aspects=tuple(replace(one, p_holm=float(p)) for one, p in zip(aspects, corrected, strict=True)),
+        aspects=tuple(replace(aspect, p_holm=float(p)) for aspect, p in zip(aspects, corrected, strict=True)),
         positions=positions,
         p_positions=p_positions,
         orders=dict(sorted(orders.items())),
@@ -133,10 +141,18 @@ def analyse_study(sheets: Sequence[Sheet], *, resamples: int = RESAMPLES, seed: 
 
 
 def choices_of(sheets: Sequence[Sheet], conditions: Sequence[str], aspect: str) -> Choices:
-    """Returns the number of the condition that each participant chose at each question of an aspect; -1 for none."""
+    """Returns the number of the condition that each participant chose at each question of an aspect; -1 for none.
+
+    Args:
+        sheets: the sheets.
+        conditions: the conditions.
+        aspect: the aspect.
+    """
     number: dict[str | None, int] = {condition: i for i, condition in enumerate(conditions)}
-    asked = questions_of(aspect)
-    return np.array([[number.get(sheet.answers.get(one.id), -1) for one in asked] for sheet in sheets], dtype=np.int64)
+    questions = questions_of(aspect)
+    return np.array(
+        [[number.get(sheet.answers.get(question.id), -1) for question in questions] for sheet in sheets], dtype=np.int64
+    )
 
 
 def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resamples: int, seed: int) -> AspectPreference:
@@ -176,7 +192,14 @@ def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resample
 
 
 def _alphas(choices: Choices, conditions: tuple[str, ...], resamples: int, seed: int) -> dict[str, Interval]:
-    """Returns alpha over the participants who answered every question of the aspect; empty where there are too few."""
+    """Returns alpha over the participants who answered every question of the aspect; empty if there are too few.
+
+    Args:
+        choices: the choices.
+        conditions: the conditions.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     whole = choices[(choices >= 0).all(axis=1)]
     if len(whole) < FEWEST or whole.shape[1] < 2:
         return {}
@@ -207,7 +230,13 @@ def _pairs(shares: Floats, conditions: tuple[str, ...], weights: NDArray[np.int3
 
 
 def _positions(sheets: Sequence[Sheet], resamples: int, seed: int) -> tuple[dict[int, Interval], float]:
-    """Whether what came first, second or third was preferred for its place alone."""
+    """Returns whether the first, second or third condition was preferred for its place alone.
+
+    Args:
+        sheets: the sheets.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     places = len(sheets[0].order)
     counts = np.array(
         [[sum(chosen == name for chosen in sheet.answers.values()) for name in sheet.order] for sheet in sheets]

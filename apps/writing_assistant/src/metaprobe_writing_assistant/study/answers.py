@@ -3,8 +3,8 @@
     {"code": "K7QD-2MXA", "order": ["multi", "single", "metacrit"], "answers": {"ct1": "metacrit", "ct2": null, ...},
      "simulated_by": ""}
 
-`order` holds the conditions as they were met; an answer names one of them, or is null where nothing was chosen.
-`simulated_by` is empty for a person, and else says what stood in a person's place.
+`order` holds the conditions as they were met. An answer names a condition, or is null if nothing was chosen.
+`simulated_by` is empty for a person, and otherwise names the program that replaced a person.
 """
 
 import json
@@ -29,9 +29,9 @@ class Sheet:
     order: tuple[str, ...]
     """The conditions, as they were met."""
     answers: Mapping[str, str | None]
-    """Question -> the condition that was chosen, or None."""
+    """Maps a question to the chosen condition, or None."""
     simulated_by: str = ""
-    """Name of the program that answered in a person's place; empty for a person."""
+    """Name of the program that answered instead of a person; empty for a person."""
 
     def __post_init__(self) -> None:
         if len(self.order) < 2 or len(set(self.order)) < len(self.order):
@@ -46,7 +46,7 @@ class Sheet:
 
 
 def read_sheets(path: str | Path) -> list[Sheet]:
-    """Returns every line of a file. Raises `ImportFileError`, which names the line, for one that is no sheet."""
+    """Returns every line of a file. Raises `ImportFileError`, which names the line, for a line that is no sheet."""
     path = Path(path)
     sheets: dict[str, Sheet] = {}
     for number, line in iter_json_lines(path):
@@ -63,14 +63,15 @@ def read_sheets(path: str | Path) -> list[Sheet]:
 
 
 def write_sheets(path: str | Path, sheets: Iterable[Sheet]) -> int:
-    """Writes a line a sheet, and returns how many there are."""
+    """Writes a line a sheet, and returns their number."""
     lines = [json.dumps(asdict(sheet), ensure_ascii=False) for sheet in sheets]
     Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return len(lines)
 
 
 def one_kind(sheets: Sequence[Sheet]) -> str:
-    """Returns what stood in people's place, empty for people. Raises `RecordError` where the two are mixed.
+    """Returns the name of the program that replaced people, empty for people. Raises `RecordError` if the two are
+    mixed.
 
     Tables of people and of simulated readers are never one table.
     """
@@ -91,7 +92,7 @@ def _sheet(line: Mapping[str, Any]) -> Sheet:
         raise RecordError(f"code is {code!r}; expected a text, different for each participant")
     if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
         raise RecordError(f"order is {order!r}; expected a list of conditions")
-    if not isinstance(answers, dict) or not all(isinstance(one, str | None) for one in answers.values()):
+    if not isinstance(answers, dict) or not all(isinstance(answer, str | None) for answer in answers.values()):
         raise RecordError("answers should be an object that gives each question a condition or null")
     if not isinstance(simulated_by, str):
         raise RecordError(f"simulated_by is {simulated_by!r}; expected a text, empty for a person")

@@ -1,8 +1,8 @@
 """Tests and measures on choices: how often each of n participants chose each of k conditions.
 
 Letters: n participants, k conditions, q questions of one aspect. One participant's answers resemble each other, so the
-n participants are the independent cases, never the answers. What a plain chi-square over answers says is given because
-papers give it; it is corrected for the resemblance beside it.
+n participants are the independent cases, never the answers. The plain chi-square over answers is given because papers
+give it, together with a form that is corrected for the resemblance.
 """
 
 from functools import lru_cache
@@ -15,10 +15,10 @@ from scipy import stats
 from metaprobe.eval.metrics.ranked import Floats
 
 Choices = NDArray[np.int64]
-"""(n, q): number of the condition that was chosen, -1 for none."""
+"""Number of the chosen condition, -1 for none, (n, q)."""
 FLIPS = 9999
 FEWEST = 3
-"""Participants below which nothing is tested."""
+"""With fewer participants nothing is tested."""
 
 
 def counts_of(choices: Choices, k: int) -> Choices:
@@ -28,7 +28,7 @@ def counts_of(choices: Choices, k: int) -> Choices:
 
 
 def shares_of(counts: Choices) -> Floats:
-    """Returns each participant's shares, shape (n, k); nan for one who chose nothing."""
+    """Returns each participant's shares, shape (n, k); nan for a participant who chose nothing."""
     with np.errstate(invalid="ignore"):
         shares: Floats = counts / counts.sum(axis=-1, keepdims=True)
     return shares
@@ -37,7 +37,7 @@ def shares_of(counts: Choices) -> Floats:
 def friedman(values: NDArray[Any]) -> tuple[Floats, Floats]:
     """Returns Friedman's chi-square, corrected for ties, and its p-value, of values (..., n, k).
 
-    nan where nobody prefers anything. Friedman 1937, doi:10.1080/01621459.1937.10503522.
+    nan if nobody prefers anything. Friedman 1937, doi:10.1080/01621459.1937.10503522.
     """
     n, k = values.shape[-2:]
     ranks = stats.rankdata(values, axis=-1)  # (..., n, k)
@@ -51,7 +51,7 @@ def friedman(values: NDArray[Any]) -> tuple[Floats, Floats]:
 def repeated_f(shares: Floats) -> tuple[float, float]:
     """Returns F and p of a repeated-measures analysis of variance of values (n, k), without a correction of degrees.
 
-    nan where the values leave nothing unexplained. It is here because MetaCrit's Table 5 has an F.
+    nan if the values leave nothing unexplained. It is here because MetaCrit's Table 5 has an F.
     """
     n, k = shares.shape
     middle = shares.mean()
@@ -64,10 +64,10 @@ def repeated_f(shares: Floats) -> tuple[float, float]:
 
 
 def chi_square(totals: NDArray[Any], design_effect: float = 1.0) -> tuple[float, float]:
-    """Returns chi-square and p-value against equal shares, of how often each condition was chosen, shape (k,).
+    """Returns chi-square and p-value against equal shares, from the number of choices of each condition, shape (k,).
 
-    `design_effect`: by how much the resemblance of one participant's answers enlarges the variance; the statistic is
-    divided by it. Rao and Scott 1981, doi:10.1080/01621459.1981.10477633.
+    The statistic is divided by `design_effect`: the factor by which the resemblance of one participant's answers
+    enlarges the variance. Rao and Scott 1981, doi:10.1080/01621459.1981.10477633.
     """
     if not totals.sum():
         return float("nan"), float("nan")
@@ -77,10 +77,11 @@ def chi_square(totals: NDArray[Any], design_effect: float = 1.0) -> tuple[float,
 
 
 def likeness(choices: Choices, k: int) -> float:
-    """Returns how much one participant's answers resemble each other beyond chance: 0 not at all, 1 they are all equal.
+    """Returns how much one participant's answers resemble each other beyond chance: 0 not at all, 1 if they are all
+    equal.
 
     It is the intraclass correlation of a Dirichlet-multinomial, from the share of equal pairs of answers within
-    participants. Sampling can bring it below 0; then 0 is returned. nan where no two answers differ at all.
+    participants. Sampling can bring it below 0; then 0 is returned. nan if no two answers differ at all.
     """
     counts = counts_of(choices, k).astype(np.float64)
     answered = counts.sum(axis=1)
@@ -96,7 +97,8 @@ def likeness(choices: Choices, k: int) -> float:
 def paired_p(differences: Floats) -> float:
     """Returns the two-sided p-value that the differences (n,) of one pair of conditions have mean 0.
 
-    Each participant's sign is flipped at random: without a preference for one of the two, both signs are as likely.
+    Each participant's sign is flipped at random: without a preference for one of the two, both signs are equally
+    likely.
     """
     n = len(differences)
     observed = abs(differences.mean())
@@ -113,7 +115,7 @@ def paired_p(differences: Floats) -> float:
 
 @lru_cache(maxsize=2)
 def _drawn_signs(n: int) -> Floats:
-    """(FLIPS, n) random signs, the same for every pair of one study."""
+    """Returns random signs (FLIPS, n), the same for every pair of one study."""
     drawn = np.random.default_rng(0).bytes(FLIPS * n // 8 + 1)
     bits = np.unpackbits(np.frombuffer(drawn, np.uint8), count=FLIPS * n)
     signs: Floats = bits.reshape(FLIPS, n).astype(np.float64) * 2 - 1
@@ -121,7 +123,7 @@ def _drawn_signs(n: int) -> Floats:
 
 
 def cronbach_alpha(items: Floats, weight: NDArray[Any]) -> Floats:
-    """Returns Cronbach's alpha of items (n, q) for multiplicities (R, n), shape (R,); nan where the sum never varies.
+    """Returns Cronbach's alpha of items (n, q) for multiplicities (R, n), shape (R,); nan if the sum never varies.
 
     Cronbach 1951, doi:10.1007/BF02310555.
     """
@@ -140,7 +142,7 @@ def cronbach_alpha(items: Floats, weight: NDArray[Any]) -> Floats:
 
 
 def fleiss_kappa(choices: Choices, k: int) -> float:
-    """Returns how much participants agree beyond chance over the questions; nan where all chose one thing throughout.
+    """Returns how much participants agree beyond chance over the questions; nan if all always chose the same.
 
     Only participants who answered every question count. Fleiss 1971, doi:10.1037/h0031619.
     """

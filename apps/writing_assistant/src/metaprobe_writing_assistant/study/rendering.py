@@ -12,7 +12,7 @@ NONE = "-"
 
 
 def render_study(analysis: StudyAnalysis) -> str:
-    """Returns the results as Markdown. What simulated readers say is headed as theirs, and never as participants'."""
+    """Returns the results as Markdown. Results of simulated readers are headed as such, never as participants'."""
     parts = [_head(analysis), _summary(analysis), _pairs(analysis), _order(analysis)]
     return "\n".join(parts)
 
@@ -45,11 +45,11 @@ def _head(analysis: StudyAnalysis) -> str:
 
 
 def _summary(analysis: StudyAnalysis) -> str:
-    """Table 5: a column an aspect; preference rates, then statistics."""
+    """Returns Table 5: a column an aspect; preference rates, then statistics."""
     aspects = analysis.aspects
     conditions = analysis.conditions
-    rows = [["", *(ASPECTS[one.aspect] for one in aspects)]]
-    rows += [[f"{name}, % of choices", *(_share(one.shares[name]) for one in aspects)] for name in conditions]
+    rows = [["", *(ASPECTS[aspect.aspect] for aspect in aspects)]]
+    rows += [[f"{name}, % of choices", *(_share(aspect.shares[name]) for aspect in aspects)] for name in conditions]
     statistics = (
         ("choices", lambda one: str(one.choices)),
         ("Friedman's chi-square", lambda one: _number(one.friedman)),
@@ -64,18 +64,18 @@ def _summary(analysis: StudyAnalysis) -> str:
         ("Fleiss' kappa", lambda one: _number(one.kappa)),
         *((f"Cronbach's alpha, {name}", lambda one, name=name: _alpha(one, name)) for name in conditions),
     )
-    rows += [[title, *(value(one) for one in aspects)] for title, value in statistics]  # type: ignore[no-untyped-call]
+    rows += [[title, *(value(aspect) for aspect in aspects)] for title, value in statistics]  # type: ignore[no-untyped-call]
     return _table(rows)
 
 
 def _pairs(analysis: StudyAnalysis) -> str:
     rows = [["aspect", "pair", "difference, points", "d", "p, corrected for the pairs"]]
-    for one in analysis.aspects:
-        for pair in one.pairs:
+    for aspect in analysis.aspects:
+        for pair in aspect.pairs:
             shown = pair.difference
             points = f"{100 * shown.estimate:+.1f} ({100 * shown.low:+.1f} to {100 * shown.high:+.1f})"
             names = f"{pair.first} - {pair.second}"
-            rows.append([ASPECTS[one.aspect], names, points, _number(pair.standardized), _p(pair.p_holm)])
+            rows.append([ASPECTS[aspect.aspect], names, points, _number(pair.standardized), _p(pair.p_holm)])
     return _table(rows)
 
 
@@ -107,5 +107,5 @@ def _p(value: float) -> str:
 
 
 def _table(rows: list[list[str]]) -> str:
-    """Rows as a Markdown table; the first is its head."""
+    """Returns rows as a Markdown table; the first is its head."""
     return "\n".join(Table.of(rows[0], rows[1:]).markdown()) + "\n"

@@ -1,7 +1,7 @@
 """Simulated readers with known preferences, to check the analysis, and how many participants a difference needs.
 
-A reader draws preferences of their own around the planted shares (a Dirichlet distribution), and answers every question
-by them. `likeness` says how much one reader's answers resemble each other: 0 not at all, near 1 always the same.
+A reader draws its own preferences around the planted shares (a Dirichlet distribution), and answers every question by
+them. `likeness` says how much one reader's answers resemble each other: 0 not at all, near 1 always the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from metaprobe_writing_assistant.study.survey import ASPECTS, QUESTIONS, balance
 
 SIMULATED_BY = "random numbers"
 STUDIES = 2000
-"""Simulated for each number of participants."""
+"""Number of simulated studies for each number of participants."""
 MOST = 2000
-"""Participants; a difference that needs more is called too small."""
+"""Most participants; a difference that needs more is called too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,26 @@ class Power:
     """Number of questions of the aspect."""
     likeness: float
     alpha: float
-    """Level of the test: how often it may see a difference that is not there."""
+    """Level of the test: how often it may see a difference that does not exist."""
     wanted: float
     """Share of studies that must find the difference."""
     participants: int | None
-    """The fewest that reach it, rounded up to whole rounds of orders; None where even `MOST` do not."""
+    """The fewest participants that reach it, rounded up to whole rounds of orders; None if even `MOST` do not."""
     curve: dict[int, float]
-    """Participants -> share of simulated studies whose Friedman test found the difference."""
+    """Maps a number of participants to the share of simulated studies whose Friedman test found the difference."""
 
 
 def simulate_sheets(
     shares: Mapping[str, Mapping[str, float]], participants: int, *, likeness: float = 0.2, seed: int = 0
 ) -> list[Sheet]:
-    """Returns sheets of simulated readers, marked as such. `shares`: aspect -> condition -> planted share."""
+    """Returns sheets of simulated readers, marked as such.
+
+    Args:
+        shares: maps an aspect to planted shares by condition.
+        participants: number of readers.
+        likeness: how much one reader's answers resemble each other.
+        seed: seed of the simulation.
+    """
     if strangers := sorted(set(shares) - set(ASPECTS)):
         raise RecordError(f"shares name the aspects {strangers}; expected some of {', '.join(ASPECTS)}")
     generator = np.random.default_rng(seed)
@@ -51,9 +58,11 @@ def simulate_sheets(
     orders = balanced_orders(conditions)
     chosen: dict[str, NDArray[np.int64]] = {}
     for aspect, planted in shares.items():
-        own = _draw_preferences(_checked([planted[name] for name in conditions]), likeness, (participants,), generator)
+        preferences = _draw_preferences(
+            _checked([planted[name] for name in conditions]), likeness, (participants,), generator
+        )
         drawn = generator.random((participants, len(questions_of(aspect)), 1))
-        chosen[aspect] = (drawn > own.cumsum(axis=-1)[:, None, :-1]).sum(axis=-1)
+        chosen[aspect] = (drawn > preferences.cumsum(axis=-1)[:, None, :-1]).sum(axis=-1)
     sheets = []
     for reader in range(participants):
         answers: dict[str, str | None] = {}
@@ -75,10 +84,20 @@ def power_of(
     studies: int = STUDIES,
     seed: int = 0,
 ) -> float:
-    """Returns the share of simulated studies whose Friedman test is below `alpha`."""
+    """Returns the share of simulated studies whose Friedman test is below `alpha`.
+
+    Args:
+        shares: the planted shares.
+        participants: number of participants.
+        questions: number of questions of the aspect.
+        likeness: how much one participant's answers resemble each other.
+        alpha: level of the test.
+        studies: number of simulated studies.
+        seed: seed of the simulation.
+    """
     generator = np.random.default_rng([seed, participants])
-    own = _draw_preferences(_checked(shares), likeness, (studies, participants), generator)
-    counts = generator.multinomial(questions, own)
+    preferences = _draw_preferences(_checked(shares), likeness, (studies, participants), generator)
+    counts = generator.multinomial(questions, preferences)
     p = friedman(counts)[1]
     return float(np.mean(p < alpha))  # where nobody prefers anything, p is nan: not found
 
@@ -93,7 +112,17 @@ def participants_needed(
     studies: int = STUDIES,
     seed: int = 0,
 ) -> Power:
-    """Returns the fewest participants with which `wanted` of the studies find these shares to differ."""
+    """Returns the fewest participants with which `wanted` of the studies find these shares to differ.
+
+    Args:
+        shares: the planted shares.
+        questions: number of questions of the aspect.
+        likeness: how much one participant's answers resemble each other.
+        alpha: level of the test.
+        wanted: share of studies that must find the difference.
+        studies: number of simulated studies.
+        seed: seed of the simulation.
+    """
     if not 0 < wanted < 1 or not 0 < alpha < 1 or not 0 <= likeness < 1 or questions < 1:
         raise RecordError(
             f"power {wanted}, alpha {alpha}, likeness {likeness}, {questions} questions: expected power and alpha "
@@ -131,7 +160,14 @@ def participants_needed(
 def _draw_preferences(
     shares: Sequence[float], likeness: float, shape: tuple[int, ...], generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Each reader's own shares, shape (*shape, k)."""
+    """Returns each reader's own shares, shape (*shape, k).
+
+    Args:
+        shares: the planted shares.
+        likeness: how much one reader's answers resemble each other.
+        shape: shape of the readers.
+        generator: source of random numbers.
+    """
     if likeness == 0:
         return np.broadcast_to(np.asarray(shares), (*shape, len(shares)))
     return generator.dirichlet(np.asarray(shares) * (1 / likeness - 1), size=shape)

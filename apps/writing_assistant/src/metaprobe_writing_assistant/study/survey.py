@@ -1,7 +1,6 @@
-"""Defines a participant's way: consent, 23 questions on four aspects in our own words, an order of conditions, and a
-code.
+"""A participant's way: consent, 23 questions on four aspects in our own words, an order of conditions, and a code.
 
-The aspects and how many questions each has are those of MetaCrit (appendix L, Table 13). Its survey repeats three
+The aspects and their numbers of questions are those of MetaCrit (appendix L, Table 13). Its survey repeats three
 questions and shares one word between two; ours asks each thing once. Every question is answered with one of the
 assistants that were used, or with "I cannot say", which counts as no answer.
 """
@@ -16,7 +15,7 @@ ASPECTS = {
     "interactiveness": "Interactiveness",
     "intelligence": "Intelligence",
 }
-"""Aspect -> how tables call it."""
+"""Maps an aspect to its name in tables."""
 
 CONSENT = (
     "You will write three short texts, each with the help of another writing assistant, and then compare the three.",
@@ -96,8 +95,8 @@ def questions_of(aspect: str) -> tuple[SurveyQuestion, ...]:
 def balanced_orders(conditions: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Returns the rows of a Latin square in which every condition also follows every other equally often.
 
-    Participant i takes row i modulo their number. An even number of conditions needs as many rows, an odd one twice as
-    many: three conditions have six. Williams 1949, Australian Journal of Scientific Research A 2: 149-168.
+    Participant i takes row i modulo their number. An even number of conditions needs as many rows, an odd number twice
+    as many: three conditions have six. Williams 1949, Australian Journal of Scientific Research A 2: 149-168.
     """
     k = len(conditions)
     if k < 2 or len(set(conditions)) < k:

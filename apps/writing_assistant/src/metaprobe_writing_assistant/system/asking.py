@@ -1,4 +1,4 @@
-"""How every module asks: by a prompt file, after the rules about learners' texts, with what learners wrote quoted."""
+"""How every module asks: by a prompt file, after the rules about learners' texts, with learners' texts quoted."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,25 +11,28 @@ from metaprobe_writing_assistant.system.contract import NOT_SAID, Profile, Turn
 from metaprobe_writing_assistant.system.quoting import MOST_WORDS, quote_history, quote_text, shorten, tame
 
 NO_MESSAGE = "Please look at my text."
-"""Message that takes the place of an empty message beside a text."""
+"""Replaces an empty message next to a text."""
 
 
 @dataclass(slots=True)
 class Work:
-    """A turn while it is worked on: the session that asks, and the notes that readers of the reply should see."""
+    """A turn while it is worked on: the session that asks, and notes for readers of the reply."""
 
     session: Session
     turn: Turn
     notes: list[str]
     told: dict[str, str] = field(default_factory=dict)
-    """Maps what is known of the turn (`stage`, `reasoning`) to its source: a model's name, or a checkpoint's digest."""
+    """Maps what is known about the turn (`stage`, `reasoning`) to its source: a model's name, or a
+    checkpoint's digest.
+    """
     judged: dict[str, tuple[Call, str]] = field(default_factory=dict)
-    """The same -> the call that was first asked for it, and what was told, in the words of the labels; empty where
-    nothing could be read. Nothing where a trained model told it."""
+    """Maps the same to the call that was first asked, and to its result in the words of the labels; empty if nothing
+    could be read. There is no entry if a trained model decided.
+    """
 
     @property
     def message(self) -> str:
-        """Returns the learner's message."""
+        """The learner's message."""
         return self.turn.message.strip() or NO_MESSAGE
 
     @property
@@ -42,7 +45,7 @@ class Work:
             self.notes.append(text)
 
     def quoted(self) -> dict[str, str]:
-        """Returns the slots that hold what the learner wrote, quoted."""
+        """Returns the slots that hold the learner's texts, quoted."""
         return {
             "quoted_message": quote_text(self.message, "message", self.most_words),
             "quoted_draft": quote_text(self.turn.draft, "text", self.most_words),
@@ -73,7 +76,16 @@ class Work:
     ) -> Call:
         """Fills a prompt file with the learner's texts, quoted, and with `slots`, and returns the answer.
 
-        Slots whose names begin with `quoted_` hold learners' texts; all others what models said, which may repeat them.
+        Args:
+            prompt: name of the prompt.
+            stage: the stage.
+            agent: the agent.
+            max_tokens: most tokens of the answer.
+            parent: the call that this one continues.
+            hidden: whether hidden states may be kept.
+            on_text: called with each piece of the answer.
+            **slots: slots with names that begin with `quoted_` hold learners' texts; all others hold models' texts,
+                which may repeat them.
         """
         return await self.session.send(
             self.messages(prompt, **slots),
@@ -99,8 +111,13 @@ class Work:
     async def ask_in_form(self, asked: Call, name: str, values: Sequence[str | int]) -> str:
         """Asks once more after an answer that could not be read, and returns one of the values, as text.
 
-        The model is held to a JSON object with the field `name` where it can be held to a schema. Empty where it gives
-        none of the values all the same.
+        If the model can be held to a schema, it must write a JSON object with the field `name`. Empty if it still gives
+        none of the values.
+
+        Args:
+            asked: the call whose answer could not be read.
+            name: name of the field.
+            values: the allowed values.
         """
         kind = "integer" if isinstance(values[0], int) else "string"
         schema = object_schema({name: {"type": kind, "enum": list(values)}})
@@ -119,7 +136,7 @@ class Work:
 
 
 def quote_profile(profile: Profile) -> str:
-    """Returns a profile, quoted, as a model reads it; `N/A` where nothing was said."""
+    """Returns a profile, quoted, as a model reads it; `N/A` if nothing was said."""
     names = {"demographic": "about", "proficiency": "level", "goals": "goals", "preferences": "preferences"}
-    told = {name: getattr(profile, field) or NOT_SAID for field, name in names.items()}
-    return quote_text("\n".join(f"{name}: {' '.join(text.split())}" for name, text in told.items()), "profile")
+    texts = {name: getattr(profile, field) or NOT_SAID for field, name in names.items()}
+    return quote_text("\n".join(f"{name}: {' '.join(text.split())}" for name, text in texts.items()), "profile")

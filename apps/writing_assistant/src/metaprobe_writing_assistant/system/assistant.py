@@ -1,18 +1,18 @@
 """The writing assistant as a whole: a turn goes through the modules of its condition, and becomes a reply.
 
-After MetaCrit's section 4, its appendices I and J and its Table 12. Where that is silent or says two things, this is
-what is done here:
+After MetaCrit's section 4, its appendices I and J and its Table 12. If the paper is silent or contradicts itself, this
+is done here:
 
 - The profile comes from a form. The user prompt generator is asked only for what the form leaves open, and the reply
   holds what it found, so that it is asked once in a conversation. In `single` the profile is a prefix (Table 12).
 - Figure 18 asks the assessor for a number alone, appendix I for three steps: here three steps, then the number.
-- Where stage, reasoning or score cannot be read, it is asked for once more, alone and in a fixed form.
-- The editor holds the learner's text; the writing extractor is asked where the editor is empty and the message is long
+- If stage, reasoning or score cannot be read, it is asked for once more, alone and in a fixed form.
+- The editor holds the learner's text; the writing extractor is asked if the editor is empty and the message is long
   enough to hold a text.
 - Without a stage, the modules of a stage are left out, and the guidance is the general one.
-- A reasoning check that cannot be read counts as "non-reasoning": the monitor alone is asked.
-- The policy may leave monitor and control away (`regulate`); the paper's rule never does.
-- With the constant `learned`, two small models on words tell stage and reasoning, and two calls are saved.
+- A reasoning check that cannot be read counts as "non-reasoning": only the monitor is asked.
+- The policy may leave out monitor and control (`regulate`); the paper's rule never does.
+- With the constant `learned`, two small models on words determine stage and reasoning, which saves two calls.
 - Token limits and the length up to which a text is shown are ours; decoding is greedy. The paper states none.
 """
 
@@ -60,13 +60,13 @@ STAGE_CODES = {"pre": 0.0, "during": 1.0, "post": 2.0, None: 3.0}
 
 
 async def writing_assistant(session: Session) -> Run:
-    """Reply to the turn that the item holds, in the condition that the variant names."""
+    """Replies to the turn that the item holds, in the condition that the variant names."""
     work = Work(session, turn_of_item(session.item), [])
     answer = await _reply(work, check_condition(session.variant), None, None)
     for field in (classifiers.STAGE, classifiers.REASONING):  # the item may say what is right
         if field in work.judged and (gold := session.item.fields.get(field)):
-            asked, told = work.judged[field]
-            session.label(asked, "correct", float(told == gold), source="program")
+            asked, answer_of_module = work.judged[field]
+            session.label(asked, "correct", float(answer_of_module == gold), source="program")
     return session.run(answer.text)
 
 
@@ -78,15 +78,19 @@ async def reply(
     on_text: OnText | None = None,
     gate: StreamingGate | None = None,
 ) -> Reply:
-    """Returns the answer to a turn, with what the modules of the condition found.
+    """Returns the answer to a turn, with the results of the condition's modules.
 
-    `session` is that of one turn: a session is not used twice. `on_text` is called with each piece of the final
-    response as it comes. Cancelling the task stops the model. `gate`: a streaming gate that says whether it would have
-    stopped the response (`Reply.doubted`).
+    If a model does not keep the requested form, the part is None in the reply, with a note. An empty turn asks no
+    model. Cancelling the task stops the model. Raises `RecordError` for an unknown condition or a bad history,
+    `LLMError` if the model cannot answer, and `MissingExtra` if the vocabulary module needs WordNet and it is not
+    installed.
 
-    What a model does not give in the form that was asked for is None in the reply, with a note. An empty turn asks no
-    model. Raises `RecordError` for an unknown condition or a bad history, `LLMError` where the model cannot answer,
-    `MissingExtra` where the vocabulary module needs WordNet and it is not installed.
+    Args:
+        session: the session of one turn; a session is not used twice.
+        turn: the turn.
+        condition: the condition.
+        on_text: called with each piece of the final response as it comes.
+        gate: a streaming gate that says whether it would have stopped the response (`Reply.doubted`).
     """
     check_turn(turn)
     return await _reply(Work(session, turn, []), check_condition(condition), on_text, gate)
@@ -138,7 +142,14 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
 async def _stage_modules(
     work: Work, stage: Stage | None, topic: str | None, profile: Profile
 ) -> tuple[tuple[Card, ...], RubricScore | None]:
-    """Words before writing; a score while drafting and after, where there is a text to judge."""
+    """Returns words before writing, and a score while drafting and after if there is a text to judge.
+
+    Args:
+        work: the turn.
+        stage: the stage.
+        topic: the topic.
+        profile: the profile.
+    """
     if stage == "pre":
         return await vocabulary.make_cards(work, topic, profile), None
     if stage is None:

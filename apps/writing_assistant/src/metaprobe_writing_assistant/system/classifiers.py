@@ -1,4 +1,4 @@
-"""The stage classifier and the reasoning check: told by the model that is asked, or by small trained models on words.
+"""The stage classifier and the reasoning check, by the model that is asked or by small trained models on words.
 
 The stage is before writing, while drafting, after the draft, or none of these. The reasoning check says whether a
 request needs several steps of reasoning, and so all four agents of MetaCrit.
@@ -17,7 +17,7 @@ from metaprobe_writing_assistant.system.contract import Stage, Turn
 STAGE, STAGE_AGENT, STAGE_TOKENS = "stage", "classifier", 16
 REASONING, REASONING_AGENT, REASONING_TOKENS = "reasoning", "reasoning-check", 16
 NONE = "none"
-"""Name of a message without a stage, in the classes of the trained model and the labels of tasks."""
+"""Class of a message without a stage, in the trained model and in the labels of tasks."""
 STAGE_ANSWERS = ("PRE", "DURING", "POST", "NOT APPLIED")
 REASONING_ANSWERS = ("REASONING", "NON-REASONING")
 LEARNED = Constant("learned", 0, "1: small trained models tell stage and reasoning; 0: the model is asked", 0, 1)
@@ -33,50 +33,52 @@ _REASONING_FOUND = re.compile(r"\b(non?[\s_-]*)?reasoning\b", re.IGNORECASE)
 
 
 async def find_stage(work: Work) -> Stage | None:
-    """Returns the stage, as the trained model or the asked one tells it.
+    """Returns the stage, from the trained model or from the model that is asked.
 
-    None where that names none, or several, also when it is asked for the name alone (noted)."""
+    None if that names none, or several, even if it is asked for the name alone (noted).
+    """
     if work.session.constant(LEARNED):
-        told = tell_stage(work.turn)
-        work.told[STAGE] = told.source
-        return _STAGES.get(told.name)
-    asked = await work.ask("stage", stage=STAGE, agent=STAGE_AGENT, max_tokens=STAGE_TOKENS)
-    name = read_stage(asked.text) or read_stage(await work.ask_in_form(asked, "stage", STAGE_ANSWERS))
+        stage_class = tell_stage(work.turn)
+        work.told[STAGE] = stage_class.source
+        return _STAGES.get(stage_class.name)
+    call = await work.ask("stage", stage=STAGE, agent=STAGE_AGENT, max_tokens=STAGE_TOKENS)
+    name = read_stage(call.text) or read_stage(await work.ask_in_form(call, "stage", STAGE_ANSWERS))
     if name is None:
         work.note("The model did not name a stage of writing; the answer is a general one.")
-    work.judged[STAGE], work.told[STAGE] = (asked, name or ""), asked.model
+    work.judged[STAGE], work.told[STAGE] = (call, name or ""), call.model
     return _STAGES.get(name or NONE)
 
 
 def read_stage(text: str) -> str | None:
-    """Returns `pre`, `during`, `post` or `none` as a text says it; None where it says nothing, or several of them."""
-    named = {NONE if name.lower().startswith("not") else name.lower() for name in _STAGE_FOUND.findall(text)}
-    return named.pop() if len(named) == 1 else None
+    """Returns `pre`, `during`, `post` or `none` from a text; None if it says nothing, or several of them."""
+    names = {NONE if name.lower().startswith("not") else name.lower() for name in _STAGE_FOUND.findall(text)}
+    return names.pop() if len(names) == 1 else None
 
 
 async def find_reasoning(work: Work) -> bool | None:
-    """Returns whether the request needs reasoning, as the trained model or the asked one tells it.
+    """Returns whether the request needs reasoning, from the trained model or from the model that is asked.
 
-    None where that says neither, also when it is asked for that alone (noted)."""
+    None if that says neither, even if it is asked for that alone (noted).
+    """
     if work.session.constant(LEARNED):
-        told = _load(REASONING_CHECKPOINT).classify(turn_text(work.turn.message, work.turn.draft))
-        work.told[REASONING] = told.source
-        return told.name == YES
-    asked = await work.ask("reasoning", stage=REASONING, agent=REASONING_AGENT, max_tokens=REASONING_TOKENS)
-    reasoning = read_reasoning(asked.text)
+        reasoning_class = _load(REASONING_CHECKPOINT).classify(turn_text(work.turn.message, work.turn.draft))
+        work.told[REASONING] = reasoning_class.source
+        return reasoning_class.name == YES
+    call = await work.ask("reasoning", stage=REASONING, agent=REASONING_AGENT, max_tokens=REASONING_TOKENS)
+    reasoning = read_reasoning(call.text)
     if reasoning is None:
-        reasoning = read_reasoning(await work.ask_in_form(asked, "request", REASONING_ANSWERS))
+        reasoning = read_reasoning(await work.ask_in_form(call, "request", REASONING_ANSWERS))
     if reasoning is None:
         work.note("The model did not say whether the request needs reasoning; only the monitor was asked.")
-    work.judged[REASONING] = (asked, "" if reasoning is None else YES if reasoning else "no")
-    work.told[REASONING] = asked.model
+    work.judged[REASONING] = (call, "" if reasoning is None else YES if reasoning else "no")
+    work.told[REASONING] = call.model
     return reasoning
 
 
 def read_reasoning(text: str) -> bool | None:
-    """Returns True for `reasoning` and False for `non-reasoning`; None where neither or both stand there."""
-    named = {not negated for negated in _REASONING_FOUND.findall(text)}
-    return named.pop() if len(named) == 1 else None
+    """Returns True for `reasoning` and False for `non-reasoning`; None if the text has neither or both."""
+    answers = {not negated for negated in _REASONING_FOUND.findall(text)}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def tell_stage(turn: Turn) -> TextClass:

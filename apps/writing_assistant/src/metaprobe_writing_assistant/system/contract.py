@@ -16,7 +16,7 @@ CONDITIONS: tuple[Condition, ...] = ("single", "multi", "metacrit")
 STAGES: tuple[Stage, ...] = ("pre", "during", "post")
 """Before writing, while drafting, and after the draft is finished."""
 NOT_SAID = "N/A"
-"""Value of a profile where the learner was asked, or could have stated it, and did not."""
+"""Value of a profile's field if the learner was asked, or could have stated it, and did not."""
 ROLES = ("user", "assistant")
 TURN_FIELDS = ("demographic", "proficiency", "goals", "preferences", "draft", "message", "history")
 """The fields of an `Item` that hold a turn. `history` is a JSON list of pairs [role, text]."""
@@ -24,10 +24,10 @@ TURN_FIELDS = ("demographic", "proficiency", "goals", "preferences", "draft", "m
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Holds the facts that learners state about themselves; None where nobody has looked for a fact yet."""
+    """Holds the facts that learners state about themselves; None if nobody has looked for a fact yet."""
 
     demographic: str | None = None
-    """Age group, country, school year, or whatever else was told."""
+    """Age group, country, school year, or any other facts about the person."""
     proficiency: str | None = None
     """How well the learner knows the language and the subject."""
     goals: str | None = None
@@ -37,32 +37,32 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of a learner, with everything that stands around it."""
+    """One message of a learner, with its context."""
 
     profile: Profile
     draft: str
-    """The text in the editor; empty where nothing is written yet."""
+    """The text in the editor; empty if nothing is written yet."""
     message: str
     """Current message of the learner."""
     history: tuple[tuple[str, str], ...] = ()
-    """Earlier messages, oldest first: (role, text), where role is `user` or `assistant`."""
+    """Earlier messages, oldest first: (role, text), with role `user` or `assistant`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One word explained."""
+    """The explanation of one word."""
 
     word: str
     part_of_speech: str
-    """`noun`, `verb`, `adjective` or `adverb`; empty where it is not known."""
+    """`noun`, `verb`, `adjective` or `adverb`; empty if it is not known."""
     definition: str
-    """By WordNet; empty where WordNet does not have the word."""
+    """WordNet's definition; empty if WordNet does not have the word."""
     example: str
-    """A sentence with the word, by WordNet; empty where it has none."""
+    """WordNet's sentence with the word; empty if it has none."""
     explanation: str
-    """The model's explanation of the word; empty where none can be read."""
+    """The model's explanation of the word; empty if none can be read."""
     source: str
-    """Where the definition is from, such as `WordNet 3.1`; empty where there is none."""
+    """Source of the definition, such as `WordNet 3.1`; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class RubricScore:
     score: int
     """From 0, for a text that is empty, copied or off the topic, to 5."""
     reasons: str
-    """The feedback of the third step; the whole assessment where the steps cannot be told apart."""
+    """The feedback of the third step; the whole assessment if the steps cannot be told apart."""
     steps: tuple[str, ...]
-    """The texts of the three steps, in order; empty where they cannot be told apart."""
+    """The texts of the three steps, in order; empty if they cannot be told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,42 +84,48 @@ class Remark:
     kind: RemarkKind
     text: str
     quote: str | None = None
-    """The sentence of the draft that it is about, exactly as the draft has it; None where it is about none."""
+    """The sentence of the draft that it is about, exactly as in the draft; None if it is about no sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Holds the assistant's answer to a turn, and the results of its modules on the way."""
+    """Holds the assistant's answer to a turn, and the results of its modules."""
 
     text: str
     """The final response."""
     stage: Stage | None = None
-    """None where no stage applies, or none could be read (a note then says so)."""
+    """None if no stage applies, or none could be read (a note then says so)."""
     topic: str | None = None
-    """A keyword; None in the condition `single`, and where none could be found."""
+    """A keyword; None in the condition `single`, and if none could be found."""
     reasoning: bool | None = None
-    """Whether the request needs long reasoning; None outside `metacrit`, and where it could not be read."""
+    """Whether the request needs long reasoning; None outside `metacrit`, and if it could not be read."""
     cards: tuple[Card, ...] = ()
-    """Only before writing; else empty."""
+    """Only before writing; otherwise empty."""
     rubric: RubricScore | None = None
-    """Only while drafting and after; None where no score could be read."""
+    """Only while drafting and after; None if no score could be read."""
     remarks: tuple[Remark, ...] = ()
-    """Only in `metacrit`; else empty."""
+    """Only in `metacrit`; otherwise empty."""
     condition: Condition
     profile: Profile = Profile()
-    """The profile that was used. Given back with the next turn, it is not looked for again."""
+    """The profile that was used. If it is given with the next turn, it is not looked for again."""
     quality: float | None = None
     """Quality that a checkpoint predicts for the final response, in [0, 1]; None without a checkpoint."""
     doubted: bool = False
-    """Whether the streaming gate would have stopped the final response; False where there is no gate."""
+    """Whether the streaming gate would have stopped the final response; False if there is no gate."""
     notes: tuple[str, ...] = ()
     """Notes for the reader: a text that was shortened, a form that a model did not keep."""
 
 
 def item_of_turn(turn: Turn, item_id: str, *, group: str = "", **more: Any) -> Item:
-    """Returns a turn as an item that a system can run over; its `question` is the message, or says that it is empty.
+    """Returns a turn as an item over which a system can run. Its `question` is the message, or says that it is empty.
 
-    `more`: further fields of `Item`. Raises `RecordError` for a history that is none (`check_turn`).
+    Raises `RecordError` for a bad history (`check_turn`).
+
+    Args:
+        turn: the turn.
+        item_id: id of the item.
+        group: its group.
+        **more: further fields of `Item`.
     """
     check_turn(turn)
     profile = {name: getattr(turn.profile, name) or "" for name in (field.name for field in fields(Profile))}
@@ -130,7 +136,7 @@ def item_of_turn(turn: Turn, item_id: str, *, group: str = "", **more: Any) -> I
 
 
 def turn_of_item(item: Item) -> Turn:
-    """Returns the turn that an item holds. Raises `RecordError` where a field is missing or the history is none."""
+    """Returns the turn that an item holds. Raises `RecordError` if a field is missing or the history is bad."""
     if missing := [name for name in TURN_FIELDS if name not in item.fields]:
         raise RecordError(
             f"item {item.id!r} has no field {', '.join(missing)}; a turn of the writing assistant has "
@@ -150,7 +156,7 @@ def turn_of_item(item: Item) -> Turn:
 
 
 def check_turn(turn: Turn) -> None:
-    """Raises `RecordError` where the history holds something else than texts of the user and the assistant."""
+    """Raises `RecordError` if the history holds anything but texts of the user and the assistant."""
     for entry in turn.history:
         if entry[0] not in ROLES or not isinstance(entry[1], str):
             raise RecordError(f"history has {str(entry)[:80]}; expected (role, text) with role {' or '.join(ROLES)}")
@@ -158,7 +164,7 @@ def check_turn(turn: Turn) -> None:
 
 def check_condition(condition: str) -> Condition:
     """Returns the condition. Raises `RecordError` for another name."""
-    for known in CONDITIONS:
-        if condition == known:
-            return known
+    for allowed in CONDITIONS:
+        if condition == allowed:
+            return allowed
     raise RecordError(f"condition {condition!r}: expected one of {', '.join(CONDITIONS)}")

@@ -1,4 +1,6 @@
-"""The final response: by one teacher alone, or by the generator that reads what all modules found, in three steps."""
+"""The final response: by one teacher alone, or by the generator that reads the results of all modules, in
+three steps.
+"""
 
 from collections.abc import Callable
 
@@ -18,7 +20,13 @@ OnText = Callable[[str], None]
 
 
 async def answer_alone(work: Work, stage: Stage | None, on_text: OnText | None) -> Call:
-    """Returns the one call that answers the learner. The profile stands before the request as it was filled in."""
+    """Returns the one call that answers the learner. The profile goes before the request as it was filled in.
+
+    Args:
+        work: the turn.
+        stage: the stage.
+        on_text: called with each piece of the answer.
+    """
     return await work.ask(
         "single",
         stage=STAGE,
@@ -32,7 +40,7 @@ async def answer_alone(work: Work, stage: Stage | None, on_text: OnText | None) 
 
 
 async def _guidance(work: Work, stage: Stage | None) -> str:
-    """A prompt that the model makes for the stage, or the general one where there is no stage."""
+    """Returns a prompt that the model makes for the stage, or the general one if there is no stage."""
     if stage is None:
         return work.text_of("feedback")
     for_stage = stage_guide(work, stage)
@@ -43,10 +51,15 @@ async def _guidance(work: Work, stage: Stage | None) -> str:
 async def respond(
     work: Work, unfinished: Reply, *, guidance: str, critical: str = "", on_text: OnText | None = None
 ) -> Call:
-    """Returns the call whose text the learner reads; `on_text` gets its pieces as they come.
+    """Returns the call whose text the learner reads.
 
-    `unfinished`: the reply so far, with what the modules gave. That is shown part by part, each under its heading and
-    after an empty line.
+    Args:
+        work: the turn.
+        unfinished: the reply so far, with the modules' results. They are shown part by part, each under its heading and
+            after an empty line.
+        guidance: instructions for the response.
+        critical: words of the critics.
+        on_text: called with each piece of the response as it comes.
     """
     parts = [work.text_of("found_words", text=cards_text(unfinished.cards))] if unfinished.cards else []
     if (rubric := unfinished.rubric) is not None:

@@ -1,6 +1,6 @@
-"""MetaCrit's four agents on a learner's request: explore, monitor upward, control downward, bring together.
+"""MetaCrit's four agents on a learner's request: explore, monitor upward, control downward, join.
 
-Where no reasoning is needed, the monitor alone looks at the request (the paper's figure 22). The policy decides, at
+If no reasoning is needed, only the monitor looks at the request (the paper's figure 22). The policy decides, at
 `regulate`, whether monitor and control are worth their tokens; the paper's rule hears all that it may.
 """
 
@@ -22,7 +22,7 @@ ANSWER, CONTROL, SYNTHESIS = "answer", "control", "synthesis"
 POINT = "regulate"
 ANSWER_TOKENS, MONITOR_TOKENS, CONTROL_TOKENS, SYNTHESIS_TOKENS = 224, 160, 288, 288
 FEWEST_QUOTED = 2
-"""Words that a remark must quote for its sentence to be found: a single word stands in many."""
+"""Fewest words that a remark must quote for its sentence to be found: a single word occurs in many sentences."""
 
 _REMARK = re.compile(
     # Single quotation marks close only before a dash, a colon or the end: an apostrophe is one of them.
@@ -35,7 +35,13 @@ _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+[\"'\u201d\u2019)]*|(?=\n)|$)")
 
 
 async def regulate_request(work: Work, reasoning: bool | None, topic: str | None) -> tuple[str, tuple[Remark, ...]]:
-    """Returns what the final response has to consider, and the remarks; both empty where the policy hears nobody."""
+    """Returns what the final response has to consider, and the remarks; both empty if the policy hears no agent.
+
+    Args:
+        work: the turn.
+        reasoning: whether the request needs reasoning.
+        topic: the topic.
+    """
     if not reasoning:
         if _decide(work, None, (Action.SYNTHESISE, Action.MONITOR)).action != Action.MONITOR:
             return "", ()
@@ -75,24 +81,43 @@ async def regulate_request(work: Work, reasoning: bool | None, topic: str | None
 
 
 async def _criticise(work: Work, prompt: str, critic: str, **more: Any) -> Call:
-    """Asks a critic, and notes whether it flags a concern."""
+    """Asks a critic, and notes whether it flags a concern.
+
+    Args:
+        work: the turn.
+        prompt: name of the prompt.
+        critic: the critic.
+        **more: other arguments of `Work.ask`.
+    """
     call = await work.ask(prompt, stage=critic, agent=critic, **more)
     work.session.state(call, "flags", yes_no(call.text, "concern"))
     return call
 
 
 def _decide(work: Work, answer: Call | None, legal_actions: Sequence[str]) -> Decision:
-    """Asks the policy who is to be heard; of a request without a first answer only the question is known."""
+    """Asks the policy which critics are heard; without a first answer it knows only the question.
+
+    Args:
+        work: the turn.
+        answer: the first answer, if there is one.
+        legal_actions: the legal actions.
+    """
     session = work.session
     if answer is None:
         return session.decide(POINT, legal_actions, agent=Action.MONITOR)
-    read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
-    signals = replace(Signals.of(answer), **read)
+    read_signals = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
+    signals = replace(Signals.of(answer), **read_signals)
     return session.decide(POINT, legal_actions, agent=answer.agent, signals=signals)
 
 
 def heard(work: Work, note: Call | None, critique: Call | None) -> str:
-    """Returns what the critics said, each under its heading and after an empty line; empty where none is heard."""
+    """Returns what the critics said, each under its heading and after an empty line; empty if none is heard.
+
+    Args:
+        work: the turn.
+        note: the monitor's note.
+        critique: the critique.
+    """
     texts = [("heard_monitor", note), ("heard_control", critique)]
     return "".join("\n\n" + work.text_of(name, text=quote(call)) for name, call in texts if call)
 
@@ -100,7 +125,12 @@ def heard(work: Work, note: Call | None, critique: Call | None) -> str:
 def remarks_of(kind: str, call: Call | None, draft: str) -> tuple[Remark, ...]:
     """Returns the remarks of one agent: those on lines `Remark: "..." - ...`, or its whole text as one remark.
 
-    A quotation that the draft does not have is kept as part of the remark, and the remark is about no sentence.
+    A quotation that is not in the draft is kept as part of the remark, and the remark is about no sentence.
+
+    Args:
+        kind: kind of the agent.
+        call: its call.
+        draft: the draft.
     """
     if call is None or not call.text.strip():
         return ()
@@ -117,15 +147,15 @@ def remarks_of(kind: str, call: Call | None, draft: str) -> tuple[Remark, ...]:
 
 
 def _without(pattern: re.Pattern[str], text: str) -> str:
-    done, kept = 0, []
+    done, parts = 0, []
     for start, found in line_matches(pattern, text):
-        kept.append(text[done:start])
+        parts.append(text[done:start])
         done = found.end()
-    return "".join((*kept, text[done:]))
+    return "".join((*parts, text[done:]))
 
 
 def sentence_with(words: str, draft: str) -> str | None:
-    """Returns the first sentence of a draft that holds these words, exactly as it stands there; None for none."""
+    """Returns the first sentence of a draft that holds these words, exactly as in the draft; None if there is none."""
     wanted = plain(words).strip(" .!?,;:")
     if len(wanted.split()) < FEWEST_QUOTED:
         return None

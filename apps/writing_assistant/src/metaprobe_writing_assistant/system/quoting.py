@@ -1,4 +1,4 @@
-"""How a learner's texts are shown to a model: between marks that they cannot contain, shortened where they are long."""
+"""Shows a learner's texts to a model: between marks that they cannot contain, shortened if they are long."""
 
 import re
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from metaprobe.probes.hashed_words import lower_words
 
 MOST_WORDS = Constant("shown_words", 1200, "words of a text that are shown to the model, half of them from its end", 20)
 HISTORY_ENTRIES = 6
-"""How many of the latest entries of a conversation are shown."""
+"""Number of the latest entries of a conversation that are shown."""
 HISTORY_WORDS = 120
-"""Words of each of them."""
+"""Most words of each of them."""
 NOTHING = "(nothing)"
 COMMON_WORDS = frozenset(
     "the of and to a in is it that for you was on are as with his they be at this have from or one had by but not "
     "what all were we when your can said there an which their if do will how about my me i so because please".split()
 )
 FEWEST_WORDS = 15
-"""From so many words on, a text is long enough to be told to be English or not."""
+"""A text with at least so many words is long enough to tell whether it is English."""
 ENGLISH_SHARE = 0.15
-"""Share of common English words below which a text counts as another language."""
+"""A text with a smaller share of common English words counts as another language."""
 
 # A character of a script without blanks counts as a word, and so does each part of a run that is no word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{1,40}")
@@ -29,7 +29,14 @@ _SPECIAL = re.compile(r"<(?=[|/\uff5c]?[A-Za-z_])|\[(?=/?(?:INST|SYS)\b)|\[(?=(?
 
 
 def quote_text(text: str, name: str, most: int = MOST_WORDS.default) -> str:
-    """Returns a text between two marks that hold a digest of it, as a model is shown it; or that there is nothing."""
+    """Returns a text between two marks that hold a digest of it, as a model is shown it; or the words for an empty
+    text.
+
+    Args:
+        text: the text.
+        name: name in the marks.
+        most: most words.
+    """
     shown = tame(shorten(text.strip(), most)[0])
     if not shown:
         return NOTHING
@@ -43,7 +50,7 @@ def tame(text: str) -> str:
 
 
 def quote_history(history: Sequence[tuple[str, str]]) -> str:
-    """Returns the latest entries of a conversation as one quoted text; or that there is nothing."""
+    """Returns the latest entries of a conversation as one quoted text; or the words for an empty text."""
     entries = [f"{role}: {shorten(text.strip(), HISTORY_WORDS)[0]}" for role, text in history[-HISTORY_ENTRIES:]]
     return quote_text("\n".join(entries), "conversation", HISTORY_ENTRIES * (HISTORY_WORDS + 10))
 
@@ -60,9 +67,9 @@ def shorten(text: str, most: int) -> tuple[str, int]:
 
 
 def looks_foreign(text: str) -> bool:
-    """Returns whether a text is written in other letters than Latin ones, or holds hardly a common English word.
+    """Whether a text is written in other letters than Latin ones, or holds hardly any common English word.
 
-    Of a text of a few words nothing can be told: False.
+    A text of a few words is too short to tell: False.
     """
     letters = [letter for letter in text if letter.isalpha()]
     if len(letters) >= FEWEST_WORDS and sum(letter > "\u024f" for letter in letters) > len(letters) / 2:

@@ -1,4 +1,4 @@
-"""The topic module: which topic, instructions for it, and these joined with those for the stage."""
+"""The topic module: finds the topic, makes instructions for it, and joins these with those for the stage."""
 
 import re
 
@@ -16,15 +16,20 @@ _INSTRUCTIONS = re.compile(r"instructions\W*:\s*", re.IGNORECASE)
 
 
 async def identify_topic(work: Work) -> str | None:
-    """Returns the keyword of the topic; None where the model finds none."""
-    asked = await work.ask("topic", stage=TOPIC, agent=AGENTS[TOPIC], max_tokens=TOPIC_TOKENS)
-    return read_topic(asked.text)
+    """Returns the keyword of the topic; None if the model finds none."""
+    call = await work.ask("topic", stage=TOPIC, agent=AGENTS[TOPIC], max_tokens=TOPIC_TOKENS)
+    return read_topic(call.text)
 
 
 async def make_guidance(work: Work, topic: str | None, stage: Stage | None) -> str:
     """Returns the instructions for the final response, joined from those for the topic and those for the stage.
 
-    Without a topic, the stage's own stand alone, and no model is asked.
+    Without a topic they are the stage's own, and no model is asked.
+
+    Args:
+        work: the turn.
+        topic: the topic.
+        stage: the stage.
     """
     for_stage = stage_guide(work, stage)
     if topic is None:
@@ -44,7 +49,7 @@ async def make_guidance(work: Work, topic: str | None, stage: Stage | None) -> s
 
 
 def stage_guide(work: Work, stage: Stage | None) -> str:
-    """Returns what help means at a stage, as it is written in the prompt files."""
+    """Returns what help means at a stage, as written in the prompt files."""
     return work.text_of(f"stage_{stage or 'none'}")
 
 
@@ -56,5 +61,5 @@ def read_topic(text: str) -> str | None:
 
 
 def read_instructions(text: str) -> str:
-    """Returns what stands after the last `Instructions:`, or the whole text where that is not there."""
+    """Returns the text after the last `Instructions:`, or the whole text if there is none."""
     return _INSTRUCTIONS.split(text)[-1].strip()

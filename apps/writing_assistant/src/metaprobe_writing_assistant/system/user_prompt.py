@@ -1,4 +1,4 @@
-"""The user prompt generator: what is known of the learner, from the form and from the first message."""
+"""The user prompt generator: what is known about the learner, from the form and from the first message."""
 
 import re
 from dataclasses import fields, replace
@@ -11,21 +11,21 @@ from metaprobe_writing_assistant.system.quoting import quote_text, shorten
 STAGE, AGENT = "profile", "profiler"
 PROFILE_TOKENS = 96
 FIELD_WORDS = 60
-"""Words of each part of a profile at most: what does not fit is left out where a model reads it."""
+"""Most words of each part of a profile: the rest is not shown to a model."""
 
 
 async def make_profile(work: Work) -> Profile:
-    """Returns the profile with every part filled: as the learner filled it in, else as the first message says it.
+    """Returns the profile with every part filled: as the learner filled it in, else from the first message.
 
-    A model is asked only where a part is open. What it does not say becomes `N/A`. What the learner filled in stays.
+    A model is asked only if a part is open. Parts that it does not fill become `N/A`. The learner's own parts stay.
     """
-    given = shorten_profile(work.turn.profile)
-    open_parts = [part.name for part in fields(Profile) if not (getattr(given, part.name) or "").strip()]
+    form_profile = shorten_profile(work.turn.profile)
+    open_parts = [part.name for part in fields(Profile) if not (getattr(form_profile, part.name) or "").strip()]
     if not open_parts:
-        return given
-    form = [f"{part.name}: {getattr(given, part.name) or '(open)'}" for part in fields(Profile)]
+        return form_profile
+    form = [f"{part.name}: {getattr(form_profile, part.name) or '(open)'}" for part in fields(Profile)]
     first = next((text for role, text in work.turn.history if role == "user"), work.message)
-    asked = await work.ask(
+    call = await work.ask(
         "profile",
         stage=STAGE,
         agent=AGENT,
@@ -33,8 +33,8 @@ async def make_profile(work: Work) -> Profile:
         quoted_said=quote_text("\n".join(form), "form"),
         quoted_first=quote_text(first, "first message", work.most_words),
     )
-    read = read_profile(asked.text)
-    return replace(given, **{name: read.get(name, NOT_SAID) for name in open_parts})
+    read_parts = read_profile(call.text)
+    return replace(form_profile, **{name: read_parts.get(name, NOT_SAID) for name in open_parts})
 
 
 def shorten_profile(profile: Profile) -> Profile:
@@ -44,7 +44,7 @@ def shorten_profile(profile: Profile) -> Profile:
 
 
 def read_profile(text: str) -> dict[str, str]:
-    """Returns the parts of a profile that stand on lines such as `Goals: ...`, by name; the first of each counts."""
+    """Returns the parts of a profile on lines such as `Goals: ...`, by name; the first of each counts."""
     parts: dict[str, str] = {}
     for part in fields(Profile):
         line = re.search(rf"{AT_LINE}{part.name}\W*?:[ \t*]*(\S.*)$", text, re.IGNORECASE | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The vocabulary module: words that the learner needs, what WordNet says of them, and an explanation of each."""
+"""The vocabulary module: words that the learner needs, WordNet's entries for them, and an explanation of each."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,18 +13,23 @@ FETCH, EXPLAIN = "words", "explain"
 AGENTS = {FETCH: "vocab-fetcher", EXPLAIN: "vocab-explainer"}
 FETCH_TOKENS, EXPLAIN_TOKENS = 48, 320
 MOST_CARDS = 6
-"""Words that are explained at most: a learner cannot take in more at once."""
+"""Most words that are explained: a learner cannot take in more at once."""
 LONGEST_WORD = 3
-"""Words of a term at most; what is longer is a sentence."""
+"""Most words of a term; a longer term is a sentence."""
 
 MOST_LETTERS = 100
-"""Characters of a term at most; what is longer is no word of any language."""
+"""Most characters of a term; a longer term is no word of any language."""
 
 
 async def make_cards(work: Work, topic: str | None, profile: Profile) -> tuple[Card, ...]:
-    """Returns a card a word; none where the model lists no words.
+    """Returns a card a word; none if the model lists no words.
 
-    Raises `MissingExtra` where WordNet is not installed.
+    Raises `MissingExtra` if WordNet is not installed.
+
+    Args:
+        work: the turn.
+        topic: the topic.
+        profile: the profile.
     """
     slots: dict[str, Any] = {"topic": topic or "(not named)", "quoted_profile": quote_profile(profile)}
     listed = await work.ask("words", stage=FETCH, agent=AGENTS[FETCH], max_tokens=FETCH_TOKENS, **slots)
@@ -46,7 +51,7 @@ async def make_cards(work: Work, topic: str | None, profile: Profile) -> tuple[C
 
 
 def read_words(text: str) -> list[str]:
-    """Returns the words of a list, each once, as they stand there without numbers and marks; `MOST_CARDS` at most."""
+    """Returns the words of a list, each once, as written but without numbers and marks; `MOST_CARDS` at most."""
     words: dict[str, str] = {}
     for part in re.split(r"[,;\n]", text):
         word = re.sub(r"^\W*(?:\d+\W+)?|(?<![^\w)])[^\w)]+$", "", part.split(":")[0]).strip()
@@ -57,7 +62,7 @@ def read_words(text: str) -> list[str]:
 
 
 def entry_line(word: str, entry: WordEntry | None) -> str:
-    """Returns what the explainer is told of a word."""
+    """Returns the line about a word that the explainer reads."""
     if entry is None:
         return f"{word}: not in the dictionary"
     parts = [f"{word} ({entry.part_of_speech}): {entry.definition}"]
@@ -67,7 +72,7 @@ def entry_line(word: str, entry: WordEntry | None) -> str:
 
 
 def read_explanations(text: str, words: Sequence[str]) -> dict[str, str]:
-    """Returns what a text says of each word on a line `word: explanation`; words that have none are left out."""
+    """Returns what a text says about each word on a line `word: explanation`; words without a line are left out."""
     explanations: dict[str, str] = {}
     for word in words:
         line = re.search(
@@ -79,7 +84,13 @@ def read_explanations(text: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def make_card(word: str, entry: WordEntry | None, explanations: Mapping[str, str]) -> Card:
-    """Returns the card of a word from what is known of it."""
+    """Returns the card of a word from what is known about it.
+
+    Args:
+        word: the word.
+        entry: WordNet's entry; None if it has none.
+        explanations: the model's explanations.
+    """
     explanation = explanations.get(word, "")
     if entry is None:
         return Card(word, "", "", "", explanation, "")

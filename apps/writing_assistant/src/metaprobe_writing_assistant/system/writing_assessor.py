@@ -1,7 +1,7 @@
 """The writing extractor and the writing assessor.
 
-The extractor tells the learner's own text from what is asked about it. The assessor judges that text in three steps and
-gives a score from 0 to 5, by a rubric after ETS's in our own words.
+The extractor separates the learner's own text from the request about it. The assessor judges that text in three steps
+and gives a score from 0 to 5, by a rubric after ETS's in our own words.
 """
 
 import re
@@ -14,7 +14,7 @@ from metaprobe_writing_assistant.system.quoting import looks_foreign, quote_text
 
 EXTRACT, EXTRACT_AGENT, EXTRACT_TOKENS = "extract", "extractor", 512
 FEWEST_WORDS = 25
-"""A message that is shorter holds a request, and no text worth a score."""
+"""A shorter message holds a request, and no text worth a score."""
 
 STAGE, AGENT = "assess", "assessor"
 ASSESS_TOKENS = 320
@@ -28,17 +28,17 @@ _STEP = re.compile(rf"{AT_LINE}step\s*([123])\b\W*", re.IGNORECASE | re.MULTILIN
 
 
 async def extract_writing(work: Work) -> str:
-    """Returns the text to be judged: the editor's, or else what the message holds of one; empty where neither does.
+    """Returns the text to be judged: the editor's, or else the text in the message; empty if there is neither.
 
-    A model is asked only where the editor is empty. What it hands back counts only where the message has it word for
-    word, so that it cannot add a text of its own; otherwise the whole message is the text, and a note says so.
+    A model is asked only if the editor is empty. Its extract counts only if the message has it word for word, so that
+    it cannot add a text of its own; otherwise the whole message is the text, and a note says so.
     """
     if work.turn.draft.strip():
         return work.turn.draft.strip()
     if len(work.message.split()) < FEWEST_WORDS:
         return ""
-    asked = await work.ask("extract", stage=EXTRACT, agent=EXTRACT_AGENT, max_tokens=EXTRACT_TOKENS)
-    extracted = asked.text.strip().strip('"').strip()
+    call = await work.ask("extract", stage=EXTRACT, agent=EXTRACT_AGENT, max_tokens=EXTRACT_TOKENS)
+    extracted = call.text.strip().strip('"').strip()
     if not extracted or _NONE.fullmatch(extracted):
         return ""
     if plain(extracted) in plain(work.message):
@@ -48,10 +48,16 @@ async def extract_writing(work: Work) -> str:
 
 
 async def assess(work: Work, writing: str, profile: Profile) -> RubricScore | None:
-    """Returns the assessment of a text; None where the model gives no score, also when it is asked for that alone."""
+    """Returns the assessment of a text; None if the model gives no score, even if it is asked for that alone.
+
+    Args:
+        work: the turn.
+        writing: the text.
+        profile: the profile.
+    """
     if looks_foreign(writing):
         work.note("The text does not look like English; the scale gives 0 for a text in another language.")
-    asked = await work.ask(
+    call = await work.ask(
         "assess",
         stage=STAGE,
         agent=AGENT,
@@ -60,20 +66,20 @@ async def assess(work: Work, writing: str, profile: Profile) -> RubricScore | No
         quoted_profile=quote_profile(profile),
         quoted_writing=quote_text(writing, "text to judge", work.most_words),
     )
-    score = read_score(asked.text)
+    score = read_score(call.text)
     if score is None:
-        again = await work.ask_in_form(asked, "score", range(LOWEST, HIGHEST + 1))
+        again = await work.ask_in_form(call, "score", range(LOWEST, HIGHEST + 1))
         score = int(again) if again else None
-    work.session.state(asked, SCALE, None if score is None else (score - LOWEST) / (HIGHEST - LOWEST))
+    work.session.state(call, SCALE, None if score is None else (score - LOWEST) / (HIGHEST - LOWEST))
     if score is None:
         work.note("The model gave no score that could be read.")
         return None
-    steps = read_steps(asked.text)
-    return RubricScore(score, steps[-1] if steps else _without_score(asked.text), steps)
+    steps = read_steps(call.text)
+    return RubricScore(score, steps[-1] if steps else _without_score(call.text), steps)
 
 
 def read_score(text: str) -> int | None:
-    """Returns the score on the last line of a text; None where that line holds none, or one outside the scale.
+    """Returns the score on the last line of a text; None if that line holds none, or one outside the scale.
 
     Scores on other lines do not count: a model that copies an order out of the text does so before it judges.
     """
@@ -83,7 +89,7 @@ def read_score(text: str) -> int | None:
 
 
 def read_steps(text: str) -> tuple[str, ...]:
-    """Returns the texts of steps 1, 2 and 3; empty where they do not stand there once each, in this order."""
+    """Returns the texts of steps 1, 2 and 3; empty unless the text has each of them once, in this order."""
     text = _without_score(text)
     steps = list(line_matches(_STEP, text))
     if [found[1] for _, found in steps] != ["1", "2", "3"]:
