@@ -1,7 +1,6 @@
 """Asks for the country of places of the world, some of them twice, and for the confidence in each answer.
 
-The rows are of `wesg52/world-models` (Gurnee & Tegmark 2023, arXiv:2310.02207); their licence, MIT, is in
-`tasks/rows/demo-places-LICENSE.txt`.
+The places are of GeoNames (`tasks/rows/demo-places-LICENSE.txt`), drawn by `scripts/demo_places.py`.
 """
 
 import asyncio
@@ -80,6 +79,6 @@ def unseen_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     return (item for item in read_items(PLACES_FILE) if item.split == UNSEEN)
 
 
-SOURCE, LICENCE = "https://github.com/wesg52/world-models", "MIT"
+SOURCE, LICENCE = "https://www.geonames.org", "CC BY 4.0"
 PLACES_TO_LEARN = Task(name="demo-places", items=learn_items, source=SOURCE, licence=LICENCE)
 UNSEEN_PLACES = Task(name="demo-places-unseen", items=unseen_items, source=SOURCE, licence=LICENCE)
