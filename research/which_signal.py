@@ -21,6 +21,7 @@ from research.hidden import headline
 from research.panel.measure import KEPT_BY_IT, SHOWN, STOPPED, over_simple, over_strongest
 from research.pictures import read
 from research.quality.equal_terms import coders
+from research.routing.controls import FIXED
 
 PAGE = ROOT / "docs" / "choose.md"
 README, GUIDE = ROOT / "README.md", ROOT / "docs" / "streams.md"
@@ -215,11 +216,14 @@ def in_short() -> list[list[str]]:
     sooner = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     asked = [row["word"] for one in read("routing").values() for row in one["rows"]]
+    areas = [one["area"]["over"] for one in read("routing").values() if one["area"]]
+    over_fixed = [over[name] for over in areas for name in FIXED if name in over]
     rated, (words, states, _) = read("rubric")["real"], of_texts()
     error, few = rated["text"]["rmse"], read("no_labels")["stores"]
     trained = coders(read("equal_terms"))
     way = agreement_way(*SAMPLINGS[0])
     as_labels = [one["over"][way][labels_way(50)]["all"] for one in few.values()]
+    by_fifty = [one["over"][labels_way(50)][USUAL_FREE]["all"] for one in few.values()]
     taught, free = (np.mean([one["ways"][name]["all"] for one in few.values()]) for name in (way, USUAL_FREE))
     before = [
         (name, standing(one))
@@ -234,14 +238,15 @@ def in_short() -> list[list[str]]:
             f"a flag; orders like 50 labels: ahead on {ahead(as_labels)} of {len(few)} "
             f"[stores](docs/research/no-labels.md), behind on {behind(as_labels)} ({sizes(few)})",
             f"{SAMPLINGS[0][0]} questions, twice",
-            f"the order: mean AUROC {taught:.3f}; free `{USUAL_FREE}`, which asks nothing, {free:.3f}",
+            f"the order: mean AUROC {taught:.3f}; free `{USUAL_FREE}` {free:.3f}",
         ],
         [
             "log-probabilities: [adapt](docs/score.md)",
-            "P(right), a flag",
+            f"P(right), a flag; trained by 50, ahead of `{USUAL_FREE}` on {ahead(by_fifty)} of {len(few)} stores, "
+            f"behind on {behind(by_fifty)}",
             "20 to 50 labels",
-            f"by 800+ labels ahead of free numbers on {ahead(trained)} of {len(trained)} "
-            f"[sets](docs/research/ladder.md), behind on {behind(trained)}",
+            f"800+ labels: ahead on {ahead(trained)} of {len(trained)} [sets](docs/research/ladder.md), behind on "
+            f"{behind(trained)}",
         ],
         [
             "outcomes of models: [estimate](docs/route.md)",
@@ -252,10 +257,12 @@ def in_short() -> list[list[str]]:
         ],
         [
             "samples, agents: [panel](docs/several-answers.md)",
-            f"fewer answers in {sooner} of {len(stops)} [cases](docs/research/panel.md) ({sizes(panel)})",
+            f"fewer answers in {sooner} of {len(stops)} [cases](docs/research/panel.md) ({sizes(panel)}); agents: "
+            f"beats fixed ways in {ahead(over_fixed)} of {len(over_fixed)} [pairs](docs/research/routing.md), behind "
+            f"in {behind(over_fixed)}",
             "several answers",
-            f"more in {later}; keeps better on {better} of {len(stores)}; agents: ahead at {asked.count('ahead')} of "
-            f"{len(asked)} [budgets](docs/research/routing.md), behind at {asked.count('behind')}",
+            f"more in {later}; keeps better on {better} of {len(stores)}; agents: behind the strongest at "
+            f"{asked.count('behind')} of {len(asked)} budgets, ahead at {asked.count('ahead')}",
         ],
         [
             "a stream: [gate](docs/streams.md)",
