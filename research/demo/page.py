@@ -87,10 +87,10 @@ def took(figures: Tables) -> list[str]:
 
 def not_shown(tables: Tables) -> list[str]:
     """Returns the figures that limit what the demo shows, as a list."""
-    rows = {row["method"]: row for row in tables["methods"]}
-    auroc = {name: spread(row, "auroc") for name, row in rows.items()}
+    auroc = {row["method"]: spread(row, "auroc") for row in tables["methods"]}
     used = tables["flags"]["method"]
-    held = [row for row in tables["controls"] if (row["method"], row["pairs"]) == (used, "all answers")]
+    learned = BLEND if used == JOINED_WORDS else used
+    held = [row for row in tables["controls"] if (row["method"], row["pairs"]) == (learned, "all answers")]
     beaten = sum(float(row["beaten"]) > 0 for row in held)
     own = {row["control"]: spread(row, "difference", signed=True) for row in held}
     taught = [row for row in tables["controls"] if (row["method"], row["pairs"]) == (TAUGHT, "all answers")]
@@ -101,11 +101,11 @@ def not_shown(tables: Tables) -> list[str]:
     wrong = sum(not one["right"] for one in tables["flags"]["answers"]) / len(tables["flags"]["answers"])
     return [
         f"- **The words of the answer tell much of it.** A plain predictor of words and log-probabilities, from the "
-        f"same labels, has {auroc[JOINED_WORDS]}: some wrong answers only repeat the place. {used.capitalize()} minus "
-        f"it is {own[JOINED_WORDS]}. It is shown to beat {beaten} of {len(held)} controls.",
-        f"- **Agreement gains no order over free numbers.** What samples teach has {auroc[TAUGHT]}, "
-        f"{over[MEAN_LOGPROB]} over the mean log-probability, and the strongest number made of log-probabilities "
-        f"alone ({free['method']}) has {auroc[free['method']]}. The gain without labels is a probability and a flag.",
+        f"same labels, has {auroc[JOINED_WORDS]}: some wrong answers only repeat the place. {learned.capitalize()} has "
+        f"{auroc[learned]}, {own[JOINED_WORDS]} over it, and is shown to beat {beaten} of {len(held)} controls.",
+        f"- **Without labels the order gains little.** What samples teach has {auroc[TAUGHT]}, {over[MEAN_LOGPROB]} "
+        f"over the mean log-probability; the strongest number made of log-probabilities alone ({free['method']}) has "
+        f"{auroc[free['method']]}.",
         f"- **Most answers are wrong** ({wrong:.0%}), so the flag marks most of them. A model that answers better has "
         "fewer mistakes to find, and each flag is less often right.",
     ]
