@@ -280,7 +280,8 @@ def test_an_agent_that_answers_when_it_is_tried_again_is_asked_as_before(checkpo
         server.chat()
         broken.status, broken.answer = 200, "It is 7"
         wait_until(lambda: "tried again" in account(server.chat())["reason"])
-        wait_until(lambda: shown(server)['metaprobe_agent_state{agent="history"}'] == 0)
+        # On a busy machine a trial may end without a result, and the next request tries.
+        wait_until(lambda: bool(server.chat()) and shown(server)['metaprobe_agent_state{agent="history"}'] == 0)
         panel = account(server.chat())
         counts = shown(server)
     assert panel["asked"] == ["history", "maths"]
