@@ -158,7 +158,7 @@ class BlendPredictor(QualityPredictor):
             cut = parsed.finish_reason == LENGTH
             hidden, given = hidden or parsed.hidden, {**parsed.stated, **given}
         inputs: dict[str, Row] = {}
-        if hidden is not None and self._on_mismatch != "ignore" and (fault := self.guard.fault(hidden)):
+        if hidden is not None and (fault := self.states_fault(hidden)):
             hidden, note = None, "; ".join(filter(None, (note, f"hidden states left out: {fault}")))
         if hidden is not None:
             note = "; ".join(filter(None, (note, self.guard.note)))
@@ -177,6 +177,10 @@ class BlendPredictor(QualityPredictor):
         except InvalidResponse as error:
             raise InvalidResponse("; ".join(filter(None, (note, str(error))))) from error
         return Read(logprobs, None, model, "; ".join(filter(None, (note, missing))), inputs, cut)
+
+    def states_fault(self, hidden: Hidden) -> str:
+        """Returns why these hidden states are left out; empty where they are scored."""
+        return "" if self._on_mismatch == "ignore" else self.guard.fault(hidden)
 
     def _check_model(self, read_by: str) -> None:
         """Raises `InvalidResponse` where the states are not of the model that the blend was trained on."""

@@ -43,11 +43,15 @@ class CanaryGuard:
     def fault(self, hidden: Hidden) -> str:
         """Returns why these states must not be scored; empty where their source passed, and where the checkpoint holds
         no canaries."""
+        return self.source_fault(hidden.canaries)
+
+    def source_fault(self, canaries: object) -> str:
+        """Returns what `fault` says of states whose source gave these canaries, or None for a source without."""
         if self.golden is None:
             return ""
-        if not isinstance(hidden.canaries, CanaryStates):
+        if not isinstance(canaries, CanaryStates):
             return self._said(NOT_CHECKED)
-        checked = _checked(self.golden, hidden.canaries, self.layers)
+        checked = _checked(self.golden, canaries, self.layers)
         if checked.passed:
             return ""
         return self._said(f"the source of the hidden states failed its check: {checked.reason}")
@@ -57,7 +61,7 @@ class CanaryGuard:
         say why."""
         if fault not in self._warned:
             self._warned.add(fault)
-            warnings.warn(f"metaprobe: hidden states are not scored: {fault}", stacklevel=4)
+            warnings.warn(f"metaprobe: hidden states are not scored: {fault}", stacklevel=5)
         return fault
 
     @property

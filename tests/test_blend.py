@@ -30,7 +30,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run, Statement
 from metaprobe.train import train_blend, train_quality
 from metaprobe.training.check import check, load_reader
-from metaprobe.training.rescale import recalibrate_quality
+from metaprobe.training.rescale import adapt_quality, recalibrate_quality
 from metaprobe.training.versions import promote
 
 WIDTH, N, FEW = 6, 300, 40
@@ -389,6 +389,25 @@ def test_a_blend_is_not_adapted_to_states_that_it_does_not_read(
     ]
     with pytest.raises(RecordError, match="call response-0: hidden states of other came; this blend was trained on"):
         blend.adapt([run.calls[0] for run in runs], right(store).tolist(), out=tmp_path / "c")
+
+
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
+def test_an_adapted_blend_keeps_its_canaries_and_unchecked_states_neither_adapt_nor_check_it(tmp_path: Path) -> None:
+    def stored(name: str, canaries: CanaryStates | None) -> Path:
+        runs = [replace(run, id=f"{run.id}{name}") for run in planted(canaries=canaries)]
+        RunStore(tmp_path / name).append(runs)
+        return tmp_path / name
+
+    made = train_blend(stored("learned", source()), folds=2, out=tmp_path / "blend")
+    adapted = adapt_quality(made.path, [stored("same", source())], out=tmp_path / "adapted")
+    assert adapted.extra[CANARIES_FILE] == made.extra[CANARIES_FILE]
+    assert BlendPredictor(load(adapted.path).checkpoint).guard.golden is not None
+    assert check(made.path, [tmp_path / "same"]).status
+    for name, canaries, reason in (("bare", None, "was not checked"), ("other", source(1), "failed its check")):
+        with pytest.raises(RecordError, match=f"call c0: .*{reason}"):
+            adapt_quality(made.path, [stored(name, canaries)], out=tmp_path / "none")
+        with pytest.raises(RecordError, match=f"call c0: .*{reason}"):
+            check(made.path, [tmp_path / name])
 
 
 def test_a_blend_is_checked_after_a_change_by_the_states_of_the_answers(made: Checkpoint, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError, StoreMismatch
 from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
+from metaprobe.training.check import labelled_answers, load_reader, target_probabilities
 from metaprobe.training.states import common_source
 from research.states.faults import FaultyReplay, quantised, with_adapter
 
@@ -192,6 +193,24 @@ def test_a_probe_scores_a_checked_source_and_no_other(llm, calls, probe) -> None
         probe.read(replace(calls[0], hidden=faulty))
     ignoring = replace(probe, on_mismatch="ignore")
     assert ignoring.read(replace(calls[0], hidden=faulty)) == probe.read(calls[0])
+
+
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
+def test_a_probe_is_not_judged_by_states_that_it_may_not_score(tmp_path: Path, llm, calls, store, probe) -> None:
+    reader, labels = load_reader(probe.checkpoint.path), {"target": "correct", "stage": None, "agent": None}
+
+    def judged(path: Path) -> np.ndarray:
+        return target_probabilities(reader, "correct", labelled_answers([path], [reader], **labels)[1], [path])
+
+    assert np.isfinite(judged(store.path)).all()
+    for name, canaries, reason in (
+        ("bare", None, "was not checked"),
+        ("faulty", seen_by(llm, "rows exchanged"), "failed its check"),
+    ):
+        others = [replace(call, hidden=replace(call.hidden, canaries=canaries)) for call in calls]
+        RunStore(tmp_path / name).append(with_labels(others))
+        with pytest.raises(RecordError, match=reason):
+            judged(tmp_path / name)
 
 
 @pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")

@@ -159,7 +159,8 @@ def target_probabilities(
 ) -> Floats:
     """P(target) of each call, (n,). `stores` hold the states that a probe or a blend reads, `answers` what was stated.
 
-    Raises `RecordError` where an answer lacks the states: without them a blend is another judge.
+    Raises `RecordError` where an answer lacks the states, or their source is not known to be sound: without them a
+    blend is another judge.
     """
     manifest, calls = reader.checkpoint.manifest, [call for _, call in answers]
     heads = [output.name for output in manifest.outputs]
@@ -174,6 +175,9 @@ def target_probabilities(
         hidden = [next((one.of(call.id) for one in held if call.id in one.held), None) for call in calls]
         if reader.states and (without := sum(one is None for one in hidden)):
             raise RecordError(lacking.format(without, len(calls)))
+        for call, own in zip(calls, hidden, strict=True):
+            if own is not None and (fault := reader.states_fault(own)):
+                raise RecordError(f"call {call.id}: {fault}")
         whole = ((run, replace(call, hidden=own)) for (run, call), own in zip(answers, hidden, strict=True))
         return np.array([predict_of(reader, run, call)(call).heads[target] for run, call in whole])
     wanted = Wanted(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
@@ -185,6 +189,8 @@ def target_probabilities(
             f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
             "model's own: run `metaprobe extract` with the model that answered"
         )
+    if fault := reader.guard.source_fault(states.canaries):
+        raise RecordError(fault)
     read: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
     return reader.probability(read).astype(np.float64)
 

@@ -56,6 +56,7 @@ from metaprobe.probes.features import features
 from metaprobe.probes.quality import CRITICAL_HEAD, FEATURES_INPUT, MAIN_HEADS, QUALITY_KIND, QualityPredictor
 from metaprobe.probes.score_lines import StoredStates
 from metaprobe.records.bad_lines import BadFile, reason_of
+from metaprobe.records.canaries import CANARIES_FILE
 from metaprobe.records.errors import InvalidResponse, RecordError, of_kind
 from metaprobe.records.extras import require
 from metaprobe.records.labelled_scores import LabelledScores, thin
@@ -316,6 +317,7 @@ def _write(
             calibration=", ".join(dict.fromkeys(one.name for one in maps.values())),
             not_audited=[AUDITED_BEFORE],
             packages=("onnx",),
+            extra={name: data for name, data in base.extra.items() if name == CANARIES_FILE},
             **fields,
         ),
     )
@@ -537,7 +539,7 @@ def adapt_predictor(
 def _inputs(predictor: QualityPredictor, evidence: Evidence, runs: Sequence[Run]) -> Inputs:
     """Returns what the predictor's graph reads of the answers, input -> (n, d).
 
-    Raises `RecordError` for an answer whose hidden states are not those that a blend reads.
+    Raises `RecordError` for an answer whose hidden states are not those that a blend reads, or may not be scored.
     """
     if isinstance(predictor, DecisionPredictor):
         return {FEATURES_INPUT: evidence.features}
@@ -547,6 +549,8 @@ def _inputs(predictor: QualityPredictor, evidence: Evidence, runs: Sequence[Run]
     rows = []
     for call_id in evidence.table.call_ids.tolist():
         run, call = calls[call_id]
+        if call.hidden is not None and (fault := predictor.states_fault(call.hidden)):
+            raise RecordError(f"call {call_id}: {fault}")
         try:
             rows.append(predictor.inputs(call, **{name: run.stated_of(call, name) for name in STATED_INPUTS}))
         except InvalidResponse as error:
