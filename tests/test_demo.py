@@ -130,6 +130,18 @@ def test_questions_that_are_learned_from_are_refused_as_unseen_ones(folder: Path
         TrainedRuns.train([folder / "runs"], folder / "runs", folder / "same", folds=2, on_step=lambda what: None)
 
 
+def test_questions_that_are_learned_from_are_refused_under_the_name_of_another_task(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The demo's two stores are of two tasks, and a group is named with its task."""
+    learned = list(islice(RunStore(folder / "runs"), 3))
+    RunStore(tmp_path / "unseen").append(
+        replace(run, id=f"{run.id}u", item=replace(run.item, id="u", group="", task="unseen")) for run in learned
+    )
+    with pytest.raises(RecordError, match="holds questions that are learned from, such as"):
+        TrainedRuns.train([folder / "runs"], tmp_path / "unseen", tmp_path, folds=2, on_step=lambda what: None)
+
+
 def test_the_demos_places_are_kept_apart_and_none_names_its_country() -> None:
     learn, unseen = (task.made((), 0) for task in (PLACES_TO_LEARN, UNSEEN_PLACES))
     assert (len(learn), len(unseen)) == (1000, 400)

@@ -25,7 +25,7 @@ from metaprobe.probes.score_lines import store_lines
 from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
 from metaprobe.training.options import OnStep, ReplaceOptions
@@ -164,8 +164,8 @@ class TrainedRuns:
         Raises `RecordError` where questions of `unseen` are among those of `stores`, and where the answers do not
         suffice for the comparison or for a flag.
         """
-        known = {group_of(run.item) for store in stores for run in RunStore(store)}
-        if twice := sorted({group_of(run.item) for run in RunStore(unseen)} & known):
+        known = {name for store in stores for run in RunStore(store) for name in _names_of(run.item)}
+        if twice := sorted({name for run in RunStore(unseen) for name in _names_of(run.item)} & known):
             raise RecordError(f"{unseen} holds questions that are learned from, such as {twice[0]!r}; expected others")
         further = sample_methods(stores)
         answers = study(stores, own=lambda evidence, names: further, folds=folds, seed=seed, on_step=on_step)
@@ -252,6 +252,12 @@ class TrainedRuns:
         }
         path = self.report.parent / FLAGS_FILE
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _names_of(item: Item) -> list[str]:
+    """Returns what tells that two items are one question: the group, and the text, which two tasks may share."""
+    asked = " ".join(" ".join((item.question, *item.choices, *item.fields.values())).casefold().split())
+    return [group_of(item), *[asked] * bool(item.question.strip())]
 
 
 def common_ends(texts: Sequence[str]) -> tuple[str, str]:
