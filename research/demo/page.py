@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from metaprobe.eval.compare import BEST_BASELINE
-from metaprobe.eval.controls import STATED
+from metaprobe.eval.controls import FITTED, STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
@@ -94,9 +94,9 @@ def not_shown(tables: Tables) -> list[str]:
     beaten = sum(float(row["beaten"]) > 0 for row in held)
     own = {row["control"]: spread(row, "difference", signed=True) for row in held}
     taught = [row for row in tables["controls"] if (row["method"], row["pairs"]) == (TAUGHT, "all answers")]
-    free = max(
-        (row for row in tables["methods"] if row["family"] == "log-probability"), key=lambda r: float(r["auroc"])
-    )
+    numbers = [row for row in tables["methods"] if row["family"] == "log-probability" and row["method"] not in FITTED]
+    free = max(numbers, key=lambda row: float(row["auroc"]))
+    shown = any(row["control"] == free["method"] and float(row["beaten"]) for row in taught)
     over = {row["control"]: spread(row, "difference", signed=True) for row in taught}
     wrong = sum(not one["right"] for one in tables["flags"]["answers"]) / len(tables["flags"]["answers"])
     return [
@@ -104,8 +104,8 @@ def not_shown(tables: Tables) -> list[str]:
         f"same labels, has {auroc[JOINED_WORDS]}: some wrong answers only repeat the place. {learned.capitalize()} has "
         f"{auroc[learned]}, {own[JOINED_WORDS]} over it, and is shown to beat {beaten} of {len(held)} controls.",
         f"- **Without labels the order gains little.** What samples teach has {auroc[TAUGHT]}, {over[MEAN_LOGPROB]} "
-        f"over the mean log-probability; the strongest number made of log-probabilities alone ({free['method']}) has "
-        f"{auroc[free['method']]}.",
+        f"over the mean log-probability. The strongest free number ({free['method']}) has {auroc[free['method']]}, and "
+        f"what samples teach is {'' if shown else 'not '}shown to beat it.",
         f"- **Most answers are wrong** ({wrong:.0%}), so the flag marks most of them. A model that answers better has "
         "fewer mistakes to find, and each flag is less often right.",
     ]
