@@ -8,6 +8,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,10 @@ def not_shown(tables: Tables) -> list[str]:
     free = max(numbers, key=lambda row: float(row["auroc"]))
     shown = any(row["control"] == free["method"] and float(row["beaten"]) for row in taught)
     over = {row["control"]: spread(row, "difference", signed=True) for row in taught}
-    wrong = sum(not one["right"] for one in tables["flags"]["answers"]) / len(tables["flags"]["answers"])
+    answers = tables["flags"]["answers"]
+    mistakes = [one for one in answers if not one["right"]]
+    named = [one for one in mistakes if re.search(rf"\b{re.escape(one['gold'])}\b", one["answer"], re.IGNORECASE)]
+    wrong = len(mistakes) / len(answers)
     return [
         f"- **The words of the answer tell much of it.** A plain predictor of words and log-probabilities, from the "
         f"same labels, has {auroc[JOINED_WORDS]}: some wrong answers only repeat the place. {learned.capitalize()} has "
@@ -108,6 +112,8 @@ def not_shown(tables: Tables) -> list[str]:
         f"what samples teach is {'' if shown else 'not '}shown to beat it.",
         f"- **Most answers are wrong** ({wrong:.0%}), so the flag marks most of them. A model that answers better has "
         "fewer mistakes to find, and each flag is less often right.",
+        f"- **The truth is what a program reads.** {len(named)} of the {len(mistakes)} mistakes hold the right country "
+        f"beside other words, and count as wrong; {sum(one['flagged'] for one in named)} of them are flagged.",
     ]
 
 
