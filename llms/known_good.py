@@ -1,8 +1,9 @@
 """Versions of libraries whose hidden states were compared with the model's own, and found equal.
 
-Another version is not refused: its states are checked first, and the message says so.
+Another version, such as one before a release, is not refused: its states are checked first, and the message says so.
 """
 
+import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -33,7 +34,7 @@ def library(name: str) -> str:
 def unlisted(name: str) -> str:
     """Returns what to say of a version that is not listed; empty for a version known to be good."""
     found, known = version_of(name), KNOWN_GOOD[name]
-    if any(found == one or found.startswith(f"{one}.") for one in known):
+    if any(re.fullmatch(rf"{re.escape(one)}(\.\d+)*(\.post\d+)?", found) for one in known):
         return ""
     return (
         f"{name} {found or 'of an unknown version'} is not among the versions whose hidden states are known good "

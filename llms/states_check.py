@@ -8,7 +8,7 @@
 """  # noqa: E501  a table
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.llms.weights import encode_text
+from metaprobe.records.activations import ActivationFile
 from metaprobe.records.canaries import (
     CANARIES,
     CANARY_POSITIONS,
@@ -155,31 +156,63 @@ def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
 
 
 def check_stored(path: Path, model: str, *, calls: int = 32, stage: str | None = None) -> CallsCheck:
-    """Reads some calls of a run store again, whose states it holds, and compares. Raises `LLMError` where the store
-    holds too few such calls of this model."""
+    """Reads some calls of a run store again, whose states it holds, and compares: so many of each set of layers and
+    positions that is stored. Raises `LLMError` where the store holds too few such calls of this model."""
     store, llm = RunStore(path), LocalLLM.load(model)
     check_version(llm)
     names = ("", llm.name, f"{llm.name}@{llm.revision}")
     files = [file for file in store.activation_files() if file.model in names]
     if not files:
         raise LLMError(f"{path} holds no hidden states of {llm.name}; run `metaprobe extract`, or name their model")
+    runs = list(store.runs())
+    found = [call for run in runs for call in run.calls if stage in (None, call.stage) and call.error is None]
+    checks: dict[str, CallsCheck] = {}
+    passed_over: list[str] = []
+    for layout in dict.fromkeys(file.layout for file in files):
+        name = f"layers {', '.join(map(str, layout.layers))} at {', '.join(layout.positions)}"
+        held = _with_states(found, [file for file in files if file.layout == layout], calls)
+        if len(held) < FEWEST_CANARIES or not {*layout.positions} & {*CANARY_POSITIONS}:
+            passed_over.append(f"{name}: {len(held)} calls, not compared")
+        else:
+            checks[name] = check_calls(llm, held)
+    if not checks:
+        raise LLMError(
+            f"{path} holds {'; '.join(passed_over)}; expected at least {FEWEST_CANARIES} calls with states at one of "
+            f"{', '.join(CANARY_POSITIONS)}"
+        )
+    return _joined(checks, passed_over)
+
+
+def _with_states(found: Sequence[Call], files: Sequence[ActivationFile], count: int) -> list[Call]:
+    """Returns some of the calls with their states in these files, all of one layout."""
     layout = files[0].layout
     kept = [i for i, position in enumerate(layout.positions) if position in LIVE_POSITIONS]
     positions = tuple(layout.positions[i] for i in kept)
-    places = {name: (f, row) for f in files if f.layout == layout for row, name in enumerate(f.call_ids)}
-    found = [
-        call
-        for run in store.runs()
-        for call in run.calls
-        if call.id in places and stage in (None, call.stage) and call.error is None
-    ]
-    chosen = found[:: max(len(found) // calls, 1)][:calls]  # from the whole store: its files may be of several sources
+    places: dict[str, tuple[ActivationFile, int]] = {}
+    for file in files:
+        for row, name in enumerate(file.call_ids):
+            places.setdefault(name, (file, row))  # of several states of a call the first are read
+    held = [call for call in found if call.id in places]
+    chosen = held[:: max(len(held) // count, 1)][:count]  # from the whole store: its files may be of several sources
     asked: list[Call] = []
     for call in chosen:
         file, row = places[call.id]
         values = file.read(np.array([row]), range(len(layout.layers)), kept)[0]
         asked.append(replace(call, hidden=Hidden(values, layout.layers, positions)))
-    return check_calls(llm, asked)
+    return asked
+
+
+def _joined(checks: Mapping[str, CallsCheck], passed_over: Sequence[str]) -> CallsCheck:
+    """Returns one result for those of several layouts, by name, which names those that were passed over."""
+    first, *more = checks.values()
+    if not more and not passed_over:
+        return first
+    heads = [check.head for check in checks.values() if check.head is not None]
+    reason = "; ".join([*(f"{name}: {check.states.reason}" for name, check in checks.items()), *passed_over])
+    passed = all(check.states.passed for check in checks.values())
+    drift, worst = (max(getattr(check.states, name) for check in checks.values()) for name in ("drift", "worst"))
+    calls = sum(check.calls for check in checks.values())
+    return CallsCheck(calls, StatesCheck(passed, reason, drift, worst), max(heads, default=None), first.head_limit)
 
 
 @torch.inference_mode()

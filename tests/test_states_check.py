@@ -22,11 +22,11 @@ from metaprobe.llms.extract import extract
 from metaprobe.llms.hidden_capture import StateReader, check_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
-from metaprobe.llms.states_check import check_calls, check_engine, check_version
+from metaprobe.llms.states_check import check_calls, check_engine, check_stored, check_version
 from metaprobe.probes.canary_guard import NOT_CHECKED
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.score_lines import store_lines
-from metaprobe.records.activations import CANARIES_PREFIX
+from metaprobe.records.activations import CANARIES_PREFIX, activation_bytes
 from metaprobe.records.canaries import (
     CANARIES_FILE,
     CANARY_POSITIONS,
@@ -307,12 +307,41 @@ def test_a_version_that_is_not_known_to_be_good_is_checked_first_and_named(llm, 
         check_engine(golden, seen_by(llm, "chunk dropped"))
 
 
+@pytest.mark.parametrize("found", ["5.24.0.dev0", "5.24.0rc1", "5.240"])
+def test_a_version_before_a_release_is_not_known_to_be_good(found, monkeypatch) -> None:
+    monkeypatch.setattr(known_good, "version_of", lambda name: "5.24.3.post1")
+    assert known_good.unlisted("transformers") == ""
+    monkeypatch.setattr(known_good, "version_of", lambda name: found)
+    assert f"transformers {found} is not among" in known_good.unlisted("transformers")
+
+
 def test_hooks_on_another_place_than_the_models_own_states_are_refused(llm, monkeypatch) -> None:
     check_hooks(llm.model, [3, 4, 5])
     blocks = llm.model.model.layers
     monkeypatch.setattr("metaprobe.llms.hidden_capture.decoder_blocks", lambda model: torch.nn.ModuleList(blocks[::-1]))
     with pytest.raises(LLMError, match="the hooks give other states for layer"):
         check_hooks(llm.model, [3, 4, 5])
+
+
+def test_every_set_of_layers_of_a_store_is_looked_at(tmp_path: Path, llm, calls, monkeypatch) -> None:
+    """A second extraction may have been wrong where the first was not."""
+    monkeypatch.setattr(LocalLLM, "load", lambda name, **options: llm)
+    store = RunStore(tmp_path / "runs")
+    store.append(with_labels(calls))
+
+    def extracted(name: str, hidden: dict[str, Hidden]) -> None:
+        (store.path / f"states-{name}.safetensors").write_bytes(activation_bytes(hidden))
+
+    exact = {call.id: Hidden(call.hidden.values[:, :1], LAYERS, ("before_exact",)) for call in calls}
+    extracted("exact", exact)
+    checked = check_stored(store.path, "tiny")
+    assert checked.passed
+    assert "at before_exact: 12 calls, not compared" in checked.reason
+    wrong = {call.id: call.hidden for call in stored_by(llm, calls, "rows exchanged")}
+    extracted("wrong", {name: replace(one, values=one.values[1:2], layers=READ) for name, one in wrong.items()})
+    checked = check_stored(store.path, "tiny")
+    assert not checked.passed
+    assert "layers 2 at prompt_last, answer_first, answer_last, answer_mean: call states are off" in checked.reason
 
 
 def test_the_command_checks_a_store_and_a_checkpoint(tmp_path: Path, llm, calls, store, probe, monkeypatch) -> None:
