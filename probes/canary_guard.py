@@ -17,7 +17,8 @@ CANNOT_BE_CHECKED = "hidden states not checked: the checkpoint holds no canaries
 """Said where a checkpoint was trained on states without canaries: by an older version, or on arrays."""
 NOT_CHECKED = (
     "the source of the hidden states was not checked: they came without its states of the canaries; send these as "
-    '`canaries`, or read the answers by `metaprobe extract`, or take on_mismatch "ignore"'
+    "`canaries`, or move the store's files of states (*.safetensors) away and read its answers by `metaprobe extract`, "
+    'or take on_mismatch "ignore"'
 )
 
 

@@ -9,7 +9,9 @@ of a user.
 import base64
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -200,12 +202,18 @@ def _whole(value: object) -> int:
 
 @lru_cache(maxsize=64)
 def read_canaries_file(path: Path) -> CanaryStates | None:
-    """Returns the states in a file of canaries; None where it is missing, damaged, or not what its name says."""
-    try:
+    """Returns the states in a file of canaries; None, with a warning, where it is missing, damaged, or not what its
+    name says."""
+    with suppress(OSError, RecordError):
         states = CanaryStates.from_json(path.read_bytes())
-    except (OSError, RecordError):
-        return None
-    return states if path.stem == CANARIES_PREFIX + states.digest else None
+        if path.stem == CANARIES_PREFIX + states.digest:
+            return states
+    warnings.warn(
+        f"metaprobe: {path} is missing or damaged: the hidden states that belong to it count as not checked, and a "
+        "checkpoint that is trained on them checks no source; restore the file from a copy",
+        stacklevel=2,
+    )
+    return None
 
 
 def golden_canaries(extra: Mapping[str, bytes]) -> CanaryStates | None:

@@ -223,11 +223,25 @@ def test_a_store_keeps_the_canaries_of_its_states(llm, store, probe) -> None:
     try:
         file.write_bytes(kept.replace(b'"source":"transformers', b'"source":"another'))
         read_canaries_file.cache_clear()
-        assert {line["score"] for line in store_lines(probe, store.path)} == {None}
+        with pytest.warns(UserWarning, match=f"{file.name} is missing or damaged: .* checks no source"):
+            assert {line["score"] for line in store_lines(probe, store.path)} == {None}
         assert NOT_CHECKED in next(store_lines(probe, store.path))["reason"]
     finally:
         file.write_bytes(kept)
         read_canaries_file.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
+def test_states_without_canaries_are_scored_after_what_the_reason_says(tmp_path: Path, llm, calls, probe) -> None:
+    """A store of an older version: its files of states are moved away, and its answers are read again."""
+    store = RunStore(tmp_path / "runs")
+    store.append(with_labels([replace(call, hidden=replace(call.hidden, canaries=None)) for call in calls]))
+    reason = next(store_lines(probe, store.path))["reason"]
+    assert "move the store's files of states (*.safetensors) away and read its answers by `metaprobe extract`" in reason
+    for file in store.path.glob("*.safetensors"):
+        file.rename(tmp_path / file.name)
+    assert extract(store, llm, layers="2", positions=("answer_mean",)).calls == len(calls)
+    assert all(line["score"] is not None for line in store_lines(probe, store.path))
 
 
 def test_what_is_extracted_brings_canaries_and_training_stores_them(tmp_path: Path, llm, calls) -> None:
