@@ -34,6 +34,7 @@ from metaprobe.records.canaries import (
     compare_canaries,
     compare_states,
 )
+from metaprobe.records.response import NO_LOGPROB
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import LIVE_POSITIONS, Call, Hidden
 
@@ -230,7 +231,7 @@ def head_difference(llm: LocalLLM, calls: Sequence[Call]) -> float | None:
         if (hidden := call.hidden) is not None and last in hidden.layers and _comparable(call)
         for position, at in _HEAD_TOKENS.items()
         if position in hidden.positions and call.token_ids is not None and at < len(call.token_ids)
-        if call.logprobs is not None and np.isfinite(logprob := call.logprobs[at])
+        if call.logprobs is not None and np.isfinite(logprob := call.logprobs[at]) and logprob > NO_LOGPROB
     ]
     if not rows:
         return None

@@ -21,6 +21,9 @@ NOT_CHECKED = (
     'or take on_mismatch "ignore"'
 )
 
+MOST_WARNINGS = 64
+"""Different faults that a guard warns of. Callers who send canaries may cause any number."""
+
 
 class CanaryGuard:
     """Says of hidden states whether a checkpoint may score them."""
@@ -60,7 +63,7 @@ class CanaryGuard:
     def _said(self, fault: str) -> str:
         """Returns the fault, and warns of it once: a system that asks a probe for a number gets none, and would not
         say why."""
-        if fault not in self._warned:
+        if fault not in self._warned and len(self._warned) < MOST_WARNINGS:
             self._warned.add(fault)
             warnings.warn(f"metaprobe: hidden states are not scored: {fault}", stacklevel=5)
         return fault

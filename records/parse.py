@@ -446,7 +446,7 @@ def _canaries_of(given: Mapping[str, Any]) -> CanaryStates | None:
         states = CanaryStates.from_json(sent)
     except RecordError as error:
         raise InvalidResponse(str(error)) from error
-    if len(_sent_canaries) >= MOST_SOURCES:
+    if states.digest not in _sent_canaries and len(_sent_canaries) >= MOST_SOURCES:
         _sent_canaries.pop(next(iter(_sent_canaries)), None)
     return _sent_canaries.setdefault(states.digest, states)
 

@@ -23,7 +23,7 @@ from metaprobe.llms.hidden_capture import StateReader, check_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.states_check import check_calls, check_engine, check_stored, check_version
-from metaprobe.probes.canary_guard import NOT_CHECKED
+from metaprobe.probes.canary_guard import MOST_WARNINGS, NOT_CHECKED, CanaryGuard
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.score_lines import store_lines
 from metaprobe.records.activations import CANARIES_PREFIX, activation_bytes
@@ -36,6 +36,7 @@ from metaprobe.records.canaries import (
 )
 from metaprobe.records.errors import InvalidResponse, RecordError, StoreMismatch
 from metaprobe.records.parse import parse_response
+from metaprobe.records.response import NO_LOGPROB
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.check import labelled_answers, load_reader, target_probabilities
@@ -263,7 +264,7 @@ def test_sources_that_differ_are_not_trained_on_together(llm, golden) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
-def test_states_in_a_body_are_scored_with_canaries_alone(llm, calls, golden, probe) -> None:
+def test_states_in_a_body_are_scored_with_canaries_alone(llm, calls, golden, probe, monkeypatch) -> None:
     values = np.asarray(calls[0].hidden.values[1:2], dtype=np.float64).tolist()
     states = {"layers": [2], "positions": list(CANARY_POSITIONS), "values": values}
     body = {"choices": [{"message": {"content": "a"}, "logprobs": {"content": [{"token": "a", "logprob": -0.1}]}}]}
@@ -279,6 +280,25 @@ def test_states_in_a_body_are_scored_with_canaries_alone(llm, calls, golden, pro
     assert probe.guard.fault(sent(canaries=golden.digest)) == ""  # known from now on
     with pytest.raises(InvalidResponse, match="states of canaries cannot be read"):
         sent(canaries={"source": "x"})
+    monkeypatch.setattr("metaprobe.records.parse.MOST_SOURCES", 2)
+    for _ in range(3):  # one source that is sent anew does not displace others
+        sent(canaries=json.loads(replace(golden, source="another").to_json()))
+    assert probe.guard.fault(sent(canaries=golden.digest)) == ""
+
+
+def test_callers_with_ever_new_canaries_cause_a_bounded_number_of_warnings(golden, probe) -> None:
+    guard, values = CanaryGuard(probe.checkpoint, READ), np.zeros((1, 1, 32), np.float32)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for i in range(MOST_WARNINGS + 20):
+            wrong = replace(golden, values=golden.values * np.float16(2 + i / 4))
+            assert "failed its check" in guard.fault(Hidden(values, READ, ("answer_mean",), canaries=wrong))
+    assert len(told) == MOST_WARNINGS
+
+
+def test_a_log_probability_that_stands_for_none_is_not_held_against_the_head(llm, calls) -> None:
+    unknown = [replace(call, logprobs=np.r_[np.float32(NO_LOGPROB), call.logprobs[1:]]) for call in calls]
+    assert check_calls(llm, unknown).passed
 
 
 def test_kept_calls_keep_the_canaries_of_their_states(tmp_path: Path, calls) -> None:
