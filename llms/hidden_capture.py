@@ -196,21 +196,26 @@ def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     return lists[0]
 
 
-NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
-"""Names that models give to the norm between the last block and the head."""
+@torch.inference_mode()
+def head_logits(model: PreTrainedModel, states: Tensor) -> Tensor:
+    """Returns the logits, float32 (n, V), that the model gives to states of its last layer, (n, D), which stand before
+    the final norm.
 
+    The model itself computes them, with these states in place of those of its last block: models differ in norm, head,
+    scale and cap.
+    """
+    given = states.to(model.dtype)[:, None]
 
-def head_logits(model: PreTrainedModel, states: Tensor) -> Tensor | None:
-    """Returns the logits, float32 (..., V), that the head gives to states of the last layer, (..., D), which stand
-    before the final norm. None where the model has no final norm or head of a known name."""
-    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    inner = model.base_model
-    norm = next((found for name in NORMS if (found := getattr(inner, name, None)) is not None), None)
-    if head is None or norm is None:
-        return None
-    logits: Tensor = head(norm(states.to(model.dtype))).float()
-    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    return logits if cap is None else torch.tanh(logits / cap) * cap
+    def replace(_: nn.Module, __: Any, output: Any) -> Any:
+        return (given, *output[1:]) if isinstance(output, tuple) else given
+
+    handle = decoder_blocks(model)[-1].register_forward_hook(replace)
+    try:
+        token = torch.zeros((len(states), 1), dtype=torch.long, device=states.device)
+        logits: Tensor = model(input_ids=token, attention_mask=torch.ones_like(token), use_cache=False).logits
+    finally:
+        handle.remove()
+    return logits[:, 0].float()
 
 
 @torch.inference_mode()
@@ -229,8 +234,8 @@ def check_hooks(model: PreTrainedModel, tokens: Sequence[int]) -> None:
                 f"the hooks give other states for layer {layer} than this version of transformers itself: hidden "
                 "states of this model cannot be read with it; install a version that `metaprobe check-states` names"
             )
-    logits = head_logits(model, seen[blocks])
-    if logits is not None and not torch.allclose(logits, read.logits.float(), atol=1e-2, rtol=1e-2):
+    logits = head_logits(model, seen[blocks][0])
+    if not torch.allclose(logits, read.logits[0].float(), atol=1e-2, rtol=1e-2):
         raise LLMError(
             f"the states of layer {blocks} do not give the model's logits through its norm and head: hidden states of "
             "this model cannot be read with this version of transformers"

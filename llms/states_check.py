@@ -236,8 +236,7 @@ def head_difference(llm: LocalLLM, calls: Sequence[Call]) -> float | None:
     if not rows:
         return None
     states = torch.tensor(np.stack([row[0] for row in rows]).astype(np.float32), device=llm.model.device)
-    if (logits := head_logits(llm.model, states)) is None:
-        return None
+    logits = head_logits(llm.model, states)
     targets = torch.tensor([int(row[1]) for row in rows], device=logits.device)
     given = torch.log_softmax(logits, dim=-1).gather(1, targets[:, None])[:, 0].cpu().numpy()
     return float(np.abs(given - np.array([row[2] for row in rows])).mean())

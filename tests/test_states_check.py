@@ -11,7 +11,8 @@ import canary_world
 import numpy as np
 import pytest
 import torch
-from canary_world import LAYERS, answered, tiny
+import transformers
+from canary_world import LAYERS, answered, character_tokenizer, tiny
 from click.testing import CliRunner
 
 from metaprobe.cli import main
@@ -347,6 +348,23 @@ def test_a_version_before_a_release_is_not_known_to_be_good(found, monkeypatch) 
     assert known_good.unlisted("transformers") == ""
     monkeypatch.setattr(known_good, "version_of", lambda name: found)
     assert f"transformers {found} is not among" in known_good.unlisted("transformers")
+
+
+@pytest.mark.parametrize(
+    ("family", "scaled"), [("Granite", {"logits_scaling": 8.0}), ("Cohere", {"logit_scale": 0.0625}), ("Gemma2", {})]
+)
+def test_sound_states_of_models_that_scale_or_cap_their_logits_pass(family: str, scaled: dict[str, float]) -> None:
+    tokenizer = character_tokenizer()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 2}
+    tokens = {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    more = {"num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.2, **scaled}
+    config = getattr(transformers, f"{family}Config")(**sizes, **tokens, **more)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    check_hooks(model, [3, 4, 5])
+    checked = check_calls(own := tiny(model), answered(own))
+    assert checked.head < 0.02
+    assert checked.passed
 
 
 def test_hooks_on_another_place_than_the_models_own_states_are_refused(llm, monkeypatch) -> None:
