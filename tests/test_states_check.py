@@ -259,7 +259,10 @@ def test_what_is_extracted_brings_canaries_and_training_stores_them(tmp_path: Pa
 def test_sources_that_differ_are_not_trained_on_together(llm, golden) -> None:
     other = seen_by(tiny(with_adapter(llm.model)))
     assert common_source([golden, replace(golden, source="again")], READ) is golden
-    assert common_source([golden, None], READ) is None
+    assert common_source([None], READ) is None
+    for sources in ([golden, None], [None, golden], [golden.near(READ, reach=0), golden.near([1], reach=0)]):
+        with pytest.warns(UserWarning, match="2 sources, not all of which read the canaries .* checks no source"):
+            assert common_source(sources, READ) is None
     with pytest.raises(StoreMismatch, match="of two sources that differ"):
         common_source([golden, other], READ)
 

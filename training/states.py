@@ -366,9 +366,17 @@ def load_states(
 
 def common_source(sources: Sequence[CanaryStates | None], layers: Sequence[int]) -> CanaryStates | None:
     """Returns the canaries' states of a training's sources, which must give equal states; None where not all sources
-    gave them for these layers. Raises `StoreMismatch` where two sources give different ones."""
+    gave them for these layers, with a warning where some did. Raises `StoreMismatch` where two sources give different
+    ones."""
     first = sources[0] if sources else None
     if first is None or any(one is None or not {*layers} <= {*one.layers} for one in sources):
+        if any(one is not None for one in sources):
+            warnings.warn(
+                f"metaprobe: hidden states of {len(sources)} sources, not all of which read the canaries at layers "
+                f"{list(layers)}: they count as not checked, and a checkpoint that is trained on them checks no "
+                "source; read all these layers by one `metaprobe extract`",
+                stacklevel=2,
+            )
         return None
     for other in sources[1:]:
         if other is not None and not (checked := compare_canaries(first, other, layers)).passed:
