@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_agreement import planted_runs
+from test_blend import planted
 
 from metaprobe import RunStore, load
 from metaprobe.eval.metrics.ranked import auroc
@@ -18,9 +19,10 @@ from metaprobe.papers.demo import train_demo
 from metaprobe.papers.demo_asking import PLACES_TO_LEARN, TWICE, UNSEEN_PLACES
 from metaprobe.probes.score_lines import store_lines
 from metaprobe.records.errors import RecordError
+from metaprobe.train import train_quality
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import outer_folds
-from metaprobe.training.recipes.all_of_runs import TrainedRuns
+from metaprobe.training.recipes.all_of_runs import TrainedRuns, flag_answers
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.study import study
 from metaprobe.training.taught_by_samples import TAUGHT, sample_methods
@@ -140,6 +142,17 @@ def test_questions_that_are_learned_from_are_refused_under_the_name_of_another_t
     )
     with pytest.raises(RecordError, match="holds questions that are learned from, such as"):
         TrainedRuns.train([folder / "runs"], tmp_path / "unseen", tmp_path, folds=2, on_step=lambda what: None)
+
+
+def test_answers_that_cannot_be_judged_are_counted_beside_the_flags(tmp_path: Path) -> None:
+    RunStore(tmp_path / "runs").append(planted())
+    made = train_quality(tmp_path / "runs", folds=2, out=tmp_path / "c")
+    runs = [replace(run, id=f"{run.id}u") for run in planted()]
+    bare = [replace(run, calls=(replace(run.calls[0], logprobs=None, hidden=None),)) for run in runs[:7]]
+    RunStore(tmp_path / "unseen").append([*bare, *runs[7:]])
+    used = flag_answers(made.path, tmp_path / "unseen")
+    assert len(used.answers) == len(runs) - 7
+    assert used.sentence.endswith("7 further answers could not be judged, and count nowhere here.")
 
 
 def test_the_demos_places_are_kept_apart_and_none_names_its_country() -> None:

@@ -83,6 +83,8 @@ class CaughtMistakes:
     """Share of the wrong answers that is flagged."""
     cost: Metric
     """Share of the right answers that is flagged."""
+    unjudged: int = 0
+    """Number of further labelled answers, which the checkpoint cannot score. Nothing else counts them."""
 
     @property
     def mistakes(self) -> int:
@@ -101,7 +103,8 @@ class CaughtMistakes:
 
     @property
     def sentence(self) -> str:
-        """One sentence on what was found and what it cost, and one on what the kept answers are worth."""
+        """One sentence on what was found and what it cost, one on what the kept answers are worth, and one on answers
+        that could not be judged."""
         n, right = len(self.answers), len(self.answers) - self.mistakes
         kept = n - self.found - self.lost
         told = (
@@ -111,6 +114,8 @@ class CaughtMistakes:
         if kept:
             told += f" Of the {kept} answers that it keeps {(right - self.lost) / kept:.0%} are right; of all {n}, "
             told += f"{right / n:.0%}."
+        if self.unjudged:
+            told += f" {self.unjudged} further answers could not be judged, and count nowhere here."
         return told
 
     def shown(self) -> list[JudgedAnswer]:
@@ -324,7 +329,8 @@ def flag_answers(checkpoint: Path, store: Path, *, seed: int = 0) -> CaughtMista
             f"{checkpoint} judges {len(judged)} labelled answers of {store}, none of them wrong or none right; "
             "expected some of both, and a stored threshold: ask more questions"
         )
-    return CaughtMistakes(tuple(judged), *shares)
+    labelled = sum(run.label(RIGHT_LABEL, name) is not None for name, (run, _) in calls.items())
+    return CaughtMistakes(tuple(judged), *shares, unjudged=labelled - len(judged))
 
 
 def _exportable(comparison: Comparison) -> MethodResult:
