@@ -115,6 +115,21 @@ def test_the_card_shows_how_sure_and_how_right_by_number_asked_and_whether_a_sim
     assert "whom to ask: not behind a simple way" in panel.checkpoint.manifest.audits
 
 
+def test_copies_of_questions_do_not_narrow_how_right_the_card_says_answers_are(tmp_path: Path) -> None:
+    """Copies of a question are of one group, and tell nothing new."""
+    metrics = []
+    for copies in (1, 4):
+        asked = [
+            dataclasses.replace(q, id=f"{q.id} {copy}", question=f"{q.question} {copy}")
+            for copy in range(copies)
+            for q in tenths(80, hard=1.0, seed=3)
+        ]
+        options = PanelOptions(out=tmp_path / f"{copies}")
+        metrics.append(train_panel(panels_of_outcomes(asked), options).manifest.metrics)
+    widths = [one["asking.after_1.right"].high - one["asking.after_1.right"].low for one in metrics]
+    assert widths[1] > 0.7 * widths[0]
+
+
 def test_no_correction_changes_nothing_and_one_lowers_what_is_said_after_three() -> None:
     assert After().probability(0.9, 3, 0) == 0.9
     corrected = After((0.0, 0.0, -0.1, -1.0, 0.5))

@@ -698,6 +698,8 @@ class Ended:
     """(m,): how good the kept answer is."""
     weight: Floats
     """(m,): share of the plan's questions that this setting decides."""
+    question: Ints
+    """(m,): row of each question in its view. A question stands there once for each setting."""
 
     @property
     def columns(self) -> Floats:
@@ -729,7 +731,8 @@ def ended(view: View, plans: Sequence[AskPlan], way: str) -> Ended:
             own = answers.form[np.arange(len(rows)), played.kept[rows]]
             same = (answers.form == own[:, None]).sum(axis=1)
             came = (answers.form >= 0).sum(axis=1)
-            parts.append([p[np.arange(len(rows)), own], came, same - 1, played.score[rows], np.full(len(rows), share)])
+            before, score, weight = p[np.arange(len(rows)), own], played.score[rows], np.full(len(rows), share)
+            parts.append([before, came, same - 1, score, weight, rows])
     return Ended(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 

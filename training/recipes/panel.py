@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.checkpoints.table import format_interval
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, statistic_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.pricing import Price
@@ -357,11 +357,12 @@ def fit_whom_to_ask(
     ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
     fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
     curves, held = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
-    inner = [laid.groups[row] for fold in range(PANEL_FOLDS) for row in np.flatnonzero(cross.fold == fold)]
-    spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(inner))
+    groups = [np.array(laid.groups)[cross.fold == fold] for fold in range(PANEL_FOLDS)]
+    spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(np.concatenate(groups)))
     tokens = np.stack([by_dimension(laid.tokens[..., kind], laid) for kind in range(2)])
     ends = [ended(view, [curves.plan()], way) for view in fitted.views] if logged is None else []
-    after = fit_after([ended(view, _plans(curves), way) for view in fitted.views]) if ends else After()
+    learned = [ended(view, _plans(curves), way) for view in fitted.views] if logged is None else []
+    after = fit_after(learned) if learned else After()
     asks = Asks(curves, fitted.price, fitted.words, tokens, fitted.sure, after)
     plan, weights = curves.plan(), cluster_weights(list(laid.groups))
     place = int(np.abs(curves.budgets - plan.cost).argmin())
@@ -370,7 +371,7 @@ def fit_whom_to_ask(
         (name for name in held if name not in (ASK_BY_WORDS, GAIN_OF_ASKING)), key=lambda n: held[n][place].mean()
     )
     behind = mean_interval(held[plan.first.way][place] - held[simple][place], weights)
-    reliability = _reliability(ends)
+    reliability = _reliability(ends, learned, groups)
     accuracy, over_one = mean_interval(own, weights), mean_interval(over, weights)
     return WhomToAsk(asks, fitted.gain, accuracy, over_one, spent, simple, behind, reliability), ""
 
@@ -380,22 +381,41 @@ def _plans(curves: Curves) -> list[AskPlan]:
     return [curves.plan(budget=float(budget)) for budget in curves.budgets[:: max(len(curves.budgets) // PLANS, 1)]]
 
 
-def _reliability(ends: Sequence[Ended]) -> dict[str, tuple[Interval, Interval]]:
-    """Returns, by the number of answers after which asking stopped, P(right) that is said and how often that was right,
-    by corrections that have not seen the questions' inner fold. Numbers that few questions have are left out."""
-    said, right, came = [], [], []
-    for fold, one in enumerate(ends):
-        said.append(one.probability(fit_after([other for place, other in enumerate(ends) if place != fold])))
-        right.append(one.score)
-        came.append(one.answers)
+def _reliability(
+    ends: Sequence[Ended], learned: Sequence[Ended], groups: Sequence[NDArray[np.str_]]
+) -> dict[str, tuple[Interval, Interval]]:
+    """Returns, by the number of answers after which asking stopped, P(right) that is said and how often that was right.
+
+    The corrections are fitted as the exported one is, without the questions' inner fold. A question weighs by the share
+    of it that a setting decides. Numbers that few questions have are left out.
+
+    Args:
+        ends: for each inner fold, how the default plan ends on its questions.
+        learned: for each inner fold, how the plans end that a correction is fitted on.
+        groups: for each inner fold, the group of each question.
+    """
+    if not ends:
+        return {}
+    said = np.concatenate([
+        one.probability(fit_after([other for place, other in enumerate(learned) if place != fold]))
+        for fold, one in enumerate(ends)
+    ])  # fmt: skip
+    right, came, share = (
+        np.concatenate([getattr(one, name) for one in ends]) for name in ("score", "answers", "weight")
+    )
+    group = np.concatenate([named[one.question] for one, named in zip(ends, groups, strict=True)])
     found = {}
     for count in range(1, 4):
-        here = np.concatenate(came) == count if came else np.zeros(0, dtype=bool)
-        if here.sum() >= LEAST_ENDED:
-            weights = cluster_weights([str(place) for place in range(int(here.sum()))])
-            claimed, true = (mean_interval(np.concatenate(values)[here], weights) for values in (said, right))
-            found[str(count)] = claimed, true
+        here = came == count
+        if share[here].sum() >= LEAST_ENDED:
+            weights, own = cluster_weights(group[here]), share[here]
+            found[str(count)] = _share_mean(said[here], own, weights), _share_mean(right[here], own, weights)
     return found
+
+
+def _share_mean(values: Floats, share: Floats, weights: NDArray[np.integer]) -> Interval:
+    """Returns the mean of values (m,) that weigh by their shares (m,), with its interval over resamples of groups."""
+    return statistic_interval(lambda weight: weight @ (share * values) / (weight @ share), weights)
 
 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
