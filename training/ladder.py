@@ -588,8 +588,8 @@ DRAWN_TERMS = "all terms, drawn to scaled"
 DRAWN_SLOPE, DRAWN_SLOPE_SD, DRAWN_SD = -0.8, 0.5, 0.3
 """Normal priors of `DRAWN_TERMS`, in log-odds per standard deviation of a column: mean and standard deviation of the
 weight of the scaled total, and standard deviation, around 0, of the weight that each term has beside it. A slope of
--0.8 is an AUROC of about 0.72. Chosen on the stores of the 0.5B coder: 0.2 to 0.5 for the terms, and -0.8 or -1 for the
-slope, are within 0.005 AUROC (docs/research/no-labels.md)."""
+-0.8 is an AUROC of about 0.72. Chosen on the stores of the 0.5B coder (docs/research/no-labels.md): in trials that are
+not recorded 0.2 to 0.5 for the terms, and -0.8 or -1 for the slope, were within 0.005 AUROC."""
 MIN_ROWS_TO_CHOOSE = 200
 """Answers of train and selection together from which on the rows choose among the steps. With fewer, of one run, the
 choice among seven free numbers is mostly chance: all terms are taken, drawn to the one that was never far behind

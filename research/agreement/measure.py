@@ -376,7 +376,13 @@ def _main_table(stores: dict[str, Any]) -> list[str]:
     ]
     draws = [one["draws"] for one in stores.values()]
     told = str(min(draws)) if min(draws) == max(draws) else f"{min(draws)} to {max(draws)}"
-    return [f"{told} draws a store.", "", *markdown(head, rows)]
+    refused = [
+        f"{name} {one['draws'] - learned}"
+        for name, one in stores.items()
+        if (learned := one["calibration"].get(first, {"draws": 0})["draws"]) < one["draws"]
+    ]
+    lost = f" The product refuses to learn from 100 x 2 in some: {'; '.join(refused)}." if refused else ""
+    return [f"{told} draws a store.{lost}", "", *markdown(head, rows)]
 
 
 def _few(stores: dict[str, Any]) -> list[str]:

@@ -228,13 +228,15 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     count = {word: sum(row["word"] == word for row in rows) for word in ("ahead", "tie", "behind")}
     losses = [-100 * row["over"][row["strongest"]][0] for row in rows if row["word"] == "behind"]
     lost = f" (by {max(losses):.2f} points at most)" if losses else ""
+    level = min((100 * row["over"][row["strongest"]][0] for row in rows if row["word"] == "tie"), default=0.0)
     areas = [one["area"]["over"] for one in kept.values() if one["area"]]
     gains = {name: [over[name] for over in areas if name in over] for name in FIXED}
     return [
         f"At equal spending the panel is ahead of the way that is strongest in hindsight, its own ways among them, in "
         f"{count['ahead']} of {len(rows)} comparisons on {len({name.rsplit(', ', 1)[0] for name in kept})} data sets, "
-        f"level with it in {count['tie']}, and behind in {count['behind']}{lost}. In the mean over budgets, by an "
-        f"interval, it is ahead of {', '.join(f'{name} on {ahead(of)} of {len(of)}' for name, of in gains.items())}. "
+        f"level with it in {count['tie']} ({level:+.2f} at worst), and behind in {count['behind']}{lost}. In the mean "
+        f"over budgets, by an interval, it is ahead of "
+        f"{', '.join(f'{name} on {ahead(of)} of {len(of)}' for name, of in gains.items())}. "
         f"It is behind one of these in {sum(map(behind, gains.values()))} of {sum(map(len, gains.values()))}.",
         "",
     ]
