@@ -83,7 +83,7 @@ class AgreementPairs:
         told = f"{answers} answers to {self.questions} questions, {len(self.same)} pairs of them compared; "
         told += f"{self.same.mean():.0%} of the pairs say the same. {self.reading}"
         left = [f"{self.cut} that did not end by themselves"] if self.cut else []
-        left += [f"{self.alone} without a second answer to their question"] if self.alone else []
+        left += [f"{self.alone} without a second answer to the same messages"] if self.alone else []
         return f"{told}. Left out: {', '.join(left)}" if left else told
 
     def rows_among(self, call_ids: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
@@ -115,9 +115,16 @@ def agreement_pairs(runs: Sequence[Run], *, stage: str | None = None, agent: str
             f"questions have several answers at the stages {', '.join(stages)}; expected one: name it (`--stage`)"
         )
     if len(questions) < MIN_QUESTIONS:
+        apart = _asked_otherwise(runs, stage=stage, agent=agent)
         raise RecordError(
-            f"{len(questions)} questions have two answers of one model that ended by themselves; expected at least "
-            f"{MIN_QUESTIONS}: ask more questions, each of them twice (lines share a question_id)"
+            f"{len(questions)} questions have two answers of one model to the same messages that ended by themselves; "
+            f"expected at least {MIN_QUESTIONS}: "
+            + (
+                f"{apart} more have two answers, to messages that differ (a time or an id in the prompt?): give all "
+                "answers to a question the same messages"
+                if apart
+                else "ask more questions, each of them twice (lines share a question_id)"
+            )
         )
     same, reading = _reading_of(questions)
     partners = min(MAX_PARTNERS, max(1, MAX_PAIRS // sum(len(question.calls) for question in questions)))
@@ -153,6 +160,16 @@ def _check_both_kinds(agreeing: int, differing: int, questions: int, reading: st
         f"of {questions} questions {agreeing} have two answers that say the same, and {differing} have two that "
         f"differ; expected at least {MIN_QUESTIONS_OF_A_KIND} of each kind: {advice}. {reading}"
     )
+
+
+def _asked_otherwise(runs: Sequence[Run], *, stage: str | None, agent: str | None) -> int:
+    """Returns how many questions have several answers that ended, and no two of them to the same messages."""
+    without = [replace(run, calls=tuple(replace(call, messages=()) for call in run.calls)) for run in runs]
+    alike, together = (
+        {(one.item.task, one.item.id, one.calls[0].model, one.calls[0].stage, one.calls[0].agent) for one in questions}
+        for questions, _, _ in (sampled_questions(these, stage=stage, agent=agent) for these in (runs, without))
+    )
+    return len(together - alike)
 
 
 def sampled_questions(
