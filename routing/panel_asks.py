@@ -457,6 +457,15 @@ class Curves:
         return np.asarray(self.accuracy[way] - self.margin.get(way, 0.0))
 
     @property
+    def best(self) -> Floats:
+        """(g,): the highest accuracy, as ways are compared, of those that a budget buys."""
+        within = [
+            np.where(self.settings[way][0].cost <= self.budgets * (1 + 2e-9), self.compared(way), -np.inf)
+            for way in self.settings
+        ]
+        return np.asarray(np.max(within, axis=0))
+
+    @property
     def least(self) -> float:
         """US dollars for 1,000 questions that the cheapest setting spends."""
         return min(one.cost for settings in self.settings.values() for one in settings)
@@ -481,7 +490,7 @@ class Curves:
 
     def implied_price(self, budget: float) -> float:
         """Returns the accuracy that a US dollar for 1,000 questions more brings at this budget, more than 0."""
-        best = np.maximum.accumulate(np.max([self.compared(way) for way in self.settings], axis=0))
+        best = np.maximum.accumulate(self.best)
         place = int(np.clip(np.searchsorted(self.budgets, budget), 0, len(self.budgets) - 1))
         low, high = max(place - 2, 0), min(place + 2, len(self.budgets) - 1)
         width = float(self.budgets[high] - self.budgets[low])
@@ -492,7 +501,7 @@ class Curves:
 @lru_cache(maxsize=64)
 def _planned(curves: Curves, budget: float | None, price: float | None) -> AskPlan:
     """Returns the plan of these curves; most questions are asked at the same few budgets."""
-    best = np.max([curves.compared(way) for way in curves.settings], axis=0)
+    best = curves.best
     if budget is None:
         by_price = int(np.argmax(best - (price or 0.0) * curves.budgets))
         place = by_price if price is not None else int(np.argmax(best >= best.max() - NEAR))

@@ -8,7 +8,7 @@ import pytest
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import AGREE, ONE, PRICED, After, AskSetting, Curves
+from metaprobe.routing.panel_asks import AGREE, GAIN, ONE, PRICED, After, AskSetting, Curves
 from metaprobe.routing.panel_cascade import Surety
 from metaprobe.routing.panel_rows import JOINT
 from metaprobe.training.options import PanelOptions
@@ -84,6 +84,24 @@ def test_another_way_is_taken_only_where_it_is_ahead_beyond_its_margin() -> None
         plan = curves.plan(budget=1.0)
         assert plan.first.way == way
         assert plan.accuracy == accuracy[way][0], "what is expected has no margin taken off"
+
+
+def test_a_way_does_not_win_at_a_budget_by_what_it_does_for_more_money(tmp_path: Path) -> None:
+    """Where prices are far apart, the expected gain does not tell the two low ones apart, and asks the better agent."""
+    rng = np.random.default_rng(5)
+    asked = []
+    for i in range(200):
+        agents = {}
+        for name, chance, price in (("cheap", 0.4, 1e-6), ("middle", 0.8, 2e-6), ("dear", 0.8, 1e-2)):
+            right = rng.random() < chance
+            stated = round(float(0.3 * rng.random() + 0.3 * right), 3)
+            agents[name] = AgentOutcome("A" if right else "BCD"[rng.integers(3)], float(right), stated, price)
+        asked.append(QuestionOutcomes(f"q{i}", f"q{i}", f"question {i} (A, B, C, D)?", "", agents))
+    panel = Panel(train_panel(panels_of_outcomes(asked), PanelOptions(out=tmp_path / "c")))
+    assert panel.asks is not None
+    curves = panel.asks.curves
+    assert curves.settings[GAIN][0].cost > 1.5 * curves.least
+    assert panel.ask_plan().accuracy >= max(values.max() for values in curves.accuracy.values()) - 0.01
 
 
 @pytest.fixture(scope="module")

@@ -834,11 +834,13 @@ def cross_played(
     held = {way: _at_spending(score, cost, budgets) for way, (score, cost) in came.items()}
     accuracy = {way: values.mean(axis=1) for way, values in held.items()}
     prior = standing_way(fitted.settings, bool(fitted.panel.agents.leading))
-    margin = {
-        way: accuracy[way] - accuracy[prior] - _surely_ahead(values - held[prior], data.groups)
-        for way, values in held.items()
-        if way != prior
-    }
+    margin = {}
+    for way in held:
+        if way != prior:  # both spend the same, also where one of the two cannot spend as little as the budget
+            least = max(float(came[one][1].mean(axis=1).min()) for one in (way, prior))
+            at = np.maximum(budgets, least)
+            own, standing = (_at_spending(came[one][0], came[one][1], at) for one in (way, prior))
+            margin[way] = accuracy[way] - accuracy[prior] - _surely_ahead(own - standing, data.groups)
     return Curves(fitted.settings, budgets, accuracy, margin), held
 
 
