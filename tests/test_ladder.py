@@ -1,6 +1,7 @@
 """The ladder of models climbs where answers left out pay for it, and nowhere else."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -143,7 +144,11 @@ def test_few_labels_order_better_than_by_a_choice_among_numbers() -> None:
     assert np.mean(gains) > 0.02
 
 
-def test_from_250_labels_on_steps_are_compared() -> None:
+def test_from_250_labels_on_steps_are_compared_in_folds_too() -> None:
+    made = world(260, {"mean": -1.5, "length": -0.75})
+    whole = final_roles(made.groups.tolist(), made.y)
+    fewer = replace(whole, train=whole.train[::2], calibration=np.union1d(whole.calibration, whole.train[1::2]))
+    assert fit_ladder(made, fewer).reached == "scaled"
     assert world(240, {"mean": -1.5, "length": -0.75}).fit().reached == DRAWN_TERMS
     assert world(260, {"mean": -1.5, "length": -0.75}).fit().reached == "scaled"
     assert world(120, {"mean": -1.5, "length": -0.75}, runs=3).fit().reached != DRAWN_TERMS

@@ -590,11 +590,11 @@ DRAWN_SLOPE, DRAWN_SLOPE_SD, DRAWN_SD = -0.8, 0.5, 0.3
 weight of the scaled total, and standard deviation, around 0, of the weight that each term has beside it. A slope of
 -0.8 is an AUROC of about 0.72. Chosen on the stores of the 0.5B coder (docs/research/no-labels.md): in trials that are
 not recorded 0.2 to 0.5 for the terms, and -0.8 or -1 for the slope, were within 0.005 AUROC."""
-MIN_ROWS_TO_CHOOSE = 200
-"""Answers of train and selection together from which on the rows choose among the steps. With fewer, of one run, the
-choice among seven free numbers is mostly chance: all terms are taken, drawn to the one that was never far behind
-elsewhere. Of several runs the terms tell runs apart as well as answers: by 200 labels of `token_logprobs_qa` AUROC was
-0.017 lower than by a choice."""
+MIN_ROWS_TO_CHOOSE = 250
+"""Labelled answers of all roles together, so that folds do as the whole does, from which on they choose among the
+steps. With fewer, of one run, the choice among seven free numbers is mostly chance: all terms are taken, drawn to the
+one that was never far behind elsewhere. Of several runs the terms tell runs apart as well as answers: by 200 labels of
+`token_logprobs_qa` AUROC was 0.017 lower than by a choice."""
 SURE = 0.84
 """One-sided confidence that a further step's gain is above 0: one standard error. Of 99, 95, 84 and 50 % it has the
 lowest log loss on data sets and planted worlds, and is nowhere 0.005 AUROC behind the free number alone
@@ -616,7 +616,7 @@ class Bar:
     """The bar of a free number the wrong way round, and of all terms."""
     trees: float = SURE
     min_rows: float = MIN_ROWS_TO_CHOOSE
-    """Answers of train and selection from which on linear steps are compared; fewer, of one run, take `DRAWN_TERMS`."""
+    """Labelled answers from which on linear steps are compared; fewer, of one run, take `DRAWN_TERMS`."""
 
     def of(self, step: str) -> float:
         """Returns the bar of a step."""
@@ -821,7 +821,7 @@ def fit_ladder(
     if only:
         steps.linear = only
     elif climb:
-        if read is WHOLE and len(rows) < bar.min_rows and steps.one_run:
+        if read is WHOLE and len(sample.y) < bar.min_rows and steps.one_run:
             steps.linear = DRAWN_TERMS
         else:
             steps.choose_linear()
