@@ -389,9 +389,9 @@ FEWEST_OF_A_CLASS = 5
 USUAL_SCALES = 0.5
 """Standard deviation of the runs' scales where too few runs show it."""
 AGREEMENT_SD = 0.5
-"""Log-odds by which the share of right answers differs from the mean probability of agreement: the root mean square
-over the five stores of samples of the 0.5B coder (docs/research/no-labels.md). It draws the base rate of an adapted
-agreement towards agreement, so that 25 labels do not move it by their own chance."""
+"""Standard deviation, in log-odds and around 0, of the base rate that labels give to agreement: the root mean square of
+the difference between the share of right answers and the mean agreement over the five stores of samples of the 0.5B
+coder (docs/research/no-labels.md). It keeps 25 labels from moving the mean by their own chance."""
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
 SAME_VALUE = 1e-9

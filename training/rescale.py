@@ -4,10 +4,11 @@
 
 The scale is shrunk towards 1, by as much as the scales of the checkpoint's own training runs differ (their spread is in
 its contract), so that twenty labels move it little and two thousand decide. The base rate makes the mean probability
-the share of right answers; that of a predictor that was taught agreement is drawn towards the mean agreement. From
-`BEND_FROM` labels on, `adapt` may give high scores another scale than low ones. The order of answers of one run stays
-as it is: of one run a threshold that is set on all labels therefore keeps its promise. Of several runs it is set on
-scores whose base rates were fitted without the answer's own fold, which is nearly the same.
+the share of right answers. Of a predictor that was taught agreement it is drawn towards 0 log-odds, so that few labels
+leave agreement nearly as it is. From `BEND_FROM` labels on, `adapt` may give high scores another scale than low ones.
+The order of answers of one run stays as it is: of one run a threshold that is set on all labels therefore keeps its
+promise. Of several runs it is set on scores whose base rates were fitted without the answer's own fold, which is nearly
+the same.
 
 `adapt` takes labelled answers with what the checkpoint reads of them, for one that is new to a model. `recalibrate`
 takes scores and labels of a score log; no answer is read again. Logged answers may have been chosen for labels by their
