@@ -70,65 +70,127 @@ def fit_effects(
     A, D = shape
     scales = [np.ones(len(y))] + ([] if lead is None else [lead])
     further = np.zeros((len(y), 0)) if others is None else others
-    each, S = 1 + A + D + A * D, further.shape[1]
-    k = each * len(scales) + S
-    # Kind of effect of each weight: 3 for each scale; -1 for the common weights, -2 for further signals.
-    kinds = [np.repeat([-1, 3 * s, 3 * s + 1, 3 * s + 2], [1, A, D, A * D]) for s in range(len(scales))]
-    kind = np.concatenate([*kinds, np.full(S, -2)])
-    parts = []
-    for d in range(D + 1):
-        rows = np.flatnonzero(dimension == d)
-        if not len(rows):
-            continue
-        who = (agent[rows, None] == np.arange(A)).astype(np.float64)
-        columns: list[Ints] = []
-        values: list[Floats] = []
-        for s, scale in enumerate(scales):
-            own, at = scale[rows, None], s * each
-            columns += [at + np.arange(1 + A)]
-            values += [own, who * own]
-            if d < D:
-                columns += [np.array([at + 1 + A + d]), at + 1 + A + D + np.arange(A) * D + d]
-                values += [own, who * own]
-        columns.append(each * len(scales) + np.arange(S))
-        parts.append((np.concatenate(columns), np.concatenate([*values, further[rows]], axis=1), y[rows]))
-    weigh = 1 / _dispersion(agent, y, A)
     first = np.array([*FIRST_SD, *(FIRST_SLOPE_SD if lead is not None else ())])
     chosen, fixed = (first if sd is None else np.asarray(sd)), sd is not None
-    w = np.zeros(k)
+    parts = _parts_of(agent, dimension, y, scales, further, shape)
+    fit = _Fit(parts, 1 / _dispersion(agent, y, A), (A, D), len(scales), further.shape[1])
     for number in range(1 if fixed else ROUNDS):
-        precision = np.where(kind == -1, COMMON_PRECISION, SIGNAL_PRECISION)
-        precision = np.where(kind >= 0, chosen[np.maximum(kind, 0)] ** -2.0, precision)
         for _ in range(STEPS if number else FIRST_STEPS):
-            gradient, curvature = -precision * w, np.diag(precision)
-            for columns_here, X, outcome in parts:
-                p = 1 / (1 + np.exp(-(X @ w[columns_here])))
-                gradient[columns_here] += weigh * (X.T @ (outcome - p))
-                weighted = X * (weigh * np.maximum(p * (1 - p), 1e-4))[:, None]
-                curvature[np.ix_(columns_here, columns_here)] += weighted.T @ X
-            step = np.linalg.solve(curvature, gradient)
-            w = w + step * min(1.0, LONGEST / max(float(np.abs(step).max()), 1e-12))
+            fit.step(chosen)
         if fixed:
             break
-        before, variance = chosen, np.diag(np.linalg.inv(curvature))
-        chosen = np.array([_spread(w[kind == one], variance[kind == one], first[one]) for one in range(len(first))])
+        before, effects = chosen, fit.effects_by_kind()
+        chosen = np.array([_spread(*of_kind, first[kind]) for kind, of_kind in enumerate(effects)])
         if np.abs(chosen - before).max() < CLOSE_SD:
             break
-    tables = [_table(w[s * each : (s + 1) * each], A, D) for s in range(len(scales))]
+    tables = fit.tables()
     slope = tables[1] if lead is not None else np.zeros((A, D + 1))
-    return Effects(tables[0], slope, w[each * len(scales) :], chosen)
+    return Effects(tables[0], slope, fit.common[len(scales) * (1 + A) :], chosen)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """The answers on one dimension."""
+
+    dimension: int
+    """Column of the dimension; D where it is not known."""
+    common: Floats
+    """(n, m): columns of the weights that all dimensions share: of each scale the intercept and A agents, then S."""
+    own: Floats
+    """(n, q): columns of the dimension's own weights: of each scale the dimension and A agents on it."""
+    y: Floats
+
+
+def _parts_of(
+    agent: Ints, dimension: Ints, y: Floats, scales: list[Floats], further: Floats, shape: tuple[int, int]
+) -> list[_Part]:
+    """Returns the answers of each dimension that has any."""
+    parts = []
+    for d in range(shape[1] + 1):
+        rows = np.flatnonzero(dimension == d)
+        if len(rows):
+            who = (agent[rows, None] == np.arange(shape[0])).astype(np.float64)
+            effects = [np.concatenate([scale[rows, None], who * scale[rows, None]], axis=1) for scale in scales]
+            own = np.concatenate(effects, axis=1)
+            parts.append(_Part(d, np.concatenate([own, further[rows]], axis=1), own, y[rows]))
+    return parts
+
+
+class _Fit:
+    """The weights while they are fitted. Dimensions meet in the common weights alone, so each is solved by itself."""
+
+    def __init__(self, parts: list[_Part], weigh: float, shape: tuple[int, int], scales: int, further: int) -> None:
+        (self.A, self.D), self.parts, self.weigh, self.scales = shape, parts, weigh, scales
+        width = scales * (1 + self.A)
+        self.common, self.own = np.zeros(width + further), np.zeros((self.D, width))
+        self.common_variance, self.own_variance = np.zeros(width + further), np.zeros((self.D, width))
+
+    def step(self, sd: Floats) -> None:
+        """Takes one of Newton's steps, with these standard deviations of the kinds of effects."""
+        of_scale = sd.reshape(self.scales, 3)
+        agents = np.array([[COMMON_PRECISION, *np.full(self.A, agent**-2.0)] for agent, _, _ in of_scale])
+        signals = np.full(len(self.common) - agents.size, SIGNAL_PRECISION)
+        precision = np.concatenate([agents.ravel(), signals])
+        own_precision = np.concatenate([[of**-2.0, *np.full(self.A, both**-2.0)] for _, of, both in of_scale])
+        gradient, curvature = -precision * self.common, np.diag(precision)
+        # Each dimension's own weights are eliminated: what is left is a system of the common weights.
+        solved: dict[int, Floats] = {}
+        self.own_variance[:] = 1 / own_precision
+        m = len(self.common)
+        for part in self.parts:
+            known = part.dimension < self.D
+            score = part.common @ self.common + (part.own @ self.own[part.dimension] if known else 0.0)
+            p = 1 / (1 + np.exp(-score))
+            slope = (self.weigh * np.maximum(p * (1 - p), 1e-4))[:, None]
+            error, weighted = self.weigh * (part.y - p), part.common * slope
+            gradient += part.common.T @ error
+            curvature += weighted.T @ part.common
+            if known:
+                block = (part.own * slope).T @ part.own + np.diag(own_precision)
+                mixed = weighted.T @ part.own  # (m, q)
+                pull = part.own.T @ error - own_precision * self.own[part.dimension]
+                inverse = np.linalg.inv(block)
+                here = solved[part.dimension] = np.column_stack([inverse @ mixed.T, inverse @ pull])
+                gradient -= mixed @ here[:, m]
+                curvature -= mixed @ here[:, :m]
+                self.own_variance[part.dimension] = np.diag(inverse)
+        common_step = np.linalg.solve(curvature, gradient)
+        own_step = -self.own.copy()  # a dimension without answers goes to its prior's mean
+        for d, here in solved.items():
+            own_step[d] = here[:, m] - here[:, :m] @ common_step
+        longest = max(float(np.abs(common_step).max()), float(np.abs(own_step).max(initial=0.0)), 1e-12)
+        part_of_step = min(1.0, LONGEST / longest)
+        self.common, self.own = self.common + part_of_step * common_step, self.own + part_of_step * own_step
+        covariance = np.linalg.inv(curvature)
+        self.common_variance = np.diag(covariance).copy()
+        for d, here in solved.items():
+            self.own_variance[d] += ((here[:, :m] @ covariance) * here[:, :m]).sum(axis=1)
+
+    def effects_by_kind(self) -> list[tuple[Floats, Floats]]:
+        """Returns weights and variances of each kind of effect: of agents, dimensions and both, for each scale."""
+        found = []
+        for s in range(self.scales):
+            at, end = s * (1 + self.A), (s + 1) * (1 + self.A)
+            found.append((self.common[at + 1 : end], self.common_variance[at + 1 : end]))
+            found.append((self.own[:, at], self.own_variance[:, at]))
+            found.append((self.own[:, at + 1 : end].ravel(), self.own_variance[:, at + 1 : end].ravel()))
+        return found
+
+    def tables(self) -> list[Floats]:
+        """Returns for each scale the sums (A, D + 1) of the common weight and all effects."""
+        found = []
+        for s in range(self.scales):
+            at, end = s * (1 + self.A), (s + 1) * (1 + self.A)
+            usual = self.common[at] + self.common[at + 1 : end]
+            known = usual[:, None] + self.own[:, at] + self.own[:, at + 1 : end].T
+            found.append(np.concatenate([known, usual[:, None]], axis=1))
+        return found
 
 
 def _spread(weights: Floats, variance: Floats, first: float) -> float:
     """Returns the standard deviation of effects, where `PRIOR_EFFECTS` of standard deviation `first` were seen."""
     total = float((weights**2 + variance).sum()) + PRIOR_EFFECTS * first**2
     return float(np.sqrt(total / (len(weights) + PRIOR_EFFECTS)))
-
-
-def _table(w: Floats, A: int, D: int) -> Floats:
-    """Returns the sums (A, D + 1) of the common weight and the effects of agents, dimensions and both."""
-    usual, of_dimension, both = w[0] + w[1 : 1 + A], w[1 + A : 1 + A + D], w[1 + A + D :].reshape(A, D)
-    return np.concatenate([usual[:, None] + of_dimension + both, usual[:, None]], axis=1)
 
 
 def _dispersion(agent: Ints, y: Floats, A: int) -> float:
