@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -668,3 +669,13 @@ def test_math_verify_agrees_where_both_read() -> None:
 def test_words_of_a_plain_text_are_what_they_were() -> None:
     assert words("The capital of France is Paris.") == ("capital", "of", "france", "is", "paris")
     assert words("it's 3 + 4 = seven") == ("its", "3", "+", "4", "=", "7")
+
+
+def test_odd_code_of_a_model_makes_no_warning() -> None:
+    """In a process of its own, for pytest sets filters of warnings by itself."""
+    script = (
+        "from metaprobe.records.correctness import function_code; print(function_code('def f():\\n    return 1(2)'))"
+    )
+    done = subprocess.run([sys.executable, "-W", "default", "-c", script], capture_output=True, text=True, check=True)
+    assert "return 1(2)" in done.stdout
+    assert done.stderr == ""

@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,10 @@ MOST_CLOSINGS = 6
 """Most closing marks that are tried for one opening mark, because code may hold fences in its docstrings."""
 MOST_FENCES = 60
 """Most lines with a fence mark that are read, counted from the end of the text."""
+
+COMPILED_AS = "metaprobe-answer"
+"""File name under which answers are compiled. Python warns of odd code by file name, and a model's code is not ours."""
+warnings.filterwarnings("ignore", category=SyntaxWarning, module=re.escape(COMPILED_AS))
 
 _MARK = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$", re.M)
 _END_OF_LINE = re.compile(r"(?<=[^\s`])(```)[ \t]*$", re.M)
@@ -54,7 +59,7 @@ class _Compiler:
             return 0
         self.left -= 1
         try:
-            compile(code, "answer", "exec", dont_inherit=True)
+            compile(code, COMPILED_AS, "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
             return max(getattr(error, "lineno", None) or 0, 0)
         return None
