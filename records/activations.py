@@ -87,10 +87,13 @@ def common_canaries(hidden: Iterable[Hidden]) -> CanaryStates | None:
 
 
 def write_canaries(folder: Path, hidden: Iterable[Hidden]) -> None:
-    """Writes the canaries' states by the source of these hidden states into a store's folder, once."""
+    """Writes the canaries' states by the source of these hidden states into a store's folder, once.
+
+    The processes of one extraction may do so at the same time: the content is the same.
+    """
     states = common_canaries(hidden)
     if states is not None and not (path := folder / f"{CANARIES_PREFIX}{states.digest}.json").exists():
-        with atomic_write(path) as file:
+        with atomic_write(path, shared=True) as file:
             file.write(states.to_json())
         read_canaries_file.cache_clear()  # it may have been looked for before
 

@@ -107,13 +107,14 @@ def _lock(descriptor: int, kept: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
     """Yields a file to write to. It gets the name `path` when the block ends without an error, on the disk and not only
     in its cache.
 
     Until then it has a hidden name that ends in `.tmp`. A kill may leave this file behind; every reader skips it.
+    `shared`: several processes may write the same content at once, so the hidden name holds the process's id.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # of a kill; or a link in a folder from elsewhere, to somebody's file
         with temporary.open("xb") as file:
