@@ -31,7 +31,7 @@ PAGE = ROOT / "docs" / "research" / "routing.md"
 GUIDE, ANSWERS = ROOT / "docs" / "route.md", ROOT / "docs" / "several-answers.md"
 KEPT = ROOT / "docs" / "measured" / "routing.json"
 PANEL = "panel"
-SPLITS = 3
+SPLITS = 5
 TEST = 0.3
 SIZES = (200, 500, 2000)
 """Questions that are learned from; a set that has too few is left out."""
