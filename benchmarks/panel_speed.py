@@ -60,6 +60,14 @@ def main(out: Path | None, turns: int) -> None:
         )
         for count in range(AGENTS)
     }
+    # At other prices than those of the training a priced cascade decides.
+    prices = dict.fromkeys(one.agents, 0.5)
+    calls |= {
+        f"the same by a priced cascade, {count} asked": lambda count=count: team.next(  # type: ignore[misc]
+            one.question, one.dimension, answers[:count], prices=prices
+        )
+        for count in range(3)
+    }
     calls[f"which of {len(asked.answers)} samples to keep"] = lambda: samples.judge(
         asked.answers, question=asked.question, choices=asked.choices
     )

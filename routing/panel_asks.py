@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.probes.hashed_words import hashed_words
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.panel_cascade import Surety
+from metaprobe.routing.panel_cascade import MOST_PRICED, Surety
 from metaprobe.routing.panel_rows import PANEL_STATE, PLAIN_MATH, Floats, Mask, largest_other
 
 # When to stop asking one model.
@@ -324,8 +324,8 @@ class Asking:
     sure: Surety | None
     """How far answers move what is believed; None where the checkpoint does not know it."""
 
-    def worth(self, setting: "AskSetting") -> tuple[list[float], int]:
-        """Returns what a priced cascade expects of asking each agent, (A,), and whom it asks next; -1 where it stops.
+    def worth(self, setting: "AskSetting") -> list[float]:
+        """Returns what a priced cascade expects of asking each agent, (A,): the gain of P(right) less the price.
 
         Raises `RecordError` where the checkpoint knows no surety.
         """
@@ -335,8 +335,8 @@ class Asking:
         left = np.array([agent in self.left and agent in setting.agents for agent in range(A)])
         rate, price = (np.array([values], dtype=np.float64) for values in (self.rate_here, self.price))
         odds, answered = np.array([self.odds], dtype=np.float64), np.array([self.answered])
-        value, chosen = self.sure.worth(setting.price, rate, price, left[None], odds, answered)
-        return value[0].tolist(), int(chosen[0])
+        worth: list[float] = self.sure.worth(setting.price, rate, price, left[None], odds, answered)[0][0].tolist()
+        return worth
 
 
 def probability_of(odds: Floats) -> Floats:
@@ -377,14 +377,15 @@ def next_agent(setting: AskSetting, known: Asking, gain: Sequence[float] | None 
     """Returns whom a setting asks next, -1 where it stops or nobody is left.
 
     Where all its agents failed or cannot be asked, the likeliest of the others is. `gain` (A,): of asking each agent,
-    which the way of that name needs.
+    which the way of that name needs; of a priced cascade what `Asking.worth` returned, so that it is made once.
     """
     done = any(known.answered)
     left = [agent for agent in known.left if agent in setting.agents]
     if setting.way == PRICED:
-        chosen = known.worth(setting)[1]
-        if chosen >= 0:
-            return chosen
+        worth = known.worth(setting) if gain is None else gain
+        best = max(left, key=worth.__getitem__, default=-1)
+        if left and (not done or (worth[best] > 0 and sum(known.answered) < MOST_PRICED)):
+            return best
     elif setting.way == AGREE:
         came = [known.form[agent] for agent in setting.agents if known.answered[agent]]
         if left and len(set(came)) == len(came):

@@ -20,6 +20,8 @@ Mask = NDArray[np.bool_]
 
 LEVELS = np.array([NormalDist().inv_cdf((level + 0.5) / 9) for level in range(9)])
 """(9,): normal scores at which the log-odds of an answer that has not come yet are looked at."""
+ROWS_AT_ONCE = 1024
+"""Questions that are looked at together: each takes A x 9 x A numbers."""
 MOST_PRICED = 3
 """Agents that a priced cascade asks of one question, where their answers can be read."""
 FURTHEST_ODDS = 6.0
@@ -49,15 +51,16 @@ class Surety:
         `rate` (b, A): log-odds on the dimension; `cost` (b, A): what a price is worth in P(right); `left` (b, A): who
         can be asked.
         """
-        centre, A = self.centred(rate), len(self.spread)
-        moved = self.spread[:, None] * LEVELS  # (A, 9)
-        now = _probability(centre[:, :, None] + moved)
+        moved, others = self.spread[:, None] * LEVELS, ~np.eye(len(self.spread), dtype=bool)[:, None, :]  # (A, 9)
         worth = np.zeros(rate.shape)
-        for agent in range(A):
-            after = _probability(centre[:, None, :] + self.carry * moved[agent][:, None]) - cost[:, None] - self.slack
-            after = np.where(left[:, None], after, NEVER)
-            after[:, :, agent] = NEVER
-            worth[:, agent] = np.maximum(now[:, agent], after.max(axis=2)).mean(axis=1)
+        for start in range(0, len(rate), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            centre = self.centred(rate[rows])
+            now = _probability(centre[:, :, None] + moved)
+            # (b, A, 9, A): P(right) of each other agent after an answer of the agent asked first.
+            carried = _probability(centre[:, None, None] + self.carry * moved[:, :, None])
+            after = np.where(left[rows, None, None] & others, carried - cost[rows, None, None] - self.slack, NEVER)
+            worth[rows] = np.maximum(now, after.max(axis=3)).mean(axis=2)
         return np.where(left, worth - cost, NEVER)
 
     def following(self, rate: Floats, cost: Floats, left: Mask, odds: Floats, answered: Mask) -> Floats:

@@ -555,8 +555,8 @@ class PanelJudge(Pretrained):
             gain = self.gain(ask_rows_of(looked.state if looked else EMPTY_STATE, known)).tolist()
             worth = {names[agent]: gain[agent] - setting.price * known.price[agent] for agent in known.left}
         elif setting.way == PRICED:
-            values = known.worth(setting)[0]
-            worth = {names[agent]: values[agent] for agent in known.left}
+            gain = known.worth(setting)
+            worth = {names[agent]: gain[agent] for agent in known.left}
         column = next_agent(setting, known, gain)
         doubts = [self._reason(looked, dimension)] if looked else []
         if strangers := sorted(str(name) for name in given if name not in names):

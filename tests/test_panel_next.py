@@ -19,7 +19,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer
-from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, TABLE, WORDS, AskSetting, Curves, mixed
+from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, PRICED, TABLE, WORDS, AskSetting, Curves, mixed
+from metaprobe.routing.panel_cascade import Surety
 from metaprobe.routing.panel_rows import JOINT
 from metaprobe.training.options import PanelOptions, RouterOptions
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
@@ -97,6 +98,20 @@ def test_a_price_of_tokens_decides_by_the_mean_tokens_of_training(special: Panel
     step = special.next(words, None, [], price=0.01, prices=dearer)
     assert step == special.next(words, None, [], price=0.01, prices=by_answer)
     assert step.agent == "dear"
+
+
+def test_a_priced_cascade_looks_once_at_what_asking_is_worth(team: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+    whole = Surety.worth
+
+    def counted(self: Surety, price: float, *known: Any) -> Any:
+        looked.append(price)
+        return whole(self, price, *known)
+
+    monkeypatch.setattr(Surety, "worth", counted)
+    step = team.next("red", None, [], price=0.01, prices=dict.fromkeys(team.agents.names, 0.5))
+    assert PRICED in step.reason
+    assert len(looked) == 1
 
 
 def test_a_planted_optimum_is_expected_at_a_tenth_of_the_dear_agents_price(special: Panel) -> None:
