@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Metric, load_checkpoint
 from metaprobe.checkpoints.table import TERMINAL_CHARS, Table, format_interval
-from metaprobe.eval.controls import STATED, control_named
+from metaprobe.eval.controls import JOINED, STATED, control_named
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.report.words import recommended
 from metaprobe.eval.results import Comparison, MethodResult, plain
@@ -51,6 +51,7 @@ NEEDS = {
     STATED: "explicit: the model is asked",
     MEAN_LOGPROB: "free number",
     TAUGHT: "implicit, without labels",
+    JOINED: "control, with labels: words and log-probabilities",
     LADDER: "implicit, with labels: log-probabilities",
     BEFORE: "implicit, with labels: hidden states of the prompt",
     AFTER: "implicit, with labels: hidden states of the answer",
