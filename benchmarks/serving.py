@@ -3,6 +3,8 @@ LiteLLM's.
 
     python -m benchmarks.serving
     python -m benchmarks.serving --litellm VENV/bin/litellm --json docs/measured/serving.json
+    python -m benchmarks.serving --before CHECKOUT              # a proxy of another commit takes turns with this one
+    python -m benchmarks.serving --token-ms 20                  # before an upstream that takes its time, as an engine
 
 Upstream, proxy and client are processes of their own on this machine, over loopback. The upstream is uvicorn, as that
 of vLLM and SGLang is; it answers at once with a fixed completion, or stream of an event a token, with log-probabilities
@@ -12,7 +14,9 @@ again. Each answer is compared with what it must be.
 
 Where three processes share two cores, requests a second say which of them waited. So what counts is the processor time
 that a process took for a request (/proc, Linux only): its reciprocal is what one core of its own would carry. `share`
-is that of the front over that of the upstream asked directly, at most 1. The fronts take turns, in blocks.
+is that of the front over that of the upstream asked directly, at most 1; with `--token-ms`, where the upstream's
+processor has time to spare, it is the front's requests a second over those of the upstream. The fronts take turns, in
+blocks.
 """
 
 import argparse
@@ -24,6 +28,7 @@ import platform
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -43,6 +48,20 @@ MOST_AT_ONCE = {"litellm": 8}
 """Connections at which a slow one is still measured; more would take the quarter of an hour."""
 BLOCKS = 4
 UP_WITHIN_S = 120
+PROXY = """
+import socket, sys
+from pathlib import Path
+from benchmarks.serving import run_proxy
+listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+listener.bind(("127.0.0.1", int(sys.argv[1])))
+listener.listen(1024)
+run_proxy(listener, Path(sys.argv[2]), sys.argv[3], {})
+"""
+"""Program that serves the proxy of the checkout that stands in its PYTHONPATH: port, checkpoint, upstream."""
+BEFORE = "before"
+"""Name of the front that is the proxy of another checkout."""
+OURS = ("metaprobe", BEFORE)
+"""Fronts whose answers have a verdict."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +74,8 @@ class Front:
     """Its processes; of the upstream itself none besides."""
 
 
-def run_upstream(listener: socket.socket, tokens: int) -> None:
+def run_upstream(listener: socket.socket, tokens: int, token_s: float = 0.0) -> None:
+    """`token_s`: seconds that each token takes."""
     import uvicorn
 
     entries = [
@@ -94,7 +114,10 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
         if body.get("stream"):
             for event in streams[bool(body.get("logprobs"))]:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-                await asyncio.sleep(0)  # else a fast loop would write them all at once, and an engine has one at a time
+                # Without a pause a fast loop would write them all at once, and an engine has one at a time.
+                await asyncio.sleep(token_s)
+        elif token_s:
+            await asyncio.sleep(token_s * tokens)
         whole = b"" if body.get("stream") else rich if body.get("logprobs") else plain
         await send({"type": "http.response.body", "body": whole})
 
@@ -152,17 +175,26 @@ async def ask(session: aiohttp.ClientSession, front: Front, body: bytes) -> tupl
 
 
 async def measure(
-    fronts: list[Front], upstream_pid: int, *, connections: int, requests: int, tokens: int, stream: bool
+    fronts: list[Front],
+    upstream_pid: int,
+    *,
+    connections: int,
+    requests: int,
+    tokens: int,
+    stream: bool,
+    waits: bool = False,
+    blocks: int = BLOCKS,
 ) -> list[dict[str, Any]]:
+    """Returns a row for each front. `waits`: whether the upstream takes its time for each token."""
     asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     body = json.dumps(asked | ({"stream": True} if stream else {})).encode()
     times: dict[str, list[float]] = {front.name: [] for front in fronts}
-    seconds = {front.name: np.zeros(3) for front in fronts}
+    seconds: dict[str, list[np.ndarray[Any, Any]]] = {front.name: [] for front in fronts}
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)  # less than any of them keeps an idle connection
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300)) as session:
-        for block in range(BLOCKS + 1):
+        for block in range(blocks + 1):
             for front in fronts:
-                left = iter(range(max(connections, requests // BLOCKS)))
+                left = iter(range(max(connections, requests // blocks)))
                 kept: list[bytes] = []
 
                 async def worker(front: Front = front, left: Any = left, kept: list[bytes] = kept) -> list[float]:
@@ -177,21 +209,27 @@ async def measure(
                 done = await asyncio.gather(*(worker() for _ in range(connections)))
                 spent = clocks(front, upstream_pid) - before
                 for content in kept:
-                    check(content, tokens, stream=stream, scored=front.name == "metaprobe")
+                    check(content, tokens, stream=stream, scored=front.name in OURS)
                 if block:  # the first one warms up
-                    seconds[front.name] += spent
+                    seconds[front.name].append(spent / len(kept))
                     times[front.name] += [took for part in done for took in part]
     rows = []
     for front in fronts:
-        taken, (wall, own, up) = times[front.name], seconds[front.name]
+        taken, (wall, own, up) = times[front.name], np.mean(seconds[front.name], axis=0)
         p50, p99 = np.quantile(taken, [0.5, 0.99])
         row = {"front": front.name, "stream": stream, "connections": connections, "requests": len(taken)}
-        row |= {"per_s": len(taken) / wall, "p50_ms": p50, "p99_ms": p99}
-        row |= {"cpu_ms": 1e3 * own / len(taken), "upstream_cpu_ms": 1e3 * up / len(taken)}
+        row |= {"per_s": 1 / wall, "p50_ms": p50, "p99_ms": p99}
+        row |= {"cpu_ms": 1e3 * own, "upstream_cpu_ms": 1e3 * up}
         rows.append(row)
-    direct = rows[0]["upstream_cpu_ms"]
+    direct = rows[0]
     for row in rows[1:]:
-        row["share"] = min(1.0, direct / row["cpu_ms"])
+        of_time = direct["upstream_cpu_ms"] / row["cpu_ms"]
+        row["share"] = row["per_s"] / direct["per_s"] if waits else min(1.0, of_time)
+    if BEFORE in seconds:
+        for row in rows[1:]:
+            ratios = np.array(seconds[row["front"]])[:, :2] / np.array(seconds[BEFORE])[:, :2]
+            wall, own = np.median(ratios, axis=0)
+            row |= {"per_s_of_before": 1 / wall, "cpu_of_before": own}
     return [{k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
 
 
@@ -207,11 +245,13 @@ def children(pid: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def program(name: str, command: list[str], port: int, folder: Path) -> Iterator[Front]:
-    """A program that stands before the upstream, once it listens."""
+def program(
+    name: str, command: list[str], port: int, folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Front]:
+    """A program that stands before the upstream, once it listens. `environment`: further variables."""
     with (folder / f"{name}.log").open("wb") as log:
-        keyless = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}  # it listens on loopback only
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **keyless})
+        env = {**os.environ, **(environment or {})}
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=env)
     try:
         for _ in range(10 * UP_WITHIN_S):
             with socket.socket() as tried:
@@ -244,6 +284,13 @@ def nginx(upstream: str, folder: Path) -> tuple[list[str], int]:
     return ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")], port
 
 
+def proxy_of(checkout: Path, checkpoint: Path, upstream: str) -> tuple[list[str], int, dict[str, str]]:
+    """Returns command, port and environment of the proxy of a checkout, which may be of another commit."""
+    port, root = free_port(), checkout.resolve()
+    command = [sys.executable, "-c", PROXY, str(port), str(checkpoint), upstream]
+    return command, port, {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+
+
 def litellm(executable: Path, upstream: str, folder: Path) -> tuple[list[str], int]:
     port = free_port()
     model = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": upstream, "api_key": "none"}}
@@ -258,47 +305,50 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--litellm", type=Path, help="the program `litellm`, of an environment with litellm[proxy]")
+    parser.add_argument("--before", type=Path, help="a checkout of another commit, whose proxy takes turns")
+    parser.add_argument("--token-ms", type=float, default=0.0, help="milliseconds that the upstream takes for a token")
+    parser.add_argument("--blocks", type=int, default=BLOCKS, help="turns of each front")
+    parser.add_argument("--only", choices=("whole", "stream"), help="answers of this kind alone")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         path = options.checkpoint or folder / "random"
         if not options.checkpoint:
             predictor(path)
-        (up, upstream), (own, proxy) = listening(), listening()
-        servers = [
-            spawn.Process(target=run_upstream, args=(up, options.tokens), daemon=True),
-            spawn.Process(target=run_proxy, args=(own, path, upstream, {}), daemon=True),
-        ]
-        for server in servers:
-            server.start()
-        upstream_pid, own_pid = (int(server.pid or 0) for server in servers)
-        fronts = [
-            Front("upstream", f"{upstream}/chat/completions", ()),
-            Front("metaprobe", f"{proxy}/chat/completions", (own_pid,)),
-        ]
+        up, upstream = listening()
+        given = (up, options.tokens, options.token_ms / 1e3)
+        server = spawn.Process(target=run_upstream, args=given, daemon=True)
+        server.start()
+        stack.callback(server.terminate)
+        upstream_pid = int(server.pid or 0)
+        fronts = [Front("upstream", f"{upstream}/chat/completions", ())]
+        for front, checkout in (("metaprobe", Path(__file__).parents[1]), (BEFORE, options.before)):
+            if checkout:
+                command, port, environment = proxy_of(checkout, path, upstream)
+                fronts.append(stack.enter_context(program(front, command, port, folder, environment)))
         print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load()}")
         print("front      stream  connections  requests   req/s   p50, p99 ms     CPU ms a request  share")
-        with ExitStack() as stack:
-            if shutil.which("nginx"):
-                fronts.append(stack.enter_context(program("nginx", *nginx(upstream, folder), folder)))
-            if options.litellm:
-                started = litellm(options.litellm, upstream, folder)
-                fronts.append(stack.enter_context(program("litellm", *started, folder)))
-            for stream in (False, True):
-                for connections in CONNECTIONS:
-                    kind = {"requests": options.requests, "tokens": options.tokens, "stream": stream}
-                    asked = [front for front in fronts if connections <= MOST_AT_ONCE.get(front.name, connections)]
-                    found = asyncio.run(measure(asked, upstream_pid, connections=connections, **kind))
-                    rows += found
-                    for row in found:
-                        print(line(row), flush=True)
+        if shutil.which("nginx"):
+            fronts.append(stack.enter_context(program("nginx", *nginx(upstream, folder), folder)))
+        if options.litellm:
+            keyless = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}  # it listens on loopback only
+            started = litellm(options.litellm, upstream, folder)
+            fronts.append(stack.enter_context(program("litellm", *started, folder, keyless)))
+        kind = {"requests": options.requests, "tokens": options.tokens, "blocks": options.blocks}
+        for stream in (False, True):
+            if options.only == ("whole" if stream else "stream"):
+                continue
+            for connections in CONNECTIONS:
+                asked = [front for front in fronts if connections <= MOST_AT_ONCE.get(front.name, connections)]
+                given_row = {**kind, "stream": stream, "waits": options.token_ms > 0}
+                found = asyncio.run(measure(asked, upstream_pid, connections=connections, **given_row))
+                rows += found
+                for row in found:
+                    print(line(row), flush=True)
         print("lost: 0 (every answer was compared; one that is missing or wrong ends this program)")
-        for server in servers:
-            server.terminate()
-            server.join()
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         about = {"cores": os.cpu_count(), "python": platform.python_version(), "tokens": options.tokens, "load": load()}
@@ -312,9 +362,15 @@ def load() -> float:
 
 def line(row: dict[str, Any]) -> str:
     cpu = row["upstream_cpu_ms"] if row["front"] == "upstream" else row["cpu_ms"]
+    before = (
+        "  of before: {per_s_of_before:.2f} req/s, {cpu_of_before:.2f} CPU".format(**row)
+        if "cpu_of_before" in row
+        else ""
+    )
     return (
         f"{row['front']:9}  {'yes' if row['stream'] else 'no':6}  {row['connections']:11}  {row['requests']:8}"
         f"  {row['per_s']:6.0f}  {row['p50_ms']:6.2f} {row['p99_ms']:7.2f}  {cpu:16.2f}  {row.get('share', 1.0):5.2f}"
+        f"{before}"
     )
 
 

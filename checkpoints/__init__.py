@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint, Limits, load_checkpoint
-from metaprobe.checkpoints.errors import (
+from metaprobe.checkpoints.checkpoint_errors import (
     CheckpointError,
     CheckpointExists,
     ContractMismatch,

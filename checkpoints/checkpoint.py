@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.display import explain_fields
-from metaprobe.checkpoints.errors import (
+from metaprobe.checkpoints.checkpoint_errors import (
     CheckpointError,
     ContractMismatch,
     GoldenMismatch,
@@ -28,6 +28,7 @@ from metaprobe.checkpoints.errors import (
     TamperedCheckpoint,
     UntrustedCheckpoint,
 )
+from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.files import BUNDLED, BUNDLED_FOLDER, Folder, Repository, files_at
 from metaprobe.checkpoints.flagging import flag_sentences, label_nouns
 from metaprobe.checkpoints.graph_sizes import check_growth, check_sizes
@@ -47,7 +48,7 @@ from metaprobe.checkpoints.manifest import (
     read_json,
 )
 from metaprobe.checkpoints.onnx_guard import check_model
-from metaprobe.checkpoints.table import html_table
+from metaprobe.checkpoints.rendered_table import html_table
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -107,7 +108,9 @@ class GraphSession:
         self._output_names = [s.name for s in self.outputs]
 
     def __reduce__(self) -> str:
-        raise TypeError("a Session cannot be pickled; send the Checkpoint, or its path and digest, and load it there")
+        raise TypeError(
+            "a GraphSession cannot be pickled; send the Checkpoint, or its path and digest, and load it there"
+        )
 
     def run(self, inputs: Arrays) -> Arrays:
         """Returns the outputs by name. Raises `ContractMismatch` if a name, type or shape is not the graph's."""
@@ -427,6 +430,12 @@ SHOWN_FIGURES = 8
 """Number of held-out metrics in the table for notebooks: the first ones of the card."""
 
 
+LEARNED_UNTIL = "learned_until"
+"""Key of the contract: time of the newest labelled answer used to train, adapt or recalibrate this predictor or its
+ancestors, in seconds since 1970.
+"""
+
+
 @explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Checkpoint:
@@ -451,6 +460,22 @@ class Checkpoint:
     """Other files that the manifest lists, such as a tokenizer, by name, as verified bytes."""
     graphs: dict[str, GraphSession]
     """Additional ONNX graphs by file name, ready to run."""
+
+    @staticmethod
+    def kind_at(path: str | os.PathLike[str]) -> str:
+        """Returns the kind that the manifest of the checkpoint at `path` states. Nothing else is read or verified."""
+        return parse_manifest(_manifest_at(files_at(path), None)).kind
+
+    @property
+    def learned_until(self) -> float:
+        """Time of the newest labelled answer that the checkpoint or its ancestors learned from, in seconds since 1970.
+
+        If the contract does not state the time, returns the creation time of an adapted checkpoint, and -1 for others.
+        """
+        contract = self.manifest.contract
+        if LEARNED_UNTIL in contract:
+            return float(contract[LEARNED_UNTIL])
+        return datetime.fromisoformat(self.manifest.created).timestamp() if "adapted_from" in contract else -1.0
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r}, kind {self.manifest.kind!r}, {self.trust}, digest {self.digest[:12]})"
@@ -545,7 +570,7 @@ def load_checkpoint(
     runs. A weak checkpoint causes no warning: see `trust` and `weaknesses`. Warns with `MovingRevision` if a revision
     of the hub is no commit, and no `sha256` is given.
 
-    Raises a `CheckpointError`: see `metaprobe.checkpoints.errors` for the kinds.
+    Raises a `CheckpointError`: see `metaprobe.checkpoints.checkpoint_errors` for the kinds.
 
     Args:
         path: a folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION`.
@@ -554,8 +579,8 @@ def load_checkpoint(
     """
     files = files_at(path)
     checkpoint = _verified_at(files, sha256, limits)
-    if files.moving and sha256 is None:
-        warnings.warn(files.moving, MovingRevision, stacklevel=2)
+    if files.unpinned_warning and sha256 is None:
+        warnings.warn(files.unpinned_warning, MovingRevision, stacklevel=2)
     if checkpoint.trust == "invalid":
         warnings.warn(
             f"the checkpoint {path} is NOT TRUSTWORTHY: {checkpoint.manifest.distrust}. "
@@ -577,11 +602,6 @@ def load_verified(
         limits: largest file sizes; by default those of the checkpoint's kind.
     """
     return _verified_at(files_at(path), sha256, limits)
-
-
-def kind_at(path: str | os.PathLike[str]) -> str:
-    """Returns the kind that a checkpoint's manifest states. Nothing else is read or verified."""
-    return parse_manifest(_manifest_at(files_at(path), None)).kind
 
 
 def _manifest_at(files: Folder | Repository, limits: Limits | None) -> bytes:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint, difference_from_rows
-from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.checkpoint_errors import ContractMismatch
 from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table, label_nouns
 from metaprobe.checkpoints.manifest import (
     CARD,
@@ -20,7 +20,7 @@ from metaprobe.checkpoints.manifest import (
     json_value,
     printable,
 )
-from metaprobe.checkpoints.table import Table
+from metaprobe.checkpoints.rendered_table import Table
 
 MAX_VALUE_CHARS = 100
 """Most characters shown of a value of a manifest."""
@@ -62,8 +62,8 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     trust = (manifest.distrust or "no audit failed") if manifest.audits else "no audit was made"
     if not manifest.audits and isinstance(before, str):
         trust = (
-            f"adapted from checkpoint {before[:12]}, whose audits hold for the order of the answers within a run; the "
-            "metrics are of the labelled answers"
+            f"adapted from checkpoint {before[:12]}, which was audited for the order of one model's answers to one "
+            "task; the metrics are of your labelled answers"
         )
     yield f"trust       {manifest.trust}: {trust}"
     for head, clause in manifest.chance.items():
@@ -105,8 +105,8 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield f"calibration {calibration.method}, fitted on {calibration.fitted_on}"
     if training := manifest.training:
         yield f"training    {training.n} rows in {training.groups} groups, seed {training.seed}"
-        if training.regrouped:
-            yield f"            {training.regrouped}"
+        for note in filter(None, (training.regrouped, training.ungrouped)):
+            yield f"            {note}"
         yield f"            data {training.fingerprint}"
         yield f"            {training.command}"
     yield from _section("versions", [f"{name} {version}" for name, version in manifest.versions.items()])

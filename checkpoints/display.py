@@ -6,7 +6,7 @@ import itertools
 import textwrap
 from typing import Any, TypeVar
 
-from metaprobe.checkpoints.options import described
+from metaprobe.checkpoints.option_fields import described
 
 T = TypeVar("T")
 

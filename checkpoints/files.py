@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from metaprobe.checkpoints.errors import HubError, NotACheckpoint, UnsafeModel
+from metaprobe.checkpoints.checkpoint_errors import HubError, NotACheckpoint, UnsafeModel
 
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 """Folder of the trained defaults that come with the package, for the first day. The card of each says what it was
@@ -65,7 +65,7 @@ class Folder:
     """
 
     @property
-    def moving(self) -> str:
+    def unpinned_warning(self) -> str:
         """Why the location may hold another checkpoint later, and what to do; empty for a folder."""
         return ""
 
@@ -134,7 +134,7 @@ class Repository:
         return _COMMIT.fullmatch(self.revision) is not None
 
     @property
-    def moving(self) -> str:
+    def unpinned_warning(self) -> str:
         if self.pinned:
             return ""
         return (

@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Protocol, TypedDict
 
-from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.checkpoint_errors import ContractMismatch
 from metaprobe.checkpoints.manifest import FlagPoint, Metric, OperatingPoint, Promise
-from metaprobe.checkpoints.options import Option
-from metaprobe.checkpoints.table import Table
+from metaprobe.checkpoints.option_fields import Option
+from metaprobe.checkpoints.rendered_table import Table
 
 ONE = "At most one such option."
 
@@ -120,34 +120,62 @@ class Flagging(Protocol):
 
 def promise_refused(asked: FlagOptions) -> str:
     """Returns why a promise about wrong answers cannot be kept without labelled answers; empty for other options."""
-    if not (refused := asked.flags.keys() & {"catch", "risk"}):
-        return ""
-    return (
-        f"{next(iter(refused))} is a promise about wrong answers, and there are no labels that say which these are: it "
-        f"takes {MIN_THRESHOLD_GROUPS} labelled answers to different questions and more (`metaprobe adapt` with labels "
-        "`correct`). Without labels give flag_rate, a share of the answers"
-    )
+    for option, value in asked.flags.items():
+        if option in PROMISES:
+            return (
+                f"{option}={value:g} is a promise about wrong answers, and 0 labels came; expected "
+                f"{labels_needed(option, value)}: `metaprobe adapt` takes them (labels `correct`). Without labels give "
+                "flag_rate, a share of the answers"
+            )
+    return ""
 
 
-def threshold_of(stored: Flagging, asked: FlagOptions) -> float | None:
+PROMISES = ("catch", "risk")
+"""Options that promise something about wrong answers."""
+PROMISED_CONFIDENCE = 0.95
+"""Confidence with which `risk` is kept."""
+
+
+def labels_needed(option: str, value: float) -> str:
+    """Returns how many labels a promise takes at the least, in words: as many as carry it where no score errs.
+
+    `catch`, conformal risk control over n wrong answers, needs 1 / (n + 1) <= 1 - catch. `risk`, Learn then Test on one
+    half of the labels, needs (1 - risk)^n <= 1 - confidence for n answers of that half, all of them right.
+    """
+    if option == "catch":
+        wrong = math.ceil(value / (1 - value) - SAME_VALUE)
+        return (
+            f"at least {max(wrong, 1)} labelled wrong answers of your model to different questions, and "
+            f"{MIN_THRESHOLD_GROUPS} in all"
+        )
+    right = math.ceil(math.log(1 - PROMISED_CONFIDENCE) / math.log1p(-value))
+    labels = max(2 * right, MIN_THRESHOLD_GROUPS)
+    return f"at least {labels} labelled answers of your model to different questions, more where the surest ones err"
+
+
+def threshold_of(stored: Flagging, asked: FlagOptions, *, labels: str = "") -> float | None:
     """Returns the score below which answers are flagged; None if no option is given and no threshold is stored.
 
-    Every command and `load` use this function, so that one option means one threshold. Raises `ContractMismatch` if the
+    Every command and `load` use this function, so that one option means one threshold. `labels`: how many labels came,
+    in words; by default as the checkpoint's training says. Raises `ContractMismatch` if the
     checkpoint does not store what the option needs, and for a promise about wrong answers if it was trained without
     labels.
     """
     unlabelled = getattr(stored, "contract", {}).get(FLAGGED_BY) == AGREEMENT  # a manifest has a contract
     if unlabelled and (refused := promise_refused(asked)):
         raise ContractMismatch(refused)
+    training = getattr(stored, "training", None)
+    if not labels and training is not None:
+        labels = f"{training.n:,} labels of {training.groups:,} groups"
     match asked.flags:
         case {"flag_below": below}:
             return float(below)
         case {"flag_rate": rate}:
             return threshold_at(stored.flagging, rate)
         case {"catch": share}:
-            return promised(stored.promises, "catch", share)
+            return promised(stored.promises, "catch", share, labels=labels)
         case {"risk": share}:
-            return promised(stored.promises, "risk", share)
+            return promised(stored.promises, "risk", share, labels=labels)
     return stored.thresholds.get(FLAG)
 
 
@@ -169,7 +197,7 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
     return min(points, key=lambda point: abs(point.rate - rate)).threshold
 
 
-def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], value: float) -> float:
+def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], value: float, *, labels: str = "") -> float:
     """Returns the stored threshold that keeps a promise: the threshold of the nearest stored value that is at least as
     strict.
 
@@ -179,24 +207,26 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
         promises: stored promises.
         option: `catch` or `risk`.
         value: value of the option.
+        labels: how many labels the promises are from, in words; empty where that is not known.
     """
+    needed = labels_needed(option, value)
+    what_to_do = f"expected {needed}: adapt or train the checkpoint with these (`metaprobe adapt`), or give"
+    came = f"of {labels}" if labels else "of its labels"
     stored = [promise for promise in promises if promise.option == option]
-    if promises and not stored:
-        raise ContractMismatch(
-            f"{option}={value:g}: no threshold of this checkpoint was shown to keep such a promise: its scores tell "
-            "too little, or its labels are too few; choose by another option, or adapt or train it with more labels"
-        )
     if not stored:
-        raise _lacking(f"{option}={value:g}", "threshold with such a promise")
+        raise ContractMismatch(
+            f"{option}={value:g}: the checkpoint, {came}, stores no threshold that was shown to keep such a "
+            f"promise for your answers; {what_to_do} flag_rate or flag_below"
+        )
     strength = 1 if option == "catch" else -1  # more is promised by a larger catch, and by a smaller risk
     stored.sort(key=lambda promise: strength * promise.value)
     for promise in stored:
         if strength * promise.value >= strength * value - SAME_VALUE:
             return promise.threshold
-    bound = "at most" if option == "catch" else "no less than"
+    bound = "catch up to" if option == "catch" else "risk from"
     raise ContractMismatch(
-        f"{option} is {value:g}; the labels of this checkpoint carry {bound} {stored[-1].value:g}: "
-        "expected that or a weaker promise, or more labels"
+        f"{option}={value:g}: the checkpoint, {came}, carries {bound} {stored[-1].value:g}; {what_to_do} a "
+        "weaker promise, flag_rate or flag_below"
     )
 
 
@@ -234,15 +264,18 @@ class LabelNouns:
     good_column: str
     answers: str = "answers"
     """Noun for everything that was measured."""
+    probability: str = "P(right)"
+    """Name of the score on which the flag lies."""
 
 
 RIGHT_OR_WRONG = LabelNouns("the wrong ones", "the right ones", "of the wrong answers", "of the right answers")
 SAID_AGAIN = LabelNouns(
-    "those that another answer contradicts",
+    "those that another answer does not repeat",
     "those that another answer repeats",
-    "of those that another answer contradicts",
+    "of those that another does not repeat",
     "of those that another repeats",
     "pairs of answers to one question",
+    "P(said again)",
 )
 """Nouns for a score that was learned from agreement, without labels of right and wrong."""
 
@@ -296,7 +329,8 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: Label
         stands = "ranks them better" if gain.high < 0 else "is not shown to rank them worse"
         lines.append(
             f"The mean log-probability {stands} (gain in AUROC {gain.estimate:+.3f} [{gain.low:+.3f}, "
-            f"{gain.high:+.3f}]): you may not need this."
+            f"{gain.high:+.3f}]): for the order alone you do not need this, only for {nouns.probability} and the "
+            "threshold."
         )
     return lines
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.errors import UnsafeModel
+from metaprobe.checkpoints.checkpoint_errors import UnsafeModel
 from metaprobe.checkpoints.onnx_guard import ADAPTER
 from metaprobe.checkpoints.onnx_wire import (
     BOOL,
@@ -137,7 +137,7 @@ def broadcast(*shapes: Lengths) -> Lengths:
 
 
 def _reshaped(tensor: Sized, shape: Sequence[int]) -> list[Sized]:
-    """Returns the same elements in another shape."""
+    """Returns the tensor in another shape, with its known values if their number fits."""
     fits = tensor.known is not None and tensor.known.size == math.prod(shape)
     return [sized(tensor.elem, shape, tensor.known.reshape(shape) if fits and tensor.known is not None else None)]
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 
 import numpy as np
 
-from metaprobe.checkpoints.errors import (
+from metaprobe.checkpoints.checkpoint_errors import (
     CheckpointError,
     ContractMismatch,
     NotACheckpoint,
@@ -115,6 +115,17 @@ class Training:
     command: str
     regrouped: str = ""
     """Which groups were joined because their questions or answers repeat, in words; empty if none were."""
+
+    @property
+    def ungrouped(self) -> str:
+        """A hint to give groups, for a training in which every row was a group of its own; else empty."""
+        if self.n != self.groups:
+            return ""
+        return (
+            "no two rows share a group, so each was taken as a question of its own. If some answer one question, or "
+            "were made from one template, give their lines `group` or `question_id`: without it held-out figures are "
+            "too good"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.errors import UnsafeModel
+from metaprobe.checkpoints.checkpoint_errors import UnsafeModel
 from metaprobe.checkpoints.onnx_wire import (
     BOOL,
     DOUBLE,

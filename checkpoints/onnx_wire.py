@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.errors import UnsafeModel
+from metaprobe.checkpoints.checkpoint_errors import UnsafeModel
 
 MAX_DEPTH = 64
 """Most levels of nested messages. A subgraph takes 3; real exports stay below 20."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
-from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.checkpoint_errors import ContractMismatch
 from metaprobe.checkpoints.files import HUB, Repository, explain_errors, huggingface_hub, location_of
 from metaprobe.checkpoints.manifest import CARD, MANIFEST, FileEntry, Manifest, manifest_bytes
 from metaprobe.checkpoints.save import check_target, place

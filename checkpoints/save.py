@@ -28,7 +28,7 @@ from metaprobe.checkpoints.checkpoint import (
     record_extra,
     record_rows,
 )
-from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
+from metaprobe.checkpoints.checkpoint_errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
 from metaprobe.checkpoints.manifest import (
     CARD,
     FORMAT_VERSION,

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metaprobe.eval.answer_table import AnswerTable, level_place, runs_by_variant
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import (
@@ -20,8 +21,7 @@ from metaprobe.eval.results import (
     Trajectories,
     TrajectoryBands,
 )
-from metaprobe.eval.systems.metacrit import stage_accuracy
-from metaprobe.eval.table import AnswerTable, level_place, runs_by_variant
+from metaprobe.eval.systems.metacrit_figures import stage_accuracy
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.checkpoints.table import format_interval
+from metaprobe.checkpoints.rendered_table import format_interval
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.audits_of_data import (
     FEW_SHARED,
     Ints,
@@ -48,7 +49,6 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc, auroc_within
 from metaprobe.eval.results import Finding
-from metaprobe.eval.table import AnswerTable
 
 CHANCE_INTERVAL_LEVEL = 0.99
 """Level of the intervals around chance: about 1 in 200 audits calls an honest recipe leaking."""
@@ -111,6 +111,10 @@ class AuditInputs:
     """Shape of the features that `refit_features` takes."""
     labels: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """Maps a source to its labels (n,) of 0, 1 and NaN, as from `labels_by_source`."""
+    of_pairs: bool = False
+    """Whether each row is a pair of answers, and its label says whether both agree. Then one answer has several rows,
+    and their labels may differ.
+    """
     elsewhere: Elsewhere | None = None
     """Figures of domains that were left out."""
     selection_auroc: NDArray[np.floating] | None = None
@@ -158,7 +162,9 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_answers.append(repeated_series(table.logprobs, splits, y=y))
     else:
         skipped.append("answers that occur twice: need the splits and the log-probabilities")
-    if twins := twins_disagree(table.logprobs, y):
+    if inputs.of_pairs:
+        skipped.append("twins have one label: an answer has a row for each answer that it was compared with")
+    elif twins := twins_disagree(table.logprobs, y):
         of_answers.append(twins)
     if noise := label_noise(inputs.labels, groups, y=y, seed=seed):
         of_answers += noise
@@ -215,7 +221,9 @@ def _fold_of(splits: Sequence[Split], n: int) -> Ints | None:
 
 
 def above_chance(value: Interval, *, name: str) -> Finding:
-    """The AUROC's interval lies above 0.5. `invalid` if no part of it is more than `NEGLIGIBLE` above."""
+    """Checks that the AUROC's interval lies above 0.5. Fails as `invalid` if even its upper end is at most `NEGLIGIBLE`
+    above 0.5.
+    """
     severity: Severity = "invalid" if value.high < 0.5 + NEGLIGIBLE else "weak"
     return Finding(f"{name} is above chance", bool(value.low > 0.5), f"AUROC {format_interval(value, 3)}", severity)
 
@@ -250,7 +258,7 @@ def beats_controls(
         collected = control.name.removesuffix(REVERSED) in COLLECTION
         explained = collected and informative and gain.high < NEGLIGIBLE
         severity: Severity = "invalid" if explained else "weak"
-        audits.append(Finding(f"{name} beats {control.name}", control.beaten, detail, severity))
+        audits.append(Finding(f"{name} beats {control.name}", control.beaten, detail, severity, control=control.name))
     return audits
 
 
@@ -487,12 +495,12 @@ def judge_left_out(
 
 
 def holds_elsewhere(left_out: Elsewhere, *, name: str, home: float) -> Finding:
-    """The mean AUROC on domains that were left out is above chance.
+    """Checks that the mean AUROC on domains that were left out is above chance.
 
     Args:
         left_out: figures on domains that were left out.
         name: name of the method.
-        home: the AUROC on the method's own domains.
+        home: AUROC on the domains that the method has seen.
     """
     worst = min(left_out.auroc, key=lambda domain: left_out.auroc[domain].estimate)
     detail = (

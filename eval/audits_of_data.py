@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.checkpoints.table import format_interval
+from metaprobe.checkpoints.rendered_table import format_interval
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.eval.results import Finding
@@ -69,7 +69,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
-    """No group has rows in two roles of one split. A group that does is a leak, whatever its size."""
+    """Checks that no group has rows in two roles of one split. A group in two roles is a leak, whatever its size."""
     overlaps: list[str] = []
     for split in splits:
         for first, second in combinations(split, 2):
@@ -172,7 +172,7 @@ def near_duplicates(
 
 
 def reworded_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, y: Ints | None = None) -> Finding:
-    """At most 1 % of the test questions are a seen question in other words.
+    """Checks that at most 1 % of the test questions repeat a seen question in other words.
 
     Compares questions of at least 2 numbers and 8 words with the same numbers and operators, in any order, by the
     cosine of character n-grams (`reworded_pairs`). Questions without numbers cannot be judged in this way. Fails as
@@ -228,7 +228,7 @@ def _tested_rows(split: Split) -> Ints:
 
 
 def class_balance(y: Ints) -> Finding:
-    """Both classes are common enough to learn from."""
+    """Checks that both classes are common enough to learn from."""
     share = float(np.mean(y))
     rarer = min(share, float(np.mean(y == 0)))  # 1 - share falls short of a tenth by rounding
     return Finding(

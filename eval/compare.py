@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.bootstrap import (
     ControlComparison,
@@ -34,7 +35,6 @@ from metaprobe.eval.metrics.ranked import (
     prediction_rejection_ratio,
 )
 from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, OfModel
-from metaprobe.eval.table import AnswerTable
 from metaprobe.records.extras import require
 
 BEST_BASELINE = "best plain baseline"
@@ -60,13 +60,15 @@ class Judged:
     coverage: float
     """Share of answers with a score of this method; the others get the median of these scores."""
     apart: tuple[str, ...] = ()
-    """Controls that the method is not compared with, because they know what the method was made to do without."""
+    """Controls that the method is not compared with, because they use information that the method must not use."""
     beside: tuple[str, ...] = ()
-    """Methods that it is also compared with, though they are no controls of others: the numbers that it reads."""
+    """Additional methods with which only this method is compared: the single numbers that it reads."""
     given: NDArray[np.float64] | None = None
     """Stated probabilities (n,) that the answers are right, NaN if none was stated; None for other scores."""
     itself: str = ""
-    """Name of a control or decision, if the method is only its calibrated form: the two are not compared. Or empty."""
+    """Name of the control or decision of which this method is only the calibrated form. The two are not compared.
+    Empty for other methods.
+    """
 
 
 def method_results(

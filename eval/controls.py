@@ -8,9 +8,9 @@ to a further question (P(true)), or a fitted predictor. Controls without a fit a
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import Family
-from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import baseline_scores
 
 Scores = NDArray[np.float64]

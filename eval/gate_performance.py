@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
@@ -21,7 +22,6 @@ from metaprobe.eval.metrics.bootstrap import (
     statistic_interval,
 )
 from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc
-from metaprobe.eval.table import AnswerTable
 
 RESAMPLES = 1000
 FEWEST_OF_A_TASK = 20

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.table import format_interval
+from metaprobe.checkpoints.rendered_table import format_interval
+from metaprobe.eval.answer_table import AnswerTable, group_of, level_place
 from metaprobe.eval.compare import RESAMPLES, Judged
 from metaprobe.eval.controls import P_TRUE, STATED
 from metaprobe.eval.metrics.bootstrap import (
@@ -26,8 +27,7 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc, auroc, ratio
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 from metaprobe.eval.results import Coupling, Difficulty, Efficiency, Overconfidence, Stratum, TwoChoice, WithinStrata
-from metaprobe.eval.systems.mgv import attempts
-from metaprobe.eval.table import AnswerTable, group_of, level_place
+from metaprobe.eval.systems.mgv_figures import attempts
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.types import Item, Run
 

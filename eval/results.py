@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.checkpoints.table import format_interval, html_table
+from metaprobe.checkpoints.rendered_table import format_interval, html_table
 from metaprobe.eval.metrics.bootstrap import ControlComparison, Interval
 from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
 from metaprobe.records.errors import MissingExtra
@@ -92,6 +92,8 @@ class Finding:
     """How much a failure means."""
     method: str = ""
     """The method whose numbers it concerns; empty if it concerns the answers, and so every method."""
+    control: str = ""
+    """The control that the method was held against; empty if the audit is about something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +214,8 @@ class TrajectoryBands:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSweep:
-    """One kind of probe over all layers. Each fold chooses by `training.states.near_best`, so its choice need not be
-    the place with the highest `selection_auroc`.
+    """One kind of probe over all layers. Each fold chooses by `training.linear_probe.near_best`, so its choice need not
+    be the place with the highest `selection_auroc`.
     """
 
     probe: str

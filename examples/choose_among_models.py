@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 import metaprobe
-from metaprobe.eval.systems.metacogagent import outcomes
+from metaprobe.eval.systems.metacogagent_figures import outcomes
 from metaprobe.records.outcomes import outcome_of_line, write_outcomes
 from metaprobe.records.store import RunStore
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from metaprobe.eval.report.write import comparison_table
-from metaprobe.training.recipes.comparison import require_report, write_comparison
+from metaprobe.training.recipes.compare_runs import require_report, write_comparison
 from metaprobe.training.study import study
 
 RUNS = Path(__file__).parent.parent / "recorded" / "smollm2-metacog-eval"

@@ -12,7 +12,7 @@ from threading import Event
 import click
 
 from metaprobe import QualityPredictor, watch
-from metaprobe.probes.scored import OnVerdict, score_response
+from metaprobe.probes.scored import OnVerdict, Scored
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.verdict_export import log_verdicts
 
@@ -26,7 +26,7 @@ def openai_client(url: str, model: str, question: str, predictor: QualityPredict
     with OpenAI(base_url=url, api_key="none") as client:
         messages = [{"role": "user", "content": question}]
         response = client.chat.completions.create(model=model, messages=messages, logprobs=True)  # type: ignore[arg-type]
-    on_verdict(score_response(predictor, response))
+    on_verdict(Scored.of(predictor, response))
 
 
 def stream(url: str, model: str, question: str, predictor: QualityPredictor, on_verdict: OnVerdict) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from metaprobe import QualityPredictor
-from metaprobe.probes.scored import score_response
+from metaprobe.probes.scored import Scored
 
 NAME = "metaprobe"
 Ask = Callable[[], Any]
@@ -28,7 +28,7 @@ def to_langfuse(ask: Ask, question: str, predictor: QualityPredictor) -> dict[st
     with client.start_as_current_observation(as_type="generation", name="answer", input=question) as generation:
         response = ask()
         generation.update(model=response.model, output=response.choices[0].message.content)
-        found = score_response(predictor, response).as_metadata()
+        found = Scored.of(predictor, response).as_metadata()
         if found["score"] is None:  # Langfuse has no score without a value
             generation.update(metadata={NAME: found["reason"]})
         else:
@@ -47,7 +47,7 @@ def to_mlflow(ask: Ask, question: str, predictor: QualityPredictor) -> dict[str,
         response = ask()
         span.set_outputs(response.choices[0].message.content)
     mlflow.flush_trace_async_logging()  # feedback is for a trace that the store has
-    found = score_response(predictor, response).as_metadata()
+    found = Scored.of(predictor, response).as_metadata()
     judged = {"value": found["score"]} if found["score"] is not None else {"error": ValueError(found["reason"])}
     source = AssessmentSource(source_type="CODE", source_id=NAME)
     mlflow.log_feedback(trace_id=span.trace_id, name=NAME, source=source, rationale=found["reason"] or None, **judged)

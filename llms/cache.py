@@ -186,6 +186,10 @@ class CallCache(Database):
                 self._canaries[name] = CanaryStates.from_json(kept.text)
         return self._canaries.get(name)
 
+    def before(self, llm: LLM, *, on_call: "OnCall | None" = None) -> "CachedLLM":
+        """Returns a model that looks into this cache before it asks `llm`. `on_call`: called after each call."""
+        return CachedLLM(llm, self, on_call=on_call or (lambda call, kept: None))
+
     def __len__(self) -> int:
         others = "SELECT count(*) FROM calls WHERE key NOT LIKE ?"
         with self.named():
@@ -210,7 +214,7 @@ class CachedLLM(WrappedLLM):
     sampled request without a seed must also have the same id, so that two draws stay two. Errors are not stored.
     """
 
-    def __init__(self, llm: LLM, cache: CallCache, *, on_call: OnCall = lambda call, kept: None) -> None:
+    def __init__(self, llm: LLM, cache: CallCache, *, on_call: OnCall) -> None:
         """`on_call` is called for every finished call."""
         super().__init__(llm)
         self._cache = cache

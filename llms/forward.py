@@ -90,10 +90,10 @@ def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
     return min(longest, alike, key=share_read)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def _common(first: Sequence[int], other: Sequence[int]) -> int:
     """Returns how many tokens both begin with."""
-    shortest = min(len(one), len(other))
-    return next((i for i in range(shortest) if one[i] != other[i]), shortest)
+    shortest = min(len(first), len(other))
+    return next((i for i in range(shortest) if first[i] != other[i]), shortest)
 
 
 def _to_read(prompts: Sequence[Sequence[int]], grouping: Prefixes) -> int:

@@ -146,7 +146,7 @@ class GivenAnswer:
         self._ends = list(eos_ids)
 
     def allowed(self) -> Tensor:
-        """The token that comes next, bool (V,); after the last one, the tokens that end an answer."""
+        """Returns the token that comes next, bool (V,); after the last one, the tokens that end an answer."""
         mask = torch.zeros(self._vocabulary, dtype=torch.bool)
         mask[self._tokens[0] if self._tokens else self._ends or slice(None)] = True
         return mask
@@ -162,7 +162,7 @@ SHRINK_AT = 0.9
 
 
 class Cancelled(Exception):
-    """Generation was asked to stop."""
+    """Raised when generation was asked to stop."""
 
 
 @dataclass(slots=True, eq=False)

@@ -204,10 +204,10 @@ def head_logits(model: PreTrainedModel, states: Tensor) -> Tensor:
     The model itself computes them, with these states in place of those of its last block: models differ in norm, head,
     scale and cap.
     """
-    given = states.to(model.dtype)[:, None]
+    replaced_states = states.to(model.dtype)[:, None]
 
     def replace(_: nn.Module, __: Any, output: Any) -> Any:
-        return (given, *output[1:]) if isinstance(output, tuple) else given
+        return (replaced_states, *output[1:]) if isinstance(output, tuple) else replaced_states
 
     handle = decoder_blocks(model)[-1].register_forward_hook(replace)
     try:

@@ -34,7 +34,7 @@ def library(name: str) -> str:
 def unlisted(name: str) -> str:
     """Returns what to say of a version that is not listed; empty for a version known to be good."""
     found, known = version_of(name), KNOWN_GOOD[name]
-    if any(re.fullmatch(rf"{re.escape(one)}(\.\d+)*(\.post\d+)?", found) for one in known):
+    if any(re.fullmatch(rf"{re.escape(version)}(\.\d+)*(\.post\d+)?", found) for version in known):
         return ""
     return (
         f"{name} {found or 'of an unknown version'} is not among the versions whose hidden states are known good "

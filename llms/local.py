@@ -410,8 +410,8 @@ class LocalLLM:
             return None
         rows = []
         for _, answer in asked.values():
-            given = GivenAnswer(answer, vocabulary=self.vocabulary, eos_ids=self._eos_ids)
-            row = BatchRow(Sampling(max_tokens=len(answer)), matcher=given)
+            matcher = GivenAnswer(answer, vocabulary=self.vocabulary, eos_ids=self._eos_ids)
+            row = BatchRow(Sampling(max_tokens=len(answer)), matcher=matcher)
             row.states = RowStates(capture, self.piece)
             rows.append(row)
         prompts = [prompt for prompt, _ in asked.values()]

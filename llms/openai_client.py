@@ -110,17 +110,17 @@ async def served_models(url: str) -> list[str]:
     return known_names
 
 
-def token_ids(given: object, count: int, *, left_out: int = 0) -> IntArray | None:
+def token_ids(ids: object, count: int, *, left_out: int = 0) -> IntArray | None:
     """Returns token ids that some servers send on request (vLLM: `return_token_ids`); None unless each token has one.
 
     Args:
-        given: the ids.
+        ids: the ids.
         count: number of tokens of the answer.
         left_out: how many tokens at the end were left out, with their ids.
     """
-    if not isinstance(given, list) or len(given) != count + left_out or not all(type(token) is int for token in given):
+    if not isinstance(ids, list) or len(ids) != count + left_out or not all(type(token) is int for token in ids):
         return None
-    return np.asarray(given[:count], dtype=np.int32)
+    return np.asarray(ids[:count], dtype=np.int32)
 
 
 def _token(entry: Mapping[str, Any]) -> Token:
@@ -310,7 +310,8 @@ class OpenAILLM(EndpointLLM):
         if sampling.max_tokens is not None:  # a reasoning model is not cut while it thinks
             body[limit] = sampling.max_tokens
         if self._logprobs:
-            body |= {"logprobs": True, "top_logprobs": self._top_logprobs}  # 0 as well: some take none for no logprobs
+            # Asked for no alternatives, llama.cpp gives no log-probabilities either; `_call` cuts the one too many.
+            body |= {"logprobs": True, "top_logprobs": max(1, self._top_logprobs)}
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         if sampling.stop:

@@ -175,7 +175,10 @@ class Readings(ABC):
         """Library or engine that reads, with its version."""
 
     def canaries(self) -> CanaryStates | None:
-        """Returns the states of the canaries, read as calls are read; None where the context holds too few of them."""
+        """Returns the states of the canary texts, read in the same way as calls.
+
+        Returns None if fewer than `FEWEST_CANARIES` canaries fit into the model's context.
+        """
         replay = self.at(CANARY_POSITIONS)
         readings: dict[str, Reading] = {}
         for canary in CANARIES:
@@ -194,9 +197,9 @@ class Readings(ABC):
             dtype=self._reader.dtype,
             layers=self.layers,
             ids=tuple(readings),
-            prompts=tuple(tuple(one.prompt) for one in readings.values()),
-            answers=tuple(tuple(one.answer) for one in readings.values()),
-            values=np.stack([one.hidden.values for one in read]),
+            prompts=tuple(tuple(reading.prompt) for reading in readings.values()),
+            answers=tuple(tuple(reading.answer) for reading in readings.values()),
+            values=np.stack([reading.hidden.values for reading in read]),
         )
 
     @abstractmethod

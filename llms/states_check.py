@@ -148,7 +148,7 @@ def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
     order = [positions.index(position) for position in replay.positions]
     of_canaries = usual.values[:, :, [CANARY_POSITIONS.index(position) for position in replay.positions]]
     came = np.stack([hidden.values[:, order] for hidden in kept])
-    again = np.stack([one.hidden.values for one in read])
+    again = np.stack([reading.hidden.values for reading in read])
     limit = TOLERANCES.get(llm.dtype, TOLERANCES["bfloat16"])
     names = [f"call {call.id}" for call in calls]
     states = compare_states(again, came, layers, layers, names, limit, usual=of_canaries)
@@ -238,8 +238,8 @@ def head_difference(llm: LocalLLM, calls: Sequence[Call]) -> float | None:
     states = torch.tensor(np.stack([row[0] for row in rows]).astype(np.float32), device=llm.model.device)
     logits = head_logits(llm.model, states)
     targets = torch.tensor([int(row[1]) for row in rows], device=logits.device)
-    given = torch.log_softmax(logits, dim=-1).gather(1, targets[:, None])[:, 0].cpu().numpy()
-    return float(np.abs(given - np.array([row[2] for row in rows])).mean())
+    logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets[:, None])[:, 0].cpu().numpy()
+    return float(np.abs(logprobs - np.array([row[2] for row in rows])).mean())
 
 
 def _comparable(call: Call) -> bool:

@@ -1,6 +1,4 @@
-"""Reads questions and answers of any origin with a local model: hidden states of texts that no model has to have
-written.
-"""
+"""Reads the hidden states of questions and answers with a local model, whoever wrote the texts."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

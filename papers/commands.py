@@ -9,15 +9,12 @@ from typing import Annotated, Any
 import click
 
 from metaprobe.api import (
-    LEFT_OUT,
     Agent,
     Folds,
     LineOptions,
     Option,
     Seed,
     Stage,
-    Stores,
-    bar_counters,
     command,
     command_line,
     progress_bar,
@@ -28,6 +25,7 @@ from metaprobe.papers.collecting.plan import CollectionPlan
 
 COMMANDS = click.Group()
 OneStore = Annotated[Path, Option(kind="runs", argument=True)]
+Stores = Annotated[tuple[Path, ...], Option(kind="runs", argument=True)]
 
 
 class CollectCommand(click.Command):
@@ -49,7 +47,7 @@ def collect(
 ) -> None:
     """Run SYSTEM over a task with a model, and keep every call with its log-probabilities.
 
-    SYSTEM is a name, or MODULE:NAME of a system of your own: a module that is installed, or lies in this folder.
+    SYSTEM is a name, or MODULE:NAME of a system of your own. Its module is installed, or lies in this folder.
     """
     from metaprobe.papers.collecting.launch import CollectionWatch, launch
 
@@ -88,7 +86,7 @@ def judge(
 
     options: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
     with progress_bar("judge", " runs", ends=True) as bar:
-        on_total, on_chunk = bar_counters(bar)
+        on_total, on_chunk = bar.counters()
         watching: dict[str, Any] = {"on_total": on_total, "on_chunk": on_chunk}
         report = launch_judge(runs, llm, out, questions, concurrency=concurrency, **watching, **options)
     click.echo(json.dumps(dataclasses.asdict(report)))
@@ -101,16 +99,17 @@ def judge(
 def label(
     runs: OneStore,
     file: Annotated[Path | None, Option(kind="file", argument=True)] = None,
-    lines: LineOptions = LEFT_OUT,
+    *,
+    lines: LineOptions,
 ) -> None:
-    """List the answers in RUNS that nobody has judged; or take their labels from FILE.
+    """List the answers in RUNS without a label; or read labels from FILE.
 
-    Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, who says so:
-    "source": "judge:NAME". FILE may be a CSV file with these columns. A person's label goes before a program's, and a
-    program's before a judge's.
+    Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, which is then
+    named: "source": "judge:NAME". FILE may be a CSV file with these columns. A person's label goes before a program's,
+    and a program's before a judge's.
     """
     from metaprobe.api import RunStore
-    from metaprobe.papers.collecting.labels import find_unlabelled, label_from_file, unknown_systems
+    from metaprobe.papers.collecting.label_runs import find_unlabelled, label_from_file, unknown_systems
 
     if file is None:
         stored = list(RunStore(runs))
@@ -126,8 +125,8 @@ def label(
 
 @command(COMMANDS, "Metrics of collected systems, as JSON.")
 def summarize(runs: Stores) -> None:
-    """The metrics of collected systems as JSON: accuracy by stage, cost, decisions, and what the papers report of
-    MetaCrit, MetaCogAgent and the systems that evaluate their own answers.
+    """Print the metrics of collected systems as JSON: accuracy by stage, cost, decisions, and the figures of the papers
+    on MetaCrit, MetaCogAgent and systems that evaluate their own answers.
     """
     from metaprobe.papers.collecting.collection_summary import summarize_stores
 
@@ -141,16 +140,17 @@ def demo(
     out: Annotated[Path, Option("Folder for runs and results.", kind="folder")] = Path("out/demo"),
     llm: Annotated[str, Option("Embedded name, folder, GGUF file or hub id.")] = "smollm2-135m",
     limit: Annotated[
-        int, Option("Questions to learn from, at most 1,000. Two fifths as many are kept apart.", low=1, high=1000)
+        int,
+        Option("Questions to learn from, at most 1,000. Another 40 % of this number are held out.", low=1, high=1000),
     ] = 1000,
     batch_size: Annotated[int, Option("Requests generated at once.", low=1)] = 64,
     folds: Folds = 5,
     seed: Seed = 0,
 ) -> None:
-    """The main job on a real local model: compare signals, export the recommended one, and flag unseen answers.
+    """Do the main job on a real local model: compare signals, export the recommended signal, and flag unseen answers.
 
-    It takes minutes on two cores that do nothing else; run again, it resumes. Where other programs need the cores too,
-    set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
+    It takes minutes on two idle cores. Run again, it resumes. If other programs need the cores too, set
+    OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
     from metaprobe.api import TrainedRuns
 

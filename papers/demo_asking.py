@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metaprobe.api import Call, Item, Run, most_voted, parse_confidence
+from metaprobe.api import Call, Item, Run, parse_confidence
 from metaprobe.papers.systems.self_report import ANSWER_STAGE, DIRECT_TOKENS, STATEMENT_TOKENS, extract_answer
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
+from metaprobe.papers.systems.votes import most_voted
 from metaprobe.papers.tasks.row_sources import read_items
 from metaprobe.papers.tasks.task import Row, Task
 
@@ -70,12 +71,12 @@ ASKED_AGAIN = System(
 
 
 def learn_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """The questions that the demo compares signals on, and learns from."""
+    """Returns the questions on which the demo compares signals, and from which it learns."""
     return (item for item in read_items(PLACES_FILE) if item.split != UNSEEN)
 
 
 def unseen_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
-    """The questions that nothing is fitted to and nothing is chosen on."""
+    """Returns the questions that the demo neither fits nor chooses anything on."""
     return (item for item in read_items(PLACES_FILE) if item.split == UNSEEN)
 
 

@@ -47,12 +47,12 @@ SAMPLE = 'What is 3 + 4?\n\nAnswer: "7", naïve – 日本 \t{x}\n\nIs the answe
 
 
 def layout(prompt: str, answer: str | None) -> str:
-    """The text that is judged; without an answer, the text before there is one."""
+    """Returns the text that is judged: prompt and answer, or the prompt alone if there is no answer yet."""
     return LAYOUT["before" if answer is None else "after"].format(prompt=prompt, answer=answer)
 
 
 def prompt_of(messages: Sequence[Message]) -> str | None:
-    """The text of the last user message; None where there is none."""
+    """Returns the text of the last user message; None where there is none."""
     return next((message.content for message in reversed(messages) if message.role == "user"), None)
 
 
@@ -76,14 +76,16 @@ class Encoder:
         self._tokenizer.enable_truncation(max_length, direction="left")
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text."""
+        """Returns the token ids of each text."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
 
 def padded_batches(
     ids: Sequence[Sequence[int]], batch_size: int
 ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.int64]]]]:
-    """Rows of like length together: their numbers, and `input_ids` and `attention_mask` (n, T), padded on the right."""
+    """Yields rows of similar length together: their numbers, and `input_ids` and `attention_mask` (n, T), padded on the
+    right.
+    """
     order = np.argsort([len(row) for row in ids], kind="stable")
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
@@ -110,7 +112,7 @@ class AdapterProbe(Pretrained):
     def load(
         cls, path: str | os.PathLike[str], *, sha256: str | None = None, on_mismatch: OnMismatch = "warn"
     ) -> "AdapterProbe":
-        """The probe in a checkpoint folder, verified. `sha256`: the digest its author gave you.
+        """Returns the verified probe of a checkpoint folder. `sha256`: the digest that its author gave you.
 
         `on_mismatch`: what `read` does with a call of another model than it was trained on. Raises a `CheckpointError`,
         and `MissingExtra` where the `tokenizers` package is absent.
@@ -119,7 +121,7 @@ class AdapterProbe(Pretrained):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> "AdapterProbe":
-        """The probe in a checkpoint that is loaded; raises as `load`."""
+        """Returns the probe in a checkpoint that is loaded; raises as `load`."""
         manifest, path = checkpoint.manifest, checkpoint.path
         check_kind(checkpoint.path, manifest.kind, ADAPTER)
         if TOKENIZER not in checkpoint.extra:
@@ -143,7 +145,8 @@ class AdapterProbe(Pretrained):
         return cls(checkpoint, when, target, encoder, check_choice(on_mismatch))
 
     def probability(self, prompts: Sequence[str], answers: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """P(right), calibrated, (n,): of these answers to these prompts, or, without answers, of any answer to come.
+        """Returns P(right), calibrated, (n,): of these answers to these prompts, or, without answers, of any answer to
+        come.
 
         `prompts`: the last user message of each; of long texts the end is read. Raises `InvalidResponse`.
         """
@@ -158,15 +161,15 @@ class AdapterProbe(Pretrained):
                 f"{self.checkpoint.path} was trained to judge {' and '.join(self.when)} the answer only: {remedy}, or "
                 f"train it with --when both"
             )
-        given: Sequence[str | None] = [None] * len(prompts) if answers is None else answers
-        texts = [layout(prompt, answer) for prompt, answer in zip(prompts, given, strict=True)]
+        given_answers: Sequence[str | None] = [None] * len(prompts) if answers is None else answers
+        texts = [layout(prompt, answer) for prompt, answer in zip(prompts, given_answers, strict=True)]
         probabilities = np.full(len(texts), np.nan)
         for rows, inputs in padded_batches(self.encoder.ids(texts), BATCH_SIZE):
             probabilities[rows] = self.checkpoint.run(dict(inputs))[when][:, 0]
         return probabilities
 
     def read(self, call: Call, *, when: When = "after") -> float:
-        """P(right) of one recorded call. Raises `InvalidResponse` where its texts were not kept."""
+        """Returns P(right) of one recorded call. Raises `InvalidResponse` where its texts were not kept."""
         mismatch(self.checkpoint.manifest.generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
         prompt = prompt_of(call.messages)
         if prompt is None:

@@ -26,7 +26,7 @@ BLEND_KIND = "blend"
 PROMPT_INPUT, CONFIDENCE_INPUT, TRUE_INPUT = "prompt", "confidence", "p_true"
 """Inputs of the graph beside the features and the hidden states of the answer."""
 STATES_READER = "states_reader"
-"""Key of the contract with the model that read the states, where it is another than the one that answered."""
+"""Key of the contract: model that read the states; missing if it is the model that answered."""
 STATED_INPUTS = (CONFIDENCE_INPUT, TRUE_INPUT)
 INPUT_NAMES = {
     FEATURES_INPUT: "log-probabilities",
@@ -148,7 +148,7 @@ class BlendPredictor(QualityPredictor):
         `predict`."""
         return self._inputs(self._read(response, None, _given(confidence, p_true)))
 
-    def _read(self, response: object, hidden: Hidden | None = None, given: Mapping[str, float] = {}) -> Read:
+    def _read(self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}) -> Read:
         plain = float_list(response) if type(response) is list else None
         if plain is not None:
             logprobs, model, note, cut = plain, "", doubts_of(plain), False
@@ -156,7 +156,7 @@ class BlendPredictor(QualityPredictor):
             parsed = self._parsed(response)
             logprobs, model, note = parsed.logprobs, parsed.model, self._note(parsed)
             cut = parsed.finish_reason == LENGTH
-            hidden, given = hidden or parsed.hidden, {**parsed.stated, **given}
+            hidden, stated = hidden or parsed.hidden, {**parsed.stated, **stated}
         inputs: dict[str, Row] = {}
         if hidden is not None and (fault := self.states_fault(hidden)):
             hidden, note = None, "; ".join(filter(None, (note, f"hidden states left out: {fault}")))
@@ -169,7 +169,7 @@ class BlendPredictor(QualityPredictor):
                     f"hidden states at {', '.join(hidden.positions)} came; this blend reads "
                     f"{' and '.join(map(str, self.states.values()))}"
                 )
-        for name, value in given.items():
+        for name, value in stated.items():
             if name in self._nothing:
                 inputs[name] = np.array([[value]], dtype=np.float32)
         try:
@@ -210,5 +210,5 @@ class BlendPredictor(QualityPredictor):
         return inputs
 
     def _inputs_of(self, read: Sequence[Read]) -> dict[str, Row]:
-        rows = [self._inputs(one) for one in read]
+        rows = [self._inputs(read_answer) for read_answer in read]
         return {name: np.concatenate([row[name] for row in rows]) for name in self._nothing}

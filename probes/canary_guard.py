@@ -29,7 +29,7 @@ class CanaryGuard:
     """Says of hidden states whether a checkpoint may score them."""
 
     def __init__(self, checkpoint: Checkpoint, layers: Sequence[int]) -> None:
-        """`layers`: those that the checkpoint reads. Raises `ContractMismatch` where its canaries cannot be read."""
+        """`layers`: layers that the checkpoint reads. Raises `ContractMismatch` if its canary states cannot be read."""
         self.layers = tuple(sorted(set(layers)))
         self._warned: set[str] = set()
         try:
@@ -50,7 +50,10 @@ class CanaryGuard:
         return self.source_fault(hidden.canaries)
 
     def source_fault(self, canaries: object) -> str:
-        """Returns what `fault` says of states whose source gave these canaries, or None for a source without."""
+        """Returns why states of a source with these canaries are refused; empty if they are not refused.
+
+        `canaries`: states that the source gave for the canaries; None if it gave none.
+        """
         if self.golden is None:
             return ""
         if not isinstance(canaries, CanaryStates):

@@ -1,8 +1,8 @@
-"""A response held against the runs that a checkpoint was trained on.
+"""Compares a response with the runs that a checkpoint was trained on.
 
-Of another model or mode it is refused or scored with a warning, as the caller chose (`mismatch`). How often answers of
-its run are right is kept apart from what one answer shows (`BaseRates`): a caller may know more of it than the
-checkpoint.
+A response of another model or log-probability mode is refused, or scored with a warning, as the caller chose
+(`mismatch`). The base rate of a run (`BaseRates`) is separate from what one answer shows, because a caller may know the
+base rate better than the checkpoint does.
 """
 
 import math
@@ -24,7 +24,7 @@ ORDERS_ONLY = (
 
 
 def check_choice(on_mismatch: OnMismatch) -> OnMismatch:
-    """The choice itself. Raises `ValueError` for one that does not exist: it would quietly mean something else."""
+    """Returns the choice. Raises `ValueError` for an unknown choice, because it would quietly mean something else."""
     if on_mismatch not in get_args(OnMismatch):
         raise ValueError(f"on_mismatch is {on_mismatch!r}; expected one of {', '.join(get_args(OnMismatch))}")
     return on_mismatch
@@ -34,9 +34,10 @@ ITSELF = "the answering model itself"
 
 
 def other_reader(reader: str, contract: Mapping[str, Any]) -> str:
-    """Returns whose log-probabilities a checkpoint was trained on, where they are not those of `reader`; else empty.
+    """Returns the model whose log-probabilities a checkpoint was trained on, if it is not `reader`; else empty.
 
-    `reader`: `NAME@REVISION`, whose revision is not held against it; empty for the model that answered.
+    The answering model is returned as `ITSELF`. Revisions are not compared. `reader`: model that gave the
+    log-probabilities to be scored, `NAME@REVISION`; empty for the model that answered.
     """
     stated = contract.get("reader")
     name = stated.get("model") if isinstance(stated, Mapping) else ""
@@ -107,7 +108,7 @@ class BaseRates:
     between: Mapping[str, float]
     """Head -> how much the runs' base rates differ: standard deviation in log-odds."""
     runs: Mapping[str, Mapping[str, float]]
-    """Run -> head -> what is added to the log-odds that the graph gives, which are those of an average run."""
+    """Run -> head -> shift that is added to the graph's log-odds, which are for an average run."""
     average: Mapping[str, float]
     """Head -> its mean value over the training answers."""
     scale: Mapping[str, float] = field(default_factory=dict)
@@ -115,9 +116,9 @@ class BaseRates:
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any], heads: Collection[str]) -> "BaseRates | None":
-        """Returns what the contract states; None where it states nothing, as of a checkpoint of one run.
+        """Returns the base rates in the contract; None if it has none, as for a checkpoint that was trained on one run.
 
-        `heads`: the checkpoint's probabilities. Raises `ContractMismatch` where it is no statement of these.
+        `heads`: names of the checkpoint's probabilities. Raises `ContractMismatch` if the entry is invalid for them.
         """
         stated = contract.get(CONTRACT)
         if stated is None:
@@ -150,8 +151,10 @@ class BaseRates:
         return self.runs[run]
 
     def of_run(self, run: str) -> Mapping[str, float] | None:
-        """Returns the shifts of the run of this name, or of a run of its model whose name leaves open what this one
-        says: the way of asking, or the task too. None where there is none of these."""
+        """Returns the shifts of the run of this name, or else of the run of its model and task, or of its model alone.
+
+        None if none of these runs is known.
+        """
         model, task, _ = (*run.split(SEPARATOR, 2), "", "")[:3]
         names = run, name_of_run(model, task), name_of_run(model)
         return next((self.runs[name] for name in names if name in self.runs), None)
@@ -170,7 +173,7 @@ class BaseRates:
         return shifts is not None
 
     def unknown(self, head: str | None) -> str:
-        """Returns what a verdict must say where the run is not known."""
+        """Returns the note for a verdict on an answer of an unknown run."""
         average = self.average.get(head or "")
         right = "" if average is None else f" ({average:.0%} right)"
         remedy = "name the run" if self.runs else "adapt the checkpoint with labelled answers"

@@ -46,7 +46,9 @@ class Window:
     percent: int = 0
 
     def width(self, length: int) -> int:
-        """How many tokens it holds of a response of `length` tokens; 0 where the response is too short."""
+        """Returns the number of tokens that the window holds of a response of `length` tokens; 0 if the response is too
+        short.
+        """
         if self.count:
             return self.count if self.count <= length else 0
         return max(1, length * self.percent // 100)
@@ -101,13 +103,13 @@ class Schema:
 
     @property
     def block(self) -> int:
-        """How many features one series (log-probability, entropy, margin) has."""
+        """Number of features of one series (log-probability, entropy or margin)."""
         return len(self.windows) * len(STATISTICS)
 
 
 ALONE, PLUS_TERMS = "terms", "+terms"
 DECIDED = "decisions"
-"""Schema of numbers that decision models gave (`metaprobe.probes.decisions`); each checkpoint names its own columns."""
+"""Schema of numbers that decision models gave (`probes/decision_predictor.py`). Each checkpoint names its columns."""
 SCHEMA_NAMES = (
     *(name + more for more in ("", "+top", PLUS_TERMS) for name in ("full", *(f"prefix-{k}" for k in COUNTS))),
     ALONE,
@@ -116,7 +118,9 @@ SCHEMA_NAMES = (
 
 @cache
 def schema(name: str) -> Schema:
-    """The schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top" or "+terms"; "terms"."""
+    """Returns the schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top" or "+terms";
+    "terms".
+    """
     if name not in SCHEMA_NAMES:
         raise RecordError(f"no feature schema is called {name!r}; there are: {', '.join(SCHEMA_NAMES)}")
     if name == ALONE:
@@ -197,7 +201,7 @@ def features_one(schema: Schema, logprobs: Series, top_logprobs: FloatArray | No
 
 
 def entropy(top: FloatArray) -> NDArray[np.float64]:
-    """Entropy in nats of the given probabilities after they are scaled to sum to 1; (..., k) -> (...).
+    """Returns entropy in nats of the given probabilities after they are scaled to sum to 1; (..., k) -> (...).
 
     `top` is descending, NaN where a token has fewer than k alternatives; those do not count. NaN where it has none.
     """
@@ -212,7 +216,8 @@ def entropy(top: FloatArray) -> NDArray[np.float64]:
 
 
 def margin(top: FloatArray) -> NDArray[np.float64]:
-    """Log-probability of the likeliest token minus that of the second, `top` as for `entropy`; NaN without a second."""
+    """Returns the log-probability of the likeliest token minus that of the second; NaN without a second. `top`: as for
+    `entropy`."""
     if top.shape[-1] < 2:
         return np.full(top.shape[:-1], np.nan)
     first, second = np.moveaxis(top[..., :2].astype(np.float64), -1, 0)
@@ -220,7 +225,7 @@ def margin(top: FloatArray) -> NDArray[np.float64]:
 
 
 def _checked_shape(i: int, logprobs: Series, top: FloatArray | None) -> tuple[int, int]:
-    """Tokens and alternatives a token (0 where there are none)."""
+    """Returns the number of tokens, and of alternatives of each token (0 if there are none)."""
     length = len(logprobs)
     if length == 0:
         raise InvalidResponse(f"response {i} has no tokens: at least 1 log-probability is needed; leave it out")
@@ -261,7 +266,7 @@ def _dense(
 
 
 def _read(schema: Schema, values: FloatArray, prepared: Prepared | None) -> NDArray[np.float32]:
-    """(n, T) -> the features of one series, and the length where the schema has it."""
+    """Returns the features of one series (n, T), and the length where the schema has it."""
     n, T = values.shape
     places, spare = _kept(schema.name, T) if T <= LONGEST_KEPT else _kept.__wrapped__(schema.name, T)
     if places is None:
@@ -318,13 +323,14 @@ def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def _columns(values: NDArray[np.float64]) -> list[Any]:
-    """The columns (n,) of values (n, k); of one row plain numbers, with which the same arithmetic takes less time."""
+    """Returns the columns (n,) of values (n, k); of one row plain numbers, with which the same arithmetic takes less
+    time."""
     columns: list[Any] = values[0].tolist() if len(values) == 1 else list(values.T)
     return columns
 
 
 def _added(columns: Sequence[Any]) -> Any:
-    """Their sum from left to right; `sum` adds plain numbers more exactly than arrays."""
+    """Returns the sum of the columns from left to right; `sum` adds plain numbers more exactly than arrays."""
     return reduce(operator.add, columns)
 
 
@@ -334,10 +340,10 @@ BASELINE_FEATURES = (
 
 
 def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
-    """Each of `BASELINE_FEATURES` for n responses, (n,), as it is, so not all point the same way: a high perplexity is
-    a bad sign, a high log-probability a good one, length either. `scaled_logprob` is the total over the root of
-    the length, `lowest3_logprob` the mean of the three lowest (of all where there are fewer).
-    Perplexities beyond e^700 are given as e^700.
+    """Returns each of `BASELINE_FEATURES` for n responses, (n,), as it is, so not all point the same way: a high
+    perplexity is a bad sign, a high log-probability a good one, length either. `scaled_logprob` is the total over the
+    root of the length, `lowest3_logprob` the mean of the three lowest (of all where there are fewer). Perplexities
+    beyond e^700 are given as e^700.
     """
     lengths = np.array([len(x) for x in logprobs], np.intp)
     if not len(lengths):
@@ -413,7 +419,8 @@ class WindowPlan:
 
 
 def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_length: bool) -> WindowPlan:
-    """For windows of these widths (0 for one that the response is too short for)."""
+    """Returns the plan for windows of these widths; a width of 0 is a window that the response is too short
+    for."""
     defined = [i for i, width in enumerate(widths) if width]
     w = np.array([widths[i] for i in defined], np.intp)
     backwards = np.array([from_end[i] for i in defined], np.bool_)
@@ -457,7 +464,7 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
     """
     T, W, S = plan.length, plan.middles.size, len(plan.starts)
     padded = np.full((n, T + 1), np.inf, dtype)  # an infinity behind the T values, for windows that are padded
-    given = padded[:, :T]
+    part = padded[:, :T]
     row = np.empty((n, len(plan.tokens)), dtype)  # (n, L): the values of all windows, side by side
     read = np.empty((n, 5, W), dtype)  # what is read off the sorted windows
     exact = np.empty((n, T))  # the values in double precision
@@ -482,7 +489,7 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
         *(partial(row[:, a:b].reshape(n, -1, width).sort, 2) for a, b, width in plan.stacks),
         partial(row.take, plan.ranks, 1, read, _UNCHECKED),
         partial(np.copyto, table[:, : _FIRST + 1], read),
-        partial(np.copyto, exact, given),
+        partial(np.copyto, exact, part),
         partial(np.subtract, exact, first, distance[:, 0]),
         partial(np.subtract, exact[:, ::-1], last, distance[:, 1]),
         partial(np.multiply, distance, index, terms[:, 1]),
@@ -510,7 +517,7 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
     calls.append(partial(numbers.take, plan.cells, 1, out, _UNCHECKED))
 
     def reader(values: NDArray[Any]) -> NDArray[np.float32]:
-        np.copyto(given, values)
+        np.copyto(part, values)
         for call in calls:
             call()
         return out.astype(np.float32)

@@ -53,7 +53,7 @@ class TokenScores:
         return f"TokenScores(score={self.score:.3f}, {len(self.tokens)} tokens)"
 
     def _repr_html_(self) -> str:
-        """The answer for notebooks: tokens of low confidence on orange, of high confidence on blue."""
+        """Returns the answer for notebooks: tokens of low confidence on orange, of high confidence on blue."""
         spans = []
         for token, value in zip(self.tokens, np.asarray(self.values).tolist(), strict=True):
             colour = f"rgba({_LOW if value < 0.5 else _HIGH},{min(abs(value - 0.5) * 1.4, 0.7):.2f})"
@@ -71,7 +71,7 @@ class TokenScores:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, as JSON's own types."""
+        """Returns the fields in JSON's own types."""
         return {"score": self.score, "tokens": list(self.tokens), "values": np.asarray(self.values).tolist()}
 
 
@@ -315,7 +315,7 @@ class HiddenProbe(Pretrained):
         warnings.warn(f"metaprobe: {note}; {MAY_MEAN_NOTHING}", stacklevel=4)
 
     def _flat(self, hidden: FloatArray) -> FloatArray:
-        """n states as (n, layers * width). Raises `InvalidResponse` for another shape, NaN or infinity."""
+        """Returns n states as (n, layers * width). Raises `InvalidResponse` for another shape, NaN or infinity."""
         flat = len(self.layers) * self.width
         if hidden.shape[1:] not in ((flat,), (len(self.layers), self.width)):
             layered = f" or (n, {len(self.layers)}, {self.width})" if len(self.layers) > 1 else ""
@@ -326,7 +326,8 @@ class HiddenProbe(Pretrained):
 
 
 def _pooled(states: FloatArray, tokens: Sequence[str], part: str, which: str) -> FloatArray:
-    """The first, last or mean state of the answer's or the thinking's tokens, of all states (T, ...)."""
+    """Returns the first, last or mean state of the tokens of the answer or of the thinking. `states`: those of all
+    tokens (T, ...)."""
     kind: SegmentKind = "thinking" if part == "thinking" else "answer"
     own: FloatArray = states[tokens_of(marked(tokens), kind, len(tokens))]
     if not len(own):
@@ -348,7 +349,7 @@ class RunningEstimate:
     """Gives P(right) of one answer while it grows. Every token costs the same, and at most one state is kept."""
 
     def __init__(self, probe: HiddenProbe, fixed: float | None = None) -> None:
-        """Made by `HiddenProbe.follow`. `fixed`: what it will be whatever tokens come, where that is known."""
+        """Use `HiddenProbe.follow` instead. `fixed`: the value, if it does not depend on the answer's tokens."""
         self._probe = probe
         self._fixed = fixed
         self._tokens = 0
@@ -413,7 +414,8 @@ class DifficultyProbe(HiddenProbe):
 
 
 def _layers(contract: Any) -> tuple[int, ...]:
-    """The layers a contract names, in the order in which they are read; empty where it names none that make sense."""
+    """Returns the layers a contract names, in the order in which they are read; empty where it names none that make
+    sense."""
     layers = contract.get("layers", [contract.get("layer")])
     if not isinstance(layers, list | tuple) or len(set(map(str, layers))) != len(layers):
         return ()

@@ -79,8 +79,8 @@ class PromptReader:
         """
         self.tokens = tokens
         self.session = graph if isinstance(graph, GraphSession) else GraphSession(graph, kind=ADAPTER)
-        inputs = [(one.name, one.type) for one in self.session.inputs]
-        if inputs != [(IDS, "int64"), (MASK, "int64")] or any(one.type != "float32" for one in self.session.outputs):
+        inputs = [(node.name, node.type) for node in self.session.inputs]
+        if inputs != [(IDS, "int64"), (MASK, "int64")] or any(node.type != "float32" for node in self.session.outputs):
             raise ContractMismatch(f"{READER_GRAPH} reads {inputs}; expected {IDS} and {MASK} of int64, float32 out")
         self._state: Callable[[str], NDArray[np.float32]] = lru_cache(maxsize=CACHED)(self._read_one)
 

@@ -19,7 +19,7 @@ from metaprobe.probes.features import DECIDED, features, features_one, schema_of
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import CALLED
-from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import LENGTH, REFUSAL, TOOL_CALL, doubt
 from metaprobe.records.response import ParsedResponse, cut_to_answer, doubtful, float_list
 from metaprobe.records.types import FloatArray
@@ -33,8 +33,6 @@ MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 FLAGGED_HEADS = (*MAIN_HEADS, AGREEMENT)
 """Heads that the threshold `flag` may lie on, the first that is there: agreement only where no head gives a score."""
-AT_LEAST = ">="
-"""Between a head with levels and a level, in the name of an output: the probability of at least this level."""
 CRITICAL_HEAD = "critical"
 """The head of P(critical failure)."""
 BUNDLED_QUALITY = f"{BUNDLED}quality"
@@ -88,14 +86,17 @@ class QualityPredictor(Pretrained):
         on_mismatch: OnMismatch = "warn",
         **flag: Unpack[FlagKeywords],
     ) -> None:
-        """At most one of `flag_rate`, `flag_below`, `catch` and `risk` says which answers are flagged
-        (`checkpoints.FlagOptions`); by default those below the stored threshold `flag`.
+        """Sets up the predictor of a loaded checkpoint.
 
-        `run`: which of the checkpoint's `runs` the responses are of, where there are several.
+        Args:
+            checkpoint: the checkpoint.
+            run: name of the run that the responses belong to, if the checkpoint stores several `runs`.
+            on_mismatch: what to do with a response of another model or log-probability mode than in training.
+            **flag: at most one of `flag_rate`, `flag_below`, `catch` and `risk`, which says which answers are flagged
+                (`checkpoints.FlagOptions`); by default those below the stored threshold `flag`.
 
-        `on_mismatch`: what to do with a response of another model or log-probability mode than was trained on. Raises
-        `ContractMismatch` for two of the options, for one where the checkpoint does not store what the option needs,
-        and for a run that it does not know.
+        Raises `ContractMismatch` for two of the options, for an option that this checkpoint cannot follow, and for an
+        unknown run.
         """
         check_kind(checkpoint.path, checkpoint.manifest.kind, self.kind)
         self.checkpoint = checkpoint
@@ -156,6 +157,11 @@ class QualityPredictor(Pretrained):
         """
         checkpoint = load_checkpoint(BUNDLED_QUALITY if path is None else path, sha256=sha256)
         return cls.of(checkpoint, run=run, on_mismatch=on_mismatch, **flag)
+
+    @staticmethod
+    def level_output(head: str, level: int) -> str:
+        """Returns the name of the output for the probability that a head with levels is at least at this level."""
+        return f"{head}>={level}"
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, **options: Any) -> "QualityPredictor":
@@ -281,8 +287,8 @@ class QualityPredictor(Pretrained):
             thresholds = {name: value for name, value in thresholds.items() if name != "accept"} | {
                 FLAG: self._threshold
             }
-        given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in told.items() if v is not None}
-        return Signals(**given, **measured)
+        known_signals = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in told.items() if v is not None}
+        return Signals(**known_signals, **measured)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """Returns one verdict for each response, in order. An error names the response, counted from 0."""
@@ -294,10 +300,11 @@ class QualityPredictor(Pretrained):
                 except InvalidResponse as error:
                     raise InvalidResponse(f"response {number}: {error}") from error
             if len(read) < TOGETHER_FROM:
-                return [self._one(one) for one in read]
+                return [self._one(read_answer) for read_answer in read]
             outputs = self._heads(self._inputs_of(read))
             return [
-                self._verdict({name: values[i] for name, values in outputs.items()}, one) for i, one in enumerate(read)
+                self._verdict({name: values[i] for name, values in outputs.items()}, read_answer)
+                for i, read_answer in enumerate(read)
             ]
 
     def _read(self, response: object) -> Read:
@@ -311,10 +318,7 @@ class QualityPredictor(Pretrained):
         return Read(parsed.logprobs, parsed.top_logprobs, parsed.model, note, cut=cut)
 
     def _parsed(self, response: object) -> ParsedResponse:
-        if isinstance(response, (str, bytes, bytearray)):
-            parsed = parse_body(response, top=self.schema.uses_top)
-        else:
-            parsed = parse_response(response, top=self.schema.uses_top)
+        parsed = parse_response(response, top=self.schema.uses_top)
         if parsed.finish_reason == REFUSAL:
             raise InvalidResponse(
                 "the answer is a refusal, and its log-probabilities say how sure the model is of refusing; expected an"
@@ -339,8 +343,8 @@ class QualityPredictor(Pretrained):
 
     def _inputs_of(self, read: Sequence[Read]) -> dict[str, NDArray[np.float32]]:
         """Returns the graph's inputs for n answers, (n, d) each."""
-        tops = [one.top for one in read] if self.schema.uses_top else None
-        return {FEATURES_INPUT: features(self.schema, [one.logprobs for one in read], tops)}
+        tops = [read_answer.top for read_answer in read] if self.schema.uses_top else None
+        return {FEATURES_INPUT: features(self.schema, [read_answer.logprobs for read_answer in read], tops)}
 
     def _heads(self, inputs: dict[str, NDArray[np.float32]]) -> dict[str, list[float]]:
         """Returns the value of each head for each of n answers, whose inputs are (n, d).

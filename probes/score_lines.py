@@ -15,16 +15,15 @@ import numpy as np
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.flagging import AGREEMENT, USUAL_FLAGS, FlagOptions, threshold_of
 from metaprobe.probes.blend import STATED_INPUTS, BlendPredictor, StatesRead
-from metaprobe.probes.contract import name_of_run
-from metaprobe.probes.decisions import DecisionPredictor
+from metaprobe.probes.contract import OnMismatch, mismatch, name_of_run
+from metaprobe.probes.decision_predictor import DecisionPredictor
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import CUT_AGREES, QualityPredictor
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.import_line import id_of_line, run_of_line
-from metaprobe.records.lines import iter_json_lines
+from metaprobe.records.import_line import answer_id_of, answer_records, run_of_line
 from metaprobe.records.reading import LENGTH, error_message
 from metaprobe.records.types import Call, Hidden, Run
 
@@ -32,7 +31,8 @@ SCORE_KEYS = ("score", "heads", "critical", "flagged", "reason")
 
 
 def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bool = True) -> Iterator[dict[str, Any]]:
-    """One object for each line of an OpenAI-format file: line, id, score, heads, critical, flagged, reason.
+    """Yields an object for each OpenAI-format line, or row of CSV or Parquet: line, id, score, heads, critical,
+    flagged, reason.
 
     A line that cannot be scored has null for all that is unknown, and the reason; the other lines are scored all the
     same, and their reason is empty where all is well. Blank lines are passed over. Raises `ImportFileError` for a file
@@ -40,7 +40,7 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
     reader scores by the texts alone, and needs no log-probabilities: `question` and `answer`, or messages and response.
     """
     broken: list[ImportFileError] = []
-    for number, record in iter_json_lines(path, on_error=broken.append):
+    for number, record in answer_records(path, on_error=broken.append):
         yield from _unreadable(broken)
         try:
             if "response" in record and record["response"] is None:
@@ -51,11 +51,11 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
                 )
             run = run_of_line(record, f"line-{number}", plain=isinstance(reader, TextReader))
         except (ImportFileError, InvalidResponse) as error:
-            yield {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
+            yield {"line": number, "id": answer_id_of(record, number), **_unknown(str(error))}
             continue
         [call] = run.calls
         predictor = of_its_run(reader, run, call) if by_run else reader
-        yield {"line": number, "id": run.id, **_verdict(predict_of(predictor, run, call), call)}
+        yield {"line": number, "id": answer_id_of(record, number), **_verdict(predict_of(predictor, run, call), call)}
     yield from _unreadable(broken)
 
 
@@ -71,9 +71,10 @@ def of_its_run(reader: QualityPredictor | TextReader, run: Run, call: Call) -> Q
 
 
 def predict_of(predictor: QualityPredictor | TextReader, run: Run, call: Call) -> Callable[[Call], Verdict]:
-    """Returns what judges a call of this run.
+    """Returns a function that gives the verdict on a call of this run.
 
-    A blend gets what the model stated of the answer; a predictor of decisions gets those about the call.
+    A blend also reads the numbers that the model stated about the answer. A `DecisionPredictor` reads the decisions
+    about the call.
     """
     if isinstance(predictor, TextReader):
         return predictor.read
@@ -106,7 +107,7 @@ def _unreadable(broken: list[ImportFileError]) -> Iterator[dict[str, Any]]:
 
 # Answers of a run store.
 
-Wanted = Literal["log-probabilities", "decisions about it", "a text", "hidden states"]
+NeededInput = Literal["log-probabilities", "decisions about it", "a text", "hidden states"]
 """Property that an answer of a store needs to be scored."""
 
 
@@ -119,42 +120,54 @@ def store_lines(
     stage: str | None = None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields an object for each answer with what the reader needs: run, id, item, call, stage and what a verdict says.
+    """Yields a verdict as an object for each answer of a run store, in stored order: its run, id, item, call, stage and
+    score fields.
 
-    In stored order. Calls that only state a number about an answer are left out, unless `stage` names theirs.
-    `left_out` counts the calls that get no object, by reason. `by_run`: as for `score_lines`. A predictor needs
-    log-probabilities, or decisions where it reads those; a blend reads the stored hidden states too, and scores answers
-    that have only these, as a probe does; a text reader needs texts. An answer that cannot be scored has null for all
-    that is unknown, and the reason. `flags`: which answers a probe flags, by default those below the stored threshold.
-    Raises `RecordError` for a store that holds no such answer.
+    Calls that only state a number about an answer are left out, unless `stage` names their stage. A predictor needs
+    log-probabilities, or decisions if it reads decisions. A blend also reads stored hidden states, and scores answers
+    that have only these, as a probe does. A text reader needs texts. An answer that cannot be scored has null fields
+    and a reason.
+
+    Args:
+        reader: gives the verdicts.
+        path: folder of the store.
+        by_run: as for `score_lines`.
+        flags: which answers a probe flags; by default those below the stored threshold.
+        stage: stage of the calls that are scored; None for any.
+        left_out: counts the calls that get no object, by reason.
+
+    Raises `RecordError` for a store without such an answer.
     """
     store = require("metaprobe.records.store", "fit").RunStore(path)  # heavy: this room does without
     states = StoredStates(store, reader) if isinstance(reader, BlendPredictor | HiddenProbe) else None
-    wanted: Wanted = "log-probabilities"
+    needed: NeededInput = "log-probabilities"
     if isinstance(reader, HiddenProbe):
-        wanted, by_probe = "hidden states", partial(_by_probe, reader, threshold_of(reader.checkpoint.manifest, flags))
+        needed, by_probe = "hidden states", partial(_by_probe, reader, threshold_of(reader.checkpoint.manifest, flags))
     elif not isinstance(reader, QualityPredictor):
-        wanted = "a text"
+        needed = "a text"
     elif isinstance(reader, DecisionPredictor):
-        wanted = "decisions about it"
+        needed = "decisions about it"
     held = () if states is None else states.held
     of_run: dict[str, QualityPredictor | TextReader] = {}
-    for name, run, call in _answers(store, stage, held, wanted=wanted, left_out=left_out):
+    for name, run, call in _answers(store, stage, held, needed=needed, left_out=left_out):
         if isinstance(reader, HiddenProbe):
             predict: Callable[[Call], Verdict] = by_probe
         else:
             if name not in of_run:
                 of_run[name] = of_its_run(reader, run, call) if by_run else reader
             predict = predict_of(of_run[name], run, call)
-        given = call if states is None else replace(call, hidden=states.of(call.id))
+        answered = call if states is None else replace(call, hidden=states.of(call.id))
         about = {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage}
-        yield {**about, **_verdict(predict, given)}
+        yield {**about, **_verdict(predict, answered)}
 
 
 def _by_probe(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:
     checkpoint = probe.checkpoint
     value = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
-    notes = [f"the score is {clause}" for clause in checkpoint.manifest.chance.values()]
+    told: OnMismatch = "ignore" if probe.on_mismatch == "ignore" else "note"
+    other = mismatch(checkpoint.manifest.generator, model=call.model, on_mismatch=told, stacklevel=1)
+    notes = [other] if other else []
+    notes += [f"the score is {clause}" for clause in checkpoint.manifest.chance.values()]
     if probe.guard.note:
         notes.append(probe.guard.note)
     names = [output.name for output in checkpoint.manifest.outputs]
@@ -171,7 +184,7 @@ class StoredStates:
     """The hidden states of a store that a blend or a probe reads; a call is read from the disk when asked for."""
 
     def __init__(self, store: Any, by: BlendPredictor | HiddenProbe) -> None:
-        """`store`: a `RunStore`. Of states that several models read, those of the model that `by` names are taken."""
+        """`store`: a `RunStore`. If several models read states, only states of the model that `by` names are used."""
         self._reads: Sequence[StatesRead | HiddenProbe]
         if isinstance(by, BlendPredictor):
             self._reads, reader = tuple(by.states.values()), by.states_reader
@@ -228,10 +241,10 @@ def _answers(
     stage: str | None,
     states: Container[str],
     *,
-    wanted: Wanted,
+    needed: NeededInput,
     left_out: Counter[str] | None,
 ) -> Iterator[tuple[str, Run, Call]]:
-    """Yields the name of its run, the run and the call of each answer with what is wanted, of the stage if any.
+    """Yields the name of its run, the run and the call of each answer that has what is needed, of the stage if any.
 
     Without a stage, a call of a stage that is named for the number that it states ("Confidence: 100" at `confidence`)
     is left out where the run has other calls: a score of answers says nothing about it.
@@ -254,17 +267,17 @@ def _answers(
             if call.id in about:
                 left_out["that state a number of an answer (--stage scores them)"] += 1
                 continue
-            has: dict[Wanted, bool] = {
+            has: dict[NeededInput, bool] = {
                 "log-probabilities": call.logprobs is not None and len(call.logprobs) > 0,
                 "decisions about it": call.id in judged,
                 "a text": bool(call.text.strip()),
                 "hidden states": bool(states),
             }
-            if has[wanted] or call.id in states:
+            if has[needed] or call.id in states:
                 none = False
                 yield name_of_run(call.model, run.item.task, run.variant), run, call
             else:
-                left_out[f"without {wanted}"] += 1
+                left_out[f"without {needed}"] += 1
     if none:
         of = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
-        raise RecordError(f"{store.path} holds no answer with {wanted}{of}; expected some")
+        raise RecordError(f"{store.path} holds no answer with {needed}{of}; expected some")

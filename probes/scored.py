@@ -33,7 +33,7 @@ class Scored:
     """The response that was scored, in whatever form it came; None where it was not to be read."""
 
     def as_metadata(self) -> dict[str, Any]:
-        """The verdict's fields, and `reason`, in types that JSON has."""
+        """Returns the verdict's fields, and `reason`, in types that JSON has."""
         known = {} if self.verdict is None else asdict(self.verdict)
         return {
             "score": None,
@@ -41,32 +41,42 @@ class Scored:
             "reason": "; ".join(dict.fromkeys(filter(None, [known.get("reason"), self.reason]))),
         }
 
+    @classmethod
+    def of(
+        cls,
+        predictor: QualityPredictor,
+        response: object,
+        *,
+        note: str = "",
+        response_id: str = "",
+        model: str = "",
+        context: Mapping[str, Any] | None = None,
+    ) -> "Scored":
+        """Scores a response in any form that `QualityPredictor.predict` takes. Never raises: the answer matters more
+        than its score.
+
+        An unexpected error is logged as well.
+
+        Args:
+            predictor: gives the verdict.
+            response: the response.
+            note: a further reason to store beside the verdict.
+            response_id: the server's id; by default the id in the response.
+            model: the model; by default the model that the response names.
+            context: facts about the call that the integration knows.
+        """
+        held = fields(response) or {}
+        response_id, model = response_id or text(held.get("id")), model or once(text(held.get("model")))
+        verdict = None
+        try:
+            verdict = predictor.predict(response)
+        except (InvalidResponse, ContractMismatch) as error:
+            note = "; ".join(filter(None, [str(error), note]))
+        except Exception as error:
+            logger.exception("metaprobe could not score a response")
+            note = f"scoring failed ({type(error).__name__}: {error})"
+        return cls(verdict, note, response_id, model, context or {}, response=response)
+
 
 OnVerdict = Callable[[Scored], object]
 """Called once an answer. Where the integration is asynchronous, what it returns is awaited if it can be."""
-
-
-def score_response(
-    predictor: QualityPredictor,
-    response: object,
-    *,
-    note: str = "",
-    response_id: str = "",
-    model: str = "",
-    context: Mapping[str, Any] | None = None,
-) -> Scored:
-    """The verdict on whatever `QualityPredictor.predict` takes. Never raises: the answer matters more than its score.
-
-    An error that is not the response's goes to the log as well. `note`: what else is to be known of the verdict.
-    """
-    held = fields(response) or {}
-    response_id, model = response_id or text(held.get("id")), model or once(text(held.get("model")))
-    verdict = None
-    try:
-        verdict = predictor.predict(response)
-    except (InvalidResponse, ContractMismatch) as error:
-        note = "; ".join(filter(None, [str(error), note]))
-    except Exception as error:
-        logger.exception("metaprobe could not score a response")
-        note = f"scoring failed ({type(error).__name__}: {error})"
-    return Scored(verdict, note, response_id, model, context or {}, response=response)

@@ -59,6 +59,11 @@ class Replacement:
         return self.reader.layers if isinstance(self.reader, HiddenProbe) else ()
 
     @property
+    def needs_states(self) -> bool:
+        """Whether it cannot read an answer without hidden states; a blend scores without them, and says so."""
+        return bool(self.layers) and not isinstance(self.reader, BlendPredictor)
+
+    @property
     def digest(self) -> str:
         return self.reader.checkpoint.digest
 
@@ -97,7 +102,7 @@ class Replacement:
         return self.reader.checkpoint.manifest.thresholds
 
     def probability(self, call: Call) -> float | None:
-        """P(right), quality or P(critical), in [0, 1]; None where this call does not give what it reads."""
+        """Returns P(right), quality or P(critical), in [0, 1]; None where this call does not give what it reads."""
         try:
             if isinstance(self.reader, AdapterProbe):
                 return self.reader.read(call, when="before" if self.when == "prompt" else "after")
@@ -109,7 +114,9 @@ class Replacement:
         return None if verdict is None else verdict.critical if self.name == CRITICAL_SIGNAL else verdict.score
 
     def verdict(self, call: Call) -> Verdict | None:
-        """All that a predictor says of a call; None from a probe, and where the call has nothing that it reads."""
+        """Returns all that a predictor says of a call; None from a probe, and where the call has nothing that it
+        reads.
+        """
         try:
             return self.reader.predict(call) if isinstance(self.reader, QualityPredictor) else None
         except InvalidResponse:
@@ -123,7 +130,9 @@ class SignalSource:
     """Names that a pipeline may ask for."""
 
     def __init__(self, replacements: Mapping[str, Replacement] | None = None) -> None:
-        """`replacements`: by name (`confidence`) or by name and agent (`confidence@alpha`)."""
+        """`replacements`: maps a name (`confidence`), or name and agent (`confidence@alpha`), to what replaces the
+        stated number.
+        """
         self._replacements = dict(replacements or {})
         for key, replacement in self._replacements.items():
             name, path = key.partition("@")[0], replacement.reader.checkpoint.path
@@ -140,7 +149,11 @@ class SignalSource:
 
     @classmethod
     def load(cls, specs: Iterable[str]) -> "SignalSource":
-        """From `NAME=CHECKPOINT`, `NAME=stated+CHECKPOINT` and `NAME@AGENT=CHECKPOINT`, verified."""
+        """Returns the source of signals that these texts describe, with its checkpoints verified.
+
+        A text has the form `NAME=CHECKPOINT`, `NAME=stated+CHECKPOINT` or `NAME@AGENT=CHECKPOINT`. Raises `RecordError`
+        for another form.
+        """
         replacements: dict[str, Replacement] = {}
         for spec in specs:
             key, separator, path = spec.partition("=")
@@ -169,19 +182,19 @@ class SignalSource:
         )
 
     def asks(self, name: str, agent: str = "") -> bool:
-        """Whether the model must still be asked to state it."""
+        """Returns whether the model must still be asked to state the number."""
         replacement = self.replacement(name, agent)
         return replacement is None or replacement.with_stated
 
     def reads(self, name: str, agent: str = "") -> When | None:
-        """Returns the part that must be there besides the statement: nothing, the prompt, or the answer."""
+        """Returns what the checkpoint reads besides the statement: nothing (None), the prompt, or the answer."""
         replacement = self.replacement(name, agent)
         return None if replacement is None else replacement.when
 
     def signal(
         self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
     ) -> Signal | None:
-        """The number, with its source; None where neither the model nor the checkpoint gives one.
+        """Returns the number, with its source; None where neither the model nor the checkpoint gives one.
 
         `call`: the answer, or the call whose prompt is read. Two numbers are joined by the mean of their log-odds.
         """

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Self, Unpack
 
@@ -19,6 +20,7 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.flagging import FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.adapter import prompt_of
+from metaprobe.probes.contract import mismatch
 from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.features import features_one, schema
 from metaprobe.probes.verdict import Verdict
@@ -71,7 +73,7 @@ def _hashed(words: Sequence[str], first: int) -> Iterator[int]:
 class TextReader(Pretrained):
     """Judges answers by their text. Several threads may share one reader.
 
-    `metaprobe train text` makes the checkpoint. Nothing but numpy and onnxruntime is needed where it reads words.
+    `metaprobe train text` makes the checkpoint. A checkpoint that reads only words needs only numpy and onnxruntime.
     """
 
     def __init__(self, checkpoint: Checkpoint, **flag: Unpack[FlagKeywords]) -> None:
@@ -138,14 +140,14 @@ class TextReader(Pretrained):
 
     def _terms(self, logprobs: Sequence[ArrayLike] | None, count: int) -> NDArray[np.float32]:
         """Returns the terms (n, 7) of the answers' log-probabilities."""
-        came = [] if logprobs is None else [check_logprobs(one) for one in logprobs]
+        came = [] if logprobs is None else [check_logprobs(series) for series in logprobs]
         if len(came) != count:
             raise InvalidResponse(
                 f"log-probabilities of {len(came)} answers came for {count}; this reader reads "
                 "them beside the words: ask the server for `logprobs`"
             )
         read = schema(self.checkpoint.manifest.contract[LOGPROBS])
-        return np.stack([features_one(read, one) for one in came]).astype(np.float32)
+        return np.stack([features_one(read, series) for series in came]).astype(np.float32)
 
     def predict_many(
         self, questions: Sequence[str], answers: Sequence[str], logprobs: Sequence[ArrayLike] | None = None
@@ -175,4 +177,6 @@ class TextReader(Pretrained):
         question = prompt_of(call.messages)
         if not question:
             raise InvalidResponse("no user message stands before the answer: a text reader reads question and answer")
-        return self.predict(question, call.text, call.logprobs)
+        verdict = self.predict(question, call.text, call.logprobs)
+        other = mismatch(self.checkpoint.manifest.generator, model=call.model, on_mismatch="note", stacklevel=1)
+        return replace(verdict, reason="; ".join(filter(None, (other, verdict.reason))))

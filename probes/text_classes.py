@@ -40,7 +40,7 @@ class TextClassifier(Pretrained):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None) -> Self:
-        """The classifier in a checkpoint folder, verified. `sha256`: the digest its author gave you.
+        """Returns the verified classifier of a checkpoint folder. `sha256`: the digest that its author gave you.
 
         Raises `ContractMismatch` for a checkpoint of another kind, or one whose contract does not fit its graph.
         """
@@ -48,7 +48,7 @@ class TextClassifier(Pretrained):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
-        """The classifier in a checkpoint that is loaded; raises as `load` does."""
+        """Returns the classifier in a checkpoint that is loaded; raises as `load` does."""
         manifest = checkpoint.manifest
         check_kind(checkpoint.path, manifest.kind, TEXT_CLASSES)
         buckets, classes = manifest.contract.get("buckets"), tuple(output.name for output in manifest.outputs)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
-from metaprobe.checkpoints.checkpoint import kind_at
 from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
 from metaprobe.probes import adapter, text
 from metaprobe.probes.adapter import AdapterProbe
@@ -43,7 +42,7 @@ class TextPredictor:
     @staticmethod
     def reads(location: Path | str) -> bool:
         """Returns whether the checkpoint at `location` reads texts, by its manifest alone."""
-        return kind_at(location) in TEXT_KINDS
+        return Checkpoint.kind_at(location) in TEXT_KINDS
 
     @classmethod
     def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":

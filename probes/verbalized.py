@@ -66,20 +66,20 @@ _DIFFICULTY = _Subject(
 
 
 def parse_confidence(text: str, *, scale: float = 100) -> float | None:
-    """The stated confidence, in [0, 1], or None. `scale` is what bare numbers are out of."""
+    """Returns the stated confidence, in [0, 1], or None. `scale` is what bare numbers are out of."""
     return _stated(text, _CONFIDENCE, scale)
 
 
 def parse_named_confidence(text: str) -> float | None:
-    """The same of an answer that speaks of other things as well: a number counts only beside the name, as in
-    `Confidence: 80%` or `80% sure`."""
+    """Returns the stated confidence of an answer that speaks of other things as well: a number counts only beside the
+    name, as in `Confidence: 80%` or `80% sure`."""
     spaced = _spaced(text)
     beside = (rf"\b(?:{_CONFIDENCE.names})\b{_LINK}{_NUMBER}", rf"{_NUMBER} ?(?:{_CONFIDENCE.adjectives})\b")
     return parse_confidence(text) if any(re.search(pattern, spaced) for pattern in beside) else None
 
 
 def parse_difficulty(text: str, *, scale: float = 100) -> float | None:
-    """The stated difficulty, in [0, 1] with 1 the hardest, or None. `scale` is what bare numbers are out of."""
+    """Returns the stated difficulty, in [0, 1] with 1 the hardest, or None. `scale` is what bare numbers are out of."""
     return _stated(text, _DIFFICULTY, scale)
 
 
@@ -99,13 +99,13 @@ def _stated(text: str, subject: _Subject, scale: float) -> float | None:
 
 
 def _spaced(text: str) -> str:
-    """The text in small letters, with single spaces, and ratios in figures."""
+    """Returns the text in small letters, with single spaces, and ratios in figures."""
     text = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", text.lower())).strip()
     return _WORD_RATIO.sub(lambda m: f"{_SMALL.index(m[1])}/{_SMALL.index(m[2])}", text)
 
 
 def _numbers(text: str, subject: _Subject) -> list[re.Match[str]]:
-    """The numbers that may be meant."""
+    """Returns the numbers that may be meant."""
     after = list(re.finditer(rf"\b(?:{subject.names})\b{_LINK}{_NUMBER}", text))
     if after:
         return after
@@ -138,7 +138,7 @@ def _value(match: re.Match[str], scale: float) -> float | None:
 
 
 def _level(text: str, subject: _Subject) -> float | None:
-    """The value of a word such as "high": after the name, right before it, or all that was said."""
+    """Returns the value of a word such as "high": after the name, right before it, or all that was said."""
     words = "|".join(subject.levels)
     levels = re.findall(rf"\b(?:{subject.names})\b{_LINK}({words})\b", text)
     if not levels:

@@ -5,7 +5,7 @@ from typing import Any
 
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.flagging import AGREEMENT
-from metaprobe.checkpoints.table import html_table
+from metaprobe.checkpoints.rendered_table import html_table
 
 
 @explain_fields
@@ -54,7 +54,7 @@ class Verdict:
         return f"Verdict(score={score}{agreement}, flagged={self.flagged}{reason})"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks."""
+        """Returns a table for notebooks."""
         heads = {f"head {name}": f"{value:.3f}" for name, value in self.heads.items()}
         shown = {"score": "none" if self.score is None else f"{self.score:.3f}", **heads}
         if self.critical is not None:

@@ -26,10 +26,10 @@ from metaprobe.api import (
     Price,
     QualityPredictor,
     RecordError,
+    Scored,
     State,
     Verdict,
     failure_of,
-    score_response,
 )
 
 CASCADE_POINT = "assess"
@@ -246,7 +246,7 @@ class _Cascading:
         """Returns whether to ask the strong model after this answer of the weak one, the reason, the verdict, and the
         decision.
         """
-        scored = score_response(self._predictor, weak)
+        scored = Scored.of(self._predictor, weak)
         if scored.verdict is None or scored.verdict.score is None:
             why = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
             return self._unjudged == "strong", why, scored.verdict, None

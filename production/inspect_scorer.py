@@ -5,16 +5,7 @@ Task(dataset=..., scorer=[match(), verdict("bundled:quality")])    # with logpro
 
 from typing import Any
 
-from metaprobe.api import (
-    ImportFileError,
-    NoAnswer,
-    OnVerdict,
-    QualityPredictor,
-    Scored,
-    require,
-    response_of,
-    score_response,
-)
+from metaprobe.api import OnVerdict, QualityPredictor, RecordError, Scored, require, response_of
 
 inspect_scorer: Any = require("inspect_ai.scorer", "inspect-ai>=0.3.285")
 
@@ -37,8 +28,8 @@ def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
 
     async def score_sample(state: Any, target: Any) -> Any:
         try:
-            scored = score_response(predictor, response_of(state.output.model_dump(mode="json")))
-        except (NoAnswer, ImportFileError) as reason:
+            scored = Scored.of(predictor, response_of(state.output.model_dump(mode="json")))
+        except RecordError as reason:
             scored = Scored(None, str(reason))
         if hand_over is not None:
             hand_over(scored)

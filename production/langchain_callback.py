@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.api import OnVerdict, QualityPredictor, require, score_response
+from metaprobe.api import OnVerdict, QualityPredictor, Scored, require
 
 callbacks: Any = require("langchain_core.callbacks", "langchain-core>=1.7")
 
@@ -59,7 +59,7 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
             for generation in generations:
                 message = getattr(generation, "message", None)
                 answer_metadata = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
-                scored = score_response(
+                scored = Scored.of(
                     self._predictor,
                     _completion(generation.text, answer_metadata, message),
                     response_id=_text(answer_metadata.get("id")) or _text(getattr(message, "id", None)),

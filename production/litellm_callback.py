@@ -11,7 +11,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-from metaprobe.api import OnVerdict, QualityPredictor, Scored, require, score_response, watch
+from metaprobe.api import OnVerdict, QualityPredictor, Scored, require, watch
 
 custom_logger: Any = require("litellm.integrations.custom_logger", "litellm>=1.106")
 
@@ -88,7 +88,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         choices = getattr(response, "choices", None)  # only a chat completion has them; other answers keep theirs
         lost = choices and getattr(choices[0], "logprobs", None) is None
         note = _LOST if kwargs.get("stream") and lost else ""
-        scored = score_response(self._predictor, response, context=context, note=note)
+        scored = Scored.of(self._predictor, response, context=context, note=note)
         context["metadata"][METADATA_KEY] = scored.as_metadata()
         return scored
 

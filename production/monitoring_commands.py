@@ -11,14 +11,13 @@ from typing import Annotated, Any, Literal
 import click
 
 from metaprobe.api import (
-    LEFT_OUT,
+    AGREEMENT,
     AsJson,
     CheckpointOut,
     Digest,
     FlagOptions,
     Folds,
     LineOptions,
-    OneCheckpoint,
     Option,
     QualityOptions,
     ReplaceOptions,
@@ -28,11 +27,14 @@ from metaprobe.api import (
     say,
     say_checkpoint,
     steps,
+    write_outcomes,
 )
 from metaprobe.production.score_log_tables import alarm_table, estimate_table, opened_log, show_lines
 
 COMMANDS = click.Group()
 DAY = 86400.0
+TARGET = "correct"
+"""Label that a log's labels say, as `metaprobe.production.retrain` trains on it."""
 ALARM = 3
 """Exit code of `drift` if there is a new alarm."""
 Log = Annotated[str, Option("The score log: a SQLite file, or the URL of a database.", metavar="LOG")]
@@ -42,7 +44,7 @@ OfVersion = Annotated[
 ]
 Since = Annotated[
     float | None,
-    Option("Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970.", kind="time"),
+    Option("Only answers since this time: 2026-11-23T12:00:00 (UTC), or seconds since 1970.", kind="time"),
 ]
 LabelForm = Literal["auto", "lines", "mlflow", "langfuse", "phoenix", "openai-evals"]
 
@@ -51,30 +53,33 @@ LabelForm = Literal["auto", "lines", "mlflow", "langfuse", "phoenix", "openai-ev
 def feedback(
     file: Annotated[Path, Option(kind="file", argument=True)],
     log: Log,
-    form: Annotated[LabelForm, Option("What FILE is of; see below.", name="from")] = "auto",
-    name: Annotated[str, Option("What was judged, where FILE holds labels of several kinds.")] = "",
-    id_key: Annotated[str, Option("Where in a record the answer's id stands, such as metadata.id.", name="id")] = "",
+    form: Annotated[LabelForm, Option("Format of FILE; see below.", name="from")] = "auto",
+    name: Annotated[str, Option("Name of the judgement, if FILE holds several kinds of labels.")] = "",
+    id_key: Annotated[
+        str, Option("Field of a record that holds the answer's id, such as metadata.id.", name="id")
+    ] = "",
     maps: Annotated[
         tuple[str, ...],
         Option(
-            "What values mean that do not say it: fine=correct,meh=unsure, or >=4=correct,<=2=wrong; repeatable.",
+            "Meanings of unclear values: fine=correct,meh=unsure, or >=4=correct,<=2=wrong; repeatable.",
             name="value-map",
             metavar="VALUE=MEANING,...",
         ),
     ] = (),
-    lines: LineOptions = LEFT_OUT,
+    *,
+    lines: LineOptions,
 ) -> None:
-    """Put labels into the score log; of one answer the latest counts, but no judge's before a person's.
+    """Put labels into the score log. The latest label of an answer counts, but a person's before a judge's.
 
-    FILE is JSON lines or CSV with request_id, label (1, 0 or unsure; right and wrong will do), and if you like who and
-    time; or what MLflow (assessments of traces), Langfuse (scores), Phoenix (span annotations) or OpenAI's evals
-    (output items) give. The answer's id is looked for under request_id, also in the metadata, and else is the trace's
-    or span's.
+    FILE is JSON lines or CSV with request_id, label (1, 0 or unsure; right and wrong are accepted too), and optionally
+    who and time; or an export of MLflow (assessments of traces), Langfuse (scores), Phoenix (span annotations) or
+    OpenAI's evals (output items). The answer's id is looked for under request_id, also in the metadata; else it is the
+    id of the trace or span.
 
-    Before anything is stored, each kind of value in FILE is said with what it was taken for. A value without its type,
-    direction or validity is left out: --value-map says what such values mean.
+    Before anything is stored, the meaning taken for each kind of value in FILE is printed. A value without type,
+    direction or validity is left out: give its meaning with --value-map.
     """
-    from metaprobe.api import IdFault, list_faults
+    from metaprobe.api import IdFault
     from metaprobe.production.monitoring.label_files import read_label_file
 
     # Read the file.
@@ -114,7 +119,7 @@ def feedback(
             f"within 7 days: {names}",
             err=True,
         )
-        for fault in list_faults(unknown):
+        for fault in IdFault.list_all(unknown):
             click.echo(f"of these, {fault}", err=True)
         if without_blanks:
             click.echo(f"without blanks, {len(without_blanks)} of these ids are in the log", err=True)
@@ -133,32 +138,36 @@ def sample(
     out: Annotated[
         Path | None,
         Option(
-            "Write them as JSON lines, to be filled in and given to `metaprobe feedback`.",
+            "JSON lines to fill in for `metaprobe feedback`.",
             kind="label sheet",
         ),
     ] = None,
-    page: Annotated[bool, Option("Show them on a page of this machine, to be labelled by keyboard.")] = False,
+    page: Annotated[bool, Option("Show them on a local page, to be labelled by keyboard.")] = False,
     port: Annotated[int, Option("Port of the page; 0: a free one.", low=0, high=65535)] = 0,
-    who: Annotated[str, Option("Whose labels these are, for the log.")] = "",
-    sheet: Annotated[str, Option("Take this sheet, drawn before, instead of drawing another.")] = "",
+    who: Annotated[str, Option("Name of the labeller, for the log.")] = "",
+    sheet: Annotated[str, Option("Name of an earlier sheet to continue, instead of a new draw.")] = "",
     since: Since = None,
     model: OfModel = None,
     checkpoint: OfVersion = None,
     tags: Annotated[
         tuple[str, ...], Option("Only answers with this tag; repeatable.", name="tag", metavar="NAME=VALUE")
     ] = (),
-    floor: Annotated[
-        float, Option("Least propensity, as a share of what drawing all alike would give.", above=0, high=1)
-    ] = 0.25,
-    seed: Annotated[int | None, Option("Seed of the draw; without one, every draw is another.", low=0)] = None,
+    floor: Annotated[float, Option("Lowest propensity, relative to a uniform draw.", above=0, high=1)] = 0.25,
+    seed: Annotated[int | None, Option("Seed of the draw; by default random.", low=0)] = None,
 ) -> None:
-    """Draw answers to be labelled, the doubtful ones more often, each with a propensity that the log keeps.
+    """Draw answers to be labelled, doubtful ones more often, each with a propensity that the log keeps.
 
-    So estimates from their labels are unbiased. The sheet, or the page, shows questions and answers where the log has
-    them (serve --log-texts), and never the score. Answers whose labels `promote` will not count are said.
+    Estimates from these labels are therefore unbiased. The sheet, or the page, shows questions and answers if the log
+    has them (serve --log-texts), and never the score. A warning names answers whose labels `promote` will not count.
     """
+    from metaprobe.production.monitoring.label_draw import (
+        DrawnSheet,
+        draw_sheet,
+        sheet_rows,
+        will_not_count,
+        write_sheet,
+    )
     from metaprobe.production.monitoring.log import find_version
-    from metaprobe.production.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows, will_not_count, write_sheet
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
@@ -222,12 +231,12 @@ def _claimed(out: Path | None) -> Iterator[None]:
 def estimate(
     log: Log,
     by: Annotated[
-        str | None, Option("Also apart: by model, task, week, or a tag of that name.", metavar="PART")
+        str | None, Option("Also one estimate for each model, task, week, or value of a tag.", metavar="PART")
     ] = None,
     group: Annotated[
         str | None,
         Option(
-            "Answers that belong together: of one value of this tag, such as a conversation, or of one 'question'.",
+            "Tag whose equal values mark dependent answers, such as a conversation; or 'question'.",
             metavar="TAG",
         ),
     ] = None,
@@ -236,12 +245,13 @@ def estimate(
     since: Since = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy, flagged share and risk among the accepted, with 95 % intervals: a table, or with --json a line each.
+    """Print accuracy, flagged share and risk among the accepted, with 95 % intervals: a table, or with --json one line
+    each.
 
-    Each version of the checkpoint stands apart, the newest first: a score of one says nothing of another's.
-    Accuracy and risk come in three ways: from scores alone, powered by scores and labels, and from labels alone. Each
-    line says what it assumes, and how many more labels would halve its interval. Answers to one question, or of one
-    conversation, resemble each other: without --group their intervals are too short.
+    Each version of the checkpoint is separate, the newest first, because scores of two versions cannot be compared.
+    Accuracy and risk are estimated in three ways: from scores alone, from scores and labels together, and from labels
+    alone. Each line says what it assumes, and how many more labels would halve its interval. Answers to one question,
+    or of one conversation, resemble each other: without --group their intervals are too short.
     """
     from metaprobe.production.monitoring.estimates import QUESTION_TAG, estimate_log, groups_of_log
     from metaprobe.production.monitoring.log import find_version, version_names
@@ -256,40 +266,43 @@ def estimate(
     show_lines(estimate_log(columns, by=by, group=groups, names=names), as_json, estimate_table)
 
 
-@command(COMMANDS, "Whether answers are as they were.")
+@command(COMMANDS, "Whether answers have changed since the last call.")
 def drift(
     log: Log,
-    state: Annotated[Path, Option("File that holds what was seen; made where there is none.", kind="new file")],
+    state: Annotated[Path, Option("File of the watch's state; made if missing.", kind="new file")],
     model: OfModel = None,
     checkpoint: OfVersion = None,
     within: Annotated[
-        str | None, Option("Compare within a tag's values, or within 'hour' of the day.", metavar="TAG")
+        str | None, Option("Compare within each value of a tag, or each 'hour' of the day.", metavar="TAG")
     ] = None,
     batch: Annotated[int | None, Option("Answers averaged into one value.  [default: 1]", low=1)] = None,
     webhook: Annotated[str | None, Option("Post each new alarm there, as JSON.", metavar="URL")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reads what came into the log since the last call, and gives an alarm where it is not as before.
+    """Read what was logged since the last call, and raise an alarm if it differs from before.
 
-    Alarms are a table, or with --json a line each.
+    Alarms are a table, or with --json one line each.
 
-    What a checkpoint says is compared with what the same checkpoint said before, and its labels with its own scores.
-    The first 200 values are the reference. Each alarm is stored in the log as an event. Over a whole
-    stream, however often this is called, the probability of a false alarm is at most 5 % for one version, for answers
-    whose order says nothing.
+    A checkpoint's scores are compared with its earlier scores, and its labels with its own scores. The first 200 values
+    are the reference. The agreement of second answers (`serve --teach-rate`) is watched without labels. Each alarm is
+    stored in the log as an event. However long the log is and however often this is called, the probability of a false
+    alarm is at most 5 % for one version, if the order of the answers is random.
 
-    Exit code 0: no new alarm; 3: an alarm; 1: an error, or the webhook did not take an alarm. Such an alarm stays in
+    Exit code 0: no new alarm; 3: an alarm; 1: an error, or the webhook did not accept an alarm. Such an alarm stays in
     the state, and the next call posts it.
     """
-    from metaprobe.production.monitoring.drift_of_log import kept_watch, post_pending, say_progress
+    from metaprobe.production.monitoring.drift import USUAL_STREAMS, WATCHED_STREAMS
+    from metaprobe.production.monitoring.drift_of_log import kept_watch, post_pending, say_agreement, say_progress
     from metaprobe.production.monitoring.log import find_version
     from metaprobe.production.monitoring.posting import checked_url
 
     url = None if webhook is None else checked_url(webhook, "--webhook")
     with opened_log(log) as opened:
         version = None if checkpoint is None else find_version(opened, checkpoint)
-        with kept_watch(state, model=model, checkpoint=version, within=within, batch=batch) as watch:
+        streams = WATCHED_STREAMS if opened.has_agreements(model=model, checkpoint=version) else USUAL_STREAMS
+        with kept_watch(state, model=model, checkpoint=version, within=within, batch=batch, streams=streams) as watch:
             alarms = watch.read(opened)
+            agreement = say_agreement(watch)
             failed = ""
             if url is not None:
                 watch.pending += alarms
@@ -298,6 +311,8 @@ def drift(
     show_lines(alarms, as_json, alarm_table)
     if not alarms:
         click.echo(say_progress(watch), err=True)
+    if agreement:
+        click.echo(agreement, err=True)
     if watch.waiting:
         click.echo(f"{watch.waiting} answers are read later: a transaction of the database has not ended", err=True)
     if watch.pending:
@@ -311,9 +326,9 @@ def drift(
         raise SystemExit(1)
 
 
-@command(COMMANDS, "The same predictor, its probabilities right again.")
+@command(COMMANDS, "The same predictor with recalibrated probabilities.")
 def recalibrate(
-    checkpoint: OneCheckpoint,
+    checkpoint: Annotated[str, Option(kind="checkpoint", argument=True)],
     out: CheckpointOut,
     replacing: ReplaceOptions,
     flags: FlagOptions,
@@ -323,15 +338,15 @@ def recalibrate(
     since: Since = None,
     seed: Seed = 0,
 ) -> None:
-    """Give CHECKPOINT right probabilities by the labels of its scores, and new thresholds; nothing is trained.
+    """Correct the probabilities of CHECKPOINT by the labels of its scores, and set new thresholds; nothing is trained.
 
-    It takes at least 20 labels of answers that this very checkpoint scored. The order of answers of one model stays as
-    it is. As many answers are flagged as are expected to be wrong, unless an option says otherwise. A threshold that so
-    few labels cannot carry is left out, and the card says so.
+    It takes at least 20 labels of answers that this very checkpoint scored. The order of answers of one model does not
+    change. As many answers are flagged as are expected to be wrong, unless an option says otherwise. A threshold for
+    which the labels are too few is left out, and the card says so.
     """
-    from metaprobe.api import QualityPredictor, learned_until, load_checkpoint, recalibrate_quality
+    from metaprobe.api import QualityPredictor, load_checkpoint, recalibrate_quality
+    from metaprobe.production.monitoring.label_draw import RECALIBRATED
     from metaprobe.production.monitoring.log import labelled_of_log
-    from metaprobe.production.monitoring.sampling import RECALIBRATED
 
     replacing.check(out, QualityPredictor.kind)
     digest = load_checkpoint(checkpoint, sha256=sha256).digest
@@ -347,7 +362,7 @@ def recalibrate(
             seed=seed,
             command=command_line(),
         )
-        until = learned_until(made)
+        until = made.learned_until
         details = {"from": digest, "to": made.digest, "labels": len(labelled), "path": str(out), "until": until}
         opened.event(RECALIBRATED, details, time=time.time())
     return say_checkpoint(made)
@@ -360,24 +375,35 @@ def retrain(
     replacing: ReplaceOptions,
     flags: FlagOptions,
     runs: Annotated[tuple[Path, ...], Option(kind="runs", argument=True)] = (),
+    target: Annotated[
+        str, Option("Label to learn, correct; or agreement, without labels: whether second answers say the same.")
+    ] = TARGET,
     model: OfModel = None,
     since: Since = None,
     hold_back: Annotated[
-        float, Option("Share of the labelled answers, the latest, that is left for `promote`.", low=0, below=1)
+        float,
+        Option("Share of the labelled answers (the latest) that is held out for `promote`.", low=0, below=1),
     ] = 0.3,
     logprobs_mode: Annotated[
         Literal["raw", "processed", "unknown"],
-        Option("What the log's log-probabilities are; as those of RUNS."),
+        Option("Kind of the log's log-probabilities; equal to that of RUNS."),
     ] = "unknown",
     folds: Folds = 5,
     seed: Seed = 0,
 ) -> None:
-    """Train on RUNS, thinned to what the log's answers are like, and on the labelled answers of the log.
+    """Train on the labelled answers of the log and on RUNS, which are thinned to resemble the log's answers.
 
     The log must keep log-probabilities (`serve --log-logprobs`). Then: promote OUT --over OLD --log URL.
-    """
-    from metaprobe.production.retrain import retrain_quality
 
+    With --target agreement no label is read: OUT learns from the second answers of `serve --teach-rate`, and RUNS are
+    not used. `adapt` makes P(right) of its score.
+    """
+    from metaprobe.production.retrain import retrain_on_agreement, retrain_quality
+
+    if target not in (TARGET, AGREEMENT):
+        raise click.UsageError(f"--target is {target!r}; expected {TARGET} or {AGREEMENT}, which a score log holds")
+    if target == AGREEMENT and runs:
+        raise click.UsageError("--target agreement learns from the log alone; leave RUNS out")
     with opened_log(log) as opened, steps() as on_step:
         options = QualityOptions(
             out=out,
@@ -389,10 +415,17 @@ def retrain(
             **flags.flags,
             **vars(replacing),
         )
-        made = retrain_quality(
-            runs, opened, options, model=model, since=since, held_back=hold_back, logprobs_mode=logprobs_mode
-        )
+        choice: dict[str, Any] = {"model": model, "since": since, "logprobs_mode": logprobs_mode}
+        if target == AGREEMENT:
+            made = retrain_on_agreement(opened, options, held_back=hold_back, **choice)
+        else:
+            made = retrain_quality(runs, opened, options, held_back=hold_back, **choice)
     say_checkpoint(made.checkpoint)
+    if target == AGREEMENT:
+        without = f"; {made.without} more have no log-probabilities in the log" if made.without else ""
+        later = f"; {made.held_back} later ones are left for `promote`" if made.held_back else ""
+        click.echo(f"from {made.logged} answers of the log that were asked for again{later}{without}", err=True)
+        return
     click.echo(
         f"from {made.kept} of {made.stored} stored runs and {made.logged} labelled answers of the log; "
         f"{made.held_back} later ones are left for `promote`"
@@ -401,44 +434,45 @@ def retrain(
     )
 
 
-@click.group("log", short_help="What leaves the score log: old answers, one request, verdicts for other programs.")
+@click.group("log", short_help="What leaves the score log: old answers, one request, outcomes, verdicts.")
 def log_command() -> None:
-    """Take answers out of a score log, or verdicts to other programs. A server may write into it meanwhile."""
+    """Take answers out of a score log, or outcomes and verdicts to files and other programs. A server may write into it
+    meanwhile."""
 
 
 COMMANDS.add_command(log_command)
 
 
-@command(log_command, "Take away old answers.")
+@command(log_command, "Delete old answers.")
 def prune(
     log: Log,
     days: Annotated[
         float,
-        Option("Answers that ended so many days ago.", name="older-than", metavar="DAYS", above=0),
+        Option("Age in days from which on answers are deleted.", name="older-than", metavar="DAYS", above=0),
     ],
-    yes: Annotated[bool, Option("Also where the clock seems to have jumped, or most answers would go.")] = False,
+    yes: Annotated[bool, Option("Delete even if the clock seems to have jumped, or most answers would go.")] = False,
 ) -> None:
-    """Take away answers older than --older-than DAYS, with their labels and tags. Alarms and promotions stay.
+    """Delete answers older than --older-than DAYS, with their labels and tags. Alarms and promotions stay.
 
-    `metaprobe serve --log-days` does the same every hour. Nothing is taken away where the clock is more than 7 days
-    after the last prune (before the first one: after the newest answer), nor where more than half of all answers would
-    go at once; then --yes is needed. A clock that is months ahead would otherwise empty the log.
+    `metaprobe serve --log-days` does the same every hour. Nothing is deleted if the clock is more than 7 days after the
+    last prune (before the first prune: after the newest answer), nor if more than half of all answers would go at once;
+    then --yes is needed. A clock that is months ahead would otherwise empty the log.
     """
     with opened_log(log) as opened:
         count = opened.prune(days, sure=yes)
     click.echo(f"took away {count} answers older than {days:g} days")
 
 
-@command(log_command, "Take away all that is known of one request.")
+@command(log_command, "Delete everything known about a request.")
 def delete(
     request_ids: Annotated[tuple[str, ...], Option(argument=True, metavar="REQUEST_ID...")],
     log: Log,
 ) -> None:
-    """Take away all that is known of a request: scores, texts, log-probabilities, labels, and tags of its own.
+    """Delete everything known about a request: scores, texts, log-probabilities, labels, and its own tags.
 
-    REQUEST_ID came with the verdict. Of several answers to one request the second has the id ID:1, and so on; name
-    each. A SQLite file is then written anew, so that no byte is left in it. Exit code 1 where something was not known,
-    or the file could not be written anew within a minute.
+    REQUEST_ID came with the verdict. If one request had several answers, the second has the id ID:1, and so on; name
+    each. A SQLite file is then rewritten, so that no byte of the request is left in it. Exit code 1 if an id was
+    unknown, or if the file could not be rewritten within a minute.
     """
     from metaprobe.production.monitoring.retention import further_answers
 
@@ -452,14 +486,59 @@ def delete(
         raise click.ClickException(f"nothing is known of {', '.join(unknown)}; expected ids that came with verdicts")
 
 
-@command(log_command, "Verdicts to where traces are: Langfuse, MLflow, OpenTelemetry.")
+@command(log_command, "Labelled answers as outcomes, to train P(success) before asking.", name="outcomes")
+def log_outcomes(
+    log: Log,
+    out: Annotated[Path, Option("File of outcomes to write.", kind="new file")],
+    held_out: Annotated[
+        Path | None, Option("File for the latest outcomes, held out for `promote`.", kind="new file")
+    ] = None,
+    hold_back: Annotated[
+        float, Option("With --held-out: share of the outcomes (the latest) that goes there.", low=0, below=1)
+    ] = 0.3,
+    model: OfModel = None,
+    since: Since = None,
+    version_tag: Annotated[
+        str, Option("Tag with the version of the model: only the version that answered last counts.", metavar="TAG")
+    ] = "",
+) -> None:
+    """Write each labelled answer as an outcome of its model, with the probability that it was drawn for a label.
+
+    The log must keep the questions (`serve --log-texts`). Then: train success OUT, and promote NEW --over OLD HELD_OUT.
+    Both weight a label by 1 / probability. Prints the models with their labels and weighted rates, and what was left
+    out.
+    """
+    from metaprobe.production.logged_outcomes import outcomes_of_log
+
+    if held_out is not None and held_out.resolve() == out.resolve():
+        raise click.UsageError(f"--held-out {held_out} is --out too; give another file")
+    with opened_log(log) as opened:
+        share = 0.0 if held_out is None else hold_back
+        made = outcomes_of_log(opened, model=model, since=since, version_tag=version_tag, hold_back=share)
+    for path, questions in ((out, made.learned), (held_out, made.held_back)):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_outcomes(path, questions)
+    if made.note:
+        click.echo(f"warning: {made.note}", err=True)
+    labels = Counter(name for one in (*made.learned, *made.held_back) for name in one.agents)
+    versions = {name: {"version": version} for name, version in made.versions.items()}
+    models = {
+        name: {"labels": labels[name], "right": round(rate, 4), **versions.get(name, {})}
+        for name, rate in made.rates.items()
+    }
+    told = {"outcomes": len(made.learned), "held_out": len(made.held_back), "models": models}
+    click.echo(json.dumps({**told, "left_out": made.left_out, "drawn_without_label": made.unlabelled}))
+
+
+@command(log_command, "Verdicts to a tracing service: Langfuse, MLflow, OpenTelemetry.")
 def export(
     log: Log,
     to: Annotated[
         Literal["langfuse", "mlflow", "otel"],
         Option("As Langfuse scores, MLflow assessments, or OpenTelemetry log records."),
     ],
-    out: Annotated[Path | None, Option("File for the request bodies, one a line.", kind="new file")] = None,
+    out: Annotated[Path | None, Option("File for the request bodies, one per line.", kind="new file")] = None,
     posted: Annotated[
         bool, Option("Post them. Address and keys come from environment variables.", name="post")
     ] = False,

@@ -29,14 +29,12 @@ from metaprobe.api import (
     QualityPredictor,
     RecordError,
     atomic_write,
-    decide_promotion,
-    learned_until,
     plain,
     score_again,
     split_name,
 )
+from metaprobe.production.monitoring.label_draw import RETRAINED
 from metaprobe.production.monitoring.log import ScoreLog, labelled_of_log
-from metaprobe.production.monitoring.sampling import RETRAINED
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 """Kinds of events."""
@@ -80,7 +78,7 @@ def promote_scored(
         sharper = new.checkpoint.manifest.contract.get("adapted_from") == running.checkpoint.digest
     by_order = 0.0 if not (not_worse or sharper) else -margin
     by_brier = 0.0 if sharper and not not_worse else -margin
-    decided = decide_promotion(
+    decided = Promotion.on_answers(
         new,
         running,
         labelled.y,
@@ -172,7 +170,7 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
         log: the score log.
     """
     labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
-    learned = learned_until(new.checkpoint)  # of a version that was only trained the log says it, where `retrain` did
+    learned = new.checkpoint.learned_until  # of a version that was only trained the log says it, where `retrain` did
     for event in log.events(RETRAINED):
         if event.details["to"] == new.checkpoint.digest:
             learned = max(learned, float(event.details["until"]))

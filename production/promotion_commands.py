@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import click
 
-from metaprobe.api import LEFT_OUT, Agent, AsJson, LineOptions, Option, Seed, Stage, command, steps
+from metaprobe.api import Agent, AsJson, LineOptions, Option, Seed, Stage, command, steps
 from metaprobe.production.score_log_tables import opened_log, promotion_table
 
 COMMANDS = click.Group()
@@ -20,17 +20,17 @@ TYPED = click.core.ParameterSource.COMMANDLINE
 def promote(
     new: Annotated[str | None, Option(kind="checkpoint", argument=True)] = None,
     data: Annotated[tuple[Path, ...], Option(kind="path", argument=True)] = (),
-    running: Annotated[str | None, Option("The version that runs now.", name="over", kind="checkpoint")] = None,
+    running: Annotated[str | None, Option("Version that runs now.", name="over", kind="checkpoint")] = None,
     log: Annotated[
-        str | None, Option("In place of DATA: the labelled answers of this score log.", metavar="URL")
+        str | None, Option("Score log whose labelled answers take the place of DATA.", metavar="URL")
     ] = None,
-    rollback: Annotated[bool, Option("Take back the last promotion in --log: says what ran before.")] = False,
+    rollback: Annotated[bool, Option("Undo the last promotion in --log.")] = False,
     pins: Annotated[
         Path | None,
-        Option("With --log: the file of `serve --pins`, in which the versions are exchanged.", kind="file"),
+        Option("With --log: file of `serve --pins` in which the new version replaces the old one.", kind="file"),
     ] = None,
     target: Annotated[str, Option("Label that both predict.")] = "correct",
-    not_worse: Annotated[bool, Option("Promote also what is not worse by more than the margin.")] = False,
+    not_worse: Annotated[bool, Option("Promote unless the new version is worse by more than the margin.")] = False,
     margin: Annotated[float, Option("Margin of AUROC and Brier score.", low=0)] = 0.01,
     stage: Stage = None,
     agent: Agent = None,
@@ -38,24 +38,26 @@ def promote(
     price: Annotated[
         float | None,
         Option(
-            "For panels: accuracy that a US dollar for 1,000 questions must bring.  [default: what it brings the "
+            "For panels: accuracy that each US dollar for 1,000 questions must gain.  [default: what it gains the "
             "running one]",
             above=0,
         ),
     ] = None,
     as_json: AsJson = False,
-    lines: LineOptions = LEFT_OUT,
+    *,
+    lines: LineOptions,
 ) -> None:
-    """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
+    """Decide whether NEW may replace the running version, by DATA or a log from which neither has learned.
 
-    DATA are run stores for predictors, blends and probes (kinds quality, blend and hidden), with the states that these
-    read; for panels that choose whom to ask it is one file of outcomes, and of the options --over and --price are
-    theirs. Other kinds have no such guard. With --log two predictors are compared on labelled answers, and a promotion
-    is written into the log with the digest to go back to.
+    For predictors, blends and probes (kinds quality, blend and hidden), DATA are run stores with the hidden states that
+    these read. For panels that choose whom to ask, and for estimators of P(success) (kind success), DATA is one file of
+    outcomes; these kinds take --over, and panels --price, of the options. Other kinds cannot be promoted. With --log
+    two predictors are compared on labelled answers, and a promotion is written into the log with the digest to go back
+    to.
 
-    Exit code 0 where it is promoted, 1 where it is refused.
+    Exit code 0 if NEW is promoted, 1 if it is refused.
     """
-    from metaprobe.api import load_verified
+    from metaprobe.api import Checkpoint, Panel, SuccessEstimator
 
     # Go back to the version before.
     if rollback:
@@ -74,7 +76,7 @@ def promote(
     if pins is not None and log is None:
         raise click.UsageError("--pins goes with --log")
     # Decide, by the kind of the checkpoints and the source of the data.
-    kinds = [load_verified(location).manifest.kind for location in (new, running)]
+    kinds = [Checkpoint.kind_at(location) for location in (new, running)]
     context = click.get_current_context()
     options = ("target", "not_worse", "margin", "stage", "agent", "seed", "price")
     typed = {name for name in options if context.get_parameter_source(name) is TYPED}
@@ -86,7 +88,11 @@ def promote(
     elif kinds == ["panel", "panel"]:
         refuse_options(typed - {"price"}, "panels, which are judged by accuracy minus price")
         with steps("comparing on outcomes"), lines.handling():
-            decided = _promote_panel(new, running, data, price)
+            decided = _promote_on_outcomes(Panel, new, running, data, price)
+    elif kinds == ["success", "success"]:
+        refuse_options(typed, "estimators of P(success), which are judged by log loss")
+        with steps("comparing on outcomes"), lines.handling():
+            decided = _promote_on_outcomes(SuccessEstimator, new, running, data, None)
     elif set(kinds) <= {"quality", "blend", "hidden"}:
         refuse_options(typed & {"price"}, "predictors and probes, which have no price")
         with steps("comparing on runs"):
@@ -104,7 +110,7 @@ def promote(
     else:
         raise click.UsageError(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
-            "(quality, blend, hidden), or two panels"
+            "(quality, blend, hidden), two panels, or two estimators of P(success)"
         )
     # Print the decision.
     from metaprobe.api import plain
@@ -123,11 +129,11 @@ def refuse_options(options: set[str], whom: str) -> None:
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.api import promote
+    from metaprobe.api import Promotion
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
-    return promote(new, running, data, **options)
+    return Promotion.on_runs(new, running, data, **options)
 
 
 def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
@@ -139,9 +145,10 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
         return promote_in_log(versions[0], versions[1], opened, pins=pins, location=new, **options)
 
 
-def _promote_panel(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
-    from metaprobe.api import Panel, promote_panel
+def _promote_on_outcomes(kind: Any, new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
+    """Loads two versions of a kind, the class `Panel` or `SuccessEstimator`, and compares them."""
+    from metaprobe.api import Promotion
 
     if len(data) != 1 or not data[0].is_file():
-        raise click.UsageError("a panel is promoted on one file of outcomes, one question a line")
-    return promote_panel(Panel.load(new), Panel.load(running), data[0], price=price)
+        raise click.UsageError("panels and estimators are promoted on one file of outcomes, one question a line")
+    return Promotion.on_outcomes(kind.load(new), kind.load(running), data[0], price=price)

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from metaprobe.api import (
+    AGREEMENT,
     Call,
     Checkpoint,
     Item,
@@ -30,8 +31,8 @@ from metaprobe.api import (
     load_runs,
     train_quality,
 )
+from metaprobe.production.monitoring.label_draw import RETRAINED
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.sampling import RETRAINED
 
 TARGET = "correct"
 HELD_BACK = 0.3
@@ -40,6 +41,8 @@ RECENT_ANSWERS = 2000
 """Number of logged answers that represent current answers."""
 FEWEST_LOGGED = 50
 """Fewest logged answers with log-probabilities for a comparison."""
+SECOND_ANSWERS = "samples"
+"""Source of a label `agreement` that a second answer gave (`serve --teach-rate`)."""
 LOG_SYSTEM = "logged"
 """System of the runs that are made from a log."""
 KEPT_QUANTILE = 0.9
@@ -89,8 +92,7 @@ def retrain_quality(
         held_back: share of the labelled answers, the latest, that is left for the guard.
         logprobs_mode: mode of the log's log-probabilities, which a log does not know.
     """
-    if not 0 <= held_back < 1:
-        raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
+    check_held_back(held_back)
     options.check(options.out, QualityPredictor.kind)
     recent = _logged(log, model, since, logprobs_mode, labelled=False, at_most=RECENT_ANSWERS, seed=options.seed)
     if len(recent) < FEWEST_LOGGED:
@@ -130,6 +132,72 @@ def retrain_quality(
     return Retrained(checkpoint, len(old), len(kept_runs), len(learned), later, until, without)
 
 
+def retrain_on_agreement(
+    log: ScoreLog,
+    options: QualityOptions,
+    *,
+    model: str | None = None,
+    since: float | None = None,
+    held_back: float = HELD_BACK,
+    logprobs_mode: LogprobsMode = "unknown",
+) -> Retrained:
+    """Returns a new checkpoint that learned from the log which answers the model gives again. No label is read.
+
+    The log must store log-probabilities, and hold the agreement of second answers (`serve --teach-rate`). A promotion
+    is decided by labels of answers after the last one that was learned from. Raises `RecordError` where fewer than 20
+    answers are left to learn from, and as `train_quality` does.
+
+    Args:
+        log: the score log.
+        options: options of the training.
+        model: model whose answers are learned from; by default any.
+        since: earliest time of these answers, in seconds since 1970.
+        held_back: share of the answers that were asked for again, the latest, that is left for the guard.
+        logprobs_mode: mode of the log's log-probabilities, which a log does not know.
+    """
+    check_held_back(held_back)
+    options.check(options.out, QualityPredictor.kind)
+    found, _ = log.agreements(since=since, model=model)
+    if not found:
+        raise RecordError(
+            "the log holds no agreement of second answers of that time and model: serve with --teach-rate 0.01 and "
+            "--log-logprobs, and wait for some 200 of them"
+        )
+    known: list[tuple[float, Run]] = []
+    """Time of the second answer, and the answer as a run."""
+    for agreement in found:
+        run = run_of_entry(log, agreement.request_id, logprobs_mode)
+        if run is not None:
+            label = Label(run.id, AGREEMENT, float(agreement.same), SECOND_ANSWERS)
+            known.append((agreement.time, replace(run, labels=(label,))))
+    if not known:
+        raise RecordError(
+            f"the log holds the agreement of {len(found)} answers, and log-probabilities of none: serve with "
+            "--log-logprobs"
+        )
+    known.sort(key=lambda pair: pair[0])
+    learned = known[: len(known) - round(held_back * len(known))]
+    with TemporaryDirectory() as folder:
+        RunStore(Path(folder) / "runs").append(run for _, run in learned)
+        try:
+            checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=AGREEMENT))
+        except RecordError as error:
+            if later := len(known) - len(learned):
+                raise RecordError(
+                    f"{error}. The log holds {later} more, held back (hold_back={held_back:g})"
+                ) from error
+            raise
+    until = learned[-1][0]
+    log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "agreements": len(learned)})
+    return Retrained(checkpoint, 0, 0, len(learned), len(known) - len(learned), until, len(found) - len(known))
+
+
+def check_held_back(share: float) -> None:
+    """Raises `RecordError` for a share outside [0, 1)."""
+    if not 0 <= share < 1:
+        raise RecordError(f"held_back is {share:g}; expected a share in [0, 1)")
+
+
 def _logged(
     log: ScoreLog,
     model: str | None,
@@ -158,25 +226,39 @@ def _logged(
         rows = np.sort(np.random.default_rng(seed).choice(rows, at_most, replace=False))
     logged = []
     for row in rows.tolist():
-        entry = log.entry(str(columns.request_id[row]))
-        if entry is None or entry.logprobs is None or not len(entry.logprobs):
+        run = run_of_entry(log, str(columns.request_id[row]), mode)
+        if run is None:
             continue
-        name, question = entry.request_id, entry.question
-        call = Call(
-            id=name,
-            stage="answer",
-            model=entry.model,
-            messages=() if question is None else (Message("user", question),),
-            text=entry.answer or "",
-            logprobs=np.asarray(entry.logprobs, dtype=np.float32),
-            logprobs_mode=mode,
-            finish_reason=entry.finish_reason,
-            usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
-            latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,
-            cost_usd=entry.cost_usd,
-        )
         right = float(columns.label[row] >= 0.5) if labelled else None
-        labels = () if right is None else (Label(name, TARGET, right, "feedback"),)
-        item = Item(name, question or "", group=name, task=entry.tags.get("task", ""))
-        logged.append(Run(name, LOG_SYSTEM, "", item, (call,), labels=labels, final_answer=call.text, outcome=right))
+        labels = () if right is None else (Label(run.id, TARGET, right, "feedback"),)
+        logged.append(replace(run, labels=labels, outcome=right))
     return logged
+
+
+def run_of_entry(log: ScoreLog, request_id: str, mode: LogprobsMode) -> Run | None:
+    """Returns a logged answer as a run without labels; None if its log-probabilities are not in the log.
+
+    Args:
+        log: the score log.
+        request_id: id of the answer.
+        mode: mode of the log-probabilities.
+    """
+    entry = log.entry(request_id)
+    if entry is None or entry.logprobs is None or not len(entry.logprobs):
+        return None
+    name, question = entry.request_id, entry.question
+    call = Call(
+        id=name,
+        stage="answer",
+        model=entry.model,
+        messages=() if question is None else (Message("user", question),),
+        text=entry.answer or "",
+        logprobs=np.asarray(entry.logprobs, dtype=np.float32),
+        logprobs_mode=mode,
+        finish_reason=entry.finish_reason,
+        usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
+        latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,
+        cost_usd=entry.cost_usd,
+    )
+    item = Item(name, question or "", group=name, task=entry.tags.get("task", ""))
+    return Run(name, LOG_SYSTEM, "", item, (call,), final_answer=call.text)

@@ -64,7 +64,13 @@ def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[L
 def promotion_table(decided: Line) -> Iterator[str]:
     """Yields the decision, the gains with their intervals, the digest to run, and the reasons for a refusal."""
     rows = [["gain of the new version", "value", "95 % interval", "answers"]]
-    for key, name in (("auroc_gain", "AUROC"), ("brier_gain", "Brier score"), ("gain", "accuracy minus price")):
+    names = {
+        "auroc_gain": "AUROC",
+        "brier_gain": "Brier score",
+        "gain": "accuracy minus price",
+        "log_loss_gain": "log loss",
+    }
+    for key, name in names.items():
         if gain := decided.get(key):
             ends = _signed_interval(gain)
             rows.append([name, shown_number(gain["estimate"], sign=True), ends, str(gain.get("n", "-"))])

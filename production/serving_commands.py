@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import click
 
-from metaprobe.api import Fields, Option, command
+from metaprobe.api import Option, command
 from metaprobe.production.http.settings import Settings
 
 COMMANDS = click.Group()
@@ -12,24 +12,24 @@ COMMANDS = click.Group()
 
 @command(COMMANDS, "Score over HTTP, and stand in front of an OpenAI-compatible API.")
 def serve(
-    settings: Annotated[dict[str, Any], Fields(Settings)],
+    settings: Annotated[dict[str, Any], Option(fields_of=Settings)],
     checkpoint: Annotated[tuple[str, ...], Option(kind="named checkpoint", argument=True)] = (),
 ) -> None:
     """Score answers over HTTP with a quality predictor, and stand in front of an OpenAI-compatible API.
 
-    POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
-    the verdict under "metaprobe"; so do /v1/completions and /v1/responses where they have log-probabilities. GET
-    /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /readyz says that it is ready, and GET
-    /openapi.json names all. With --log, POST /v1/feedback takes labels for what was answered.
+    POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds the
+    verdict under "metaprobe"; so do /v1/completions and /v1/responses if they have log-probabilities. GET /v1/models is
+    the upstream's list, GET /metrics is for Prometheus, GET /readyz says whether the server is ready, and GET
+    /openapi.json describes all addresses. With --log, POST /v1/feedback takes labels of earlier answers.
 
     With --panel C --upstream NAME=URL --upstream NAME=URL, the panel chooses among the upstreams for each chat
-    completion, asks on while another answer is worth its price, and "metaprobe.panel" says what was asked and spent.
-    Without a CHECKPOINT, bundled:quality then scores what is logged.
+    completion, and asks more of them while another answer is worth its price. "metaprobe.panel" says who was asked and
+    what it cost. Without a CHECKPOINT, bundled:quality then scores what is logged.
 
     With --success C, POST /v1/success says how likely each model is to answer a request rightly, before it is asked.
 
-    Several CHECKPOINTS judge the answers of one model each: NAME=CHECKPOINT, or those that it was trained on. The first
-    judges all others as well. SIGHUP takes in what their places hold now.
+    With several CHECKPOINTS each one judges the answers of one model: NAME=CHECKPOINT, or the models on which it was
+    trained. The first checkpoint judges all other models as well. SIGHUP loads all checkpoints again.
 
     Keys are read from the environment, never from the command line.
     """

@@ -33,7 +33,7 @@ STATES_PREFIX = "states-"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which layers and positions of the hidden states are kept. All calls of a store have one layout."""
+    """The layers and positions whose hidden states are stored. All calls of a store have one layout."""
 
     layers: tuple[int, ...]
     positions: tuple[str, ...]

@@ -9,7 +9,7 @@ library only, as does `openai_format`, which reads the result.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from metaprobe.records.engine_formats import entries_of, is_vllm
 from metaprobe.records.errors import InvalidResponse
@@ -70,17 +70,6 @@ class Piece:
     """Tokens of this or earlier chunks that are now known to belong to the answer, and were not known before."""
 
 
-def kind_of(part: Mapping[str, Any]) -> Kind:
-    """Returns the kind of a stream's chunk: `event`, `chat` or `text`; empty for anything else."""
-    if is_event(part):
-        return "event"
-    choices: Sequence[Any] = as_list(part.get("choices")) or ()
-    first = next((choice for choice in map(fields, choices) if choice is not None), {})
-    if part.get("object") == "chat.completion.chunk" or "delta" in first:
-        return "chat"
-    return "text" if "text" in first and "message" not in first else ""
-
-
 class AnswerStream:
     """Collects the chunks of one streamed answer.
 
@@ -95,6 +84,20 @@ class AnswerStream:
 
     Of tool calls only their existence is kept, as the finish reason.
     """
+
+    two_of_one_index: ClassVar[str] = more_than_one(SAME_INDEX)
+    """The message about a stream in which a chunk holds two choices of the same index."""
+
+    @staticmethod
+    def kind_of(part: Mapping[str, Any]) -> Kind:
+        """Returns the kind of a stream's chunk: `event`, `chat` or `text`; empty for anything else."""
+        if is_event(part):
+            return "event"
+        choices: Sequence[Any] = as_list(part.get("choices")) or ()
+        first = next((choice for choice in map(fields, choices) if choice is not None), {})
+        if part.get("object") == "chat.completion.chunk" or "delta" in first:
+            return "chat"
+        return "text" if "text" in first and "message" not in first else ""
 
     def __init__(self, choice: int = 0) -> None:
         """`choice` is the index of the answer to follow, if the stream carries several answers."""
@@ -251,16 +254,21 @@ class AnswerStream:
     def _chunk(self, held: Mapping[str, Any]) -> Piece:
         """Takes in a chunk of a chat or text completion. In a valid chunk each field is read once."""
         if not self.kind:  # a first chunk may come without choices
-            self.kind = kind_of(held)
+            self.kind = self.kind_of(held)
         choice, ends = self._chosen(held)
         if not choice:
             return Piece()
         delta: Mapping[str, Any] = {}
-        thought = ""
+        thought, whole = "", False
         if self.kind == "text":
             brought, entries = text(choice.get("text")), self._text_entries(choice)
         else:
             found = choice.get("delta")
+            if found is None:
+                found = choice.get("message")  # a whole answer among the chunks
+                whole = found is not None
+                if self._text and content_text((fields(found) or {}).get("content")) == "".join(self._text):
+                    return Piece()  # some servers send the answer once more at its end
             delta = found if type(found) is dict else fields(found) or {}
             content = delta.get("content")
             brought = content if type(content) is str else content_text(content) if content else ""
@@ -275,7 +283,9 @@ class AnswerStream:
         self._thinking.append(thought)
         self.echoes = self.echoes or None in [entry.get("logprob") for entry in entries]
         chunk_id, model = held.get("id"), held.get("model")
-        opens = bool(delta.get("role")) and bool(brought or thought or not entries)  # else a token whose text is late
+        opens = (whole or bool(delta.get("role"))) and bool(
+            brought or thought or not entries
+        )  # else a token whose text is late
         self._one.add(
             chunk_id if type(chunk_id) is str else "",
             model if type(model) is str else "",

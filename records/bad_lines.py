@@ -1,6 +1,6 @@
 """Treats bad lines of every file by one rule: they are left out, counted by reason, and the first of each is named.
 
-A reader opens `reading(path)`, passes each bad line to `BadFile.leave_out`, and counts the good lines in
+A reader opens `BadFile.reading(path)`, passes each bad line to `BadFile.leave_out`, and counts the good lines in
 `BadFile.sound`. A command sets beforehand, with `handling`, whether the first bad line stops it and which file keeps
 bad lines. If more than half of a file's lines are bad, the file is refused. Standard library only.
 """
@@ -60,6 +60,29 @@ class BadFile:
         self.reasons: dict[str, Reason] = {}
         self.keep: KeptLines | None = None
         """File that keeps the bad lines as raw bytes; None if they are not kept."""
+
+    @classmethod
+    @contextmanager
+    def reading(cls, path: str | Path, *, strict: bool | None = None, unit: str = "lines") -> Iterator["BadFile"]:
+        """Yields the counts of a file's bad lines. After the block a warning reports what was left out.
+
+        Raises `ImportFileError` after the block if more than half of the lines are bad.
+
+        Args:
+            path: the file.
+            strict: whether the first bad line raises; by default as the running command has set it, else False.
+            unit: what the file consists of, in the plural.
+        """
+        rule = _running.get() or _Rule()
+        bad = cls(path, strict=rule.strict if strict is None else strict, unit=unit)
+        place = Path(path).absolute()
+        already_told = place in rule.told
+        bad.keep = None if already_told else rule.keep
+        yield bad
+        bad.check()
+        rule.told.add(place)
+        if bad.bad and not already_told:
+            warnings.warn(bad.said(), stacklevel=4)
 
     def leave_out(self, error: ImportFileError) -> None:
         """Counts a bad line, and keeps it if a file for bad lines is set. Raises the error if `strict`."""
@@ -200,29 +223,6 @@ def handling(*, strict: bool = False, bad: str | Path | None = None) -> Iterator
             yield
         finally:
             _running.reset(token)
-
-
-@contextmanager
-def reading(path: str | Path, *, strict: bool | None = None, unit: str = "lines") -> Iterator[BadFile]:
-    """Yields the counts of a file's bad lines. After the block a warning reports what was left out.
-
-    Raises `ImportFileError` after the block if more than half of the lines are bad.
-
-    Args:
-        path: the file.
-        strict: whether the first bad line raises; by default as the running command has set it, else False.
-        unit: what the file consists of, in the plural.
-    """
-    rule = _running.get() or _Rule()
-    bad = BadFile(path, strict=rule.strict if strict is None else strict, unit=unit)
-    place = Path(path).absolute()
-    already_told = place in rule.told
-    bad.keep = None if already_told else rule.keep
-    yield bad
-    bad.check()
-    rule.told.add(place)
-    if bad.bad and not already_told:
-        warnings.warn(bad.said(), stacklevel=4)
 
 
 # Reasons in words that are the same for all lines with one fault.

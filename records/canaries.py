@@ -278,23 +278,25 @@ def compare_states(
     spread is the unit of all differences; by default the golden ones. Texts that are alike have a small spread, in
     which rounding would look large.
     """
-    expected, given = golden.astype(np.float64), came.astype(np.float64)
+    expected, seen_values = golden.astype(np.float64), came.astype(np.float64)
     at = [list(golden_layers).index(layer) for layer in layers]
     spread = _spread(expected if usual is None else usual.astype(np.float64))
-    off = _apart(given, expected[:, at], spread[:, at])  # (n, layers, positions)
+    off = _apart(seen_values, expected[:, at], spread[:, at])  # (n, layers, positions)
     if not np.isfinite(off).all():
         return StatesCheck(False, "its states hold NaN or infinity: capture them in bfloat16 or float32", NAN, NAN)
     drift, worst = float(np.median(off)), float(off.max())
     found = f"{names[0].split()[0]} states are off by {drift:.3f} (median) and {worst:.3f} (largest) of their spread"
     if drift <= limit.drift and worst <= limit.worst:
         return StatesCheck(True, found, drift, worst)
-    why = _explanation(given, expected, spread, tuple(golden_layers), tuple(layers), off, names, limit)
+    why = _explanation(seen_values, expected, spread, tuple(golden_layers), tuple(layers), off, names, limit)
     allowed = f"at most {limit.drift:g} and {limit.worst:g} are rounding"
     return StatesCheck(False, f"{found}; {allowed}: {why}", drift, worst)
 
 
 def _structure_fault(golden: CanaryStates, seen: CanaryStates, layers: Sequence[int]) -> str:
-    """Returns what keeps the two from being compared, or shows other tokens; empty where nothing does."""
+    """Returns why the two cannot be compared: missing layers or canaries, another width, or other tokens; empty if they
+    can be.
+    """
     if missing := [layer for layer in layers if layer not in golden.layers]:
         return f"no golden states of layers {missing} are stored; train the probe again"
     if missing := [layer for layer in layers if layer not in seen.layers]:

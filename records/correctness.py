@@ -10,6 +10,7 @@ negated, or one of several: "not Paris", "Paris or London" and "Paris, London" a
 its sign, fraction, exponent and unit, and never from a part of a longer expression.
 """
 
+import json
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -22,11 +23,23 @@ from metaprobe.records.answers.numbers import (
     canonical_number,
     gold_number,
     numbers,
+    place_named,
     read_number,
     read_quantity,
     same_quantity,
 )
-from metaprobe.records.answers.options import chosen, find_choices, letter_options, names_letter, options_in
+from metaprobe.records.answers.options import (
+    chosen,
+    denies_letter,
+    discussed_options,
+    find_choices,
+    names_letter,
+    options_in,
+    repeated_options,
+    repeats_option,
+    ticked_options,
+    with_check_boxes,
+)
 from metaprobe.records.answers.texts import (
     AFTER_LEAD,
     BEFORE_LEAD,
@@ -36,6 +49,7 @@ from metaprobe.records.answers.texts import (
     LEADS,
     MAX_COMPARED_CHARS,
     SENTENCE_END,
+    TAKES_BACK,
     Words,
     find_words,
     has_words,
@@ -44,6 +58,7 @@ from metaprobe.records.answers.texts import (
     sentences,
     stem,
     strip_decoration,
+    with_past,
     without_accents,
     words,
     words_beside,
@@ -62,8 +77,6 @@ __all__ = [
     "find_words",
     "function_code",
     "is_correct",
-    "letter_options",
-    "most_voted",
     "numbers",
     "read_number",
     "stem",
@@ -85,7 +98,7 @@ def is_correct(item: Item, answer: str) -> bool:
     if not item.gold:
         raise RecordError(f"item {item.id!r} has no gold answer: give one, or do not score it")
     if item.check == "function":
-        code = function_code(answer)
+        code = function_code(answer, item.question)
         return code is not None and run_assertions(code, item.gold).passed
     if item.check == "number":
         return any(_is_number(answer, item.question, gold) for gold in item.gold)
@@ -106,7 +119,7 @@ def _is_number(answer: str, question: str, gold: str) -> bool:
         raise RecordError(f"the gold {gold!r} of a number item is not one number")
     found = read_quantity(question, answer)
     if found is not None:
-        return same_quantity(found, wanted, question)
+        return not place_named(question, answer) and same_quantity(found, wanted, question)
     return wanted.value is not None and not wanted.unit and is_equal_latex(answer, wanted.value)
 
 
@@ -133,6 +146,8 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
         if any(words(_FURTHER.sub("", part)) == wanted for part in places):
             return True
     first, rest = _ASIDE.sub("", parts[0]), " ".join(parts[1:])
+    if TAKES_BACK.search(whole):
+        return False
     if len(words(rest)) >= 3 and not is_hedged(words(rest)):
         return _says(first, wanted, question, fold=fold)
     head, _, apposition = whole.partition(", ")
@@ -165,7 +180,7 @@ def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
     plain_question = without_accents(question)  # as an answer is read that repeats its names
     # The sentence that asks is the last one that ends in "?"; where there is none, all of them count.
     asking = [part for part in SENTENCE_END.split(plain_question) if part.rstrip().endswith("?")]
-    return beside <= {stem(word) for word in words(asking[-1] if asking else plain_question)} | FILLER
+    return beside <= {stem(word) for word in with_past(words(asking[-1] if asking else plain_question))} | FILLER
 
 
 MOST_ANSWER_MARKS = 32
@@ -190,36 +205,42 @@ _LEADS_TO = re.compile(
     re.IGNORECASE,
 )
 _SAYS = re.compile(
-    rf"(?: (?:{'|'.join(AFTER_LEAD)}))?(?:\W{{0,8}}(?:[:：]|(?:{'|'.join(IS)})\b|{'|'.join(IS_JOINED)})|\s[-–—]\s)"
-    r"[\s:：*]*(?:(?:la|el|le|il|die|a|o)\s+(?=\(?[A-Z]\)?\W{0,4}(?:\n|\Z)))?([^\n]+)",
+    rf"(?: (?:{'|'.join(AFTER_LEAD)}))?(?: \((?:in|as|to|rounded|correct)\b[^()\n]{{1,40}}\))?"
+    rf"(?:\W{{0,8}}(?:[:：]|(?:{'|'.join(IS)})\b|{'|'.join(IS_JOINED)})|\s[-–—]\s)"
+    r"[\s:：*]*(?:(?:la|el|le|il|die|(?-i:a|o))\s+(?=\(?[A-Z]\)?\W{0,4}(?:\n|\Z)))?([^\n]+)",
     re.IGNORECASE,
 )
 FENCE = "```"
-_BOLD_ENDS = re.compile(r"\*\*[\s.!]*\Z")
+_BOLD_ENDS = re.compile(r"\*\*[\s.!。！]*\Z")
 _DIGIT = re.compile(r"\d")
 _TAGGED = re.compile(r"<answer>", re.IGNORECASE)
 _TAG_ENDS = re.compile(r"</answer>", re.IGNORECASE)
 _HASHED = re.compile(r"^[^\S\n]*+####(?!#)[ \t]*([^\n]+)", re.MULTILINE)
 _NUMBERED = re.compile(r"\W{0,4}(\d{1,2})[.)]\s+(?=\S)")
+_BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 
 
 def final_answer(item: Item, text: str) -> str:
     r"""Returns the answer in a model's text: the text in `<answer>`, or after the last "Answer:", "####" or in
     `\\boxed{}`.
 
-    Without such a mark it is the first line if that is an option's letter. Otherwise it is the last line that names an
-    option, or, for a number item, the last line that holds a number. Otherwise it is the last line. For a function it
-    is the whole text. Thinking before the answer is left out.
+    Without such a mark it is the ticked options of a list, or the first line if that is an option's letter. Otherwise
+    it is the last line that names an option, or, for a number item, the last line that holds a number; a list or table
+    at the end is left out if the line before it gives its total. Otherwise it is the last line. For a function it is
+    the whole text. Thinking before the answer is left out.
     """
+    if item.check == "function":
+        return _BLANK_LINES.sub("", _spoken(text).rstrip())  # the first line of a body keeps its indentation
     item, text = _with_shown_options(item), text.strip()
     if len(text) <= 15 and text.isalnum():
         return text
     spoken = _spoken(text).strip()
-    if item.check == "function":
-        return spoken
     text = spoken or text  # an answer that never left its thinking may hold its result all the same
+    text = _without_closing_lines(text, item.question)
     if marked := _marked(text):
-        return marked
+        after = text[text.rfind(marked) + len(marked) :]
+        retracted = _RETRACTS.match(after)
+        return f"{marked}. {after[retracted.start(1) :].strip()}" if retracted else marked
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
@@ -228,13 +249,119 @@ def final_answer(item: Item, text: str) -> str:
         if not lines:
             return ""
     if item.choices:
+        lines = with_check_boxes(lines)
+        ticked, end = ticked_options(item, lines)
+        if ticked:
+            lines = [line for line in lines[end:] if chosen(item, line) and not repeats_option(item, line)]
+            if not lines:
+                return " or ".join(ticked)
+        left = repeated_options(item, lines)
+        if left is not None:
+            lines = [" or ".join(left)] if left else lines[len(item.choices) :]
+            if not lines:
+                return ""
+        elif discussed := discussed_options(item, lines):
+            later = next((line for line in _last_lines(lines[len(item.choices) :]) if chosen(item, line)), "")
+            return later or " or ".join(discussed)
+        if denies_letter(item, lines[0]):
+            return _option_left(item, lines)
         if names_letter(item, lines[0]):
-            return lines[0]
+            others = [line for line in _last_lines(lines[1:]) if _LETTER_ALONE.fullmatch(line) and chosen(item, line)]
+            return " or ".join([lines[0], *others])
         return next((line for line in _last_lines(lines) if chosen(item, line)), lines[-1])
     if item.check == "number":
+        if total := _total_before_parts(lines[-MOST_LINES:]):
+            return total
         last = next((line for line in _last_lines(lines) if _DIGIT.search(line) or numbers(line)), "")
-        return _without_place(last, lines) if last else lines[-1]
+        return _total_of_row(_without_place(last, lines)) if last else lines[-1]
     return lines[-1]
+
+
+_PART = re.compile(r"(?:[-+*•·–]|\d{1,2}[.)])\s+(?=\S)|\|")
+"""Matches the beginning of an item of a list, or of a row of a table."""
+_CALCULATES = re.compile(
+    r"[=≈→⇒]|\b(?:so|therefore|thus|hence|answer|total|together|sum|result|left|remain\w*)\b", re.I
+)
+"""Matches what an item of a list has if it concludes from the items before."""
+_TOTALS = re.compile(
+    r"\b(?:totals?|in all|altogether|together|overall|sum|so|therefore|thus|hence|answer|result|insgesamt"
+    r"|zusammen|totale?|en tout|итого|всего)\b|总共|一共|合計|共",
+    re.I,
+)
+"""Matches a word of a line that gives the total of the list after it."""
+_ROW_TOTAL = re.compile(r"\W*(?:grand\s+)?(?:total|sum|answer|result|altogether|overall)\W*", re.I)
+
+
+def _total_before_parts(lines: list[str]) -> str:
+    """Returns the line before a list or table at the end, if it gives the total of which the list gives the parts.
+
+    The line is a number alone with at most one word, has a word such as "total", or gives the sum of the list's
+    numbers. Empty if there is no list of two items, if an item concludes or calculates, or if the line is no total.
+
+    Args:
+        lines: the last lines of an answer, without blank lines.
+    """
+    first = len(lines)
+    while first and _PART.match(lines[first - 1]):
+        first -= 1
+    parts = lines[first:]
+    if not first or len(parts) < 2 or any(_CALCULATES.search(_PART.sub("", part, count=1)) for part in parts):
+        return ""
+    line = lines[first - 1].rstrip("* ").removesuffix(":").rstrip("* ")
+    stated = numbers(line)
+    if len(stated) != 1 or _STEPS.search(line):
+        return ""
+    alone = len(words(strip_decoration(line))) <= 2
+    in_parts = [numbers(_PART.sub("", part, count=1)) for part in parts]
+    is_sum = sum(value for values in in_parts for value in values[:1]) == stated[0]
+    return line if alone or is_sum or _TOTALS.search(line) else ""
+
+
+_STEPS = re.compile(r"\b(?:steps?|parts?|ways?|kinds?|types?|things|cases|reasons|options|factors)\b", re.I)
+"""Matches a word for the items of a list: "There are 2 kinds of eggs"."""
+
+
+def _total_of_row(line: str) -> str:
+    """Returns the number of a table's row that has one cell, or two of which the first says "total"; else the line."""
+    if not (line.startswith("| ") and line.endswith("|")):
+        return line
+    cells = [cell for cell in map(str.strip, line.split("|")) if cell]
+    if len(cells) == 1 or (len(cells) == 2 and _ROW_TOTAL.fullmatch(cells[0])):
+        return cells[-1]
+    return line
+
+
+_RETRACTS = re.compile(
+    r"[^\w\n]*\n\W*((?:wait|hold on|actually|sorry|no(?=,)|oops|correction|scratch that|my mistake"
+    r"|on second thoughts?)\b)",
+    re.I,
+)
+"""Matches a line after the answer that takes it back."""
+_LETTER_ALONE = re.compile(r"\W{0,4}[A-Z]\W{0,4}")
+_CONFIDENCE_LINE = re.compile(
+    r"\W*(?:(?:my|overall|estimated) )?(?:confidence|certainty)(?: (?:level|score|rating|in (?:this|my|the) answer))?"
+    r"\W{0,4}(?::|=|\bis\b)[^\n]{0,60}",
+    re.I,
+)
+_ASKS_CONFIDENCE = re.compile(r"\b(?:what|which|find|calculate|compute|determine)\b[^.?!\n]{0,60}\bconfidence\b", re.I)
+_POLITE_LINE = re.compile(
+    r"\W*(?:(?:please )?(?:let me know|feel free|don't hesitate)|(?:i )?hope (?:this|that|it) helps?"
+    r"|is there anything else|would you like|if you (?:have|need|want|would like|'d like))\b[^\n]*",
+    re.I,
+)
+
+
+def _without_closing_lines(text: str, question: str) -> str:
+    """Returns the text without lines at its end that state a confidence or offer more help.
+
+    Such a line stays if it is the only line, and a confidence stays if the question asks for it.
+    """
+    while True:
+        before, _, line = text.rpartition("\n")
+        said = _CONFIDENCE_LINE.fullmatch(line) and not _ASKS_CONFIDENCE.search(question)
+        if not before.strip() or not (said or _POLITE_LINE.fullmatch(line)):
+            return text
+        text = before.rstrip()
 
 
 def _with_shown_options(item: Item) -> Item:
@@ -260,6 +387,12 @@ def _spoken(text: str) -> str:
     return text[max(last_place(text, mark) + len(mark) for mark in CLOSINGS if mark in text or mark == CLOSINGS[0]) :]
 
 
+def _option_left(item: Item, lines: list[str]) -> str:
+    """Returns the one line of a list of options that names one, as in "A: wrong", "B: right"; else the first line."""
+    named = {choice: line for line in _last_lines(lines) if (choice := chosen(item, line))}
+    return next(iter(named.values())) if len(named) == 1 else lines[0]
+
+
 def _last_lines(lines: list[str]) -> Iterator[str]:
     """Yields the last lines, the last first: at most `MOST_LINES`, and only lines within the last `MOST_LINE_TEXT`
     characters.
@@ -283,15 +416,17 @@ def _without_place(line: str, lines: list[str]) -> str:
 
 
 def _marked(text: str) -> str:
-    """Returns the answer in the last tag, or else after the last "Answer:" or "####" or in the last box; empty without
-    one.
+    """Returns the answer of a JSON object, or in the last tag, or else after the last "Answer:" or "####" or in the
+    last box; empty without one.
     """
+    if answer := _json_answer(text):
+        return answer
     for tag in reversed(deque(_TAGGED.finditer(text), MOST_ANSWER_MARKS)) if "<" in text else ():
         end = _TAG_ENDS.search(text, tag.end())
         if answer := text[tag.end() : end.start() if end else len(text)].strip():
             return answer
     found = [*_named(text), *((m.start(), m[1]) for m in _last(_HASHED, text, "####"))]
-    boxes = [(start, text[inner:end]) for start, inner, end in boxed_parts(text) if text[inner:end].strip()]
+    boxes = [(start, text[inner:end]) for start, inner, end in _joined_boxes(text) if text[inner:end].strip()]
     for place, answer in sorted(found, reverse=True):
         inside = [box for start, box in boxes if start >= place]
         if inside or answer.strip():
@@ -299,6 +434,71 @@ def _marked(text: str) -> str:
                 break
             return (inside[-1] if inside else answer).strip()
     return boxes[-1][1].strip() if boxes else ""
+
+
+_OBJECT_BEGINS = re.compile(r"^(?:```(?:json)?\s*)?(?=\{)", re.M)
+_ANSWER_KEYS = ("answer", "final_answer", "final answer")
+MOST_JSON = 20_000
+"""Most characters of a text that is read as one JSON object."""
+
+
+def _json_answer(text: str) -> str:
+    """Returns the value of "answer" if the text ends with a JSON object, as its only one; empty otherwise, and if the
+    value is no text and no number.
+    """
+    text = text.removesuffix(FENCE).rstrip() if "nswer" in text and len(text) <= MOST_JSON else ""
+    found = _OBJECT_BEGINS.search(text) if text.endswith("}") else None
+    if found is None:
+        return ""
+    try:
+        read = json.loads(text[found.end() :], parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return ""
+    values = [value for key, value in read.items() if key.casefold() in _ANSWER_KEYS]
+    return values[0].strip() if len(values) == 1 and isinstance(values[0], str) else ""
+
+
+_BESIDE_BOX = r"(?:\s|\$|\\[()\[\],;! ]|\\q?quad)*"
+_BETWEEN_BOXES = re.compile(
+    rf"{_BESIDE_BOX}(?:(?:\\text\s*\{{\s*)?(?:[,;&]|\b(?:and|or|und|oder|et|ou|y|o|e)\b|[和或])(?:\s*\}})?{_BESIDE_BOX})+"
+    r"(?:[^\W\d_]\s*=\s*\$?)?"
+)
+"""Matches text between boxes that together are one answer: a comma, "and" or "or", and the next letter with "="."""
+_DENIES_BOX = re.compile(
+    rf"{_BESIDE_BOX}[,;(]?{_BESIDE_BOX}(?:and\s+)?(?:not|rather\s+than|instead\s+of){_BESIDE_BOX}", re.I
+)
+"""Matches text between two boxes that makes the second one no answer: ", not"."""
+MOST_BETWEEN_BOXES = 60
+"""Most characters between two boxes that together are one answer."""
+_GLUED_BEFORE = re.compile(r"(?:[-−±√\d]|\\pm\s*|\\sqrt\s*)\Z")
+_GLUED_AFTER = re.compile(r"\s*(?:\\?%|\\pi\b|π)|\^\s*(?:\{[^{}]*\}|\S)")
+"""Match what stands right beside a box and belongs to the number in it: "-\\boxed{5}", "\\boxed{5}\\%"."""
+_NAME_OF_BOX = re.compile(r"(?<!\w)[^\W\d_]\s*=\s*\$?\s*\Z")
+
+
+def _joined_boxes(text: str) -> list[tuple[int, int, int]]:
+    """Returns the boxes of a text as (start, start of the content, end of the content).
+
+    Boxes with only a comma, "and" or "or" between them are one answer, and so count as one box: its content is all from
+    the first to the last. A sign that belongs to the number in a box counts as its content. A box after ", not" is left
+    out.
+    """
+    joined: list[tuple[int, int, int]] = []
+    for start, inner, end in boxed_parts(text):
+        near = joined and start - joined[-1][2] <= MOST_BETWEEN_BOXES
+        if near and _DENIES_BOX.fullmatch(text, joined[-1][2] + 1, start):
+            continue
+        if near and _BETWEEN_BOXES.fullmatch(text, joined[-1][2] + 1, start):
+            first = joined[-1][0]
+            name = _NAME_OF_BOX.search(text, max(0, first - 8), first)
+            joined[-1] = (first, min(joined[-1][1], name.start() if name else first), end + 1)
+        else:
+            before = _GLUED_BEFORE.search(text, max(0, start - 8), start)
+            after = _GLUED_AFTER.match(text, end + 1)
+            if before or after:
+                inner, end = before.start() if before else start, after.end() if after else end + 1
+            joined.append((start, inner, end))
+    return joined
 
 
 def _last(pattern: re.Pattern[str], text: str, needs: str) -> list[re.Match[str]]:
@@ -339,12 +539,12 @@ def canonical(item: Item, answer: str) -> str:
     """Returns a form in which equal answers are equal: the number, the choice, the code, or the words. Empty for no
     answer.
 
-    Numbers and choices are read as the scorer reads them. Of several numbers, which the scorer refuses, the last
-    counts. But a list stays a list ("3 5"), "3 or 5" is neither, and "not 5" is not 5. An answer to a number item that
-    is no number is compared as text. Words of the question are left out: "Bamako" for "The capital of Mali is Bamako."
+    Numbers and choices are read as the scorer reads them. A list stays a list ("3 5"), "3 or 5" is neither, and "not 5"
+    is not 5. Any other answer to a number item that is no number, such as "Ann has 9, Bob has 8", is compared as text.
+    Words of the question are left out: "Bamako" for "The capital of Mali is Bamako."
     """
     if item.check == "function":
-        return function_code(answer) or ""
+        return function_code(answer, item.question) or ""
     if item.check == "number":
         return canonical_number(item.question, answer)
     if item.choices:
@@ -355,15 +555,3 @@ def canonical(item: Item, answer: str) -> str:
     if len(answer) > MAX_COMPARED_CHARS:
         return plain_form(answer)
     return " ".join(words_beside(answer, item.question))
-
-
-def most_voted(item: Item, answers: dict[str, tuple[str, float]]) -> str:
-    """Returns the name of the voter whose answer has the largest total weight. MetaCogAgent, equation 3.
-
-    Among equal totals the heaviest single vote wins, then the first. Empty answers do not count if there is another
-    answer. `answers` maps each voter to (answer, weight >= 0).
-    """
-    forms = {name: canonical(item, answer) for name, (answer, _) in answers.items()}
-    voters = [name for name in answers if forms[name]] or list(answers)
-    total = {form: sum(answers[v][1] for v in voters if forms[v] == form) for form in {forms[v] for v in voters}}
-    return max(voters, key=lambda name: (total[forms[name]], answers[name][1]))

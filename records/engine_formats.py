@@ -94,18 +94,18 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
     return settle(parsed if top else replace(parsed, top_logprobs=None), None, ending)
 
 
-def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[dict[str, Any]]:
+def entries_of(ids: Sequence[Any], mappings: Any, *, alone: bool = True) -> list[dict[str, Any]]:
     """Returns {token, logprob, top_logprobs} of each drawn token; `top_logprobs` holds only numbers.
 
     Raises `InvalidResponse` if a position cannot be read or lacks its drawn token.
 
     Args:
         ids: ids of the drawn tokens.
-        given: list of mappings from token id to `Logprob`, or a `FlatLogprobs`, which builds them when it is read.
+        mappings: list of mappings from token id to `Logprob`, or a `FlatLogprobs`, which builds them when it is read.
         alone: whether `top_logprobs` has the drawn token if it is the only token of its position.
     """
     try:
-        positions = [given[number] for number in range(len(given))]
+        positions = [mappings[number] for number in range(len(mappings))]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidResponse(f"the vLLM log-probabilities cannot be read ({type(error).__name__}: {error})") from error
     entries = []

@@ -19,15 +19,15 @@ from shlex import quote
 from typing import Any, get_args
 
 from metaprobe.records.bad_lines import RawLine, at_line
-from metaprobe.records.decisions import decision_answers
+from metaprobe.records.decision_questions import decision_answers
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, name_value
-from metaprobe.records.lines import OnBytes, OnError, hand_over, iter_csv
+from metaprobe.records.lines import OnBytes, OnError, hand_over, is_csv, iter_csv, records_of
 from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
 from metaprobe.records.openai_format import content_text
 from metaprobe.records.parse import from_json, parse_response, parse_text
 from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.segments import check_segments, spoken_text
-from metaprobe.records.short_line import BESIDE, completion_of
+from metaprobe.records.short_line import BESIDE, FINISH_REASON, completion_of
 from metaprobe.records.types import (
     IMPORTED_SYSTEM,
     Call,
@@ -316,6 +316,8 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
             'the line is an outcome of "agents", and no answer; expected answer lines: `metaprobe train router` reads'
             " outcomes as they are"
         )
+    # A short line has one more key whose loss nothing else would show: how the answer ended.
+    known_keys = KEYS if "response" in record else (*KEYS, FINISH_REASON)
     record = spelled_out(record)
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
@@ -323,7 +325,7 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
-        if near := get_close_matches(key, KEYS, 1, cutoff=0.83):
+        if near := get_close_matches(key, known_keys, 1, cutoff=0.83):
             raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
     if record.get("response") is None and not record.get("decisions"):
         if labels_alone(record.keys()):
@@ -395,11 +397,29 @@ def id_of_line(record: dict[str, Any], default_id: str) -> str:
         return default_id
 
 
+OTHER_IDS = ("custom_id", "request_id", "trace_id", "response_id")
+"""Keys of logs that name an answer where the line has no `id`. Without any, the response's own id names it."""
+
+
+def answer_id_of(record: dict[str, Any], number: int) -> str:
+    """Returns the name under which an answer's verdict is written out, even if the rest of the line is wrong.
+
+    It is the line's `id`; else the first of `OTHER_IDS`; else the id of its response, or of the response that the line
+    is; else `line-N`. A `run_id` stands before it. A number is taken as text.
+    """
+    response = record.get("response")
+    body = response.get("body", response) if isinstance(response, dict) else {}
+    named = [record.get(key) for key in OTHER_IDS] + [body.get("id") if isinstance(body, dict) else None]
+    texts = [str(name).strip() for name in named if isinstance(name, str | int) and not isinstance(name, bool)]
+    return id_of_line(record, next(filter(None, texts), f"line-{number}"))
+
+
 def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
     """Returns (id of the line, its run_id, both joined). In Batch output the user's own id is `custom_id`."""
     response = record.get("response")
-    # A request that failed has no response.
-    of_batch = isinstance(response.get("body"), dict) if isinstance(response, dict) else response is None
+    # A request that failed has no response. A line with its answer under "answer" is no line of Batch output.
+    failed = response is None and "answer" not in record
+    of_batch = isinstance(response.get("body"), dict) if isinstance(response, dict) else failed
     id_key = "custom_id" if isinstance(record.get("custom_id"), str) and of_batch else "id"
     line_id = string(record, id_key, number=True) or default_id
     run_id = string(record, "run_id", number=True)
@@ -413,7 +433,7 @@ def question_id_of(record: dict[str, Any], line_id: str) -> str:
 
 _JSON = ("messages", "labels", "sampling", "segments")
 _LABEL = "labels."
-_OWN = ("question", *BESIDE)
+_OWN = ("question", "answer", *BESIDE)
 _TRUTH = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 
 # Columns of a table of MLflow's: of runs, of traces, and of an evaluation.
@@ -445,17 +465,25 @@ def labels_alone(names: Set[str]) -> bool:
     return bool(labels and names & _IDS) and names <= labels | _IDS | _BESIDE
 
 
-def csv_lines(
+def answer_records(
+    path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 1, answer line) for each line of JSON, row of CSV or row of Parquet; arguments as
+    `records_of`."""
+    return (_csv_lines if is_csv(path) else records_of)(path, on_error=on_error, on_bytes=on_bytes)
+
+
+def _csv_lines(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, answer line) for each row of a CSV file.
 
     If there is a column `logprobs`, `response` is the text of the answer. `logprobs` is a JSON list of numbers, with
     `tokens` as a JSON list of strings beside it, or a list of {token, logprob, top_logprobs}. Without that column,
-    `response` is a whole response as JSON, or a text without log-probabilities. `question` is the user's message,
-    `correct` is 1, 0, true or false, and `labels.NAME` is a label of that name. `messages`, `labels`, `sampling` and
-    `segments` are JSON; other columns are taken unchanged. A bad row raises `ImportFileError`, or is passed to
-    `on_error`.
+    `response` is a whole response as JSON, or a text without log-probabilities. `answer`, in its place, is always a
+    text. `question` is the user's message, `correct` is 1, 0, true or false, and `labels.NAME` is a label of that name.
+    `messages`, `labels`, `sampling` and `segments` are JSON; other columns are taken unchanged. A bad row raises
+    `ImportFileError`, or is passed to `on_error`.
 
     Args:
         path: the file.
@@ -469,10 +497,11 @@ def csv_lines(
             raise ImportFileError(f"{path}: {MLFLOW}")
         if labels_alone(row.keys()):
             raise ImportFileError(f"{path}: the table {LABELS_ALONE.format(file=quote(str(path)))}")
-        if "response" not in row:
+        if not row.keys() & {"response", "answer"}:
             raise ImportFileError(
-                f"{path}: the columns are {', '.join(row)[:200]}; expected `response`, the answer's text, and beside it"
-                " `logprobs` as a JSON list: rename the column"
+                f"{path}: the columns are {', '.join(row)[:200]}; expected `response` or `answer`, the answer's text,"
+                " and beside it `logprobs` as a JSON list: rename the column. A table with a column of scores a model"
+                " holds outcomes (metaprobe train router, panel or success)"
             )
         try:
             line = _line(row)
@@ -512,9 +541,14 @@ def _line(given: Mapping[str, str]) -> dict[str, Any]:
         if "logprobs" not in given and row["response"].lstrip().startswith("{"):
             line["response"] = _cell_json("response", row["response"])
         else:
-            lists = {name: _cell_json(name, row[name]) for name in ("logprobs", "tokens") if name in row}
-            line["response"] = completion_of(row["response"], row | lists)
+            line["response"] = completion_of(row["response"], row | _lists(row))
+    elif "answer" in row:
+        line["response"] = completion_of(row["answer"], row | _lists(row))
     return line
+
+
+def _lists(row: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _cell_json(name, row[name]) for name in ("logprobs", "tokens") if name in row}
 
 
 def _cell_json(name: str, cell: str) -> Any:

@@ -174,11 +174,11 @@ class _Import:
         self._again: list[Line] = []
         self._groups: set[tuple[str, str]] = set()
         self._noted: set[str] = set()
-        """Keys for which a note was made."""
+        """Keys of record fields about which the report already has a note."""
         self._checked = strict
-        """Whether it is known that at most half of all lines are bad."""
+        """Whether stored answers may be changed: at most half of all lines are bad, or the import is strict."""
         self._refused = False
-        """Whether more than half of the lines are bad."""
+        """Whether the file is refused, because more than half of its lines are bad."""
 
     def read(self, on_line: Callable[[], object]) -> None:
         """Reads the whole file. If an error ends it, the lines before are stored, unless most lines are bad."""

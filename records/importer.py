@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.bad_lines import NO_LOGPROBS, OTHER_TOKENS, ZEROS, at_line, counted, reading, reason_of
+from metaprobe.records.bad_lines import NO_LOGPROBS, OTHER_TOKENS, ZEROS, BadFile, at_line, counted, reason_of
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, of_kind
 from metaprobe.records.import_line import (
     KEYS,
-    csv_lines,
+    answer_records,
     run_of_line,
     text_of_line,
     with_labels,
@@ -53,8 +53,7 @@ def read_lines(path: Path, options: LogOptions) -> Iterator[Sample]:
         raise ImportFileError(
             f'{path}: answer lines have "labels" and no scores, so there is none called {options.correct!r}'
         )
-    read_records = csv_lines if is_csv(path) else records_of
-    for number, record in read_records(path, on_error=options.on_error, on_bytes=options.on_bytes):
+    for number, record in answer_records(path, on_error=options.on_error, on_bytes=options.on_bytes):
         yield Sample(f"line {number}", record, number=number)
 
 
@@ -157,7 +156,7 @@ def read_openai_lines(path: str | Path, *, strict: bool | None = None) -> Iterat
     `strict` says whether the first bad line raises `ImportFileError`; by default as the running command has set it,
     else False. Raises `ImportFileError` at the end if more than half of the lines are bad.
     """
-    with reading(path, strict=strict) as bad:
+    with BadFile.reading(path, strict=strict) as bad:
         for line in counted(read_log(Path(path), LINES, LogOptions(on_error=bad.leave_out)), bad):
             yield line.run
 

@@ -152,24 +152,51 @@ class LabelWords:
         return not words or bool(words & (_NEGATIONS | _GONE | _GONE_ALONE | _STATUS))
 
 
-def why_no_label(record: Mapping[str, Any], *deeper: Mapping[str, Any], harmless: Sequence[str] = ()) -> str:
-    """Returns why a record with these keys is no label that counts, such as `it is deleted`; else an empty text.
+class LabelState:
+    """Tells by the keys of a record of a judgement whether it counts, and whether a high value in it is good."""
 
-    Args:
-        record: the record.
-        deeper: records that belong to it, such as its metadata; their nested fields are read too.
-        harmless: keys of `record` whose meaning is known from the program that wrote it.
-    """
-    for key, value in record.items():
-        if key not in harmless and (why := _why(str(key), value)):
-            return why
-    for inner in deeper:
-        for key, value in inner.items():
-            if why := _why(str(key), value):
+    def __init__(self, record: Mapping[str, Any], *deeper: Mapping[str, Any], harmless: Sequence[str] = ()) -> None:
+        """Holds the records; nothing is read yet.
+
+        Args:
+            record: the record.
+            deeper: records that belong to it, such as its metadata; their nested fields are read too.
+            harmless: keys of `record` whose meaning is known from the program that wrote it.
+        """
+        self._record, self._deeper, self._harmless = record, deeper, harmless
+
+    @property
+    def why_not(self) -> str:
+        """Why the record is no label that counts, such as `it is deleted`; empty if it counts."""
+        for key, value in self._record.items():
+            if key not in self._harmless and (why := _why(str(key), value)):
                 return why
-            if isinstance(value, Mapping) and (why := why_no_label(value)):
-                return f"of `{key}`, {why}"
-    return ""
+        for inner in self._deeper:
+            for key, value in inner.items():
+                if why := _why(str(key), value):
+                    return why
+                if isinstance(value, Mapping) and (why := LabelState(value).why_not):
+                    return f"of `{key}`, {why}"
+        return ""
+
+    @property
+    def direction(self) -> str:
+        """`maximize` or `minimize` as the records state it, or their own words for another direction.
+
+        Empty if no record states a direction; both joined by "and" if the records contradict each other.
+        """
+        directions: dict[str, None] = {}
+        for record in (self._record, *self._deeper):
+            for key, value in record.items():
+                inner = value.items() if isinstance(value, Mapping) and record is not self._record else ()
+                for name, stated_value in ((key, value), *inner):
+                    stated = _direction(str(name), stated_value)
+                    if not stated and record is not self._record:
+                        word = str(stated_value).strip().casefold().replace("_", " ")
+                        stated = "" if word in _SHORT else _DIRECTIONS.get(word, "")
+                    if stated:
+                        directions[stated] = None
+        return " and ".join(directions)
 
 
 def why_not_right(line: Mapping[str, Any]) -> str:
@@ -179,8 +206,9 @@ def why_not_right(line: Mapping[str, Any]) -> str:
     """
     metadata = line.get("metadata")
     inner = metadata if isinstance(metadata, Mapping) else {}
-    direction = stated_direction(line, inner)
-    return why_no_label(line, inner) or ("" if direction in ("", MAXIMIZE) else f"its direction is {direction[:40]!r}")
+    state = LabelState(line, inner)
+    direction = state.direction
+    return state.why_not or ("" if direction in ("", MAXIMIZE) else f"its direction is {direction[:40]!r}")
 
 
 def _why(key: str, value: object) -> str:
@@ -212,25 +240,6 @@ def _is_nothing(value: object, nothing: frozenset[str] = _NOTHING) -> bool:
     if isinstance(value, (Mapping, list, tuple)):
         return all(_is_nothing(inner, nothing) for inner in (value.values() if isinstance(value, Mapping) else value))
     return str("" if value is None else value).strip().casefold() in nothing
-
-
-def stated_direction(*records: Mapping[str, Any]) -> str:
-    """Returns `maximize` or `minimize` as these records state it, or their own words for another direction.
-
-    Empty if no record states a direction; both joined by "and" if the records contradict each other.
-    """
-    directions: dict[str, None] = {}
-    for record in records:
-        for key, value in record.items():
-            inner = value.items() if isinstance(value, Mapping) and record is not records[0] else ()
-            for name, stated_value in ((key, value), *inner):
-                stated = _direction(str(name), stated_value)
-                if not stated and record is not records[0]:
-                    word = str(stated_value).strip().casefold().replace("_", " ")
-                    stated = "" if word in _SHORT else _DIRECTIONS.get(word, "")
-                if stated:
-                    directions[stated] = None
-    return " and ".join(directions)
 
 
 def _direction(key: str, value: object) -> str:

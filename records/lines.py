@@ -493,7 +493,9 @@ _NESTED = ("labels", "messages", "sampling")
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether the file is Parquet, by its first bytes."""
+    """Returns whether the path is a Parquet file, by its first bytes; False if there is no such file."""
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.read(4) == PARQUET
 
@@ -501,16 +503,21 @@ def is_table(path: Path) -> bool:
 def records_of(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 1, object) for each line or row. Bad ones go to `on_error`, or raise.
+    """Yields (number from 1, object) for each line of JSON, or row of CSV or Parquet. Bad ones go to `on_error`, or
+    raise.
 
-    Columns without a value are left out of a row, like keys that a line does not have.
+    Columns without a value are left out of a row, like keys that a line does not have. Cells of CSV are texts.
 
     Args:
         path: the file.
         on_error: called with the error about each bad line or row; by default the error is raised.
         on_bytes: called with the number of bytes read so far.
     """
-    if path.is_file() and is_table(path):
+    if is_csv(path):
+        for number, row in iter_csv(path, on_error=on_error, on_bytes=on_bytes):
+            filled = {name: cell for name, cell in row.items() if cell.strip()}
+            yield number, RawLine(filled, row.raw, row.head) if isinstance(row, RawLine) else filled
+    elif is_table(path):
         yield from _rows(path, on_error, on_bytes)
     else:
         yield from iter_json_lines(path, on_error=on_error, on_bytes=on_bytes)
@@ -524,6 +531,9 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
                 check_values(parquet.metadata, size)
             except ValueError as error:
                 raise ImportFileError(f"{path}: {error}") from error
+            names = parquet.schema_arrow.names
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise ImportFileError(f"{path} has the column {twice!r} twice; expected each name once: rename one")
             for batch in parquet.iter_batches(_ROWS, use_threads=False):
                 unpacked += batch.nbytes  # a text that the file holds once may stand in every row
                 try:

@@ -13,6 +13,7 @@ AFTER_THE_END = "text came after the end of the answer"
 ROLE_AGAIN = "a chunk in the middle opens an answer anew (it has a role)"
 ANOTHER_MODEL = "the model changes from {!r} to {!r}"
 ANOTHER_ID = "the id changes from {!r} to {!r}"
+COMES_TWICE = "each token comes twice, with the same log-probability"
 BEGINS_ANEW = "the tokens and log-probabilities of its beginning come again in token {}"
 SAME_INDEX = "two choices of one chunk have the same index"
 CREATED_AGAIN = "a second event `response.created` opens an answer anew"
@@ -31,10 +32,6 @@ def more_than_one(why: str) -> str:
     return f"the chunks are of more than one answer: {why}; expected those of one answer: score each by itself"
 
 
-TWO_OF_ONE_INDEX = more_than_one(SAME_INDEX)
-"""The message about a stream in which a chunk holds two choices of the same index."""
-
-
 class OneAnswer:
     """Takes in the chunks of one choice, and says in `fault` why they belong to more than one answer."""
 
@@ -49,7 +46,7 @@ class OneAnswer:
         self._ids: set[str] = set()
         """Ids of the chunks with text."""
         self._has_lasting_id = False
-        """Whether two chunks with text have the same id."""
+        """Whether two chunks with text have the same id, or one has no id after another had one."""
 
     def add(self, chunk_id: str, model: str, role: bool, answered: bool, thought: bool, ends: bool) -> None:
         """Takes in a chunk.
@@ -75,6 +72,8 @@ class OneAnswer:
                 self.fault = self.fault or ROLE_AGAIN
             if chunk_id and (chunk_id != self._id or not self._has_lasting_id):
                 self._see_id(chunk_id)
+            elif not chunk_id and self._ids:
+                self._has_lasting_id = True  # a server that names its id once, at the first text
         if model and model != self._model and (spoke or ends):
             if self._model:
                 self.fault = self.fault or ANOTHER_MODEL.format(self._model[:60], model[:60])
@@ -88,7 +87,8 @@ class OneAnswer:
         self._has_lasting_id = self._has_lasting_id or chunk_id in self._ids
         self._ids.add(chunk_id)
         if len(self._ids) > 1 and self._has_lasting_id:
-            self.fault = self.fault or ANOTHER_ID.format(self._id[:60], chunk_id[:60])
+            other = self._id if self._id != chunk_id else next(one for one in self._ids if one != chunk_id)
+            self.fault = self.fault or ANOTHER_ID.format(other[:60], chunk_id[:60])
         self._id = chunk_id
 
 
@@ -96,17 +96,31 @@ def begins_anew(tokens: Sequence[str | None], logprobs: Sequence[Any]) -> str:
     """Returns where the beginning of an answer repeats with the same log-probabilities; empty if it does not.
 
     A model that repeats its words gives them other log-probabilities, because its context is longer. A repeated request
-    gives the same log-probabilities. Tokens that repeat in a circle, three times or more, are no retry.
+    gives the same log-probabilities. Tokens that repeat in a circle, three times or more, are no retry. Two equal
+    answers that were mixed token by token are found too.
     """
-    for place in [i for i, token in enumerate(tokens) if token == tokens[0]][1:]:
+    if _comes_twice(tokens, logprobs):
+        return COMES_TWICE
+    if len(set(map(str, tokens[:MAX_COMPARED_TOKENS]))) < 2:  # a model that repeats one token
+        return ""
+    drawn = list(zip(tokens, logprobs, strict=False))
+    for place in [i for i, pair in enumerate(drawn) if pair == drawn[0]][1:]:
         count = min(place, len(tokens) - place, MAX_COMPARED_TOKENS)
         if (
             count >= FEWEST_COMPARED
             and tokens[:count] == tokens[place : place + count]
             and logprobs[:count] == logprobs[place : place + count]
-            and len(set(map(str, tokens[:count]))) > 1  # else a model that repeats one token
+            and len(set(map(str, tokens[:count]))) > 1
             and any(type(value) in (int, float) and value < _SURE for value in logprobs[:count])
         ):
             circles = tokens[place:] == tokens[:-place] and logprobs[place:] == logprobs[:-place]
             return "" if circles and len(tokens) >= 3 * place else BEGINS_ANEW.format(place)
     return ""
+
+
+def _comes_twice(tokens: Sequence[str | None], logprobs: Sequence[Any]) -> bool:
+    """Returns whether each token is followed by itself with the same log-probability, and several tokens differ."""
+    if len(tokens) % 2 or tokens[:1] != tokens[1:2] or len(set(map(str, tokens[::2]))) < FEWEST_COMPARED:
+        return False
+    unsure = any(type(value) in (int, float) and value < _SURE for value in logprobs)
+    return unsure and tokens[::2] == tokens[1::2] and logprobs[::2] == logprobs[1::2]

@@ -193,11 +193,11 @@ def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Map
             came += f" and the error {error!r}"
         raise InvalidResponse(f"the response has {came}; expected a chat completion with choices[{choice}]")
     chosen = fields(choices[choice]) or {}
-    for part in (response, chosen, fields(chosen.get("message")), fields(chosen.get("logprobs"))):
-        refuse_error(part or {})
+    message, logprobs = fields(chosen.get("message")), fields(chosen.get("logprobs"))
+    for part in filter(None, (response, chosen, message, logprobs)):
+        refuse_error(part)
     if text(response.get("status")) not in _WHOLE:
         refuse_error({"error": f"status {text(response.get('status'))}"})
-    message = fields(chosen.get("message"))
     if message is None and not isinstance(chosen.get("text"), str):
         raise InvalidResponse(
             f"choices[{choice}] has neither message nor text; expected a whole completion:"
@@ -205,10 +205,9 @@ def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Map
         )
     counted = fields(response.get("usage")) or {}
     spoken = content_text(message.get("content")) if message is not None else chosen["text"]
-    logprobs = fields(chosen.get("logprobs")) or {}
     answer = ParsedText(
         text=spoken,
-        finish_reason=read_ending(end_of(chosen), spoken, message or {}, logprobs),
+        finish_reason=read_ending(end_of(chosen), spoken, message or {}, logprobs or {}),
         model=once(text(response.get("model"))),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
         thinking=thinking_of(message or {}, counted),

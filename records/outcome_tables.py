@@ -1,112 +1,199 @@
-"""Reads outcomes from a table with one row for each question and one column for each model. Standard library only.
+"""Turns a table with one row for each question and columns for each agent into lines of outcomes.
 
-The caller names the columns of the models. They are not guessed, because a price or a temperature from 0 to 1 would
-look like a score.
+The columns of an agent NAME are its score (`NAME`, `NAME.correct` or `NAME.score`) and what else is known of its answer
+(`NAME.answer`, `NAME.confidence`, `NAME.cost_usd`, ...). A column `NAME` alone must be named by the caller, because a
+price or a temperature from 0 to 1 would look like a score.
 """
 
-import csv
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from metaprobe.records.bad_lines import reading
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.lines import hand_over
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.records.bad_lines import RawLine, at_line
+from metaprobe.records.errors import ImportFileError, name_value
+from metaprobe.records.lines import OnError, hand_over, is_csv, is_table, iter_csv, records_of
 
-TABLES = {".csv": ",", ".tsv": "\t"}
-"""Maps the ending of a table's name to the sign between its cells."""
 QUESTION_COLUMNS = ("question", "prompt", "query")
 DIMENSION_COLUMNS = ("dimension", "category", "subject", "task")
 """Possible names of the columns with the question and with its dimension. The first that exists is read."""
+JSON_COLUMNS = {"propensities": '{"small": 0.9, "large": 0.1}', "candidates": '["small", "large"]'}
+"""Columns whose cells hold JSON, or a struct or list of Parquet, each with an example. `chosen` goes with the first."""
+SCORE_FIELDS = ("correct", "score")
+AGENT_NUMBERS = ("confidence", "cost_usd", "latency_ms", "prompt_tokens", "completion_tokens", "label_propensity")
+AGENT_TEXTS = ("answer", "confidence_source", "error")
+"""Fields of an agent that a column `NAME.FIELD` holds. An empty cell is an unknown field."""
 SCORES = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 """Maps words to scores. Numbers from 0 to 1 are read too, and an empty cell is no label."""
-MOST_CHARS = 1 << 20
-"""Most characters of a cell. A row with a longer cell is bad."""
+LOOKED_AT = 1000
+"""First rows that show which columns hold scores."""
+_OF_LABELS = frozenset(("correct", "score", "label", "labels", "response", "verbalized_confidence"))
+"""Columns of files of answers or labels, which are never an agent's."""
 
 
-def is_table(path: Path) -> bool:
-    """Returns whether a file's name is that of a table."""
-    return path.suffix.lower() in TABLES
+def is_outcome_table(path: Path) -> bool:
+    """Returns whether the file is a table of outcomes: CSV or Parquet, with a column for the id or question, and one
+    that holds scores or is named as such (`NAME.correct`), and without answers in a column `response`.
+
+    A table with the lines' own column `agents` is no such table; it is read as lines.
+    """
+    if not (is_csv(path) or is_table(path)):
+        return False
+    columns, scores = columns_of(path)
+    named = "id" in columns or any(name in columns for name in QUESTION_COLUMNS)
+    return named and bool(scores or agents_of_columns(columns)) and not {"response", "agents"} & set(columns)
 
 
-def read_outcome_table(
-    path: str | Path, models: Sequence[str], *, strict: bool | None = None
-) -> list[QuestionOutcomes]:
-    """Returns the question of every row. Bad rows are left out; a warning counts them by reason.
+def columns_of(path: Path) -> tuple[list[str], list[str]]:
+    """Returns the columns of a table, and which of them look like scores.
+
+    A column looks like scores if no first row holds anything else in it, and if it is no constant other than 0 and 1.
+    """
+    found: dict[str, set[float | None]] = {}
+    """Column -> its different scores; None among them for a cell that is no score."""
+    for row in _first_rows(path):
+        for name, cell in row.items():
+            values = found.setdefault(name, set())
+            if not _is_empty(cell):
+                values.add(_score_of(cell))
+    other = {"id", "group", *QUESTION_COLUMNS, *DIMENSION_COLUMNS, *_OF_LABELS}
+    scores = []
+    for name, values in found.items():
+        named_otherwise = (
+            name in other or name.startswith("labels.") or name.rpartition(".")[2] in (*AGENT_NUMBERS, *AGENT_TEXTS)
+        )
+        if None not in values and (len(values) > 1 or values & {0.0, 1.0}) and not named_otherwise:
+            scores.append(name)
+    return list(found), scores
+
+
+def table_records(
+    path: Path, agents: Sequence[str], on_error: OnError | None, *, asked_later: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, line of outcomes) for each row of a table.
 
     Args:
-        path: a `.csv` or `.tsv` file in UTF-8 with a header.
-        models: names of the columns with a score of each model.
-        strict: whether the first bad row raises; by default what the running command says.
+        path: a CSV file (.csv, .tsv, also .gz) with a first row that names the columns, or a Parquet file.
+        agents: names of the agents. By default those with a column `NAME.correct` or `NAME.score`.
+        on_error: gets the error about each bad row; by default it is raised.
+        asked_later: whether agents without columns are agents that have not been asked yet, not an error.
 
-    Raises `ImportFileError` for a file without the named columns or without a column for the question.
+    Raises `ImportFileError` for a table without a column for the id or question, or without those of an agent.
     """
-    path = Path(path)
-    if not models:
-        raise ImportFileError(f"{path} is a table; name the columns of the models (--candidate NAME for each)")
-    previous = csv.field_size_limit(MOST_CHARS)
-    try:
-        with reading(path, strict=strict) as bad, path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, delimiter=TABLES[path.suffix.lower()])
-            header = list(rows.fieldnames or ())
-            if lacking := [name for name in models if name not in header]:
-                raise ImportFileError(f"{path} has no column {', '.join(lacking)}; it has {', '.join(header[:20])}")
-            question = next((name for name in QUESTION_COLUMNS if name in header), None)
-            if question is None:
-                raise ImportFileError(f"{path} has no column for the question: {', '.join(QUESTION_COLUMNS)}")
-            dimension = next((name for name in DIMENSION_COLUMNS if name in header), "")
-            questions, seen = [], set[str]()
-            for row in rows:
-                try:
-                    made = _question(row, rows.line_num, question, dimension, models)
-                    if made.id in seen:
-                        raise ImportFileError(f"{path}, line {rows.line_num}: id {made.id!r} stands there twice")
-                except ImportFileError as error:
-                    hand_over(error, bad.leave_out, error)
-                    continue
-                seen.add(made.id)
-                questions.append(made)
-                bad.sound += 1
-    except (csv.Error, UnicodeDecodeError, OSError) as error:
-        raise ImportFileError(f"{path} cannot be read as a table: {error}") from error
-    finally:
-        csv.field_size_limit(previous)
-    if not questions:
-        raise ImportFileError(f"{path} holds no row; expected one question a row")
-    return questions
+    columns, looking = columns_of(path)
+    agents = list(agents) or agents_of_columns(columns)
+    came = f"{path} has the columns {', '.join(columns[:40]) or 'none'}"
+    expected = "expected one row a question, with `id` or `question`, and the agents' scores as columns"
+    if not agents and not asked_later:
+        hint = f": {', '.join(looking)} hold only such numbers" if looking else ""
+        raise ImportFileError(
+            f"{came}; {expected} NAME.correct or NAME.score, or name the columns with scores from 0 to 1 (--agent NAME;"
+            f" of train success --candidate NAME){hint}"
+        )
+    own = {agent: _columns_of_agent(agent, columns) for agent in agents}
+    lacking = [agent for agent, found in own.items() if not found]
+    if lacking and not asked_later:
+        raise ImportFileError(
+            f"{came}, and none of {', '.join(lacking)}; {expected}: NAME, NAME.correct or NAME.score for each agent"
+        )
+    question = next((name for name in QUESTION_COLUMNS if name in columns), "")
+    if not question and "id" not in columns:
+        raise ImportFileError(f"{came}, and none for the question; {expected}: call it {' or '.join(QUESTION_COLUMNS)}")
+    dimension = next((name for name in DIMENSION_COLUMNS if name in columns), "")
+    for number, row in iter_csv(path, on_error=on_error) if is_csv(path) else records_of(path, on_error=on_error):
+        try:
+            identity = _text(row.get("id")) or f"row {number}"
+            line: dict[str, Any] = {"id": identity, "group": _text(row.get("group")) or identity}
+            line |= {"question": _text(row.get(question)), "dimension": _text(row.get(dimension))}
+            line |= _json_cells(row, JSON_COLUMNS if asked_later else ("propensities",))
+            if "propensities" in line:
+                line["chosen"] = _text(row.get("chosen"))
+            line["agents"] = {agent: known for agent, found in own.items() if (known := _outcome(row, found))}
+        except ImportFileError as error:
+            hand_over(at_line(path, number, error, row), on_error, error)
+            continue
+        yield number, RawLine(line, row.raw, row.head) if isinstance(row, RawLine) else line
 
 
-def _question(
-    row: Mapping[str | None, str | None], line: int, question: str, dimension: str, models: Sequence[str]
-) -> QuestionOutcomes:
-    """Returns the question of one row. Raises `ImportFileError` that names the column.
+def _first_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    rows = iter_csv if is_csv(path) else records_of
+    return (row for _, row in islice(rows(path, on_error=lambda error: None), LOOKED_AT))
 
-    Args:
-        row: cells by column.
-        line: number of the row's line.
-        question: name of the column with the question.
-        dimension: name of the column with the dimension; empty if there is none.
-        models: names of the models' columns.
-    """
-    if None in row or any(row.get(name) is None for name in models):
-        raise ImportFileError(f"line {line} has another number of cells than the header")
-    identity = (row.get("id") or "").strip() or f"row {line}"
-    agents = {
-        name: AgentOutcome(score=score) for name in models if (score := _score(row[name] or "", name)) is not None
+
+def agents_of_columns(columns: Sequence[str]) -> list[str]:
+    """Returns the agents that have a column `NAME.correct` or `NAME.score`, in the columns' order."""
+    parts = [column.rpartition(".") for column in columns]
+    return list(dict.fromkeys(name for name, _, field in parts if name not in ("", "labels") and field in SCORE_FIELDS))
+
+
+def _columns_of_agent(agent: str, columns: Sequence[str]) -> dict[str, str]:
+    """Returns field -> column of an agent. A column named after the agent alone is its score."""
+    found = {
+        field: column
+        for field in (*SCORE_FIELDS, *AGENT_NUMBERS, *AGENT_TEXTS)
+        if (column := f"{agent}.{field}") in columns
     }
-    group = (row.get("group") or "").strip() or identity
-    return QuestionOutcomes(identity, group, row[question] or "", (row.get(dimension) or "").strip(), agents)
+    if agent in columns and not found.keys() & set(SCORE_FIELDS):
+        found["score"] = agent
+    return found
 
 
-def _score(cell: str, name: str) -> float | None:
-    """Returns the score in a cell, None for an empty one. Raises `ImportFileError` for anything else."""
-    text = cell.strip().lower()
-    if not text:
-        return None
+def _outcome(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the known fields of one agent in a row. Raises `ImportFileError` that names the column."""
+    known: dict[str, Any] = {}
+    for field, column in columns.items():
+        cell = row.get(column)
+        if _is_empty(cell):
+            continue
+        if field in AGENT_TEXTS:
+            known[field] = str(cell)
+        elif field in AGENT_NUMBERS:
+            known[field] = _number(cell, column)
+        elif (score := _score_of(cell)) is None:
+            raise ImportFileError(f"column {column!r} holds {name_value(cell)}; expected a score from 0 to 1")
+        else:
+            known[field] = score
+    return known
+
+
+def _json_cells(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Returns what these cells (`JSON_COLUMNS`) of a row hold. Raises `ImportFileError` for a text that is no JSON."""
+    found = {}
+    for name in names:
+        cell, example = row.get(name), JSON_COLUMNS[name]
+        if isinstance(cell, str) and cell.strip():
+            try:
+                cell = json.loads(cell)
+            except (ValueError, RecursionError) as error:
+                raise ImportFileError(f"column {name!r} holds {name_value(cell)}; expected JSON: {example}") from error
+        elif isinstance(cell, dict):  # a struct of Parquet has all its fields in every row
+            cell = {key: value for key, value in cell.items() if value is not None}
+        if not _is_empty(cell):
+            found[name] = cell
+    return found
+
+
+def _is_empty(cell: Any) -> bool:
+    return cell is None or not str(cell).strip()
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else str(cell).strip()
+
+
+def _number(cell: Any, column: str) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError) as error:
+        raise ImportFileError(f"column {column!r} holds {name_value(cell)}; expected a number") from error
+
+
+def _score_of(cell: Any) -> float | None:
+    """Returns the score in a cell that is not empty; None for anything but a score from 0 to 1."""
+    text = str(cell).strip().lower()
     try:
         score = SCORES[text] if text in SCORES else float(text)
-    except ValueError as error:
-        raise ImportFileError(f"column {name!r} holds {cell[:60]!r}; expected a score from 0 to 1") from error
-    if not 0 <= score <= 1:
-        raise ImportFileError(f"column {name!r} holds {cell[:60]!r}; expected a score from 0 to 1")
-    return score
+    except ValueError:
+        return None
+    return score if 0 <= score <= 1 else None

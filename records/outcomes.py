@@ -1,10 +1,12 @@
 """Reads and writes outcomes of asking agents: one question a line, with all agents asked. Standard library only.
 
+Lines of JSON are the form below. A table (CSV, TSV, Parquet) has one row a question (`records.outcome_tables`).
+
  {"id", "group", "question", "dimension",
  "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms",
-                   "prompt_tokens", "completion_tokens", "confidence_source"}
+                   "prompt_tokens", "completion_tokens", "confidence_source", "label_propensity"}
             or {"error", "cost_usd", "latency_ms"}},
- "chosen", "propensities": {name: 0..1}}
+ "chosen", "propensities": {name: 0..1}, "answered"}
 
 Only `id` and `agents` are required. An agent that was asked and failed has an `error`, or a cost without answer, label
 and confidence. Its score is 0, because the user gets nothing from it. A full outcome holds every agent. A logged
@@ -15,18 +17,23 @@ ignored, because such files often have more.
 import gzip
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.bad_lines import BadFile, at_line, reading
-from metaprobe.records.errors import ImportFileError, of_kind
-from metaprobe.records.lines import hand_over, iter_json_lines
+from metaprobe.records.bad_lines import BadFile, at_line
+from metaprobe.records.errors import ImportFileError, RecordError, of_kind
+from metaprobe.records.lines import OnError, hand_over, is_csv, records_of
+from metaprobe.records.outcome_tables import is_outcome_table, table_records
 
 LONGEST_ERROR = 200
 """Most characters of an error that are kept: the error may hold a whole page."""
+SMALLEST_PROPENSITY = 1e-6
+"""Smallest probability of a label. A label below it would weigh more than a million others."""
+MOST_WHOLE = 10**300
+"""Largest whole number that is read."""
 ANSWER_KEYS = frozenset({"answer", "correct", "score", "confidence"})
 """Keys of an agent that answered.
 
@@ -59,6 +66,9 @@ class AgentOutcome:
     """Why the call failed; None if it did not. A failed call has the score 0 and no confidence."""
     prompt_tokens: float | None = None
     completion_tokens: float | None = None
+    label_propensity: float | None = None
+    """Probability in (0, 1] with which the answer was drawn for a label. The label weighs 1 / probability; None counts
+    as 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +85,79 @@ class QuestionOutcomes:
     """The action that was taken, for a logged outcome."""
     propensities: Mapping[str, float] = field(default_factory=dict)
     """Propensity of every legal action."""
+    answered: float | None = None
+    """Time when the answers ended, in seconds since 1970."""
 
 
+LATEST_TIME = 1e11
+"""Latest time in seconds since 1970 that a line may hold. A larger number is in milliseconds, and refused."""
 OUTCOME_LINES = 9
 """Number of first lines that show whether the lines of a file are outcomes: one of them may be bad."""
 
 
 def is_outcomes(path: Path) -> bool:
-    """Returns whether a JSON lines file holds outcomes: most of its first readable lines are outcomes."""
-    lines = [record for _, record in islice(iter_json_lines(path, on_error=lambda error: None), OUTCOME_LINES)]
+    """Returns whether a file holds outcomes: it is a table of outcomes, or most of its first readable lines are."""
+    if is_outcome_table(path):
+        return True
+    if is_csv(path):
+        return False
+    lines = [record for _, record in islice(records_of(path, on_error=lambda error: None), OUTCOME_LINES)]
     return 2 * sum("agents" in line and "response" not in line for line in lines) > len(lines)
 
 
-def read_outcomes(path: str | Path, *, strict: bool | None = None) -> list[QuestionOutcomes]:
-    """Returns every line of a `.jsonl` or `.jsonl.gz` file. Bad lines are left out; a warning counts them by reason.
+def read_outcomes(
+    path: str | Path, *, agents: Sequence[str] = (), strict: bool | None = None
+) -> list[QuestionOutcomes]:
+    """Returns the question of every line or row. Bad ones are left out; a warning counts them by reason.
 
-    `strict` says whether the first bad line raises `ImportFileError` with file, line and field; by default as the
-    running command has set it, else False. Raises `ImportFileError` if more than half of the lines are bad.
+    Args:
+        path: JSON lines, or a table: CSV (.csv, .tsv) or Parquet. Lines and CSV may be compressed (.gz).
+        agents: agents whose columns are read, for a table; by default those with a column NAME.correct or
+            NAME.score. Lines name their agents themselves.
+        strict: whether the first bad line raises `ImportFileError` with file, line and field; by default as the
+            running command has set it, else False.
+
+    Raises `ImportFileError` if more than half of the lines are bad, and for a table without the agents' columns.
     """
-    with reading(path, strict=strict) as bad:
-        questions = outcomes_of_file(path, bad)
+    with BadFile.reading(path, strict=strict) as bad:
+        questions = outcomes_of_file(path, bad, agents)
     if not questions:
-        raise ImportFileError(f"{path} holds no outcome; expected one JSON object a line")
+        raise ImportFileError(f"{path} holds no outcome; expected one JSON object a line, or a table with a row each")
     return questions
 
 
-def outcomes_of_file(path: str | Path, bad: BadFile) -> list[QuestionOutcomes]:
-    """Returns every readable line. Bad lines go to `bad`, which counts both."""
+def outcome_records(
+    path: Path, *, agents: Sequence[str] = (), on_error: OnError | None = None, asked_later: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 1, line of outcomes) for each line of JSON, or row of a table.
+
+    Args:
+        path: the file.
+        agents: agents whose columns are read, for a table, as for `read_outcomes`.
+        on_error: gets the error about each bad line; by default it is raised.
+        asked_later: for a table: whether agents without columns count as not asked yet; by default they are an error.
+    """
+    if is_csv(path) or is_outcome_table(path):
+        return table_records(path, agents, on_error, asked_later=asked_later)
+    return records_of(path, on_error=on_error)
+
+
+def only_agents(questions: Sequence[QuestionOutcomes], names: Sequence[str]) -> list[QuestionOutcomes]:
+    """Returns the questions with the outcomes of these agents alone; without names, with all. Raises `RecordError` for
+    a name that no question has."""
+    if not names:
+        return list(questions)
+    known = {name for question in questions for name in question.agents}
+    if strange := sorted(set(names) - known):
+        raise RecordError(f"no agent is called {', '.join(strange)}; expected some of {', '.join(sorted(known))}")
+    return [replace(one, agents={n: outcome for n, outcome in one.agents.items() if n in names}) for one in questions]
+
+
+def outcomes_of_file(path: str | Path, bad: BadFile, agents: Sequence[str] = ()) -> list[QuestionOutcomes]:
+    """Returns every readable line or row. Bad ones go to `bad`, which counts both. `agents`: as for `read_outcomes`."""
     questions: list[QuestionOutcomes] = []
     seen: dict[str, int] = {}
-    for line, record in iter_json_lines(Path(path), on_error=bad.leave_out):
+    for line, record in outcome_records(Path(path), agents=agents, on_error=bad.leave_out):
         try:
             question = outcome_of_line(record)
             if question.id in seen:
@@ -132,6 +185,8 @@ def write_outcomes(path: str | Path, questions: Iterable[QuestionOutcomes]) -> N
             }
             if question.propensities:
                 record["propensities"] = dict(question.propensities)
+            if question.answered is not None:
+                record["answered"] = question.answered
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
@@ -154,6 +209,7 @@ def outcome_of_line(record: Mapping[str, Any]) -> QuestionOutcomes:
         agents={name: _agent(name, outcome) for name, outcome in agents.items()},
         chosen=_text(record, "chosen") or None,
         propensities={a: _required(propensities, a, "propensities.", 0, 1) for a in propensities},
+        answered=_number(record, "answered", "", 0, LATEST_TIME),
     )
 
 
@@ -172,6 +228,7 @@ def _agent(name: str, outcome: Any) -> AgentOutcome:
         confidence_source=_text(outcome, "confidence_source", where),
         prompt_tokens=_number(outcome, "prompt_tokens", where, 0, math.inf),
         completion_tokens=_number(outcome, "completion_tokens", where, 0, math.inf),
+        label_propensity=_number(outcome, "label_propensity", where, SMALLEST_PROPENSITY, 1),
     )
     error = _error(outcome, read_outcome, where)
     if error is None:
@@ -222,8 +279,10 @@ def _required(record: Mapping[str, Any], key: str, where: str, low: float, high:
     value = record[key]
     if isinstance(value, bool) and key == "correct":
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN is unequal to itself
         raise ImportFileError(f'"{where}{key}" is {_shown(value)}; expected a number')
+    if isinstance(value, int) and abs(value) > MOST_WHOLE:  # JSON has whole numbers that no float holds
+        raise ImportFileError(f'"{where}{key}" is {_shown(value)}; expected a number of at most 300 digits')
     if not low <= value <= high or value == math.inf:
         expected = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}, and finite"
         raise ImportFileError(f'"{where}{key}" is {value:g}; expected a number {expected}')

@@ -1,5 +1,4 @@
-"""Recognises the format of a response by its shape, and reads it: `parse_response` for all formats, `parse_body` for
-JSON.
+"""Recognises the format of a response by its shape, and reads it.
 
 It needs only the standard library and NumPy, because the base install uses it for every score. With msgspec installed,
 a raw body is read much faster than by `json.loads`. Nine tenths of a body are alternatives (512 tokens with 15 each:
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from metaprobe.records import engine_formats, native_formats
-from metaprobe.records.answer_stream import AnswerStream, kind_of
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.canaries import CanaryStates
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, RecordError
 from metaprobe.records.openai_format import (
@@ -129,6 +128,9 @@ def parse_response(
     - a `Call`, a `ParsedResponse`, or a sequence or one-dimensional array of log-probabilities.
     """
     try:
+        if isinstance(response, (str, bytes, bytearray)):
+            decoded = _decoded_body(response, choice, top)
+            response = from_json(response) if decoded is None else decoded
         if isinstance(response, ParsedResponse):
             parsed = response
         elif isinstance(response, np.ndarray) or (type(response) is list and response and type(response[0]) is float):
@@ -324,7 +326,7 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
     for part in mappings:
         refuse_error(part)
     is_ollama = len(mappings) > 1 and all(map(native_formats.is_ollama_chunk, mappings))
-    if is_ollama or any(map(kind_of, mappings)):
+    if is_ollama or any(map(AnswerStream.kind_of, mappings)):
         stream = AnswerStream(choice)
         for chunk in parts:
             stream.add(chunk)
@@ -393,22 +395,24 @@ def number_of(name: str, value: object) -> float:
     return float(value)
 
 
-def hidden_of(given: object, parsed: ParsedResponse) -> Hidden:
+def hidden_of(sent_states: object, parsed: ParsedResponse) -> Hidden:
     """Returns the hidden states that a caller sent with an answer; states of tokens are reduced to positions.
 
     Raises `InvalidResponse` if they cannot be read, or if there is not one state for each of the answer's tokens.
     """
-    if not isinstance(given, Mapping):
-        raise InvalidResponse(f"{HIDDEN_STATES} is a {type(given).__name__}; expected an object with layers and values")
-    model, layers = given.get("model", ""), _listed_states(given, "layers", int)
+    if not isinstance(sent_states, Mapping):
+        raise InvalidResponse(
+            f"{HIDDEN_STATES} is a {type(sent_states).__name__}; expected an object with layers and values"
+        )
+    model, layers = sent_states.get("model", ""), _listed_states(sent_states, "layers", int)
     if not isinstance(model, str):
         raise InvalidResponse(f"the model of the hidden states is {model!r}; expected its name")
-    if "tokens" not in given:
-        positions = _listed_states(given, "positions", str)
+    if "tokens" not in sent_states:
+        positions = _listed_states(sent_states, "positions", str)
         if unknown := sorted(set(positions) - set(POSITIONS)):
             raise InvalidResponse(f"hidden states at {unknown[0]!r}; expected positions out of {', '.join(POSITIONS)}")
-        return Hidden(_state_array(given, "values"), layers, positions, model, _canaries_of(given))
-    tokens, values = len(parsed.logprobs), _state_array(given, "tokens")  # (tokens, layers, width)
+        return Hidden(_state_array(sent_states, "values"), layers, positions, model, _canaries_of(sent_states))
+    tokens, values = len(parsed.logprobs), _state_array(sent_states, "tokens")  # (tokens, layers, width)
     if values.ndim != 3 or values.shape[1] != len(layers):
         raise InvalidResponse(
             f"states of tokens have shape {values.shape}; expected (tokens, {len(layers)}, width) for layers "
@@ -431,7 +435,7 @@ def hidden_of(given: object, parsed: ParsedResponse) -> Hidden:
                 f"{kind}_mean": states_of_kind.astype(np.float64).mean(axis=0),
             }
     every = np.stack([states.astype(np.float32) for states in states_by_position.values()], axis=1)
-    return Hidden(every, layers, tuple(states_by_position), model, _canaries_of(given))
+    return Hidden(every, layers, tuple(states_by_position), model, _canaries_of(sent_states))
 
 
 def _canaries_of(given: Mapping[str, Any]) -> CanaryStates | None:
@@ -485,16 +489,14 @@ def _state_array(given: Mapping[str, Any], key: str) -> FloatArray:
 _EXACT = 2.0**53
 """From this magnitude on a JSON integer and the decoder's double may differ."""
 
-Body = str | bytes | bytearray
 
+def _decoded_body(body: str | bytes | bytearray, choice: int, top: bool) -> ParsedResponse | None:
+    """Returns the answer in the JSON text of a chat completion, by a decoder that reads only what is needed.
 
-@np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
-def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedResponse:
-    """Returns what `parse_response(body)` returns, from a string or bytes. Raises `InvalidResponse` in the same cases.
-
-    If the decoder does not know or refuses a body (another format, a damaged body, NaN, UTF-16), `json.loads` reads it.
-    So the outcome is the same with and without msgspec. Known exceptions, in a part that is not read: an integer of
-    more than 4300 digits, and nesting just within the interpreter's limit.
+    Returns None if msgspec is not installed, and if the decoder does not know or refuses a body (another format, a
+    damaged body, NaN, UTF-16). `json.loads` then reads it, so the outcome is the same with and without msgspec. Known
+    exceptions, in a part that is not read: an integer of more than 4300 digits, and nesting just within the
+    interpreter's limit.
 
     Args:
         body: JSON as a string or bytes.
@@ -503,16 +505,14 @@ def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedRespon
     """
     signals = SIGNALS_KEY in body if isinstance(body, str) else SIGNALS_KEY.encode() in body
     decoders = None if signals else _decoders(top)
-    if decoders is not None:
-        try:
-            if not isinstance(body, str):
-                body.decode("utf-8", "surrogatepass")  # in what it skips, the decoder would not mind
-            parsed = _decoded(decoders.body(body), choice, top)
-        except (ValueError, RecursionError, InvalidResponse):
-            parsed = None
-        if parsed is not None:
-            return parsed
-    return parse_response(from_json(body), choice=choice, top=top)
+    if decoders is None:
+        return None
+    try:
+        if not isinstance(body, str):
+            body.decode("utf-8", "surrogatepass")  # in what it skips, the decoder would not mind
+        return _decoded(decoders.body(body), choice, top)
+    except (ValueError, RecursionError, InvalidResponse):
+        return None
 
 
 @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here

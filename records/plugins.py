@@ -3,8 +3,9 @@
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from metaprobe.records.errors import RecordError
 
@@ -17,56 +18,64 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """Matches `MODULE:NAME`, such as `my_package.systems:SYSTEM`."""
 
 
-def entry_point_names(group: str) -> tuple[str, ...]:
-    """Returns the names that installed packages register in this group of entry points, sorted, without repeats."""
-    return tuple(sorted({point.name for point in entry_points(group=group)}))
+@dataclass(frozen=True, slots=True)
+class Plugins(Generic[T]):
+    """Objects of one kind that users and installed packages provide."""
 
+    group: str
+    """Group of entry points in which packages register their objects."""
+    kind: type[T]
+    """Class of which each object must be an instance."""
+    what: str
+    """The kind of object in messages, such as "system"."""
 
-def load_plugin(name: str, group: str, kind: type[T], what: str) -> T | None:
-    """Returns the object of `MODULE:NAME`, or of the entry point with this name; None if there is neither.
+    def names(self) -> tuple[str, ...]:
+        """Returns the names that installed packages register in the group, sorted, without repeats."""
+        return tuple(sorted({point.name for point in entry_points(group=self.group)}))
 
-    Raises `RecordError` if the module cannot be imported, lacks the name, or holds another kind of object, or if two
-    packages register one name.
+    def load(self, name: str) -> T | None:
+        """Returns the object of `MODULE:NAME`, or of the entry point with this name; None if there is neither.
 
-    Args:
-        name: `MODULE:NAME`, or the name of an entry point.
-        group: the group of entry points.
-        kind: class of which the object must be an instance.
-        what: the kind of object in messages, such as "system".
-    """
-    reference = name
-    if not _REFERENCE.fullmatch(name):
-        references = sorted({point.value for point in entry_points(group=group) if point.name == name})
-        if len(references) > 1:
+        Raises `RecordError` if the module cannot be imported, lacks the name, or holds another kind of object, or if
+        two packages register one name.
+        """
+        reference = name
+        if not _REFERENCE.fullmatch(name):
+            references = sorted({point.value for point in entry_points(group=self.group) if point.name == name})
+            if len(references) > 1:
+                raise RecordError(
+                    f"{self.what} {name!r}: {len(references)} installed packages give this name in {self.group}; give "
+                    f"one of them as MODULE:NAME: {', '.join(references)}"
+                )
+            if not references:
+                return None
+            [reference] = references
+        path, _, attribute = reference.partition(":")
+        try:
+            module = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (path == error.name or path.startswith(f"{error.name}.")):
+                raise RecordError(
+                    f"{self.what} {name!r}: there is no module {error.name!r}; expected MODULE:NAME with a module that "
+                    "is installed, or that lies in the folder the command is started from"
+                ) from error
+            raise RecordError(f"{self.what} {name!r}: {path} needs {error.name}, which is not installed") from error
+        except Exception as error:  # whatever the user's module does wrong is said with the module's name
             raise RecordError(
-                f"{what} {name!r}: {len(references)} installed packages give this name in {group}; give one of them as "
-                f"MODULE:NAME: {', '.join(references)}"
-            )
-        if not references:
-            return None
-        [reference] = references
-    path, _, attribute = reference.partition(":")
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (path == error.name or path.startswith(f"{error.name}.")):
-            raise RecordError(
-                f"{what} {name!r}: there is no module {error.name!r}; expected MODULE:NAME with a module that is "
-                "installed, or that lies in the folder the command is started from"
+                f"{self.what} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}"
             ) from error
-        raise RecordError(f"{what} {name!r}: {path} needs {error.name}, which is not installed") from error
-    except Exception as error:  # whatever the user's module does wrong is said with the module's name
-        raise RecordError(f"{what} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}") from error
-    there = ", ".join(key for key, value in vars(module).items() if isinstance(value, kind)) or "none"
-    if not hasattr(module, attribute):
-        raise RecordError(f"{what} {name!r}: {path} has no {attribute!r}; of kind {kind.__name__} it has: {there}")
-    plugin = getattr(module, attribute)
-    if not isinstance(plugin, kind):
-        raise RecordError(
-            f"{what} {name!r}: {attribute} in {path} is of type {type(plugin).__name__}; expected a "
-            f"{kind.__module__}.{kind.__name__} (docs/own.md shows one). Of that kind {path} has: {there}"
-        )
-    return plugin
+        there = ", ".join(key for key, value in vars(module).items() if isinstance(value, self.kind)) or "none"
+        if not hasattr(module, attribute):
+            raise RecordError(
+                f"{self.what} {name!r}: {path} has no {attribute!r}; of kind {self.kind.__name__} it has: {there}"
+            )
+        plugin = getattr(module, attribute)
+        if not isinstance(plugin, self.kind):
+            raise RecordError(
+                f"{self.what} {name!r}: {attribute} in {path} is of type {type(plugin).__name__}; expected a "
+                f"{self.kind.__module__}.{self.kind.__name__} (docs/own.md shows one). Of that kind {path} has: {there}"
+            )
+        return plugin
 
 
 def house_function(name: str) -> Callable[..., Any]:
@@ -74,7 +83,7 @@ def house_function(name: str) -> Callable[..., Any]:
 
     Raises `RecordError` if no installed package registers such a function: the installation is older than the code.
     """
-    function = load_plugin(name, HOUSE_FUNCTIONS, object, "function")  # one that is cached is no `FunctionType`
+    function = Plugins(HOUSE_FUNCTIONS, object, "function").load(name)  # one that is cached is no `FunctionType`
     if not callable(function):
         raise RecordError(f"no installed package gives {name!r} in {HOUSE_FUNCTIONS}; install metaprobe again")
     return function

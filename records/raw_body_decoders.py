@@ -182,7 +182,8 @@ def _check_that_one(
         end: index of the first choice that says how the answer ended.
     """
     speaking = [chunk for chunk in chunks if chunk.choices]
-    models, ids = ({getattr(chunk, name) or "" for chunk in speaking} - {""} for name in ("model", "id"))
+    models = {chunk.model for chunk in speaking if chunk.model}
+    ids = {chunk.id for chunk in speaking if chunk.id}
     first = next((place for place, text in enumerate(texts) if text), len(texts))
     roles = [choice.delta is not None and bool(choice.delta.role) for choice in choices[first + 1 : end]]
     late = any(texts[end + 1 :]) or any(late_rows)

@@ -8,7 +8,7 @@ that was aborted, or that a server broke off with an error, did not end by itsel
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -53,10 +53,10 @@ def columns_of_each(values: Sequence[Any], names: Sequence[str]) -> list[list[An
     with suppress(LookupError, AttributeError, TypeError):
         if type(values[0]) is dict:
             same = dict(zip(values[0], values[0], strict=True))  # the keys themselves are found without comparing texts
-            return [[value[key] for value in values] for key in [same[name] for name in names]]
+            return [list(map(itemgetter(same[name]), values)) for name in names]
         if hasattr(type(values[0]), "__pydantic_serializer__"):
             inside = list(map(_DICT, values))
-            return [[value[name] for value in inside] for name in names]
+            return [list(map(itemgetter(name), inside)) for name in names]
     rows = [entry for entry in map(fields, values) if entry is not None]
     return [[entry.get(name) for entry in rows] for name in names] if len(rows) == len(values) else None
 
@@ -207,20 +207,20 @@ _SAID = {
 }
 
 
-def read_end(given: object) -> str:
+def read_end(end_as_sent: object) -> str:
     """Returns one of the known ends, or else the server's own word; empty if no end is stated.
 
     A mapping names its end under `type` (SGLang) or `reason`. A doubled word counts once: LangChain joins the words of
     two chunks to `lengthlength`.
     """
-    if type(given) is str and (end := _KNOWN.get(given)) is not None:  # as nearly always
+    if type(end_as_sent) is str and (end := _KNOWN.get(end_as_sent)) is not None:  # as nearly always
         return end
-    word_or_fields = given if isinstance(given, str) else fields(given)
+    word_or_fields = end_as_sent if isinstance(end_as_sent, str) else fields(end_as_sent)
     if isinstance(word_or_fields, Mapping):
         stated = [text(word_or_fields.get(name)) for name in ("type", "reason")]
         word_or_fields = both_ends(*map(read_end, stated)) or str(dict(word_or_fields))[:80]
     if not word_or_fields:
-        return "" if given is None or given == "" else repr(given)[:80]
+        return "" if end_as_sent is None or end_as_sent == "" else repr(end_as_sent)[:80]
     word = once(word_or_fields)
     return _KNOWN.get(word.casefold(), word)
 

@@ -240,8 +240,8 @@ def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
 
 
 def doubtful(logprobs: FloatArray) -> str:
-    """Returns what a verdict must say about numbers that may be placeholders or the model's own; empty for other
-    numbers.
+    """Returns a warning for the verdict if these log-probabilities may be placeholders of the server; empty if nothing
+    is suspicious.
     """
     ordered, tokens = np.sort(logprobs), len(logprobs)
     value = ordered[tokens // 2]
@@ -323,7 +323,9 @@ def sample_entries(entries: Sequence[Any], logprobs: FloatArray | None = None) -
     count = len(entries)
     if count <= SAMPLED_TOKENS:
         return list(entries)
-    zeros = [] if logprobs is None or logprobs.all() else (logprobs == 0).nonzero()[0].tolist()
+    zeros: list[int] = []
+    if logprobs is not None and np.count_nonzero(logprobs) < count:
+        zeros = np.flatnonzero(logprobs == 0).tolist()
     evenly = {i * (count - 1) // (SAMPLED_TOKENS - 1) for i in range(SAMPLED_TOKENS)}
     return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // SAMPLED_TOKENS)][:SAMPLED_TOKENS]))]
 
@@ -415,16 +417,16 @@ def answer_logprobs(call: Call) -> FloatArray | None:
     return None if call.logprobs is None else series_of(call.logprobs, call.segments)[0]
 
 
-def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -> ParsedResponse:
+def parse_entries(entries: object, where: str, *, top: bool = True, **rest: Any) -> ParsedResponse:
     """Returns a response from its entries {token, logprob, top_logprobs}, one for each token.
 
     Args:
-        given: list of the entries.
+        entries: list of the entries.
         where: name of the list in errors.
         top: whether alternatives are read.
         **rest: the response's other fields.
     """
-    values = as_list(given)
+    values = as_list(entries)
     columns = columns_of_each(values, ("token", "logprob", "top_logprobs")[: 2 + top]) if values is not None else None
     if columns is None:
         raise InvalidResponse(
@@ -461,9 +463,6 @@ def without_alternatives(parsed: ParsedResponse, few: Sequence[Mapping[str, Any]
     return looked_at if looked_at.top_logprobs is None else replace(looked_at, top_logprobs=None)
 
 
-_NAMED = itemgetter("token", "logprob")
-
-
 def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the faults that `implausible` and `listed_twice` find in these tokens' alternatives; empty for none.
 
@@ -476,21 +475,16 @@ def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
             row: Sequence[Any] | None = came if type(came[0]) is dict else all_fields(came)
             if row is None:
                 return None
-            logprob_of = dict(map(_NAMED, row))
-            if len(logprob_of) == len(row):
-                values: Iterable[Any] = logprob_of.values()
-                drawn_logprob = logprob_of.get(token)
-            else:  # two tokens with one text, as pieces of characters
-                values = [row_entry["logprob"] for row_entry in row]
-                same = [row_entry["logprob"] for row_entry in row if row_entry["token"] == token]
-                drawn_logprob = same[0] if len(same) == 1 else None
+            names = [row_entry["token"] for row_entry in row]
+            values = [row_entry["logprob"] for row_entry in row]
             most = max(values)
             if not NO_LOGPROB < most <= LOGPROB_ROUNDING:
                 return None
             sums.append(sum(map(exp, values)))
-            must_look = (
-                must_look or drawn_logprob is None or not abs(drawn_logprob - drawn) <= _BELOW or drawn - _BELOW > most
-            )
+            if names.count(token) != 1:  # not listed, or two tokens with one text, as pieces of characters
+                must_look = True
+            elif not must_look:
+                must_look = not abs(values[names.index(token)] - drawn) <= _BELOW or drawn - _BELOW > most
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         return None
     too_much = [row_sum for row_sum in sums if row_sum > _SUM]

@@ -104,7 +104,7 @@ class KindReader:
         return self._decided()
 
     def close(self) -> list[Kind]:
-        """Returns the kinds of the tokens that were still undecided, because no token follows."""
+        """Returns the kinds of the last tokens, which waited for a token after them, because the answer has ended."""
         # Text that may begin the mark that ends the thinking, where the answer was cut, counts for neither side.
         unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
         self._give(len(self._text), "marker" if unsaid else self._kind)
@@ -305,20 +305,20 @@ def token_runs(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
     )
 
 
-def check_segments(given: Sequence[Segment], tokens: int) -> tuple[Segment, ...]:
+def check_segments(segments: Sequence[Segment], tokens: int) -> tuple[Segment, ...]:
     """Returns the segments if their kinds are known, and they are in order and within the number of tokens.
 
     Raises `InvalidResponse` otherwise.
     """
     end = 0
-    for segment in given:
+    for segment in segments:
         if segment.kind not in get_args(SegmentKind) or not end <= segment.start <= segment.end <= tokens:
             raise InvalidResponse(
                 f"a segment is {segment.kind!r} from token {segment.start} to {segment.end}; expected thinking, answer"
                 f" or tool, in order and within the {tokens} tokens that came"
             )
         end = segment.end
-    return tuple(given)
+    return tuple(segments)
 
 
 ONLY_ANSWER = "the thinking before the answer came without log-probabilities"

@@ -11,12 +11,14 @@ from typing import Any
 
 from metaprobe.records.errors import ImportFileError, name_value
 
-BESIDE = ("logprobs", "tokens", "finish_reason")
+FINISH_REASON = "finish_reason"
+"""Key that says how the answer ended."""
+BESIDE = ("logprobs", "tokens", FINISH_REASON)
 """Fields beside the text of an answer from which the response is made."""
 
 
 def is_short(response: object) -> bool:
-    """Returns whether this is a short line, or a line whose response is an object."""
+    """Returns whether a record is a short line (a text under `answer`), or a line whose `response` is an object."""
     if not isinstance(response, Mapping) or "choices" in response:
         return False
     return isinstance(response.get("response"), Mapping) or (
@@ -32,15 +34,15 @@ def response_of_short_line(line: Mapping[str, Any]) -> Mapping[str, Any]:
     return response["body"] if isinstance(response.get("body"), Mapping) else response
 
 
-def completion_of(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def completion_of(text: str, line_fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the chat completion of a text, with the fields named in `BESIDE`.
 
     Raises `ImportFileError` if the log-probabilities are no list.
     """
     choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
-    logprobs, tokens, ended = (given.get(name) for name in BESIDE)
+    logprobs, tokens, ended = (line_fields.get(name) for name in BESIDE)
     if ended is not None:
-        choice["finish_reason"] = ended
+        choice[FINISH_REASON] = ended
     if logprobs is not None:
         if not isinstance(logprobs, list):
             raise ImportFileError(f'"logprobs" is {name_value(logprobs)}; expected a JSON list, an entry a token')

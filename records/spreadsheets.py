@@ -35,15 +35,15 @@ class IdFault(StrEnum):
             return cls.ZEROS
         return cls.DECIMAL if re.fullmatch(r"\d+\.0", name) else None
 
-
-def list_faults(ids: Iterable[str]) -> list[str]:
-    """Returns a clause for each likely fault of some ids: how many there are, the first of them, and the cause."""
-    kinds: dict[IdFault, dict[str, None]] = {}
-    for identity in ids:
-        if why := IdFault.of(identity):
-            kinds.setdefault(why, {})[identity] = None
-    return [
-        f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:IDS_SHOWN]))}"
-        f"{', ...' * (len(found) > IDS_SHOWN)}): {why}"
-        for why, found in kinds.items()
-    ]
+    @classmethod
+    def list_all(cls, ids: Iterable[str]) -> list[str]:
+        """Returns a clause for each likely fault of some ids: how many there are, the first of them, and the cause."""
+        kinds: dict[IdFault, dict[str, None]] = {}
+        for identity in ids:
+            if why := cls.of(identity):
+                kinds.setdefault(why, {})[identity] = None
+        return [
+            f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:IDS_SHOWN]))}"
+            f"{', ...' * (len(found) > IDS_SHOWN)}): {why}"
+            for why, found in kinds.items()
+        ]

@@ -388,8 +388,8 @@ class RunWriter:
     def add(self, run: Run) -> None:
         """Adds one run. Raises `RecordError` if the run cannot be stored; the other runs are not affected.
 
-        Raises `Unwritable` if the shard that the run completes cannot be written, as on a full disk. The end of the
-        block tries again.
+        Raises `Unwritable` if the run completes a shard that cannot be written, as on a full disk. The exit of the
+        `with` block tries to write the shard again.
         """
         if self._closed:
             raise RecordError(f"run {run.id!r} came after the writer was closed; add runs inside the `with` block")

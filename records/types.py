@@ -195,7 +195,7 @@ class DecisionAnswer:
     """One answer of a decision API to a typed question about a response. A label has one value; this has probabilities.
 
     Like a label it belongs to the call that was judged. `metaprobe judge` and imported results make it, with
-    `metaprobe.records.decisions.decision_answers`. `metaprobe.probes.decisions` turns it into signals.
+    `metaprobe.records.decision_questions.decision_answers`. `probes/decision_predictor.py` turns it into signals.
     """
 
     call_id: str

@@ -1,7 +1,7 @@
 """How the pages of the docs are written: a block between two markers, a Markdown table, a number with its interval.
 
-A measured page has one table. Further tables of a page are blocks of the page of the same name in the folder tables/
-beside it, which is kept with empty blocks: `make docs` fills them in its copy of the docs (scripts/site.py).
+A measured page has a picture and short blocks. Long tables are blocks of the page of the same name in the folder
+tables/ beside it, which is kept with empty blocks: `make docs` fills them in its copy of the docs (scripts/site.py).
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from metaprobe.checkpoints.table import Table
+from metaprobe.checkpoints.rendered_table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.ladder import SURE
 

@@ -188,7 +188,7 @@ def probes() -> Iterable[Row]:
         yield name, [gain.gain, gain.low, gain.high], LEARNED if gain.stands else FREE
 
 
-def production() -> Iterable[Row]:
+def gate() -> Iterable[Row]:
     for name, found in read("gate").items():
         for look in found["report"]["looks"]:
             yield (
@@ -260,9 +260,7 @@ def writing() -> Iterable[Row]:
 GAIN = "difference of AUROC with 95 % interval"
 PICTURES = {
     "before": Picture("Prompt states over the strongest control; blue: ahead of every one", GAIN, 0, before),
-    "benchmarks": Picture(
-        "How many times as fast as the other side", "times as fast (logarithmic)", 0, benchmarks, True
-    ),
+    "speed": Picture("How many times as fast as the other side", "times as fast (logarithmic)", 0, benchmarks, True),
     "bundled": Picture("bundled:quality over each control, within runs", GAIN, 0, bundled),
     "demo": Picture("The demo: who distinguishes right from wrong answers", "AUROC with 95 % interval", 0.5, demo),
     "judges": Picture(
@@ -275,7 +273,7 @@ PICTURES = {
         "The kept answer over the strongest simple way to keep one", "points of accuracy with 95 % interval", 0, panel
     ),
     "probes": Picture("Blend over the strongest control; blue: ahead of every one", GAIN, 0, probes),
-    "production": Picture("The gate over the mean log-probability of the same tokens", GAIN, 0, production),
+    "gate": Picture("The gate over the mean log-probability of the same tokens", GAIN, 0, gate),
     "quality": Picture("Trees over the mean (blue) and over the strongest free number (grey)", GAIN, 0, quality),
     "reproduction": Picture("The papers' differences here; orange: falls to a control", "points", 0, reproduction),
     "routing": Picture("The panel over the strongest simple way, over all budgets", "points", 0, routing),

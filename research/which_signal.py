@@ -11,8 +11,11 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.quickstart import quickstart
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.quickstart import LABELS, RECORDED, TARGET, adapted, odds_before_labels
+from metaprobe.records.importer import read_openai_lines
 from metaprobe.training.advise import SIGNAL_TITLES
+from metaprobe.training.panel.fitted_panel import MIN_PANEL_GROUPS
 from metaprobe.training.rescale import FEWEST
 from research.agreement.measure import SAMPLINGS, USUAL_FREE, agreement_way, labels_way
 from research.before.measure import standing
@@ -20,12 +23,15 @@ from research.blocks import ROOT, ahead, behind, markdown, shown, write
 from research.hidden import headline
 from research.panel.measure import KEPT_BY_IT, SHOWN, STOPPED, over_simple, over_strongest
 from research.pictures import read
+from research.production.gate import looks_told
 from research.quality.equal_terms import coders
-from research.routing.controls import FIXED
+from research.routing.measure import over_fixed
 
 PAGE = ROOT / "docs" / "choose.md"
 README, GUIDE = ROOT / "README.md", ROOT / "docs" / "streams.md"
 UNKNOWN = "not measured"
+DRAWS = 200
+"""Draws of the labels from the recorded answers, for the figures that README begins with."""
 HEAD = ["you have", "use", "added latency", "price", "labels needed", "what it was worth here"]
 STATED, RAW, BLEND = "stated confidence", "judge's own expectation", "blend"
 
@@ -178,30 +184,84 @@ def looks_ahead() -> str:
     return f"{sum(one['gain']['low'] > 0 for one in looks)} of {len(looks)}"
 
 
-SHORT = ["you have: do", "gain", "cost", "where it does not help"]
+def looks_by_form() -> int:
+    """Returns at how many of the looks of `looks_ahead` the gate reads the form of the question."""
+    return sum(map(len, looks_told(read("gate"))[0].values()))
+
+
+SHORT = ["you have: do", "gain", "cost", "limits"]
 _SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.I)
 
 
 def sizes(names: Iterable[str]) -> str:
-    """Returns the smallest and the largest size that the names of models state: `0.5B to 1.5B`, or `135M`."""
+    """Returns the smallest and the largest size that the names of models state: `0.5B-1.5B`, or `135M`."""
     found = {
         float(n) * (1e9 if unit in "bB" else 1e6): f"{n}{unit.upper()}" for n, unit in _SIZE.findall(" ".join(names))
     }
     ends = [found[size] for size in sorted(found)]
-    return ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+    return ends[0] if len(ends) == 1 else f"{ends[0]}-{ends[-1]}"
 
 
-def gain(found: dict[str, Any]) -> list[str]:
-    """Returns the lines that README begins with: what a flag gains that anybody can repeat in a minute."""
-    caught, cost = (
-        f"{one.estimate:.0%} [{100 * one.low:.0f}, {100 * one.high:.0f}]" for one in (found["caught"], found["cost"])
-    )
+def gain(draws: dict[str, Any]) -> list[str]:
+    """Returns the lines that README begins with: what a flag gains, in the mean over draws of its labels.
+
+    `draws`: figures of `label_draws`.
+    """
+    found, cost = (f"{mean:.0%} [{100 * low:.0f}, {100 * high:.0f}]" for mean, low, high in draws["adapted"])
+    free_found, free_cost = (f"{mean:.0%}" for mean, _, _ in draws["scaled"])
+    usual_found, usual_cost = (f"{mean:.0%}" for mean, _, _ in draws["mean"])
     return [
-        f"**By {found['labels']} labels it finds {caught} of the mistakes of a {sizes([found['model']])} model, and "
-        f"costs {cost} of the right answers.** What it keeps is {found['right_among_kept']:.0%} right, of all "
-        f"{found['right']:.0%}. (The answers helped to set the score's scale.) Repeat it in a minute:",
+        f"**With {draws['labels']} labels it finds {found} of the mistakes of a {sizes([draws['model']])} model, "
+        f"flagging {cost} of the right answers** ({draws['draws']} draws). Of kept answers "
+        f"{draws['right_among_kept']:.0%} are right, of all {draws['right']:.0%}. Cut alike, the mean "
+        f"log-probability finds {usual_found}, flagging {usual_cost}; free `scaled` {free_found}, {free_cost}. "
+        "Repeat one draw:",
         "",
     ]
+
+
+def label_draws(draws: int = DRAWS) -> dict[str, Any]:
+    """Returns what flags by fifty of the recorded labels find and cost on the other answers.
+
+    `adapted`, `mean` and `scaled` hold (mean, 2.5 %, 97.5 %) of the share of wrong answers that are flagged, and of the
+    right ones: by the adapted predictor, by the mean log-probability and by the summed one over the root of the length.
+    The last two are cut where as many of the labelled answers lie below as are wrong among them. Draws whose labels
+    give no threshold are left out.
+    """
+    predictor, runs = QualityPredictor.load(), list(read_openai_lines(RECORDED))
+    calls = [run.calls[0] for run in runs]
+    series = [np.asarray(call.logprobs, dtype=np.float32) for call in calls]
+    y = np.array([run.label(TARGET, call.id) for run, call in zip(runs, calls, strict=True)], dtype=np.int64)
+    before = odds_before_labels(predictor, series)
+    free = {
+        "mean": np.array([logprobs.mean() for logprobs in series]),
+        "scaled": np.array([logprobs.sum() / np.sqrt(len(logprobs)) for logprobs in series]),
+    }
+    rng, kept = np.random.default_rng(0), []
+    shares: dict[str, list[list[float]]] = {"adapted": [], "mean": [], "scaled": []}
+    for _ in range(draws):
+        labelled = rng.choice(len(y), LABELS, replace=False)
+        others = np.setdiff1d(np.arange(len(y)), labelled)
+        _, scores, threshold = adapted(predictor, before, y, labelled)
+        if threshold is None:
+            continue
+        flags = {"adapted": scores[others] < threshold}
+        for name, numbers in free.items():
+            flags[name] = numbers[others] < np.quantile(numbers[labelled], 1 - y[labelled].mean())
+        for name, flagged in flags.items():
+            shares[name].append([flagged[y[others] == right].mean() for right in (0, 1)])
+        kept.append(y[others][~flags["adapted"]].mean())
+    return {
+        "model": calls[0].model,
+        "labels": LABELS,
+        "draws": len(kept),
+        "right": float(y.mean()),
+        "right_among_kept": float(np.mean(kept)),
+        **{
+            name: [(column.mean(), *np.quantile(column, (0.025, 0.975))) for column in np.array(drawn).T]
+            for name, drawn in shares.items()
+        },
+    }
 
 
 def in_short() -> list[list[str]]:
@@ -216,8 +276,7 @@ def in_short() -> list[list[str]]:
     sooner = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     asked = [row["word"] for one in read("routing").values() for row in one["rows"]]
-    areas = [one["area"]["over"] for one in read("routing").values() if one["area"]]
-    over_fixed = [over[name] for over in areas for name in FIXED if name in over]
+    fixed = list(over_fixed(read("routing")).values())
     rated, (words, states, _) = read("rubric")["real"], of_texts()
     error, few = rated["text"]["rmse"], read("no_labels")["stores"]
     trained = coders(read("equal_terms"))
@@ -235,41 +294,48 @@ def in_short() -> list[list[str]]:
     return [
         [
             "no labels: [teach](docs/no-labels.md)",
-            f"a flag; orders like 50 labels: ahead on {ahead(as_labels)} of {len(few)} "
-            f"[stores](docs/research/no-labels.md), behind on {behind(as_labels)} ({sizes(few)})",
+            f"a flag; ranks answers about as well as 50 labels; so does free `{USUAL_FREE}` (AUROC {free:.3f} to "
+            f"{taught:.3f})",
             f"{SAMPLINGS[0][0]} questions, twice",
-            f"the order: mean AUROC {taught:.3f}; free `{USUAL_FREE}` {free:.3f}",
+            f"ahead of 50 labels on {ahead(as_labels)} of {len(few)} [stores](docs/research/no-labels.md), behind on "
+            f"{behind(as_labels)} ({sizes(few)})",
         ],
         [
-            "log-probabilities: [adapt](docs/score.md)",
-            f"P(right), a flag; trained by 50, ahead of `{USUAL_FREE}` on {ahead(by_fifty)} of {len(few)} stores, "
+            "log-probabilities: [adapt](docs/adapt.md)",
+            f"P(right), a flag; by 50 ahead of `{USUAL_FREE}` on {ahead(by_fifty)} of {len(few)} stores, "
             f"behind on {behind(by_fifty)}",
-            "20 to 50 labels",
+            "20-50 labels",
             f"800+ labels: ahead on {ahead(trained)} of {len(trained)} [sets](docs/research/ladder.md), behind on "
             f"{behind(trained)}",
         ],
         [
-            "outcomes of models: [estimate](docs/route.md)",
+            "a service: [proxy](docs/serve.md)",
+            "both, live",
+            "another `base_url`",
+            "plain refusals are scored",
+        ],
+        [
+            "outcomes of models: [estimate](docs/route.md#before-any-answer)",
             f"P(right) before asking: beats words on {stood.count('ahead')} of {len(stood)} "
             "[pairs](docs/research/before.md)",
             "200 labels",
-            f"level on {stood.count('level')}, behind on {len(stood) - stood.count('level') - stood.count('ahead')}",
+            f"behind on {len(stood) - stood.count('level') - stood.count('ahead')}",
         ],
         [
             "samples, agents: [panel](docs/several-answers.md)",
-            f"fewer answers in {sooner} of {len(stops)} [cases](docs/research/panel.md) ({sizes(panel)}); agents: "
-            f"beats fixed ways in {ahead(over_fixed)} of {len(over_fixed)} [pairs](docs/research/routing.md), behind "
-            f"in {behind(over_fixed)}",
-            "several answers",
-            f"more in {later}; keeps better on {better} of {len(stores)}; agents: behind the strongest at "
+            f"more accurate at the same number of answers in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
+            f"less in {later}; agents: beats fixed ways in {fixed.count('ahead')} of {len(fixed)} "
+            f"[pairs](docs/research/routing.md), behind in {fixed.count('behind')}",
+            f"{MIN_PANEL_GROUPS} labelled questions",
+            f"keeps better on {better} of {len(stores)}; agents: behind the strongest at "
             f"{asked.count('behind')} of {len(asked)} budgets, ahead at {asked.count('ahead')}",
         ],
         [
             "a stream: [gate](docs/streams.md)",
             "early stops",
             "labels",
-            f"beats the mean log-probability at {looks_ahead()} [looks](docs/research/production.md), behind at "
-            f"{sum(one['high'] < 0 for one in looks)} ({sizes(read('gate'))})",
+            f"beats the mean log-probability at {looks_ahead()} [looks](docs/research/gate.md) ({looks_by_form()} by "
+            f"the question's form), behind at {sum(one['high'] < 0 for one in looks)} ({sizes(read('gate'))})",
         ],
         [
             "weights: [probe](docs/probes.md)",
@@ -279,15 +345,17 @@ def in_short() -> list[list[str]]:
         ],
         [
             "a decision API: [calibrate](docs/text.md)",
-            f"[error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}, raw {error[RAW][0]:.2f}",
+            f"no gain: [error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}, a constant "
+            f"{error['constant'][0]:.2f}",
             f"{rated['ratings']} labels",
-            f"a constant has {error['constant'][0]:.2f}",
+            f"uncalibrated {error[RAW][0]:.2f}",
         ],
         [
             "text: [reader](docs/text.md)",
             f"words: AUROC {median(words):.2f}",
             "labels",
-            f"states ahead on {ahead(states)} of {len(states)} [sets](docs/choose.md), behind on {behind(states)}",
+            f"hidden states beat words on {ahead(states)} of {len(states)} [sets](docs/choose.md), lose on "
+            f"{behind(states)}",
         ],
     ]
 
@@ -298,13 +366,13 @@ def main() -> None:
     rows = [[SIGNAL_TITLES[name], *ROWS[name]()] for name in SIGNAL_TITLES]
     write(PAGE, "which-signal", [*markdown(HEAD, rows), ""])
     looks = [
-        f"{len(read('gate'))} gates on recorded answers are shown to be better than the mean log-probability of the",
-        f"same tokens at {looks_ahead()} looks: [what the gate saves](research/production.md#what-the-gate-saves).",
+        f"{len(read('gate'))} gates on recorded answers beat the mean log-probability of the same tokens at",
+        f"{looks_ahead()} looks, {looks_by_form()} by the question's form: [what the gate saves](research/gate.md).",
         "",
     ]
     write(GUIDE, "looks", looks)
     write(README, "situations", [*markdown(SHORT, in_short()), ""])
-    write(README, "gain", gain(quickstart()))
+    write(README, "gain", gain(label_draws()))
 
 
 if __name__ == "__main__":

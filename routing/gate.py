@@ -6,16 +6,20 @@ response shorter than a look has fewer looks, and one that ends before the first
 have become longer than in training, more looks are taken, and more good answers may be stopped.
 """
 
+import math
 import os
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import features_one, schema_of
+from metaprobe.probes.question_form import QUESTION_FORM, question_form
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import LOGPROB_ROUNDING
 
@@ -23,20 +27,27 @@ Action = Literal["continue", "stop", "escalate"]
 
 GATE = "gate"
 GATE_INPUT = "features"
+QUESTION_INPUT = "question"
+"""Input of the graph that holds the form of the question; NaN where the question is not known."""
 BUNDLED_GATE = f"{BUNDLED}gate"
 NUMBER_TYPES = (float, int, np.floating, np.integer)
+NO_FORM = np.full((1, len(QUESTION_FORM)), np.nan, np.float32)
+NO_QUESTION = "without the question: the gate reads the log-probabilities alone"
 LOWEST_LOGPROB = float(np.finfo(np.float32).min)
 """Log-probabilities are kept as float32."""
 
 
 def head_name(look: int) -> str:
-    """Output of the graph that judges a response by its first `look` tokens."""
+    """Returns the name of the graph output that judges a response by its first `look` tokens."""
     return f"look{look}"
 
 
-def threshold_name(alpha: float, look: int) -> str:
-    """Returns the manifest's name of the P(good) below which a gate of false-alarm rate `alpha` fires at that look."""
-    return f"stop@{alpha:g}/{head_name(look)}"
+def threshold_name(alpha: float, look: int, *, with_question: bool = False) -> str:
+    """Returns the manifest's name of the P(good) below which a gate of false-alarm rate `alpha` fires at that look.
+
+    `with_question`: whether the threshold is that of answers that come with their question.
+    """
+    return f"stop@{alpha:g}/{head_name(look)}{f'+{QUESTION_INPUT}' if with_question else ''}"
 
 
 class StreamingGate(Pretrained):
@@ -51,6 +62,9 @@ class StreamingGate(Pretrained):
     that begins so badly that even the rate `escalate` allows it gets the action `escalate`: the question should go to
     a stronger model. The first look at which a threshold is crossed decides the action. At most a share `stop` of the
     good responses is ended in either way, and at most a share `escalate` gets the action `escalate`.
+
+    A checkpoint that `reads_question` also reads the form of the question (length, count of numbers), where `start` is
+    given the question. Answers without their question have thresholds of their own, with the same promise.
     """
 
     def __init__(
@@ -102,9 +116,11 @@ class StreamingGate(Pretrained):
                 f"stopped before. Give escalate at most {stop:g}, or stop=None"
             )
         self.stop, self.escalate = stop, escalate
-        below = (self._thresholds(escalate), self._thresholds(stop))
-        self.limits = dict(zip(self.looks, zip(*below, strict=True), strict=True))
+        self._question = QuestionRange.from_checkpoint(checkpoint)
+        self.limits = self._limits()
         """Look -> the P(good) below which a response is escalated, and stopped; 0 for never."""
+        self.limits_with_question = self._limits(with_question=True) if self.reads_question else {}
+        """The same of a response whose question is known; empty for a checkpoint that does not read the question."""
 
     @classmethod
     def load(
@@ -128,8 +144,23 @@ class StreamingGate(Pretrained):
         """The false-alarm rates for which the checkpoint has thresholds."""
         return tuple(self.checkpoint.manifest.contract.get("alphas", ()))
 
-    def start(self, *, model: str = "", logprobs_mode: str = "unknown") -> "Gate":
-        """Returns a gate for one response. Warns where `model` is known and the checkpoint was not trained on it."""
+    @property
+    def reads_question(self) -> bool:
+        """Whether the checkpoint reads the form of the question."""
+        return self._question is not None
+
+    def start(self, *, model: str = "", logprobs_mode: str = "unknown", question: str = "") -> "Gate":
+        """Returns a gate for one response. Warns where `model` is known and the checkpoint was not trained on it.
+
+        `question`: the user's last message as the model gets it, with all that a template writes around the question.
+        Without it, and for a question longer or shorter than all questions of the training, the gate reads the
+        log-probabilities alone, and its note says so. Raises `TypeError` for a question that is no text.
+        """
+        if not isinstance(question, str):
+            raise TypeError(
+                f"question came as {type(question).__name__}; expected the text of the user's last message, or nothing "
+                "where it is not known"
+            )
         manifest = self.checkpoint.manifest
         note = mismatch(
             manifest.generator,
@@ -139,18 +170,31 @@ class StreamingGate(Pretrained):
             on_mismatch=self._on_mismatch,
             stacklevel=2,
         )
-        return Gate(self, note)
+        if self._question is None:
+            return Gate(self, note)
+        form = question_form(question)
+        unlike = self._question.fault(form)
+        return Gate(self, "; ".join(filter(None, (note, unlike))), None if unlike else form)
 
-    def probability(self, logprobs: list[float]) -> float:
-        """Returns P(good) from the first tokens of a response; their number must be a look."""
-        vector = features_one(self.schema, logprobs)
-        return float(self.checkpoint.run({GATE_INPUT: vector[None]})[head_name(len(logprobs))][0, 0])
+    def probability(self, logprobs: list[float], form: NDArray[np.float32] | None = None) -> float:
+        """Returns P(good) from the first tokens of a response; their number must be a look.
 
-    def _thresholds(self, alpha: float | None) -> tuple[float, ...]:
+        `form`: the form of the question, (5,), for a checkpoint that reads it; None where it is not known.
+        """
+        inputs = {GATE_INPUT: features_one(self.schema, logprobs)[None]}
+        if self._question is not None:
+            inputs[QUESTION_INPUT] = NO_FORM if form is None else form[None]
+        return float(self.checkpoint.run(inputs)[head_name(len(logprobs))][0, 0])
+
+    def _limits(self, *, with_question: bool = False) -> dict[int, tuple[float, float]]:
+        below = (self._thresholds(self.escalate, with_question), self._thresholds(self.stop, with_question))
+        return dict(zip(self.looks, zip(*below, strict=True), strict=True))
+
+    def _thresholds(self, alpha: float | None, with_question: bool) -> tuple[float, ...]:
         if alpha is None:
             return (0.0,) * len(self.looks)
         stored = self.checkpoint.manifest.thresholds
-        names = [threshold_name(alpha, look) for look in self.looks]
+        names = [threshold_name(alpha, look, with_question=with_question) for look in self.looks]
         if missing := [name for name in names if name not in stored]:
             raise ContractMismatch(
                 f"{self.checkpoint.path} has no threshold {missing[0]!r}: it can promise false-alarm rates of "
@@ -160,13 +204,71 @@ class StreamingGate(Pretrained):
         return tuple(stored[name] for name in names)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class QuestionRange:
+    """The questions that a checkpoint learned from: the least and the largest of each count of their form."""
+
+    least: NDArray[np.float64]
+    largest: NDArray[np.float64]
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> "QuestionRange | None":
+        """Returns what the contract states; None for a checkpoint that does not read the question.
+
+        Raises `ContractMismatch` where contract and graph differ, or the counts are not those of this version.
+        """
+        inputs = {spec.name: spec.shape for spec in checkpoint.manifest.inputs}
+        stated: Any = checkpoint.manifest.contract.get("question")
+        if (stated is None) and inputs.keys() == {GATE_INPUT}:
+            return None
+        try:
+            counts, least, largest = stated["counts"], stated["least"], stated["largest"]
+            bounds = np.array([least, largest], dtype=np.float64)
+            whole = list(counts) == list(QUESTION_FORM) and bounds.shape == (2, len(QUESTION_FORM))
+            whole = whole and inputs[QUESTION_INPUT] == (None, len(QUESTION_FORM)) and bool(np.isfinite(bounds).all())
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole or inputs.keys() != {GATE_INPUT, QUESTION_INPUT}:
+            raise ContractMismatch(
+                f"{checkpoint.path}: the contract states {stated!r} of the question, and the graph has inputs "
+                f"{sorted(inputs)}; expected least and largest of {', '.join(QUESTION_FORM)}: train it again"
+            )
+        return cls(*bounds)
+
+    def fault(self, form: NDArray[np.float32]) -> str:
+        """Returns why a question of this form (5,) is not read; empty where it is."""
+        if not np.isfinite(form).all():
+            return NO_QUESTION
+        outside = (form < self.least) | (form > self.largest)
+        if not outside.any():
+            return ""
+        at = int(np.argmax(outside))
+        least, largest, here = (round(math.expm1(value)) for value in (self.least[at], self.largest[at], form[at]))
+        return (
+            f"the question has {here} {QUESTION_FORM[at]}, those of the training had {least} to {largest}: the gate "
+            "reads the log-probabilities alone"
+        )
+
+
 class Gate:
     """Watches one response. Only one thread may use it at a time."""
 
-    __slots__ = ("_gates", "_last", "_logprobs", "action", "fired_at", "note", "score", "tokens_seen")
+    __slots__ = (
+        "_form",
+        "_gates",
+        "_last",
+        "_limits",
+        "_logprobs",
+        "action",
+        "fired_at",
+        "note",
+        "score",
+        "tokens_seen",
+    )
 
-    def __init__(self, gates: StreamingGate, note: str = "") -> None:
-        self._gates, self._last = gates, max(gates.limits)
+    def __init__(self, gates: StreamingGate, note: str = "", form: NDArray[np.float32] | None = None) -> None:
+        self._gates, self._last, self._form = gates, max(gates.limits), form
+        self._limits = gates.limits if form is None else gates.limits_with_question
         self.note = note
         """Says why the gate's score is doubtful, such as a response of another model; empty where nothing is
         doubtful."""
@@ -197,12 +299,12 @@ class Gate:
         if self.tokens_seen < self._last:
             self._logprobs.append(min(float(logprob), 0.0))
         self.tokens_seen += 1
-        if self.tokens_seen not in self._gates.limits:
+        if self.tokens_seen not in self._limits:
             return self.action
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            self.score = self._gates.probability(self._logprobs)
+            self.score = self._gates.probability(self._logprobs, self._form)
         if self.fired_at is None:
-            escalate, stop = self._gates.limits[self.tokens_seen]
+            escalate, stop = self._limits[self.tokens_seen]
             if self.score < stop or self.score < escalate:
                 self.action, self.fired_at = "escalate" if self.score < escalate else "stop", self.tokens_seen
         return self.action

@@ -14,7 +14,7 @@ from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.policy import GOOD, Action, Outcome, State, make_decision, without_failed
+from metaprobe.routing.policy import GOOD, Action, Outcome, State
 
 Rule = tuple[str, dict[str, float], str]
 """Action that a rule of a paper wants, scores, and the reason."""
@@ -30,7 +30,7 @@ OPERATING_POINTS: dict[str, tuple[str, ...]] = {
 }
 """Point -> thresholds of a checkpoint that may take the place of the paper's; the first that it has does.
 
-`accept` and `flag` say which answers may stand by themselves (`training.checkpoint.PROMISES`).
+`accept` and `flag` say which answers may stand by themselves (`training.export.PROMISES`).
 `iterate` is the value that the checkpoint's number reaches as often as the stated evaluation reached the paper's
 threshold in the runs it was trained on (`training.thresholds`).
 """
@@ -86,7 +86,7 @@ class PaperRules:
         "assign": ("confidence", "theta"),
         "iterate": ("quality", "good"),
     }
-    """Point -> the signal that is held against a threshold there, and the constant that is the paper's."""
+    """Point -> the signal that is compared with a threshold there, and the name of the paper's constant."""
     constants: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "assess": ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate"),
         "assign": ("theta", "weight", "unstated", "initial", "rate"),
@@ -126,7 +126,7 @@ class PaperRules:
                 raise RecordError(f"policy constant {field} is {getattr(self, field)}; expected a number of at least 0")
 
     def __repr__(self) -> str:
-        """Stands in the ids of runs: without `given` where nothing is, as before there was such a thing."""
+        """Text for the ids of runs. Without `given` if it is empty, so that earlier ids stay."""
         constants = [f"{name}={getattr(self, name)!r}" for name in DEFAULTS]
         return f"PaperRules({', '.join(constants)}{f', given={self.given!r}' if self.given else ''})"
 
@@ -137,7 +137,8 @@ class PaperRules:
 
     @staticmethod
     def constants_in(text: str) -> list[tuple[str, str]]:
-        """The (name, value) of a text such as `theta=0.4,cycles=2`. Raises `RecordError` where one is given twice."""
+        """Returns the (name, value) pairs of a text such as `theta=0.4,cycles=2`. Raises `RecordError` for a repeated
+        name."""
         parts = [part.partition("=") for part in filter(None, text.split(","))]
         found = [(name.strip(), value.strip()) for name, _, value in parts]
         names = [name for name, _ in found]
@@ -166,7 +167,7 @@ class PaperRules:
 
         Raises `RecordError` for a point without a rule in the papers, and where nobody and nothing is left.
         """
-        state, legal_actions, told = without_failed(state, legal_actions)
+        state, legal_actions, told = state.without_failed(legal_actions)
         rules: dict[str, Callable[[State, Sequence[str]], Rule]] = {
             "assess": self._assess,
             "assign": self._assign,
@@ -182,7 +183,7 @@ class PaperRules:
             raise RecordError(f"decision {state.decision_id} at {state.point} has no legal action")
         wanted, scores, reason = rules[state.point](state, legal_actions)
         action = wanted if wanted in legal_actions else legal_actions[0]
-        return make_decision(state, action, legal_actions, scores, reason + told)
+        return state.make_decision(action, legal_actions, scores, reason + told)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Ignores the outcome, because a fixed rule learns nothing. (Profiles of agents learn.)"""

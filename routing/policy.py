@@ -47,7 +47,7 @@ class State:
     """Agent -> its signals, of those that have been asked."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Agent, or answer of `candidates` -> why the call failed. A failed one is never kept, voted for or delegated to:
-    every policy decides among the others (`without_failed`)."""
+    every policy decides among the others (`State.without_failed`)."""
     candidates: Mapping[str, Signals] = field(default_factory=dict)
     """Answer -> its signals, of those that could be returned, in the order in which they were given."""
     features: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -58,11 +58,50 @@ class State:
 
     @classmethod
     def at(cls, point: str, **known: Any) -> "State":
-        """Returns what is known at a point, under an id of its own. `known`: fields of this class.
+        """Returns a new state at a decision point, with an id of its own. `known`: other fields of this class.
 
         decision = policy.decide(State.at("assess", agent="drafter", signals=signals), ["execute", "ask"])
         """
         return cls(uuid4().hex, point, **known)
+
+    def without_failed(self, legal_actions: Sequence[str]) -> "tuple[State, list[str], str]":
+        """Returns the state and the legal actions without the agents that failed, and a clause that names these agents.
+
+        Raises `RecordError`, which names the failed agents, if no action is left.
+        """
+        if not self.failed:
+            return self, list(legal_actions), ""
+        told = "failed: " + ", ".join(f"{name} ({why or 'no reason was given'})" for name, why in self.failed.items())
+        others = {name: signals for name, signals in self.others.items() if name not in self.failed}
+        candidates = {name: signals for name, signals in self.candidates.items() if name not in self.failed}
+        legal = [action for action in legal_actions if action not in self.failed]
+        if self.agent in self.failed:
+            legal = [action for action in legal if action not in KEEPS and (others or action != Action.COLLABORATE)]
+        if not legal:
+            raise RecordError(f"nothing is left to do at {self.point}; {told}")
+        signals = Signals() if self.agent in self.failed else self.signals
+        left = dataclasses.replace(self, signals=signals, others=others, candidates=candidates, failed={})
+        return left, legal, f"; {told}"
+
+    def make_decision(
+        self, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str
+    ) -> Decision:
+        """Returns a deterministic decision at this point: its action has propensity 1.
+
+        Args:
+            action: the action that is taken.
+            legal_actions: all actions that could be taken.
+            scores: scores of actions.
+            reason: why the action is taken.
+        """
+        return Decision(
+            id=self.decision_id,
+            point=self.point,
+            action=action,
+            scores=scores,
+            propensities={legal: float(legal == action) for legal in legal_actions},
+            reason=reason,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +117,8 @@ class Outcome:
 class Policy(Protocol):
     """Decides, and learns what came of it.
 
-    One that learns from `observe` while it runs has an attribute `learns` that is true (see `learns`).
+    A policy that learns from `observe` while it runs has an attribute `learns` that is true
+    (see `metaprobe.papers.policies.explore.learns`).
     A policy may also declare, for `metaprobe.papers.systems.suitability`: `reads`, a mapping from each point that it
     can be asked at to the signals that decide there (without it, it is taken to decide by all of them everywhere);
     `own`, the points that it was made for, where it leaves others to the papers' rules; `rules`, those rules; `label`,
@@ -86,52 +126,9 @@ class Policy(Protocol):
     """
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        """One of the legal actions, with every legal action's score and propensity, and the reason."""
+        """Returns one of the legal actions, with every legal action's score and propensity, and the reason."""
         ...
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
-        """Learn from an outcome; a policy that does not learn ignores it."""
+        """Learns from an outcome; a policy that does not learn ignores it."""
         ...
-
-
-def learns(policy: Policy) -> bool:
-    """Whether what a policy receives by `observe` changes its later decisions; False where it does not say so.
-
-    A collection then runs in waves, so that what it has seen does not depend on which run ended first.
-    """
-    return bool(getattr(policy, "learns", False))
-
-
-def without_failed(state: State, legal_actions: Sequence[str]) -> tuple[State, list[str], str]:
-    """Returns the state and the actions that failed agents leave, and a clause that names these agents.
-
-    Raises `RecordError`, which names them, where nothing is left to do.
-    """
-    failed = state.failed
-    if not failed:
-        return state, list(legal_actions), ""
-    told = "failed: " + ", ".join(f"{name} ({why or 'no reason was given'})" for name, why in failed.items())
-    others = {name: signals for name, signals in state.others.items() if name not in failed}
-    candidates = {name: signals for name, signals in state.candidates.items() if name not in failed}
-    legal = [action for action in legal_actions if action not in failed]
-    if state.agent in failed:
-        legal = [action for action in legal if action not in KEEPS and (others or action != Action.COLLABORATE)]
-    if not legal:
-        raise RecordError(f"nothing is left to do at {state.point}; {told}")
-    signals = Signals() if state.agent in failed else state.signals
-    left = dataclasses.replace(state, signals=signals, others=others, candidates=candidates, failed={})
-    return left, legal, f"; {told}"
-
-
-def make_decision(
-    state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str
-) -> Decision:
-    """A deterministic decision: its action has propensity 1."""
-    return Decision(
-        id=state.decision_id,
-        point=state.point,
-        action=action,
-        scores=scores,
-        propensities={legal: float(legal == action) for legal in legal_actions},
-        reason=reason,
-    )

@@ -1,25 +1,33 @@
-"""Chooses a candidate by P(success) before anybody is asked: the cheapest that meets a target, the best at a budget."""
+"""Chooses a candidate by P(success) before anybody is asked: the cheapest that meets a target, the best at a budget, or
+the best at a worth of a success.
+
+`cheapest_meeting` holds every request to the target, so that the share of right answers lies above it. `worth_meeting`
+and `best_at_worth` hold their mean to it, which costs less.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.success import SuccessEstimate
+from metaprobe.routing.success_estimator import SuccessEstimate
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessChoice:
-    """Whom to ask first."""
+    """The candidate to ask first."""
 
     candidate: str | None
-    """None where nobody can be chosen."""
+    """Name of the candidate; None if none can be chosen."""
     p: float | None
-    """P(success) of the chosen candidate; None where it is not known."""
+    """P(success) of the chosen candidate; None if unknown."""
     price: float | None
     reason: str
-    """Says what decided."""
+    """Rule or number that decided, in words."""
 
 
 def cheapest_meeting(
@@ -35,7 +43,7 @@ def cheapest_meeting(
     by a number: where there is no other, the fallback is.
 
     Args:
-        estimates: of the candidates, from `SuccessEstimator.estimate`.
+        estimates: estimates of the candidates, from `SuccessEstimator.estimate`.
         prices: candidate -> price, in any one unit.
         target: P(success), from 0 to 1.
         fallback: candidate for requests without sufficient evidence; None for none.
@@ -65,7 +73,7 @@ def best_within(
     """Returns the candidate with the highest P(success) of those that cost at most the budget; the cheaper of equals.
 
     Args:
-        estimates: of the candidates, from `SuccessEstimator.estimate`.
+        estimates: estimates of the candidates, from `SuccessEstimator.estimate`.
         prices: candidate -> price, in the unit of the budget.
         budget: most that the request may cost.
         fallback: candidate for requests without sufficient evidence; None for none.
@@ -82,6 +90,88 @@ def best_within(
         return SuccessChoice(None, None, None, f"every candidate with sufficient evidence costs more than {budget:g}")
     name, p, price = max(within, key=lambda one: (one[1], -one[2]))
     return SuccessChoice(name, p, price, f"the highest P(success) at a price of at most {budget:g}")
+
+
+WORTHS = np.concatenate([[0.0], np.geomspace(1e-3, 1e4, 141)])
+"""Worths of a success that are tried, in units of the highest price; neighbours differ by 12 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorthOfSuccess:
+    """How much a success is worth, so that a share of right answers is reached on average."""
+
+    worth: float
+    """In the unit of the prices; the argument of `best_at_worth`."""
+    accuracy: float
+    """Share of right answers on the labelled requests at this worth."""
+    price: float
+    """Mean price of a request there."""
+
+
+def worth_meeting(p: ArrayLike, score: ArrayLike, prices: Sequence[float], target: float) -> WorthOfSuccess:
+    """Returns the least worth at which `best_at_worth` meets the target on labelled requests, on average.
+
+    Where no worth meets the target, the result has the highest accuracy, which then lies below it.
+
+    Args:
+        p: (n, A) P(success) of A candidates on n requests that the estimator has not learned from.
+        score: (n, A) whether each was right, from 0 to 1.
+        prices: (A,) of the candidates, in any one unit.
+        target: share of right answers, from 0 to 1.
+
+    Raises `RecordError` for arrays of other shapes or ranges, and for a price that is no number of at least 0.
+    """
+    P, right, cost = (np.asarray(given, dtype=np.float64) for given in (p, score, prices))
+    if P.ndim != 2 or not P.size or P.shape != right.shape or cost.shape != P.shape[1:]:
+        raise RecordError(
+            f"p is {P.shape}, score {right.shape} and prices {cost.shape}; expected (n, A), (n, A) and (A,), none empty"
+        )
+    if not all(((values >= 0) & (values <= 1)).all() for values in (P, right)):
+        raise RecordError("p or score has a number outside 0 to 1; leave out requests that lack an estimate or a label")
+    if not ((cost >= 0) & np.isfinite(cost)).all():
+        raise RecordError(f"prices are {cost.tolist()}; expected numbers of at least 0")
+    if not _is_number(target) or not 0 <= target <= 1:
+        raise RecordError(f"target is {target!r}; expected a share from 0 to 1")
+    rows, tried = np.arange(len(P)), WORTHS * (float(cost.max()) or 1.0)
+    chosen = [_best_at(P, cost, worth) for worth in tried.tolist()]
+    accuracy = np.array([right[rows, columns].mean() for columns in chosen])
+    meeting = np.flatnonzero(accuracy >= target)
+    at = int(meeting[0]) if len(meeting) else int(accuracy.argmax())
+    return WorthOfSuccess(float(tried[at]), float(accuracy[at]), float(cost[chosen[at]].mean()))
+
+
+def _best_at(p: NDArray[np.float64], cost: NDArray[np.float64], worth: float) -> NDArray[np.intp]:
+    """Returns the candidate (n,) with the highest p * worth - price; of equals the likelier one."""
+    value = p * worth - cost
+    equal = value >= value.max(axis=1, keepdims=True) - 1e-12 * max(worth, float(cost.max()))
+    return np.asarray(np.where(equal, p, -1.0).argmax(axis=1))
+
+
+def best_at_worth(
+    estimates: Sequence[SuccessEstimate],
+    prices: Mapping[str, float],
+    worth: float,
+    *,
+    fallback: str | None = None,
+) -> SuccessChoice:
+    """Returns the candidate whose P(success) * worth - price is highest; the likelier of equals.
+
+    Args:
+        estimates: estimates of the candidates, from `SuccessEstimator.estimate`.
+        prices: candidate -> price, in the unit of the worth.
+        worth: most that a success may cost more than a failure; from `worth_meeting`.
+        fallback: candidate for requests without sufficient evidence; None for none.
+
+    Raises `RecordError` for a worth or a price that is no number of at least 0, or a price that is missing.
+    """
+    if not _is_number(worth) or not 0 <= worth < math.inf:
+        raise RecordError(f"worth is {worth!r}; expected a number of at least 0")
+    known = _priced(estimates, prices)
+    if not known:
+        return _fallback(estimates, prices, fallback)
+    p, cost = (np.array([one[place] for one in known]) for place in (1, 2))
+    name, own, price = known[int(_best_at(p[None], cost, worth)[0])]
+    return SuccessChoice(name, own, price, f"the highest P(success) times {worth:g}, less the price")
 
 
 def _is_number(given: object) -> bool:

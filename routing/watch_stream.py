@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import OnVerdict, Scored, score_response
+from metaprobe.probes.scored import OnVerdict, Scored
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.answer_stream import AnswerStream, Piece
 from metaprobe.records.errors import InvalidResponse
@@ -27,9 +27,15 @@ from metaprobe.routing.gate import Gate, StreamingGate
 class GatedAnswer:
     """One streamed answer and its gate, which steps back from what it cannot judge."""
 
-    def __init__(self, gates: StreamingGate | Gate | None) -> None:
-        """`gates`: starts the answer's gate, or is that gate. None for no gate."""
+    def __init__(self, gates: StreamingGate | Gate | None, *, question: str = "") -> None:
+        """Sets up the gate of one answer.
+
+        Args:
+            gates: makes the answer's gate, or is the gate itself; None for no gate.
+            question: the question, as for `StreamingGate.start`.
+        """
         self._gates = gates
+        self._question = {"question": question} if question else {}
         self._gate: Gate | None = None
         self._decided = ""
         self.note = ""
@@ -68,7 +74,9 @@ class GatedAnswer:
         try:
             if self._gate is None:
                 starts = hasattr(gates, "start")
-                self._gate = cast("StreamingGate", gates).start(model=model) if starts else cast("Gate", gates)
+                self._gate = (
+                    cast("StreamingGate", gates).start(model=model, **self._question) if starts else cast("Gate", gates)
+                )
                 self.note = getattr(self._gate, "note", "")
             for entry in entries:
                 action = self._gate.push(entry["logprob"])
@@ -82,11 +90,11 @@ class GatedAnswer:
             self.step_back()  # what is wrong with these tokens, the verdict on the whole answer says
 
     def step_back(self) -> None:
-        """Never stop this answer."""
+        """Switches the gate off for the rest of this answer."""
         self._gates = None
 
     def verdict(self) -> tuple[float | None, str, dict[str, Any]]:
-        """Score, reason and details of an answer that was ended."""
+        """Returns (score, reason, details) of an answer that the gate ended."""
         assert self._gate is not None
         score, tokens = self._gate.score, self._gate.fired_at
         what = "handed on" if self.action == "escalate" else "stopped"
@@ -121,7 +129,9 @@ def watch(
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "WatchedStream[T] | AsyncWatchedStream[T]":
-    """Returns the same stream, sync or async as it came, which has a verdict at its end. It is iterated once.
+    """Returns a stream of the unchanged chunks, sync or async like `stream`, with a verdict at its end.
+
+    The returned stream can be iterated once.
 
         >>> entry = {"token": "4", "logprob": -0.1}
         >>> chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
@@ -143,7 +153,9 @@ def watch(
 
 
 class _Watched(Generic[T]):
-    """Holds what is known of the answer, now and at the end. Other attributes are those of the upstream stream."""
+    """The streamed answer that `watch` returns, with what is known of it so far. Other attributes are those of the
+    upstream stream.
+    """
 
     def __init__(
         self,
@@ -216,7 +228,7 @@ class _Watched(Generic[T]):
             return self._told(None, self._unreadable)
         note = "; ".join(filter(None, [first_of(1 + self._answer.has_others, 0), self._gated.note]))
         known = self._told(None, "")
-        return score_response(self._predictor, response, note=note, response_id=known.response_id, model=known.model)
+        return Scored.of(self._predictor, response, note=note, response_id=known.response_id, model=known.model)
 
     def _gate_fired(self) -> Scored:
         value, reason, _ = self._gated.verdict()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from metaprobe.checkpoints.options import options_of
+from metaprobe.checkpoints.option_fields import Option
 from metaprobe.cli import own_commands
 from metaprobe.production.http.settings import Settings
 
@@ -67,7 +67,9 @@ def options_section() -> str:
         also = [f"`{word}`" for item, word in items[name].items() if item in shared]
         lines += [f"- {', '.join(also)}: as above"] if also else []
     lines += ["", "## Environment variables of the middleware", ""]
-    lines += [f"- `{setting.variable}`: {setting.option.help}" for setting in options_of(Settings) if setting.variable]
+    lines += [
+        f"- `{setting.variable}`: {setting.option.help}" for setting in Option.all_in(Settings) if setting.variable
+    ]
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 

@@ -39,7 +39,7 @@ def use(kind: str, path: Path) -> str:
     from metaprobe import QualityPredictor
     from metaprobe.probes.hidden import HiddenProbe
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.routing.panel import Panel
+    from metaprobe.routing.panel.asking import Panel
 
     match kind:
         case "quality":

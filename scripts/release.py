@@ -1,10 +1,12 @@
-"""Builds the sdist and the wheel so that the same commit gives everyone the same bits.
+"""Builds sdist, wheel and recorded runs so that the same commit gives everyone the same bits.
 
     python scripts/release.py [--out out/dist]    # of the last commit; refuses uncommitted changes
     python scripts/release.py --check             # of the tree as it is, twice in different circumstances, and compared
 
 The same bits need the same setuptools, which the wheel names, and the same zlib, which compresses them; the contents
-are the same without. The tools come from the environment: no isolated one is made, so nothing is downloaded.
+are the same without. The recorded runs are a file of their own, for only tests and pages read them: unpacked beside
+the sdist, it completes the repository. The tools come from the environment: no isolated one is made, so nothing is
+downloaded.
 """
 
 import gzip
@@ -31,10 +33,16 @@ class Built:
     sdist: Path
     wheel: Path
     """Made from the sdist, not from the tree."""
+    recorded: Path
+    """The recorded runs, under the folder of the sdist."""
+
+    def files(self) -> tuple[Path, ...]:
+        """Returns what is released."""
+        return self.sdist, self.wheel, self.recorded
 
     def digests(self) -> dict[str, str]:
         """Returns the SHA-256 of each file, by its name."""
-        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (self.sdist, self.wheel)}
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.files()}
 
 
 def sources() -> list[str]:
@@ -53,11 +61,11 @@ def copy_sources(folder: Path) -> Path:
 
 
 def build(source: Path, out: Path, *, epoch: int) -> Built:
-    """Returns the sdist of a clean copy, and the wheel of that sdist.
+    """Returns the sdist of a clean copy, the wheel of that sdist, and the recorded runs of the copy.
 
     Args:
         source: the copy.
-        out: folder for both files.
+        out: folder for the files.
         epoch: the time of every file, in seconds.
     """
     sdist = _run("--sdist", source, out, epoch)
@@ -66,18 +74,34 @@ def build(source: Path, out: Path, *, epoch: int) -> Built:
         with tarfile.open(sdist) as tar:
             tar.extractall(unpacked, filter="data")
         wheel = _run("--wheel", next(Path(unpacked).iterdir()), out, epoch)
-    return Built(sdist, wheel)
+    return Built(sdist, wheel, pack_recorded(source, sdist, epoch))
 
 
-def normalise(sdist: Path, epoch: int) -> None:
-    """Repacks the sdist without what differs from one machine to another: order, times, owners, modes.
+def pack_recorded(source: Path, sdist: Path, epoch: int) -> Path:
+    """Returns the archive of the recorded runs, beside the sdist: unpacked where the sdist was, it completes it.
+
+    Args:
+        source: the copy that holds `recorded/`.
+        sdist: the sdist, whose name and folder the archive takes.
+        epoch: the time of every file, in seconds.
+    """
+    folder = sdist.name.removesuffix(".tar.gz")
+    recorded = sdist.with_name(f"{folder}-recorded.tar.gz")
+    with tarfile.open(recorded, "w:gz") as tar:
+        tar.add(source / "recorded", arcname=f"{folder}/recorded")
+    normalise(recorded, epoch)
+    return recorded
+
+
+def normalise(archive: Path, epoch: int) -> None:
+    """Repacks a `.tar.gz` without what differs from one machine to another: order, times, owners, modes.
 
     setuptools reads SOURCE_DATE_EPOCH for wheels only.
     """
-    with tarfile.open(sdist) as tar:
+    with tarfile.open(archive) as tar:
         contents = [(member, tar.extractfile(member)) for member in sorted(tar, key=lambda member: member.name)]
         with (
-            sdist.with_suffix(".tmp").open("wb") as raw,
+            archive.with_suffix(".tmp").open("wb") as raw,
             gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=epoch) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as made,
         ):
@@ -86,7 +110,7 @@ def normalise(sdist: Path, epoch: int) -> None:
                 plain.type, plain.size, plain.mtime = member.type, member.size, epoch
                 plain.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
                 made.addfile(plain, content)
-    sdist.with_suffix(".tmp").replace(sdist)
+    archive.with_suffix(".tmp").replace(archive)
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
@@ -115,7 +139,7 @@ def last_commit() -> int:
 
 
 def built_twice(tree: Path, work: Path, *, epoch: int) -> Built:
-    """Returns the two files, built twice; the second time elsewhere, with other times, by someone whose files are
+    """Returns the three files, built twice; the second time elsewhere, with other times, by someone whose files are
     private.
 
     Raises if they differ, and if the sdist gives another wheel than the tree.
@@ -143,7 +167,7 @@ def built_twice(tree: Path, work: Path, *, epoch: int) -> Built:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "out" / "dist")
 @click.option("--check", "checked", is_flag=True, help="Also with what is not committed; build twice, and compare.")
 def main(out: Path, checked: bool) -> None:
-    """Sdist and wheel, with their SHA-256."""
+    """Sdist, wheel and recorded runs, with their SHA-256."""
     if (
         not checked
         and subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True).stdout
@@ -159,7 +183,7 @@ def main(out: Path, checked: bool) -> None:
         tree = copy_sources(Path(work) / "tree")
         if checked:
             built = built_twice(tree, Path(work), epoch=last_commit())
-            built = Built(*(Path(shutil.copy(path, out)) for path in (built.sdist, built.wheel)))
+            built = Built(*(Path(shutil.copy(path, out)) for path in built.files()))
         else:
             built = build(tree, out, epoch=last_commit())
         for name, digest in built.digests().items():

@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import PanelAnswer, PanelStep
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,8 @@ class Speaks:
 
     def __init__(self, answer: Any = "", status: int = 200, *, logprobs: bool = True, wait_s: float = 0.0) -> None:
         self.answer, self.status, self.logprobs, self.wait_s = answer, status, logprobs, wait_s
+        self.hold: threading.Event | None = None
+        """Where there is one, requests that come now are answered once it is set."""
         self.left = threading.Event()
         """Set when a caller closed the connection before the answer."""
         self.bodies: list[dict[str, Any]] = []
@@ -55,6 +57,9 @@ class Speaks:
         body = json.loads(raw)
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        hold = self.hold
+        while hold is not None and not hold.is_set():
+            await asyncio.sleep(0.01)
         with suppress(TimeoutError):
             async with asyncio.timeout(self.wait_s):
                 await receive()

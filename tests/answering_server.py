@@ -4,9 +4,11 @@ import hashlib
 import json
 import socket
 import sys
+import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from local_server import Asked, Reply, serving
 
 
 def answer(body: dict[str, Any]) -> dict[str, Any]:
@@ -25,23 +27,12 @@ def answer(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Answers(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else each answer waits 40 ms for the acknowledgement of its head
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        time.sleep(0.02)  # long enough that a kill meets answers on their way
-        said = json.dumps(answer(body)).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
-
-    def log_message(self, *_: object) -> None:
-        sys.stdout.write("answered\n")
-        sys.stdout.flush()
+def reply(asked: Asked) -> Reply:
+    """Answers after a while, long enough that a kill meets answers on their way."""
+    time.sleep(0.02)
+    sys.stdout.write("answered\n")
+    sys.stdout.flush()
+    return Reply.of(answer(asked.json()))
 
 
 def wait_for(port: int) -> None:
@@ -57,4 +48,5 @@ def wait_for(port: int) -> None:
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
+    with serving(reply, int(sys.argv[1])):
+        threading.Event().wait()

@@ -26,16 +26,15 @@ from made_once import MadeOnce, makes_once
 
 from metaprobe.checkpoints import Generator
 from metaprobe.eval import audits
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.compare import method_results
-from metaprobe.eval.table import AnswerTable
-from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
-from metaprobe.training import panel_fit
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.recipes.quality import write_quality
-from metaprobe.training.states import InMemory
+from metaprobe.training.panel import compared_asks, fitted_asks
+from metaprobe.training.recipes.train_hidden import write_hidden
+from metaprobe.training.recipes.train_quality import write_quality
+from metaprobe.training.stored_states import InMemory
 from metaprobe.training.study import study_of
 
 UP_WITHIN_S = 120
@@ -138,8 +137,8 @@ def _one_refit_an_audit(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(audits, "random_features", partial(audits.random_features, draws=1))
             patch.setattr(audits, "RESAMPLES", 200)
             patch.setitem(method_results.__kwdefaults__, "resamples", 200)
-            patch.setattr(panel_fit, "GAIN_PRICES", 8)
-            patch.setattr(panel_fit, "OUTER", 2)
+            patch.setattr(fitted_asks, "GAIN_PRICES", 8)
+            patch.setattr(compared_asks, "OUTER", 2)
         yield
 
 
@@ -223,7 +222,7 @@ def planted(evidence: Evidence, made_once: MadeOnce) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of llama-cpp-python's server with the embedded model, on this machine."""
+    """Base URL of llama.cpp's server with the embedded model, on this machine."""
     with llama_server_with(tmp_path_factory.mktemp("server") / "log") as url:
         yield url
 
@@ -231,15 +230,12 @@ def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def llama_server_with(log: Path, *options: str) -> Iterator[str]:
     """The same with further options of that server; what it says goes into the file `log`."""
-    if importlib.util.find_spec("llama_cpp") is None:
-        pytest.skip("llama-cpp-python is not installed: pip install 'llama-cpp-python[server]'")
+    if importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("llama.cpp's server is not installed: pip install xllamacpp")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, str(ROOT / "tests" / "llama_server.py"), "--model", str(embedded_file(DEFAULT_MODEL))]
-    command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
-    # One thread: `make slow` has another worker for the other core, and threads that wait for each other take both.
-    command += ["--n_ctx", "4096", "--n_threads", "1", "--n_threads_batch", "1", *options]
+    command = [sys.executable, str(ROOT / "tests" / "llama_server.py"), "--port", str(port), *options]
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:

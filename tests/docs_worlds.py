@@ -28,12 +28,12 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Run
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.training.options import GateOptions, PanelOptions, RouterOptions
-from metaprobe.training.panel_data import panels_of_outcomes
+from metaprobe.training.panel.labelled_panels import panels_of_outcomes
 from metaprobe.training.recipes.gate import write_gate
 from metaprobe.training.recipes.panel import train_panel, train_router
-from metaprobe.training.recipes.success import train_success
+from metaprobe.training.recipes.train_success import train_success
 from metaprobe.training.success_options import SuccessOptions
+from metaprobe.training.training_options import GateOptions, PanelOptions, RouterOptions
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"

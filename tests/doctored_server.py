@@ -1,11 +1,11 @@
 """An OpenAI-compatible endpoint that answers `metaprobe doctor` soundly, or with one fault."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from local_server import JSON, Asked, Reply, serving
 
 Body = dict[str, Any]
 Fault = Callable[[Body, Body], Any]
@@ -82,40 +82,20 @@ def upstream(fault: Fault | None = None) -> Iterator[tuple[str, list[Body]]]:
     """(base URL, the requests that came) of a server with this fault."""
     came: list[Body] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else each answer waits 40 ms for the acknowledgement of its head
+    def reply(request: Asked) -> Reply:
+        body = request.json()
+        asked = {"path": request.path, "headers": request.headers, **body}
+        came.append(asked)
+        answer = sound(request.path, body)
+        said = fault(asked, answer) if fault else answer
+        status, said = said if isinstance(said, tuple) else (200, said)
+        if status == 200 and body.get("stream"):
+            lines = said if isinstance(said, list) else chunks(said)
+            text = "".join(f"data: {x if isinstance(x, str) else json.dumps(x)}\n\n" for x in lines)
+        else:
+            text = json.dumps(said)
+        kind = "text/event-stream" if body.get("stream") else JSON
+        return Reply(text.encode(), status, {"Content-Type": kind})
 
-        def do_POST(self) -> None:
-            self._send(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def _send(self, body: Body) -> None:
-            asked = {"path": self.path, "headers": dict(self.headers), **body}
-            came.append(asked)
-            answer = sound(self.path, body)
-            said = fault(asked, answer) if fault else answer
-            status, said = said if isinstance(said, tuple) else (200, said)
-            if status == 200 and body.get("stream"):
-                lines = said if isinstance(said, list) else chunks(said)
-                text = "".join(f"data: {x if isinstance(x, str) else json.dumps(x)}\n\n" for x in lines)
-            else:
-                text = json.dumps(said)
-            data = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "text/event-stream" if body.get("stream") else "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1", came
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(reply) as url:
+        yield f"{url}/v1", came

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from metaprobe.training.calibration import sigmoid
+from metaprobe.training.calibrators import sigmoid
 
 Arrays = tuple[NDArray[np.float64], NDArray[np.int64]]
 

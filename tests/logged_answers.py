@@ -11,8 +11,8 @@ from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.recipes.train_quality import train_quality
+from metaprobe.training.training_options import QualityOptions
 
 WEEK_46 = 1762732800.0
 """A Monday."""

@@ -33,7 +33,7 @@ from metaprobe.eval.results import (
     TwoChoice,
     WithinStrata,
 )
-from metaprobe.eval.systems.metacrit import FAILURES, PATTERNS
+from metaprobe.eval.systems.metacrit_figures import FAILURES, PATTERNS
 
 METHOD_OF_ALL = "blend of all that is known of an answer"
 HOSTILE = "<script>alert('$x_1$ & co')</script>"

@@ -83,9 +83,9 @@ probes, routing = partial(number, "FIGURES", "probes"), partial(number, "KEPT", 
 
 
 def kept_right(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
-    """The quickstart finds another share of right answers among the kept ones."""
-    other = {**script.quickstart(), "right_among_kept": 0.5}
-    patch.setattr(script, "quickstart", lambda: other)
+    """The draws of labels find another share of right answers among the kept ones."""
+    other = {**script.label_draws(), "right_among_kept": 0.5}
+    patch.setattr(script, "label_draws", lambda: other)
 
 
 hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
@@ -121,7 +121,10 @@ WRITERS = (
     Writer(
         "research/decisions/rubric.py",
         {
-            "docs/research/rubric.md#rubric": number(
+            "docs/research/rubric.md#rubric-answer": number(
+                "MEASURED", "rubric", "real", "text", "rmse", "constant", 0
+            ),
+            "docs/research/tables/rubric.md#rubric": number(
                 "MEASURED", "rubric", "real", "text", "rmse", "rater's mean alone", 0
             ),
         },
@@ -147,8 +150,8 @@ WRITERS = (
             )
             for store, block, target, method in (
                 ("debates/qwen-coder-1.5b", "judges.md#answer", "not critical, program", "terms, first 30 tokens"),
-                ("debates/qwen-coder-1.5b", "judges.md#judges", "not critical, program", "judge as text"),
-                ("asap-debate-scaffold", "judges.md#verdict", "not critical, program", "judge as text"),
+                ("asap-debate-scaffold", "judges.md#judges-stores", "not critical, program", "judge as text"),
+                ("asap-debate-scaffold", "tables/judges.md#verdict", "not critical, program", "judge as text"),
                 ("asap-debate-scaffold", "tables/judges.md#judges-all", "quotes exactly, program", "judge as text"),
                 (
                     "asap-debate-scaffold",
@@ -180,12 +183,22 @@ WRITERS = (
     ),
     Writer(
         "research/quality/bundled.py",
-        {"docs/research/bundled.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
+        {
+            "docs/research/travel.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate"),
+            "docs/research/tables/travel.md#bundled-every-control": number(
+                "MEASURED", "bundled_controls", "within", "controls", "mean log-probability", "estimate"
+            ),
+        },
     ),
     Writer(
         "research/quality/equal_terms.py",
         {
-            "docs/research/ladder.md#equal-terms": number("FIGURES", "equal_terms", "sets", "creak-metacrit", "n"),
+            "docs/research/ladder.md#equal-terms": number(
+                "FIGURES", "equal_terms", "sets", "creak-metacrit", "pooled", "gain", to=[-0.5, -0.6, -0.4]
+            ),
+            "docs/research/tables/ladder.md#equal-terms-all": number(
+                "FIGURES", "equal_terms", "sets", "creak-metacrit", "n"
+            ),
             "docs/research/tables/ladder.md#worlds": number(
                 "FIGURES", "equal_terms", "planted", "noise, 300 answers", "auroc"
             ),
@@ -196,14 +209,31 @@ WRITERS = (
         {
             "docs/research/ladder.md#bar": number(
                 "FIGURES", "bar", "sets", "creak-metacrit", "rules", "84 %", "log_loss", to=0.9
-            )
+            ),
+            "docs/research/tables/ladder.md#bar-rules": number(
+                "FIGURES", "bar", "sets", "creak-metacrit", "rules", "99 %", "log_loss", to=0.9
+            ),
+        },
+    ),
+    Writer(
+        "research/quality/few_questions.py",
+        {
+            "docs/train.md#questions": number(
+                "KEPT", "few_questions", "correct, 100 x 3", "1.5B coder, GSM8K", "trust", "invalid"
+            ),
         },
     ),
     Writer(
         "research/travel/page.py",
         {
             "docs/train.md#labels": number("MEASURED", "travel", "curve", "counts", "50", "trained", "auroc"),
+            "docs/research/travel.md#travel-answer": number(
+                "MEASURED", "travel", "strangers", "model_left_out", "numbers", "mean", "gain", 0
+            ),
             "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
+            "docs/research/tables/travel.md#travel-numbers": number(
+                "MEASURED", "travel", "strangers", "task_left_out", "numbers", "mean", "auroc"
+            ),
             "docs/research/tables/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
             "docs/research/tables/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
             "docs/research/tables/travel.md#travel-samples": number(
@@ -232,7 +262,7 @@ WRITERS = (
             "docs/tables/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
             "docs/tables/engines.md#many-machines": number("MEASURED", "many_machines", "tokens_per_call"),
             "docs/tables/import.md#import-large": number("MEASURED", "import_large", "lines"),
-            "docs/research/production.md#vllm-proxy": number("MEASURED", "vllm_proxy", "rounds"),
+            "docs/research/speed.md#vllm-proxy": number("MEASURED", "vllm_proxy", "rounds"),
         },
         "main",
     ),
@@ -278,7 +308,10 @@ WRITERS = (
     Writer(
         "research/loop/page.py",
         {
-            "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
+            "docs/research/loop.md#loop-answer": number(
+                "MEASURED", "loop", "drift", "rows", 0, "ways", "ks", "false_alarms"
+            ),
+            "docs/research/tables/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
             "docs/research/tables/loop.md#loop-sheets": number("MEASURED", "loop", "estimates", "sheets", 0, "of"),
             "docs/research/tables/loop.md#loop-groups": number("MEASURED", "loop", "estimates", "grouped", 0, "times"),
             "docs/research/tables/loop.md#loop-spared": number(
@@ -297,9 +330,36 @@ WRITERS = (
             "docs/research/before.md#rows": number(
                 "KEPT", "before", "tasks", "places", "labels", "200", "qwen-coder-0.5b", "auroc", "TF-IDF"
             ),
+            "docs/research/tables/before.md#rows-all": number(
+                "KEPT", "before", "tasks", "places", "labels", "200", "qwen-coder-0.5b", "auroc", "TF-IDF"
+            ),
             "docs/research/before.md#foreign": number("KEPT", "before", "tasks", "places", "foreign", "CREAK", to=0.1),
+            "docs/research/before.md#cost": number("SPEED", "reader_speed", "layers", "18", "processor_ms"),
         },
         "page",
+    ),
+    Writer(
+        "research/before/choice.py",
+        {
+            "docs/research/before.md#targets": number(
+                "KEPT",
+                "before_choice",
+                "sets",
+                "router_cascade9",
+                "splits",
+                0,
+                "targets",
+                "0.25",
+                "cost",
+                to=9.0,
+            ),
+            "docs/research/tables/before.md#calibration-sets": number(
+                "KEPT", "before_choice", "sets", "router_cascade9", "splits", 0, "ece", 0, to=0.9
+            ),
+            "docs/research/tables/before.md#target-sets": number(
+                "KEPT", "before_choice", "sets", "router_llmrouter9", "splits", 0, "targets", "0.5", "target", to=0.1
+            ),
+        },
     ),
     Writer(
         "research/agreement/measure.py",
@@ -316,7 +376,9 @@ WRITERS = (
                 0,
                 to=-0.9,
             ),
-            "docs/research/no-labels.md#rows": number("KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "right"),
+            "docs/research/tables/no-labels.md#rows": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "right"
+            ),
             "docs/research/no-labels.md#goals": number(
                 "KEPT",
                 "no_labels",
@@ -345,7 +407,7 @@ WRITERS = (
                 to=-0.8,
             ),
             "docs/research/no-labels.md#scale": number(
-                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "calibration", "agreement, 100 x 2", "ece", to=0.9
+                "KEPT", "no_labels", "stores", "1.5B coder, GSM8K", "calibration", "agreement, 100 x 2", "ece", to=0.9
             ),
             "docs/research/no-labels.md#again": number(
                 "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "same_again", "wrong", to=0.01
@@ -380,6 +442,30 @@ WRITERS = (
         "page",
     ),
     Writer(
+        "research/agreement/joined.py",
+        {
+            "docs/research/no-labels.md#joined": number(
+                "KEPT",
+                "no_labels_joined",
+                "stores",
+                "0.5B coder, GSM8K",
+                "over",
+                "agreement and 25 labels",
+                "25 labels",
+                "all",
+                0,
+                to=-0.9,
+            ),
+            "docs/research/tables/no-labels.md#chosen": number(
+                "KEPT", "no_labels_joined", "stores", "0.5B coder, GSM8K", "chosen", "20, by chance", to=0.9
+            ),
+            "docs/research/tables/no-labels.md#joined-rows": number(
+                "KEPT", "no_labels_joined", "stores", "0.5B coder, GSM8K", "tokens"
+            ),
+        },
+        "page",
+    ),
+    Writer(
         "research/agreement/states.py",
         {
             "docs/research/no-labels.md#states": number(
@@ -393,7 +479,7 @@ WRITERS = (
                 0,
                 to=-0.8,
             ),
-            "docs/research/no-labels.md#states-rows": number(
+            "docs/research/tables/no-labels.md#states-rows": number(
                 "KEPT", "no_labels", "states", "0.5B coder, places", "ways", "scaled", to=0.1
             ),
             "docs/research/tables/no-labels.md#states-ways": number(
@@ -448,7 +534,28 @@ WRITERS = (
             "docs/research/tables/panel.md#stops": number(
                 "KEPT", "panel", "samples", "0.5B coder, GSM8K", "budgets", "4", "panel"
             ),
+            "docs/research/panel.md#field": number(
+                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "field", "stops", "Beta 0.95", "saved", 0, to=0.9
+            ),
+            "docs/research/tables/panel.md#votes": number(
+                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "field", "picks", "4", "mean, all", 0
+            ),
+            "docs/research/tables/panel.md#saved": number(
+                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "field", "stops", "panel", "tokens"
+            ),
             "docs/research/tables/panel.md#agents": number("KEPT", "panel", "agents", "metacog-every-agent", "ece", 0),
+        },
+        command="page",
+    ),
+    Writer(
+        "research/panel/tokens.py",
+        {
+            "docs/research/panel.md#tokens": number(
+                "KEPT", "panel_tokens", "0.5B coder, GSM8K", "equal_accuracy", "ways", "panel", "saved", 0, to=0.9
+            ),
+            "docs/research/tables/panel.md#equal": number(
+                "KEPT", "panel_tokens", "0.5B coder, GSM8K", "equal_accuracy", "tokens"
+            ),
         },
         command="page",
     ),
@@ -458,7 +565,6 @@ WRITERS = (
             "docs/research/demo.md#answer": number("FIGURES", "demo", "default", "flags", "found"),
             "docs/research/demo.md#flags": number("FIGURES", "demo", "default", "clock_s", "answers"),
             "docs/research/demo.md#not-shown": number("FIGURES", "demo", "default", "methods", 16, "auroc"),
-            "docs/research/demo.md#methods": number("FIGURES", "demo", "default", "methods", 0, "auroc"),
             "README.md#demo": number("FIGURES", "demo", "default", "flags", "table", to=["FLAG"]),
             "docs/research/tables/demo.md#demo-results": number(
                 "FIGURES", "demo", "default", "accuracy", 0, "accuracy"
@@ -468,20 +574,38 @@ WRITERS = (
     Writer("research/hero/figure.py", {"docs/index.md#hero": hero}, "main"),
     Writer(
         "research/production/decisions.py",
-        {"docs/research/tables/production.md#served-decisions": number("FIGURES", "decisions", "sets", 0, "ece", 0)},
+        {"docs/research/tables/speed.md#served-decisions": number("FIGURES", "decisions", "sets", 0, "ece", 0)},
     ),
     Writer(
         "research/production/gate.py",
         {
-            "docs/research/tables/production.md#gate": number(
+            "docs/research/tables/gate.md#gate": number(
                 "FIGURES", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "auroc", "low"
-            )
+            ),
+            "docs/research/gate.md#gate-answer": number(
+                *("FIGURES", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "gain", "low"),
+                to=0.9,
+            ),
+            "docs/research/gate.md#promise": number(
+                *("PROMISE", "gate_promise", "Qwen2.5-Coder-1.5B, GSM8K, 1,000 problems with working"),
+                *("first fold", "mean_allowed"),
+                to=0.05,
+            ),
+            "docs/research/tables/gate.md#promise-splits": number(
+                *("PROMISE", "gate_promise", "Qwen2.5-Coder-1.5B, GSM8K, 1,000 problems with working"),
+                *("first fold", "mean_allowed"),
+                to=0.05,
+            ),
+            "docs/research/gate.md#question": number(
+                *("FIGURES", "gate", "Qwen2.5-Coder-1.5B, GSM8K, 1,000 problems with working"),
+                *("without_question", "0.1", "bad", 0),
+            ),
         },
     ),
     Writer(
         "research/hidden/headline.py",
         {
-            "docs/research/probes.md#rows": probes(PLACES, "methods", "blend", "auroc", 0),
+            "docs/research/tables/probes.md#rows": probes(PLACES, "methods", "blend", "auroc", 0),
             "docs/research/probes.md#answer": probes(PLACES, "methods", "blend", "auroc", 0, to=0.1),
             "docs/research/tables/probes.md#headline": probes(PLACES, "methods", "blend", "auroc", 0),
         },
@@ -500,10 +624,24 @@ WRITERS = (
         "main",
     ),
     Writer(
+        "research/states/gate.py",
+        {
+            "docs/research/gate.md#gate-states": number(
+                "FIGURES", "gate_states", "0.5B coder, samples", "right", to=0.5
+            ),
+            "docs/research/tables/gate.md#gate-kept": number(
+                "FIGURES", "gate_states", "0.5B coder, samples", "looks", 4, "kept", "gate", "saved"
+            ),
+            "docs/research/tables/gate.md#gate-looks": number(
+                "FIGURES", "gate_states", "0.5B coder, samples", "looks", 0, "auroc", "states", 0
+            ),
+        },
+    ),
+    Writer(
         "research/states/check_page.py",
         {
             "docs/research/states.md#answer": number("MEASURED", "states_check", "honest", "requests"),
-            "docs/research/states.md#faults": number("MEASURED", "states_check", "faults", "none", "head"),
+            "docs/research/tables/states.md#faults": number("MEASURED", "states_check", "faults", "none", "head"),
             "docs/research/states.md#honest": number("MEASURED", "states_check", "honest", "batches", 0, "worst"),
         },
     ),
@@ -513,9 +651,8 @@ WRITERS = (
     Writer(
         "benchmarks/page.py",
         {
-            "docs/research/benchmarks.md#answer": number("MEASURED", "peers", "rows", 0, "ratio", to=0.5),
-            "docs/research/benchmarks.md#peers": number("MEASURED", "peers", "rows", 0, "ratio"),
-            "docs/research/tables/benchmarks.md#tables": number("MEASURED", "peers", "rows", 0, "ratio"),
+            "docs/research/speed.md#answer": number("MEASURED", "peers", "rows", 0, "ratio", to=0.5),
+            "docs/research/tables/speed.md#tables": number("MEASURED", "peers", "rows", 0, "ratio"),
         },
     ),
     Writer(
@@ -534,8 +671,13 @@ WRITERS = (
     ),
     Writer(
         "research/production/page.py",
-        {"docs/research/tables/production.md#speed": number("MEASURED", "serving", "rows", 0, "upstream_cpu_ms")},
+        {"docs/research/tables/speed.md#speed": number("MEASURED", "serving", "rows", 0, "upstream_cpu_ms")},
         "main",
+    ),
+    Writer(
+        "benchmarks/fuzz_serving.py",
+        {"docs/research/tables/speed.md#soak": number("FIGURES", "soak", "hostile")},
+        "write_page",
     ),
     Writer(
         "benchmarks/fuzz_logs.py",
@@ -551,8 +693,8 @@ WRITERS = (
                     (block, ("methods", "LightGBM on logprobs", key, at), -0.3)
                     for block, key, at in (
                         ("quality.md#answer", "over_mean", 1),
-                        ("quality.md#sets", "auroc", 0),
-                        ("quality.md#says", "over_mean", 1),
+                        ("tables/quality.md#sets", "auroc", 0),
+                        ("tables/quality.md#says", "over_mean", 1),
                         ("tables/quality.md#tables", "auroc", 0),
                     )
                 ),
@@ -566,10 +708,10 @@ WRITERS = (
     Writer(
         "research/papers/page.py",
         {
-            "docs/research/tables/reproduction.md#tables": number(
+            "docs/research/tables/systems.md#tables": number(
                 "FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0
             ),
-            "docs/research/tables/reproduction.md#documents": number(
+            "docs/research/tables/systems.md#documents": number(
                 "FIGURES", "reproduction", "metacogagent", "model", to="another"
             ),
             **{
@@ -577,10 +719,9 @@ WRITERS = (
                     "FIGURES", "reproduction", "monitor_generate_verify", "figures", 13, "sign", to=0
                 )
                 for block in (
-                    "reproduction.md#answer",
-                    "reproduction.md#verdicts",
-                    "systems.md#claims",
-                    "tables/reproduction.md#directions",
+                    "systems.md#answer",
+                    "systems.md#verdicts",
+                    "tables/systems.md#directions",
                 )
             },
         },
@@ -590,11 +731,27 @@ WRITERS = (
         "research/routing/measure.py",
         {
             "docs/route.md#routing": routing("router_cascade9, 200 labels", "rows", 0, "word", to="behind"),
-            "docs/several-answers.md#spent": routing("router_cascade9, 200 labels", "rows", 0, "cost", "panel", to=0.1),
+            "docs/several-answers.md#spent": routing(
+                "router_cascade9, 200 labels", "rows", 0, "stream", "cost", to=9.0
+            ),
+            "docs/research/routing.md#budgets": routing("router_cascade9, 200 labels", "rows", 0, "after", "said", 0),
+            "docs/research/tables/routing.md#spending": routing(
+                "router_cascade9, 200 labels", "rows", 0, "stream", "cost"
+            ),
             "docs/research/routing.md#answer": routing("router_cascade9, 200 labels", "rows", 0, "word", to="behind"),
+            "docs/research/routing.md#shared": routing("metacog-every-agent, 200 labels", "group_learned", 0, to=0.1),
             "docs/research/routing.md#areas": routing("router_cascade9, 200 labels", "rows", 0, "word", to="behind"),
             "docs/research/tables/routing.md#sets": routing(
                 "router_cascade9, 200 labels", "rows", 0, "accuracy", "panel", 0
+            ),
+        },
+        "page",
+    ),
+    Writer(
+        "research/routing/streams.py",
+        {
+            "docs/research/routing.md#streams": number(
+                "KEPT", "routing_streams", "recorded", "mmlu_pro, token, 0.5, 1", "parts", 0, to=0.5
             ),
         },
         "page",
@@ -612,7 +769,10 @@ WRITERS = (
     Writer(
         "research/writing/measure.py",
         {
-            "docs/research/writing-assistant.md#writing-cost": number(
+            "docs/research/writing-assistant.md#writing-answer": number(
+                "FIGURES", "writing", "cases", "smollm2-135m", "metacrit", "read"
+            ),
+            "docs/research/tables/writing-assistant.md#writing-cost": number(
                 "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
             ),
             "docs/research/tables/writing-assistant.md#writing-heads": number(
@@ -624,7 +784,7 @@ WRITERS = (
         },
         "write_page",
     ),
-    Writer("research/stores/bundle.py", {"docs/research/tables/bundled.md#bundled": another_checkpoint}, "write_table"),
+    Writer("research/stores/bundle.py", {"docs/research/tables/travel.md#bundled": another_checkpoint}, "write_table"),
     Writer(
         "scripts/stranger.py",
         {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},

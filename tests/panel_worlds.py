@@ -9,11 +9,12 @@ import numpy as np
 from made_once import MadeOnce
 
 from metaprobe.probes.features import TERMS
-from metaprobe.routing.panel_rows import ANSWER_SIGNALS, STATED
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import Panels
-from metaprobe.training.panel_fit import FittedPanel, PlayedPanels, cross_fit, play_panels
+from metaprobe.routing.panel.model_rows import ANSWER_SIGNALS, STATED
+from metaprobe.training.panel.fitted_panel import FittedPanel, cross_fit
+from metaprobe.training.panel.labelled_panels import Panels
+from metaprobe.training.panel.played_panels import PlayedPanels, play_panels
 from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.training_options import PanelOptions
 
 QUESTIONS, ANSWERS = 160, 6
 

@@ -10,7 +10,7 @@ import numpy as np
 from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token
 from metaprobe.papers.systems import Models, Prompts, Session, Setup, System
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel_answers import PanelAnswer, PanelVerdict
+from metaprobe.routing.panel.compared_answers import PanelAnswer, PanelVerdict
 
 Answer = str | list[str] | Callable[[Request], str]
 

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import Checkpoint, Draft, Generator, load_checkpoint, save_checkpoint
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.states import linear_graph
+from metaprobe.training.linear_probe import linear_graph
 
 KEY = "a-key-of-this-test-0"
 TOKENS = tuple((f" w{i}", -0.25 - i / 8) for i in range(6))

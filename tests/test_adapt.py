@@ -21,7 +21,7 @@ from metaprobe.production.http.judges import Judges, load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.records.errors import RecordError
-from metaprobe.training.rescale import adapt_quality
+from metaprobe.training.adapt import adapt_quality
 
 DRAWS = 8
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -133,7 +133,10 @@ def test_what_so_few_labels_do_not_carry_is_refused_or_left_out(base: Path, tmp_
     assert made.thresholds.keys() == {"flag"}
     assert made.operating is not None
     assert made.operating.flagged.high - made.operating.flagged.low > 0.25, "of so few labels little is known"
-    with pytest.raises(ContractMismatch, match=r"catch is 0.95; the labels of this checkpoint carry at most"):
+    with pytest.raises(
+        ContractMismatch,
+        match=r"catch=0.95: .* of 24 labels .* carries catch up to .* least 19 ",
+    ):
         predictor.adapt(series, y.tolist(), out=tmp_path / "more", catch=0.95)
     grouped = predictor.adapt(series, y.tolist(), out=tmp_path / "pairs", groups=pairs)
     assert grouped.threshold is None

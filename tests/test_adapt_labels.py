@@ -16,8 +16,8 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.training.options import LineOptions
-from metaprobe.training.rescale import adapt_quality
+from metaprobe.training.adapt import adapt_quality
+from metaprobe.training.training_options import LineOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

@@ -29,25 +29,15 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Message
-from metaprobe.training.calibration import Platt
-from metaprobe.training.evidence import load_texts
-from metaprobe.training.options import AdapterOptions
-from metaprobe.training.recipes.adapter import (
-    STATE_FILE,
-    AdapterScorer,
-    AdapterSettings,
-    adapter_graph,
-    adapter_roles,
-    choose_depth,
-    cut_layers,
-    examples,
-    fit_adapter,
-    last_states,
-    load_base,
-    quantise,
-    scored_log_odds,
-    write_adapter,
-)
+from metaprobe.training.adapter.adapter_recipe import load_base, write_adapter
+from metaprobe.training.adapter.decoder_graph import adapter_graph, quantise
+from metaprobe.training.adapter.examples import adapter_roles, choose_depth, cut_layers, examples, last_states
+from metaprobe.training.adapter.fit_lora import fit_adapter, scored_log_odds
+from metaprobe.training.adapter.scorer import AdapterScorer, AdapterSettings
+from metaprobe.training.adapter.unfinished import STATE_FILE
+from metaprobe.training.calibrators import Platt
+from metaprobe.training.text_data import load_texts
+from metaprobe.training.training_options import AdapterOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -89,7 +79,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) ->
             (work / "notes.txt").write_text("mine")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("metaprobe.training.recipes.adapter.adapter_graph", keep)
+        patch.setattr("metaprobe.training.adapter.adapter_recipe.adapter_graph", keep)
         checkpoint = write_adapter(
             [runs], AdapterOptions(out=out, llm=base, work=work, command="test", on_step=on_step), QUICK
         )

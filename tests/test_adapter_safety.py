@@ -18,22 +18,13 @@ from metaprobe.eval.controls import ANSWER, JOINED, REVERSED, TERMS
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import Encoder
 from metaprobe.records.errors import RecordError
-from metaprobe.training.evidence import TextData, load_texts
-from metaprobe.training.options import AdapterOptions
-from metaprobe.training.recipes.adapter import (
-    PARTIAL,
-    STATE_FILE,
-    AdapterSettings,
-    FittedAdapter,
-    adapter_audits,
-    adapter_roles,
-    check_work,
-    control_scores,
-    examples,
-    fit_adapter,
-    remove_state,
-    write_adapter,
-)
+from metaprobe.training.adapter.adapter_recipe import adapter_audits, control_scores, write_adapter
+from metaprobe.training.adapter.examples import adapter_roles, examples
+from metaprobe.training.adapter.fit_lora import FittedAdapter, fit_adapter
+from metaprobe.training.adapter.scorer import AdapterSettings
+from metaprobe.training.adapter.unfinished import PARTIAL, STATE_FILE, check_work, remove_state
+from metaprobe.training.text_data import TextData, load_texts
+from metaprobe.training.training_options import AdapterOptions
 
 
 @pytest.fixture(scope="module")

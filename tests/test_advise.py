@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
+from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.records.errors import RecordError
-from metaprobe.training import panel_data, panel_fit
 from metaprobe.training.advise import IMPORTED, MIN_OUTCOME_GROUPS, SIGNAL_TITLES, TRAINING_PAYS, Advice, advise
+from metaprobe.training.panel import fitted_panel, labelled_panels, played_asks
 from research import which_signal
 
 ROOT = Path(__file__).parent.parent
@@ -98,6 +99,23 @@ def test_a_log_supports_what_it_holds_and_every_command_parses(
                 assert CliRunner().invoke(main, words).exit_code == 0, command
             elif words[0] == "extract" and "--out" in words:  # the commands after it read this folder
                 Path(words[-1]).mkdir(parents=True, exist_ok=True)
+            elif "agreement" in words:  # as this one reads the checkpoint that it makes
+                shutil.copytree(QualityPredictor.load().checkpoint.path, words[-1])
+
+
+def test_agreement_is_advised_for_samples_and_joined_with_few_labels(tmp_path: Path) -> None:
+    def commands(labelled: int) -> list[str]:
+        file = tmp_path / f"log-{labelled}.jsonl"
+        asked = [
+            json.loads(line(i, label=i % 2 if i < labelled else None)) | {"question_id": i // 2, "group": None}
+            for i in range(80)
+        ]
+        file.write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
+        [samples] = [one for one in advise(file).signals if one.signal == "samples"]
+        return [command for command in samples.commands if "taught" in command]
+
+    assert [command.split()[1:3] for command in commands(0)] == [["train", "quality"]]
+    assert [command.split()[1:3] for command in commands(40)] == [["train", "quality"], ["adapt", "out/taught"]]
 
 
 def test_the_first_commands_follow_the_labels(tmp_path: Path) -> None:
@@ -216,7 +234,7 @@ def test_outcomes_of_agents_are_named_with_the_training_that_reads_them(recipe: 
     assert "`metaprobe train router` reads outcomes as they are" in refused.output
     file.write_text("\n".join(map(json.dumps, lines[:40])), encoding="utf-8")
     assert not advise(file).signals[0].commands
-    assert MIN_OUTCOME_GROUPS == {"router": panel_fit.FEWEST_ASKED, "panel": panel_fit.MIN_PANEL_GROUPS}
+    assert MIN_OUTCOME_GROUPS == {"router": played_asks.FEWEST_ASKED, "panel": fitted_panel.MIN_PANEL_GROUPS}
 
 
 def test_a_question_id_names_one_question_to_advice_import_and_panel_alike(tmp_path: Path) -> None:
@@ -235,7 +253,7 @@ def test_a_question_id_names_one_question_to_advice_import_and_panel_alike(tmp_p
         [samples] = [one for one in told.signals if one.signal == "samples"]
         [command] = samples.commands
         assert command.startswith(f"metaprobe train panel {data}")
-        panels = panel_data.panels_at(data)
+        panels = labelled_panels.panels_at(data)
         assert (len(panels), len(set(panels.groups)), panels.form.shape[1]) == (30, 30, 8)
 
 
@@ -264,7 +282,7 @@ def test_unlabelled_lines_are_labelled_by_hand_and_adapted_by_the_advised_comman
     labelled = advise(Path(IMPORTED))
     assert (labelled.labels, labelled.right, labelled.wrong) == ({"correct": 30}, 15, 15)
     run(labelled.signals[0].commands[-1])
-    assert Path("out/quality/manifest.json").is_file()
+    assert Path("out/mine/manifest.json").is_file()
 
 
 @pytest.mark.parametrize("name", ["my labels.csv", "labels.jsonl"])

@@ -18,17 +18,18 @@ from hypothesis import strategies as st
 from import_lines import FULL, RESPONSE, changed, lines_of, write_lines
 
 from metaprobe.cli import main
-from metaprobe.papers.collecting.labels import read_labels
+from metaprobe.papers.collecting.label_runs import read_labels
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.monitoring.label_files import read_label_file
-from metaprobe.records.bad_lines import OTHERS, BadFile, at_line, handling, reading, words_of_reason
+from metaprobe.records.bad_lines import OTHERS, BadFile, at_line, handling, words_of_reason
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.lines import iter_csv
 from metaprobe.records.outcomes import is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore
-from metaprobe.training.evidence import load_runs, load_texts
+from metaprobe.training.stored_runs import load_runs
+from metaprobe.training.text_data import load_texts
 
 NAMES = ("anna", "bert", "cleo", "dora", "emil")
 """Ids of which no other one comes by changing a sign."""
@@ -67,7 +68,7 @@ def of_outcomes(path: Path) -> dict[str, Any]:
 
 
 def of_labels(path: Path) -> dict[str, Any]:
-    with reading(path) as bad:
+    with BadFile.reading(path) as bad:
         return dict(read_labels(path, bad))
 
 

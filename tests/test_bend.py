@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.table import bare_table
-from metaprobe.training.calibration import Beta, sigmoid
+from metaprobe.eval.answer_table import bare_table
+from metaprobe.training.calibrators import Beta, sigmoid
 from metaprobe.training.rescale import BEND_FROM, Bend, Rescaled, rescale
 
 ONE_RUN = "m||"

@@ -29,9 +29,10 @@ from metaprobe.records.labelled_scores import LabelledScores
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run, Statement
 from metaprobe.train import train_blend, train_quality
+from metaprobe.training.adapt import adapt_quality
 from metaprobe.training.check import check, load_reader
-from metaprobe.training.rescale import adapt_quality, recalibrate_quality
-from metaprobe.training.versions import promote
+from metaprobe.training.recalibrate import recalibrate_quality
+from metaprobe.training.versions import Promotion
 
 WIDTH, N, FEW = 6, 300, 40
 ALONE = "without log-probabilities: scored by hidden states of the answer"
@@ -433,10 +434,10 @@ def test_a_blend_is_promoted_by_the_states_of_the_runs_and_refused_without_them(
     unseen = [replace(run, id=f"{run.id}b") for run in planted()]
     RunStore(tmp_path / "unseen").append(unseen)
     words = train_quality(store, folds=2, out=tmp_path / "quality")
-    decided = promote(load_reader(made.path), load_reader(words.path), [tmp_path / "unseen"])
+    decided = Promotion.on_runs(load_reader(made.path), load_reader(words.path), [tmp_path / "unseen"])
     assert decided.promoted, decided.reasons
     assert decided.auroc_gain.low > 0.02
     bare = [replace(run, id=f"{run.id}c", calls=(replace(run.calls[0], hidden=None),)) for run in planted()[:FEW]]
     RunStore(tmp_path / "bare").append(bare)
     with pytest.raises(RecordError, match="40 of 40 answers have no stored hidden states: run `metaprobe extract`"):
-        promote(load_reader(made.path), load_reader(words.path), [tmp_path / "bare"])
+        Promotion.on_runs(load_reader(made.path), load_reader(words.path), [tmp_path / "bare"])

@@ -26,7 +26,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel.asking import Panel
 from research.stores import bundle
 
 ROOT = Path(__file__).parent.parent

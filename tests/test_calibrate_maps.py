@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibration import (
+from metaprobe.training.calibrators import (
     FITTERS,
     ISOTONIC_ROWS,
     PARITY,
@@ -25,7 +25,7 @@ from metaprobe.training.calibration import (
     fit_platt,
     sigmoid,
 )
-from metaprobe.training.checkpoint import GraphBuilder
+from metaprobe.training.export import GraphBuilder
 
 # Calibrators
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.flagging import promised
-from metaprobe.eval.table import AnswerTable
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibration import PARITY, Calibrator, Isotonic, Platt, sigmoid
+from metaprobe.training.calibrators import PARITY, Calibrator, Isotonic, Platt, sigmoid
 from metaprobe.training.thresholds import (
     CONFIDENCE,
     ERROR,

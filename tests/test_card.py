@@ -9,9 +9,9 @@ import pytest
 from metaprobe.checkpoints import CheckpointExists, Generator, Training
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
-from metaprobe.training.checkpoint import Export, model_card, write_checkpoint
-from metaprobe.training.options import ReplaceOptions
-from metaprobe.training.states import linear_graph
+from metaprobe.training.export import Export, model_card, write_checkpoint
+from metaprobe.training.linear_probe import linear_graph
+from metaprobe.training.training_options import ReplaceOptions
 
 
 def export(**more: Any) -> Export:

@@ -16,9 +16,9 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_out
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.check import MIN_BOOTSTRAP_GROUPS, load_reader
-from metaprobe.training.options import RouterOptions
 from metaprobe.training.recipes.panel import train_router
-from metaprobe.training.versions import promote
+from metaprobe.training.training_options import RouterOptions
+from metaprobe.training.versions import Promotion
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +100,11 @@ def held_out(folder):
 
 
 def test_a_better_version_is_promoted_and_a_worse_one_refused(made, worse, held_out):
-    better = promote(load_reader(made.path), load_reader(worse.path), [held_out])
+    better = Promotion.on_runs(load_reader(made.path), load_reader(worse.path), [held_out])
     assert better.promoted
     assert better.digest == made.digest
     assert better.auroc_gain.low > 0
-    refused = promote(load_reader(worse.path), load_reader(made.path), [held_out])
+    refused = Promotion.on_runs(load_reader(worse.path), load_reader(made.path), [held_out])
     assert not refused.promoted
     assert refused.digest == made.digest
     assert any("AUROC" in reason for reason in refused.reasons)
@@ -112,14 +112,14 @@ def test_a_better_version_is_promoted_and_a_worse_one_refused(made, worse, held_
 
 def test_the_same_once_more_is_not_better_but_not_worse(made, held_out):
     reader = load_reader(made.path)
-    assert not promote(reader, reader, [held_out]).promoted
-    assert promote(reader, reader, [held_out], not_worse=True).promoted
+    assert not Promotion.on_runs(reader, reader, [held_out]).promoted
+    assert Promotion.on_runs(reader, reader, [held_out], not_worse=True).promoted
 
 
 def test_a_better_order_is_not_bought_with_worse_probabilities(made, held_out, tmp_path):
     """Ten times the slope: the same order as ever, and probabilities near 0 and 1."""
     loud = load_reader(tiny_quality(tmp_path / "loud", slope=10.0).path)
-    refused = promote(loud, load_reader(made.path), [held_out], not_worse=True)
+    refused = Promotion.on_runs(loud, load_reader(made.path), [held_out], not_worse=True)
     assert not refused.promoted
     assert ["Brier" in reason for reason in refused.reasons] == [True]
 
@@ -130,10 +130,10 @@ def test_runs_that_a_version_was_trained_on_and_too_few_groups_are_refused(made,
     training = dataclasses.replace(made.manifest.training, fingerprint=fingerprint(runs()))
     trained_here = load_reader(tiny_quality(tmp_path / "t", training=training).path)
     with pytest.raises(RecordError, match="was trained on these runs"):
-        promote(trained_here, load_reader(made.path), [held_out])
+        Promotion.on_runs(trained_here, load_reader(made.path), [held_out])
     few = RunStore(tmp_path / "few")
     few.append(runs(MIN_BOOTSTRAP_GROUPS - 1))
-    refused = promote(load_reader(made.path), load_reader(made.path), [few.path], not_worse=True)
+    refused = Promotion.on_runs(load_reader(made.path), load_reader(made.path), [few.path], not_worse=True)
     assert any("too few" in reason for reason in refused.reasons)
 
 

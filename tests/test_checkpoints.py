@@ -665,11 +665,11 @@ def test_neither_description_nor_warning_can_steer_a_terminal(tmp_path, folder):
     assert str(caught[0].message).isprintable()
 
 
-def test_an_adapted_checkpoint_names_the_one_whose_audits_hold_for_its_order(tmp_path):
+def test_an_adapted_checkpoint_names_the_one_that_was_audited_for_the_order(tmp_path):
     """`trust sound: nothing was audited` contradicted itself."""
     adapted = dataclasses.replace(DRAFT, audits={}, contract={"adapted_from": "ab" * 32})
     text = describe(save(tmp_path / "c", adapted))
-    assert "unaudited: adapted from checkpoint abababababab, whose audits hold for the order" in text
+    assert "unaudited: adapted from checkpoint abababababab, which was audited for the order" in text
 
 
 @pytest.mark.parametrize(

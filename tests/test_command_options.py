@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.flagging import FlagKeywords
-from metaprobe.checkpoints.options import Option, options_of
+from metaprobe.checkpoints.option_fields import Option
 from metaprobe.cli import main, own_commands
 from metaprobe.option_commands import command as made_of
 from metaprobe.production.http.environment import from_environment
 from metaprobe.production.http.settings import Settings
 from metaprobe.records.errors import RecordError
-from metaprobe.training.options import Seed
+from metaprobe.training.training_options import Seed
 
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 
@@ -125,7 +125,7 @@ def test_the_environment_gives_the_fields_that_say_so() -> None:
 
 
 def test_every_setting_of_the_server_is_an_option_or_says_why_not() -> None:
-    known = {one.name for one in options_of(Settings)}
+    known = {one.name for one in Option.all_in(Settings)}
     others = {field.name for field in dataclasses.fields(Settings)} - known
     assert others == {"more_checkpoints", "upstream"}
 

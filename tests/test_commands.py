@@ -9,6 +9,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
+from metaprobe.routing.panel.asking import Panel
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 STORE = RECORDED / "smollm2-metacog-eval"
@@ -106,10 +107,20 @@ def test_route_refuses_lines_that_it_cannot_read_and_decides_the_others(tmp_path
         assert reason.count(str(lines)) == 1
 
 
+def test_route_without_a_budget_says_what_it_spends_and_what_half_of_it_loses(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"question": "What is 2 times 2?"}\n')
+    panel = Panel.load("bundled:router")
+    told = run("route", "bundled:router", lines).stderr
+    spent, half = panel.ask_plan(), panel.ask_plan(budget=panel.ask_plan().cost / 2)
+    assert f"default: ${spent.cost:.4g} of at most $" in told
+    assert f"{100 * (half.accuracy - spent.accuracy):+.1f} points (--budget {spent.cost / 2:.4g})" in told
+
+
 def test_route_of_good_lines_says_nothing_and_of_none_fails(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     lines.write_text('{"id": "a", "own": 1}\n{"question": "What is 2 times 2?"}\n')
-    done = run("route", "bundled:router", lines)
+    done = run("route", "bundled:router", lines, "--price", "0")
     assert (done.exit_code, done.stderr, len(done.stdout.splitlines())) == (0, "", 2)
     lines.write_text("\n")
     done = run("route", "bundled:router", lines)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from metaprobe.eval.answer_table import AnswerTable, answer_table
 from metaprobe.eval.compare import (
     BEST_BASELINE,
     STATED,
@@ -31,13 +32,12 @@ from metaprobe.eval.metacognition import (
 )
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import Comparison
-from metaprobe.eval.systems import metacrit
-from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.eval.systems import metacrit_figures as metacrit
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.training.methods import LADDER
-from metaprobe.training.recipes.comparison import write_comparison
+from metaprobe.training.recipes.compare_runs import write_comparison
 from metaprobe.training.study import study
 
 RECORDED = Path(__file__).parent.parent / "recorded"

@@ -14,8 +14,8 @@ from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run, Statement
-from metaprobe.training.evidence import load_runs
-from metaprobe.training.recipes.comparison import comparison, write_method
+from metaprobe.training.recipes.compare_runs import comparison, write_method
+from metaprobe.training.stored_runs import load_runs
 from metaprobe.training.study import Study, study
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 @pytest.mark.slow
 def test_words_with_log_probabilities_are_recommended_named_and_written(made: Study, tmp_path: Path) -> None:
-    compared = comparison(made, runs=load_runs(made.stores, told=True), command="test")
+    compared = comparison(made, runs=load_runs(made.stores, warned=True), command="test")
     use = recommended(compared)
     assert use is not None
     assert use.name == JOINED

@@ -7,13 +7,13 @@ import pytest
 from made_up_report import made_up
 from stored_runs import example
 
+from metaprobe.eval.answer_table import AnswerTable, bare_table
 from metaprobe.eval.controls import CELLS, JOINED, PROMPT, QUESTION, REVERSED, SCALED, STATED
 from metaprobe.eval.metrics.bootstrap import ControlDifference, Interval
 from metaprobe.eval.results import MethodResult
-from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.records.types import Call, Run
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
-from metaprobe.training.recipes.comparison import answer_texts, headline_method, recommended_checkpoint
+from metaprobe.training.recipes.compare_runs import answer_texts, headline_method, recommended_checkpoint
 
 MADE = made_up(60, resamples=20).methods[-1]
 
@@ -61,6 +61,26 @@ def test_the_command_writes_the_method_that_is_recommended_and_no_other(name: st
     found = recommended_checkpoint(method(name), "my/runs")
     assert command in found
     assert found.count("`metaprobe") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        (LADDER, "`metaprobe train quality my/runs --stage 'last one' --folds 3 --out C`"),
+        (PROMPT, "`metaprobe train text my/runs --stage 'last one' --folds 3 --out C`"),
+        (SCALED, "`metaprobe adapt bundled:quality my/runs --stage 'last one' --out C`"),
+        (STATED, "`metaprobe compare my/runs --stage 'last one' --folds 3 --out REPORT --export C`"),
+    ],
+)
+def test_the_command_repeats_the_options_that_were_given(name: str, command: str) -> None:
+    given = {"stage": "last one", "folds": "3"}
+    assert command in recommended_checkpoint(method(name), "my/runs", options=given)
+
+
+def test_the_bundled_predictor_is_named_for_its_own_label_alone() -> None:
+    found = recommended_checkpoint(method(SCALED), "my/runs", options={"target": "critical"})
+    assert "bundled" not in found
+    assert "`metaprobe compare my/runs --target critical --out REPORT --export C`" in found
 
 
 def test_no_command_is_named_for_what_has_no_checkpoint() -> None:

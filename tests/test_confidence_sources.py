@@ -20,12 +20,12 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel.asking import Panel
 from metaprobe.routing.policy import Action, State
-from metaprobe.training.options import RouterOptions
-from metaprobe.training.panel_data import sources_of
+from metaprobe.training.panel.labelled_panels import sources_of
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
 from metaprobe.training.recipes.panel import train_router
+from metaprobe.training.training_options import RouterOptions
 
 AGENTS = ("alpha", "beta")
 PRICES = {name: Price(1.0, 1.0) for name in AGENTS}

@@ -24,7 +24,7 @@ from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SIGNAL_NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel.asking import Panel
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Action, Outcome, Policy, State
 

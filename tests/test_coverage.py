@@ -18,7 +18,7 @@ from metaprobe.eval.metrics.bootstrap import (
 )
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.ope import Logged, ips
-from metaprobe.training.calibration import clustered_se
+from metaprobe.training.calibrators import clustered_se
 
 WORLDS = 800
 

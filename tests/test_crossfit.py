@@ -15,7 +15,7 @@ from metaprobe.eval.metrics.calibration import brier_skill
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibration import choose_calibrator, fit_platt, sigmoid
+from metaprobe.training.calibrators import choose_calibrator, fit_platt, sigmoid
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles, group_folds, outer_folds, roles_without
 from metaprobe.training.methods import BLEND, Blend, CellTable, Fitted, Method, TextWords, blend_weights

@@ -130,7 +130,7 @@ MLFLOW = r"MLflow.*search_traces"
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        ("question answer correct", "question, answer, correct; expected `response`"),
+        ("question reply correct", "question, reply, correct; expected `response`"),
         ("trace_id trace state request response trace_metadata spans assessments", MLFLOW),
         ("Start Time,Duration,Run ID,Name,Status", MLFLOW),
         ("inputs outputs exact_match/v1/score", MLFLOW),

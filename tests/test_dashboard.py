@@ -13,13 +13,14 @@ import serving_clients
 from served import KEY, running
 from serving_clients import Served, serving
 
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.estimates import estimate_accuracy
-from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.label_draw import draw_sheet
+from metaprobe.production.monitoring.log import FeedbackLabel, LoggedAgreement, ScoreLog
 from metaprobe.production.monitoring.overview import Span, flagged_queue, overview
-from metaprobe.production.monitoring.sampling import draw_sheet
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint
@@ -111,6 +112,25 @@ def test_sums_are_of_all_rows_and_estimates_of_each_version_by_itself(log: Score
         assert sum(one["answers"] for one in version["over_time"]) == version["answers"] == len(mine)
         assert version["coverage"]["promised"][-1][0] == 1
         assert math.isclose(version["coverage"]["promised"][-1][1], 1 - mine.score[scored].mean(), abs_tol=1e-9)
+
+
+def test_second_answers_are_counted_by_time_with_an_interval(tmp_path: Path) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        now = fill(log)
+        empty = overview(log, span())["second_answers"]
+        assert (empty["answers"], empty["same"], empty["windows"]) == (0, None, [])
+        for number in range(0, 400, 4):  # the older model agrees with itself, the newer one half of the time
+            when = now - 20 * DAY * (1 - number / 400)
+            log.add_agreement(LoggedAgreement(f"r{number}", number < 200 or number % 8 == 0, when))
+        log.add_agreement(LoggedAgreement("never-logged", True, now))
+        every, newer = (overview(log, span(**chosen))["second_answers"] for chosen in ({}, {"model": "new"}))
+        assert (every["answers"], every["same"], newer["answers"], newer["same"]) == (100, 0.75, 50, 0.5)
+        half = Interval.of_share(0.5, 50)
+        assert (newer["low"], newer["high"]) == pytest.approx((half.low, half.high))
+        assert sum(one["answers"] for one in every["windows"]) == 100
+        assert every["windows"][0]["same"] == 1 > every["windows"][-1]["same"]
+        assert all(one["low"] <= one["same"] <= one["high"] for one in every["windows"])
+        assert overview(log, span(task="code"))["second_answers"]["answers"] == 100  # every fourth is of this task
 
 
 def test_no_figure_is_of_two_versions_whose_scores_are_off_in_opposite_ways(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.training import ladder as trees
+from metaprobe.training import trees
 from metaprobe.training.folds import final_roles
-from metaprobe.training.ladder import fit_trees, on_cluster
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.recipes.train_quality import train_quality
+from metaprobe.training.training_options import QualityOptions
+from metaprobe.training.trees import fit_trees, on_cluster
 
 distributed = pytest.importorskip("distributed")
 lightgbm = pytest.importorskip("lightgbm")

@@ -18,14 +18,14 @@ from metaprobe.eval.compare import method_results
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.report import write
 from metaprobe.eval.report.words import brief
-from metaprobe.probes.decisions import DecisionPredictor, decision_columns
+from metaprobe.probes.decision_predictor import DecisionPredictor, decision_columns
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import DecisionAnswer, Item, Label, Run
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import DECISIONS
-from metaprobe.training.options import WrongOptions
 from metaprobe.training.study import crossfit, decision_methods
+from metaprobe.training.training_options import WrongOptions
 from research.decisions.served import rubric_runs
 
 JUDGE = "luna@luna-1"

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from openai.types import Decision
 
 from metaprobe.cli import main
-from metaprobe.probes.decisions import decision_signals
-from metaprobe.records.decisions import decision_answers, read_questions
+from metaprobe.probes.decision_predictor import decision_signals
+from metaprobe.records.decision_questions import DecisionQuestion, decision_answers
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
@@ -43,7 +43,7 @@ USAGE = {"input_tokens": 9, "output_tokens": 0, "total_tokens": 9}
 
 def test_an_openai_decision_is_read_in_its_questions_order():
     decision = Decision.construct(model="m-1", answers=[RIGHT, TONE, WHO], usage=USAGE)
-    right, tone, who = decision_answers(decision, "call", questions=read_questions(QUESTIONS))
+    right, tone, who = decision_answers(decision, "call", questions=DecisionQuestion.read_all(QUESTIONS))
     assert (right.question, right.value, right.source) == ("right", 0.3, "m-1")
     assert (tone.value, tone.options, tone.probabilities) == (1.4, ("a", "b", "c"), (0.2, 0.2, 0.6))
     assert (who.question, who.choice, who.probabilities) == ("question 3", "true", (0.9, 0.1))
@@ -51,7 +51,7 @@ def test_an_openai_decision_is_read_in_its_questions_order():
 
 def test_a_refusal_and_a_level_without_a_probability_have_none_and_a_reason():
     answers = [{"type": "refusal", "name": "right"}, score(level(2, 0.6), value=1.4), WHO]
-    refused, tone, _ = decision_answers({"answers": answers}, "call", questions=read_questions(QUESTIONS))
+    refused, tone, _ = decision_answers({"answers": answers}, "call", questions=DecisionQuestion.read_all(QUESTIONS))
     assert (refused.value, refused.reason) == (None, "the judge refused to answer")
     assert (tone.probabilities, tone.reason) == ((None, None, 0.6), "no probability of a, b")
 
@@ -88,7 +88,7 @@ def test_a_store_gives_answers_back_and_their_change_shows_in_its_fingerprint(tm
 )
 def test_answers_that_are_not_those_of_their_questions_are_an_error(answers):
     with pytest.raises(InvalidResponse):
-        decision_answers(answers, "call", questions=read_questions(QUESTIONS))
+        decision_answers(answers, "call", questions=DecisionQuestion.read_all(QUESTIONS))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_answers_that_are_not_those_of_their_questions_are_an_error(answers):
 )
 def test_questions_that_the_format_forbids_are_refused(questions):
     with pytest.raises(InvalidResponse):
-        read_questions(questions)
+        DecisionQuestion.read_all(questions)
 
 
 def test_the_lines_of_the_page_are_imported_with_their_choice_and_score(tmp_path):

@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse
 
 from metaprobe.cli import main
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.cache import CachedLLM, CallCache, ReplayLLM
-from metaprobe.llms.decisions import DecisionsLLM
+from metaprobe.llms.cache import CallCache, ReplayLLM
+from metaprobe.llms.decision_api import DecisionsLLM
 from metaprobe.llms.pricing import Price
 from metaprobe.papers.systems.decision_calls import questions_message
-from metaprobe.probes.decisions import decision_signals
-from metaprobe.records.decisions import decision_answers
+from metaprobe.probes.decision_predictor import decision_signals
+from metaprobe.records.decision_questions import decision_answers
 from metaprobe.records.import_store import import_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Message, Run
@@ -64,9 +64,9 @@ def test_an_answer_is_recorded_priced_cached_and_replayed(server, tmp_path):
     assert (call.model_revision, call.cost_usd) == ("luna-2026-10-06", pytest.approx(call.usage.prompt_tokens * 1e-7))
     with CallCache(tmp_path / "calls.sqlite") as cache:
         for _ in range(2):
-            assert ask(llm, request(), CachedLLM(llm, cache)).text == call.text
+            assert ask(llm, request(), cache.before(llm)).text == call.text
         assert len(server.bodies) == 2  # once without the cache and once with it
-        ask(llm, request(questions=QUESTIONS[:1]), CachedLLM(llm, cache))
+        ask(llm, request(questions=QUESTIONS[:1]), cache.before(llm))
         assert len(server.bodies) == 3
     assert ask(llm, request("other"), ReplayLLM([call])).text == call.text
 

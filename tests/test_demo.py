@@ -11,9 +11,9 @@ from test_agreement import planted_runs
 from test_blend import planted
 
 from metaprobe import RunStore, load
+from metaprobe.eval.answer_table import group_of
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.report.words import brief
-from metaprobe.eval.table import group_of
 from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.papers.demo import train_demo
 from metaprobe.papers.demo_asking import PLACES_TO_LEARN, TWICE, UNSEEN_PLACES
@@ -23,7 +23,7 @@ from metaprobe.train import train_quality
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import outer_folds
 from metaprobe.training.recipes.all_of_runs import TrainedRuns, flag_answers
-from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.train_hidden import write_hidden
 from metaprobe.training.study import study
 from metaprobe.training.taught_by_samples import TAUGHT, sample_methods
 

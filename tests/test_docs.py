@@ -15,9 +15,8 @@ import pytest
 from docs_worlds import WORLDS
 
 import metaprobe
-from metaprobe.cli import COMMAND_ENTRY_POINTS, IN_APPS, main
+from metaprobe.cli import COMMAND_PLUGINS, IN_APPS, main
 from metaprobe.records.importer import read_openai_lines
-from metaprobe.records.plugins import entry_point_names
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -28,7 +27,7 @@ NOT_RUN = {"text": 1, "engines": 1, "import": 1, "watch": 1}
 """Page -> blocks that cannot be run here; each says why in a comment above it."""
 
 
-ABSENT = set(IN_APPS) - set(entry_point_names(COMMAND_ENTRY_POINTS))
+ABSENT = set(IN_APPS) - set(COMMAND_PLUGINS.names())
 """Commands of apps that are not installed here: their lines are not checked."""
 
 
@@ -202,21 +201,33 @@ def test_the_guides_are_few_and_short_and_name_what_they_need() -> None:
     assert [name for name in commands if not re.search(r"`pip install '\.\[|base install", opening[name])] == []
 
 
+METHODS = "methods"
+"""Page of docs/research/ that explains what the measured pages share, and measures nothing."""
+
+
+def measured_pages() -> dict[str, Path]:
+    """Returns name -> path of each page that opens with an answer and has a picture."""
+    return {path.stem: path for path in sorted((DOCS / "research").glob("*.md")) if path.stem != METHODS}
+
+
 def test_a_measured_page_opens_with_its_answer() -> None:
-    for name, path in PAGES.items():
-        if name.startswith("research/") and "/tables/" not in name:
-            opening = re.sub(r"<!--.*?-->", "", text(path).partition("\n")[2].partition("\n## ")[0], flags=re.S)
-            answer = next(part for part in opening.split("\n\n") if part.strip())
-            assert 3 <= len(re.findall(r"[.!?](?=\s|$)", answer)) <= 4, f"{name}: {answer}"
+    for name, path in measured_pages().items():
+        opening = re.sub(r"<!--.*?-->", "", text(path).partition("\n")[2].partition("\n## ")[0], flags=re.S)
+        answer = next(part for part in opening.split("\n\n") if part.strip())
+        assert 3 <= len(re.findall(r"[.!?](?=\s|$)", answer)) <= 4, f"{name}: {answer}"
 
 
-def test_a_measured_page_has_a_picture_one_table_and_how_to_repeat_it_in_few_words() -> None:
-    for path in (DOCS / "research").glob("*.md"):
+def test_a_measured_page_has_a_picture_and_how_to_repeat_it_in_few_words() -> None:
+    for name, path in measured_pages().items():
         page = text(path)
         assert len(page.split()) <= 1500, f"{path.name}: {len(page.split())} words"
-        assert f"(../figures/measured/{path.stem}.svg)" in page, path.name
+        assert f"(../figures/measured/{name}.svg)" in page, path.name
         assert "## How to repeat it" in page, path.name
         assert "**The question.**" in page, path.name
+
+
+def test_the_research_pages_together_are_read_in_an_hour() -> None:
+    assert sum(len(text(path).split()) for path in (DOCS / "research").glob("*.md")) <= 15_000
 
 
 def test_the_reference_names_modules_that_exist() -> None:

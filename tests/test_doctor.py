@@ -184,6 +184,17 @@ def ended(word: object) -> Fault:
     return every_choice(lambda choice, body: choice.update(finish_reason=word), words)
 
 
+def list_the_end(body: Body, answer: Body) -> Body:
+    """llama.cpp's server lists and counts an end token without text in a whole answer, not in a stream."""
+    [choice, *others] = answer.get("choices", [{}])
+    entries = (choice.get("logprobs") or {}).get("content")
+    whole = words(body) and not body.get("stream") and not others and choice.get("finish_reason") == "stop"
+    if whole and entries:
+        entries.append({"token": "", "bytes": [], "logprob": -0.5, "top_logprobs": entries[-1]["top_logprobs"]})
+        answer["usage"]["completion_tokens"] += 1
+    return answer
+
+
 def as_stream(change: Callable[[list[Any]], list[Any]], per_chunk: int = 1) -> Fault:
     return lambda body, answer: change(chunks(answer, per_chunk)) if chat(body, stream=True) else answer
 
@@ -335,6 +346,7 @@ FAULTS: list[tuple[str, Fault, str, str, str]] = [
     ("two [DONE]", as_stream(lambda lines: [*lines, "[DONE]"]), "streamed", "unknown", "[DONE]"),
     ("no [DONE]", as_stream(lambda lines: lines[:-1]), "streamed", "unknown", "[DONE]"),
     ("no usage", as_stream(lambda lines: [*lines[:-2], lines[-1]]), "streamed", "unknown", "usage"),
+    ("end token in whole answers alone", list_the_end, "streamed", "ok", "same numbers"),
     ("three tokens a chunk", as_stream(lambda lines: lines, 3), "streamed", "ok", "same numbers"),
     ("one's numbers twice", of_two(copied), "n = 2", "fault", "one answer"),
     ("numbers of one only", of_two(lambda _, second: second.update(logprobs=None)), "n = 2", "fault", "one answer"),

@@ -18,8 +18,8 @@ from metaprobe.production.monitoring.estimates import (
     estimate_log,
     name_weeks,
 )
+from metaprobe.production.monitoring.label_draw import draw_sheet
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.production.monitoring.sampling import draw_sheet
 from metaprobe.records.errors import RecordError
 
 

@@ -12,14 +12,10 @@ from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training.checkpoint import named_reader
-from metaprobe.training.evidence import (
-    generator_of,
-    load_evidence,
-    origin_of_states,
-)
+from metaprobe.training.evidence import generator_of, load_evidence, origin_of_states
+from metaprobe.training.export import named_reader
 from metaprobe.training.methods import MEAN_LOGPROB, GivenScore
-from metaprobe.training.states import ANYTHING
+from metaprobe.training.stored_states import ANY_STATES
 from metaprobe.training.study import study, study_of
 
 
@@ -113,7 +109,7 @@ def test_states_that_do_not_fit_are_left_out_with_the_reason_or_refused_where_as
     assert found.states_refused.startswith("one and two each read their own answers")
     assert found.without_hidden == len(found.table) == 80
     with pytest.raises(StoreMismatch, match="one and two each read their own answers"):
-        load_evidence(places, wanted=ANYTHING)
+        load_evidence(places, request=ANY_STATES)
     assert load_evidence(places, hidden=False).states_refused == ""
 
 

@@ -9,14 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from local_server import Asked, Reply, serving
 from served import TOKENS, Upstream, running, small_checkpoint
 
 from metaprobe import QualityPredictor, RunStore
@@ -82,26 +81,15 @@ def langfuse(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, bytes]
     pytest.importorskip("langfuse", reason="langfuse is not installed here")
     posted: list[tuple[str, bytes]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-            answer = b"{}"
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def reply(request: Asked) -> Reply:
+        posted.append((request.path, request.body))
+        return Reply()
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        monkeypatch.setenv("LANGFUSE_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    with serving(reply) as url:
+        monkeypatch.setenv("LANGFUSE_BASE_URL", url)
         monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
         monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk")
         yield posted
-        server.shutdown()
 
 
 def test_there_are_ten_and_each_is_under_90_lines() -> None:

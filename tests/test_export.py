@@ -13,13 +13,14 @@ from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Hidden
-from metaprobe.training.calibration import sigmoid
+from metaprobe.training.calibrators import sigmoid
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.ladder import fit_trees
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.states import InMemory, linear_graph
+from metaprobe.training.linear_probe import linear_graph
+from metaprobe.training.recipes.train_hidden import write_hidden
+from metaprobe.training.stored_states import InMemory
 from metaprobe.training.study import study_of
+from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

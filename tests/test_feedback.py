@@ -17,9 +17,9 @@ from test_label_files import NOON, langfuse, mlflow, phoenix, written
 from metaprobe.cli import main, own_commands
 from metaprobe.production.labelling.page import LabelServer, label_on_page
 from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.label_draw import SheetRow
 from metaprobe.production.monitoring.label_files import PRESET_NAMES, read_label_file
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.sampling import SheetRow
 
 # The commands
 

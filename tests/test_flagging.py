@@ -25,7 +25,7 @@ from metaprobe.checkpoints import (
 from metaprobe.checkpoints.description import describe
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table, threshold_at, threshold_of
 from metaprobe.cli import main
-from metaprobe.eval.table import bare_table
+from metaprobe.eval.answer_table import bare_table
 from metaprobe.probes.features import features, schema
 from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import Metrics
@@ -34,8 +34,8 @@ from metaprobe.production.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.methods import LADDER, USUAL_LADDER
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.recipes.quality import fit_probability, write_quality
+from metaprobe.training.recipes.train_hidden import write_hidden
+from metaprobe.training.recipes.train_quality import fit_probability, write_quality
 from metaprobe.training.study import Study, crossfit, study_of
 from metaprobe.training.thresholds import flag_points, share_below
 
@@ -184,7 +184,7 @@ def test_the_sentence_is_the_measured_one_and_says_when_nothing_was_gained() -> 
         level = {"correct.auroc_gain_over_mean_log_probability": Metric((low + high) / 2, low, high, 100)}
         [_, said] = flag_sentences(STORED, level)
         assert said.startswith(f"The mean log-probability {stands} (gain")
-        assert said.endswith("you may not need this.")
+        assert "do not need this" in said
     nothing = Draft(kind="quality")
     assert flag_sentences(nothing, gained) == flag_table(nothing) == []
     assert flag_table(STORED)[2:5] == [  # the stored threshold comes first
@@ -242,15 +242,15 @@ def test_of_stored_promises_the_nearest_that_promises_no_less_is_taken() -> None
         ({"risk": 0.1}, 0.8), ({"risk": 0.29}, 0.8), ({"risk": 0.1 + 0.2}, 0.35), ({"risk": 0.9}, 0.35),
     ):  # fmt: skip
         assert threshold_of(STORED, FlagOptions(**asked)) == pytest.approx(threshold), asked
-    with pytest.raises(ContractMismatch, match=r"catch is 0.95; .* carry at most 0.9: expected"):
+    with pytest.raises(ContractMismatch, match=r"catch=0.95: .* carries catch up to 0.9; expected at least 19 "):
         threshold_of(STORED, FlagOptions(catch=0.95))
-    with pytest.raises(ContractMismatch, match=r"risk is 0.05; .* carry no less than 0.1: expected"):
+    with pytest.raises(ContractMismatch, match=r"risk=0.05: .* carries risk from 0.1; expected at least 118 "):
         threshold_of(STORED, FlagOptions(risk=0.05))
     only = dataclasses.replace(STORED, promises=PROMISED[:2])
-    with pytest.raises(ContractMismatch, match=r"risk=0.5: no threshold .* was shown to keep such a promise"):
+    with pytest.raises(ContractMismatch, match=r"risk=0.5: .* no threshold .* was shown to keep such a promise"):
         threshold_of(only, FlagOptions(risk=0.5))
     for asked in ({"catch": 0.5}, {"risk": 0.5}):
-        with pytest.raises(ContractMismatch, match=r"stores no threshold with such a promise; .*adapt, recalibrate"):
+        with pytest.raises(ContractMismatch, match=r"stores no threshold .* expected at least \d+ labelled .*adapt"):
             threshold_of(Draft(kind="quality", thresholds={"flag": 0.4}), FlagOptions(**asked))  # type: ignore[arg-type]
 
 
@@ -320,7 +320,7 @@ def test_a_score_of_the_callers_own_flags_whatever_the_run_and_a_share_does_not(
     assert {verdict.flagged for verdict in verdicts} == {True, False}
     assert all(verdict.flagged == (verdict.score < 0.5) for verdict in verdicts if verdict.score is not None)
     assert all(verdict.reason for verdict in verdicts), "how often answers of this run are right is not known"
-    with pytest.raises(ContractMismatch, match=r"catch=0.9: the checkpoint stores no threshold"):
+    with pytest.raises(ContractMismatch, match=r"catch=0.9: the checkpoint, of 23,207 labels .* stores no threshold"):
         metaprobe.QualityPredictor.load("bundled:quality", catch=0.9)
     with pytest.raises(ContractMismatch, match=r"flag_below: .* gives no score"):
         metaprobe.QualityPredictor.load("bundled:critical", flag_below=0.3)

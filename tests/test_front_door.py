@@ -21,19 +21,19 @@ from metaprobe.checkpoints.display import field_docs
 from metaprobe.cli import main
 from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import MissingExtra
-from metaprobe.training import options
+from metaprobe.training import training_options as options
 from metaprobe.training.success_options import SuccessOptions
 
 PAIRS = {
-    "train_quality": (("train", "quality"), options.QualityOptions, "metaprobe.training.recipes.quality"),
-    "train_hidden": (("train", "hidden"), options.HiddenOptions, "metaprobe.training.recipes.hidden"),
+    "train_quality": (("train", "quality"), options.QualityOptions, "metaprobe.training.recipes.train_quality"),
+    "train_hidden": (("train", "hidden"), options.HiddenOptions, "metaprobe.training.recipes.train_hidden"),
     "train_gate": (("train", "gate"), options.GateOptions, "metaprobe.training.recipes.gate"),
     "train_panel": (("train", "panel"), options.PanelOptions, "metaprobe.training.recipes.panel"),
     "train_router": (("train", "router"), options.RouterOptions, "metaprobe.training.recipes.panel"),
-    "train_success": (("train", "success"), SuccessOptions, "metaprobe.training.recipes.success"),
-    "train_text": (("train", "text"), options.TextOptions, "metaprobe.training.recipes.text"),
-    "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.recipes.adapter"),
-    "compare": (("compare",), options.CompareOptions, "metaprobe.training.recipes.comparison"),
+    "train_success": (("train", "success"), SuccessOptions, "metaprobe.training.recipes.train_success"),
+    "train_text": (("train", "text"), options.TextOptions, "metaprobe.training.recipes.train_text"),
+    "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.adapter"),
+    "compare": (("compare",), options.CompareOptions, "metaprobe.training.recipes.compare_runs"),
 }
 """Function -> its command, its options, and where what both call is."""
 ONLY_IN_PYTHON = {"on_step", "on_line", "command"}

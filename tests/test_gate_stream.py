@@ -19,9 +19,9 @@ from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate, head_name, threshold_name
 from metaprobe.routing.watch_stream import watch
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.options import GateOptions
+from metaprobe.training.linear_probe import linear_graph
 from metaprobe.training.recipes.gate import train_gate, write_gate
-from metaprobe.training.states import linear_graph
+from metaprobe.training.training_options import GateOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -174,7 +174,7 @@ class WrittenScores:
     def __init__(self, score: float, limits: dict[int, tuple[float, float]]) -> None:
         self.limits, self.score = limits, score
 
-    def probability(self, logprobs: list[float]) -> float:
+    def probability(self, logprobs: list[float], form: None = None) -> float:
         return self.score
 
 

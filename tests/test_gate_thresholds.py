@@ -19,10 +19,10 @@ from metaprobe.eval.gate_performance import (
 )
 from metaprobe.probes.features import COUNTS, features
 from metaprobe.records.errors import RecordError
+from metaprobe.training.calibrators import rising_calibrator
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.options import GateOptions
-from metaprobe.training.recipes.gate import GATE_SCHEMA, fit_head, judge_gates, rising_calibrator, write_gate
+from metaprobe.training.recipes.gate import GATE_SCHEMA, fit_head, judge_gates, write_gate
 from metaprobe.training.thresholds import (
     NO_LOOK,
     Surprise,
@@ -32,6 +32,7 @@ from metaprobe.training.thresholds import (
     rate_at_most,
     score_thresholds,
 )
+from metaprobe.training.training_options import GateOptions
 from metaprobe.training_cli import train_gate_command
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

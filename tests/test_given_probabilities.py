@@ -16,7 +16,7 @@ import metaprobe
 from metaprobe.checkpoints.manifest import MODEL
 from metaprobe.probes.quality import FEATURES_INPUT
 from metaprobe.records.types import DecisionAnswer
-from metaprobe.training.calibration import (
+from metaprobe.training.calibrators import (
     Platt,
     anchored,
     closest_of,
@@ -26,7 +26,7 @@ from metaprobe.training.calibration import (
     log_odds_of,
     sigmoid,
 )
-from metaprobe.training.checkpoint import GraphBuilder
+from metaprobe.training.export import GraphBuilder
 from metaprobe.training.ladder import decided_columns
 
 Floats = np.ndarray

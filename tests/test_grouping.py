@@ -15,8 +15,8 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import JOINABLE_GROUPS, join_groups
-from metaprobe.training.recipes.comparison import comparison
-from metaprobe.training.recipes.quality import load_heads, write_quality
+from metaprobe.training.recipes.compare_runs import comparison
+from metaprobe.training.recipes.train_quality import load_heads, write_quality
 from metaprobe.training.study import study_of
 
 N = 456

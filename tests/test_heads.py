@@ -14,13 +14,11 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training import ladder as trees_module
-from metaprobe.training.calibration import Isotonic, Platt, sigmoid
+from metaprobe.training import trees as trees_module
+from metaprobe.training.calibrators import Isotonic, Platt, sigmoid
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.ladder import fit_trees
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import (
+from metaprobe.training.recipes.train_quality import (
     Amount,
     GradedStudy,
     Level,
@@ -34,6 +32,8 @@ from metaprobe.training.recipes.quality import (
     trees_graph,
     write_quality,
 )
+from metaprobe.training.training_options import QualityOptions
+from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

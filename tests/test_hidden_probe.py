@@ -20,7 +20,7 @@ from metaprobe.probes.hidden import FOLLOWED, HIDDEN_KIND, ConfidenceProbe, Diff
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Run
-from metaprobe.training.states import linear_graph
+from metaprobe.training.linear_probe import linear_graph
 
 WIDTH = 6
 TOLERANCE = 1e-6

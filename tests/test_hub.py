@@ -32,7 +32,7 @@ from metaprobe.checkpoints.files import explain_errors, location_of
 from metaprobe.checkpoints.manifest import FileEntry, manifest_bytes, own_digest
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel.asking import Panel
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 constants = pytest.importorskip("huggingface_hub.constants")

@@ -6,6 +6,7 @@ The lines are read off the pages, so that a new one is tried without being named
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -16,17 +17,26 @@ import pytest
 from metaprobe.records.extras import EXTRAS, how_to_install
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "apps").glob("*/README.md")),
+    *sorted((ROOT / "examples").rglob("*.ipynb")),
+]
 LINE = re.compile(r"pip install (?:--constraint constraints\.txt )?(?:'\.\[([a-z,]+)\]'|\.(?=[\s`;]|$))")
 """Matches an install of this package out of a checkout, with its extras."""
+WITH_APP = re.compile(r"pip install \. \./apps/(\w+)")
+"""Matches an install of this package with an app beside it."""
 BY_NAME = re.compile(r"pip install (?:-\S+ )*['\"]?metaprobe\b(?!-)")
 """Matches an install of this package by its name, which no registry holds."""
 HEAVY = frozenset({"train"})
-"""Extras that bring torch: gigabytes, and minutes. They are tried by the suite's own environment."""
+"""Extras that bring torch: gigabytes. The suite's own environment lends torch to theirs; all else is installed."""
+LENT = ("torch", "torchgen", "functorch", "torch-*.dist-info")
 SECONDS = 600
 """Longest install, on a machine that does other things too. The largest set takes half a minute from a warm cache."""
 
-LINES = "lines.jsonl"
+LINES, ITEMS, MODEL = "lines.jsonl", "items.jsonl", "model"
+"""Files that the commands read: labelled lines, questions, and a model of random weights."""
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "": (("--version",), ("quickstart",), ("score", "bundled:quality", LINES), ("advise", LINES)),
     "fit": (("import", LINES, "--out", "runs"), ("train", "text", LINES, "--folds", "2", "--out", "text")),
@@ -35,8 +45,26 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "postgres": (("estimate", "--log", "postgresql+psycopg://nobody@127.0.0.1:9/none"),),
     "math": (("advise", LINES), ("score", "bundled:quality", LINES)),
     "hub": (("inspect", "hub:no/body@main"),),
+    "train": (
+        (
+            "collect",
+            "self-report",
+            "--variant",
+            "direct",
+            "--task",
+            ITEMS,
+            "--llm",
+            MODEL,
+            "--tokens",
+            "answer=3",
+            "--out",
+            "r",
+        ),
+        ("inspect", "r"),
+    ),
+    "writing_assistant": (("assist", "--help"), ("study", "--help")),
 }
-"""Extra -> the smallest command of each guide that needs it."""
+"""Extra or app -> the smallest command of each guide that needs it."""
 NOT_THERE = ("http://127.0.0.1:9", "postgresql+psycopg://", "hub:", "scores.sqlite")
 """Beginnings of arguments that name what is not there: the command must then fail with an error in words."""
 
@@ -51,10 +79,17 @@ def named_sets() -> dict[tuple[str, ...], list[str]]:
     return found
 
 
+def named_apps() -> list[str]:
+    """Returns the apps that a page says to install."""
+    return sorted({app for page in PAGES for app in WITH_APP.findall(page.read_text(encoding="utf-8"))})
+
+
 def test_every_page_says_how_to_install_what_it_needs_and_none_names_a_registry() -> None:
     found = named_sets()
     assert {*EXTRAS} == {extra for extras in found for extra in extras}
     assert () in found
+    assert named_apps() == sorted(app.name for app in (ROOT / "apps").iterdir() if (app / "pyproject.toml").exists())
+    assert {*EXTRAS, *named_apps(), ""} == COMMANDS.keys(), "each has a command that is run in its own environment"
     for page in (
         *PAGES,
         *sorted((ROOT / "src" / "metaprobe").rglob("*.py")),
@@ -149,24 +184,59 @@ def test_what_an_extra_declares_is_all_that_its_commands_import(
     assert ran.returncode == 0 or _names_what_is_not_there(words, said), said[-500:]
 
 
+def random_model(folder: Path) -> None:
+    """Writes a tiny model of random weights, which answers in letters."""
+    transformers = pytest.importorskip("transformers")
+    from random_model import WORDS, word_tokenizer
+
+    config = transformers.LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+
+
+def lend_torch(environment: Path) -> None:
+    """Links the torch of the suite's environment into another one, which then has no gigabytes to fetch."""
+    torch = pytest.importorskip("torch")
+    there = Path(torch.__file__).parent.parent
+    [packages] = (environment / "lib").glob("python*/site-packages")
+    for pattern in LENT:
+        for found in there.glob(pattern):
+            (packages / found.name).symlink_to(found)
+
+
+def documented_installs() -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Returns each documented install as (extras, apps)."""
+    return [*((extras, ()) for extras in sorted(named_sets())), *(((), (app,)) for app in named_apps())]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("extras", sorted(one for one in named_sets() if not HEAVY & {*one}), ids=",".join)
+@pytest.mark.parametrize(("extras", "apps"), documented_installs(), ids=lambda names: ",".join(names) or "-")
 def test_a_documented_install_runs_the_commands_of_its_guides(
-    extras: tuple[str, ...], wheel: Path, tmp_path: Path
+    extras: tuple[str, ...], apps: tuple[str, ...], wheel: Path, tmp_path: Path
 ) -> None:
-    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
-    places = {"bin": tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")}
-    wanted = f"./{wheel.name}[{','.join(extras)}]" if extras else f"./{wheel.name}"
-    pip = [
-        places["bin"] / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--constraint",
-        ROOT / "constraints.txt",
-        wanted,
-    ]
+    # A fresh environment, with what the line installs.
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=True, symlinks=True)
+    programs = environment / ("Scripts" if os.name == "nt" else "bin")
+    if apps or HEAVY & {*extras}:
+        lend_torch(environment)
+        random_model(tmp_path / MODEL)
+    wanted = [f"{wheel}[{','.join(extras)}]" if extras else str(wheel)]
+    for app in apps:
+        shutil.copytree(ROOT / "apps" / app, tmp_path / app, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+        wanted.append(str(tmp_path / app))
+    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", *wanted]
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(
         list(map(str, pip)), cwd=wheel.parent, capture_output=True, text=True, timeout=SECONDS, env=clean, check=False
@@ -174,10 +244,15 @@ def test_a_documented_install_runs_the_commands_of_its_guides(
     if done.returncode and re.search(r"Temporary failure|Network is unreachable|NewConnectionError", done.stderr):
         pytest.skip("no network, and the packages are not at hand")
     assert done.returncode == 0, done.stderr[-2000:]
+    # Each command of its guides, once.
     lines_file(tmp_path)
-    for extra in ("", *extras):
-        for words in COMMANDS[extra]:
-            command = [str(places["bin"] / "metaprobe"), *words]
+    items = [
+        {"id": f"q{i}", "question": f"What is {i} + 1?", "gold": [str(i + 1)], "check": "number"} for i in range(4)
+    ]
+    (tmp_path / ITEMS).write_text("".join(json.dumps(item) + "\n" for item in items), encoding="utf-8")
+    for part in ("", *extras, *apps):
+        for words in COMMANDS[part]:
+            command = [str(programs / "metaprobe"), *words]
             ran = subprocess.run(
                 command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, env=clean, check=False
             )

@@ -16,11 +16,11 @@ from panel_worlds import topics, trained
 from served import TOKENS, Upstream, completion, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import Scored, score_response
+from metaprobe.probes.scored import Scored
 from metaprobe.production.evaluation_events import evaluation_events
 from metaprobe.records.errors import MissingExtra
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelStep
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import PanelStep
 from metaprobe.routing.watch_stream import watch
 from metaprobe.training.evidence import Evidence
 
@@ -224,7 +224,7 @@ def exported() -> Any:
 
 def test_a_verdict_is_an_evaluation_event_of_the_current_span(exported: Any, predictor: QualityPredictor) -> None:
     tracers, spans, loggers, records = exported
-    scored = score_response(predictor, completion({"model": "m", "logprobs": True}))
+    scored = Scored.of(predictor, completion({"model": "m", "logprobs": True}))
     assert scored.verdict is not None
     with tracers.get_tracer("t").start_as_current_span("chat m"):
         evaluation_events(logger_provider=loggers, heads=True)(scored)
@@ -248,7 +248,7 @@ def test_the_same_event_goes_onto_the_span_where_only_traces_are_read(
 ) -> None:
     tracers, spans, _, records = exported
     with tracers.get_tracer("t").start_as_current_span("chat m"):
-        evaluation_events(on_span=True, name="mine")(score_response(predictor, completion({"model": "m"})))
+        evaluation_events(on_span=True, name="mine")(Scored.of(predictor, completion({"model": "m"})))
     (event,) = spans.get_finished_spans()[0].events
     assert event.name == "gen_ai.evaluation.result"
     assert event.attributes["gen_ai.evaluation.name"] == "mine"

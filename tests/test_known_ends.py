@@ -16,7 +16,7 @@ from metaprobe import QualityPredictor
 from metaprobe.probes.score_lines import score_lines
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
-from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import doubt, read_end
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
@@ -68,7 +68,7 @@ def test_ends_are_known_by_every_name_and_those_of_the_model_are_scored_without_
     predictor: QualityPredictor, finish: Any, end: str
 ) -> None:
     for form in (completion(finish), json.dumps(completion(finish))):
-        assert parse_body(json.dumps(completion(finish))).finish_reason == parse_response(form).finish_reason == end
+        assert parse_response(json.dumps(completion(finish))).finish_reason == parse_response(form).finish_reason == end
         why = reason(predictor, form)
         assert why == "" if end == "stop" else "token limit" in why
 
@@ -81,7 +81,7 @@ def test_ends_are_known_by_every_name_and_those_of_the_model_are_scored_without_
 )
 def test_every_other_end_is_said(finish: Any) -> None:
     assume(read_end(finish) not in {"stop", "length", "content_filter", "refusal", "tool_calls"})
-    for parsed in (parse_response(completion(finish)), parse_body(json.dumps(completion(finish)))):
+    for parsed in (parse_response(completion(finish)), parse_response(json.dumps(completion(finish)))):
         assert "ended by" in doubt(parsed.finish_reason)
 
 
@@ -146,7 +146,7 @@ def test_numbers_that_stand_for_none_are_refused(top: bool) -> None:
         first,
         completion(logprobs=(-0.5, -0.25, 0.0, 0.0, -0.1, 0.0, 0.0, 0.0), tops=plausible()[:2]),
     ):
-        for read in (parse_response, lambda r, top: parse_body(json.dumps(r), top=top)):
+        for read in (parse_response, lambda r, top: parse_response(json.dumps(r), top=top)):
             with pytest.raises(NoLogprobs, match="log-probabilities"):
                 read(response, top=top)
 
@@ -156,7 +156,7 @@ def test_a_model_that_is_certain_is_believed(top: bool) -> None:
     certain = completion(logprobs=(0.0,) * 8, tops=[[{"token": w, "logprob": 0.0}, X] for w in WORDS])
     for response in (certain, completion(logprobs=(0.0,) * 4), completion(logprobs=(-0.5, *[0.0] * 6, -0.1))):
         assert parse_response(response, top=top).logprobs[1] == 0
-        assert parse_body(json.dumps(response), top=top).logprobs[1] == 0
+        assert parse_response(json.dumps(response), top=top).logprobs[1] == 0
 
 
 X = {"token": "x", "logprob": -17.5}
@@ -187,7 +187,7 @@ def test_alternatives_that_cannot_be_are_said_and_refused_where_they_are_read(
     response = completion(tops=FAULTS[fault])
     body = json.dumps(response)
     assert reason(predictor, response) == reason(predictor, body) != ""
-    for parsed in (parse_response(response), parse_body(body)):
+    for parsed in (parse_response(response), parse_response(body)):
         assert parsed.top_fault
         assert parsed.top_logprobs is None
     reads = QualityPredictor(tiny_quality(tmp_path / "top", reads="full+top"), on_mismatch="ignore")
@@ -208,7 +208,7 @@ def test_sound_alternatives_are_said_nothing_of(predictor: QualityPredictor) -> 
         for form in (response, json.dumps(response)):
             assert reason(predictor, form) == ""
         read = parse_response(response).top_logprobs
-        np.testing.assert_array_equal(read, parse_body(json.dumps(response)).top_logprobs)
+        np.testing.assert_array_equal(read, parse_response(json.dumps(response)).top_logprobs)
         assert read is not None
 
 
@@ -305,7 +305,7 @@ def test_zeros_between_places_that_are_looked_at_are_found(predictor: QualityPre
         "choices": [{"message": {"content": " w" * 30}, "logprobs": {"content": entries}, "finish_reason": "stop"}]
     }
     for top in (True, False):
-        for read in (parse_response, lambda r, top: parse_body(json.dumps(r), top=top)):
+        for read in (parse_response, lambda r, top: parse_response(json.dumps(r), top=top)):
             with pytest.raises(NoLogprobs, match="log-probabilities"):
                 read(response, top=top)
 

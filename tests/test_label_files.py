@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.production.monitoring.label_files import read_label_file
-from metaprobe.production.monitoring.labels import label_value
+from metaprobe.production.monitoring.label_words import label_value
 from metaprobe.production.monitoring.log import FeedbackLabel
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.label_state import why_not_right

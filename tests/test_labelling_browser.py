@@ -10,8 +10,8 @@ from playwright.sync_api import sync_playwright
 
 from metaprobe.production.labelling.page import LabelServer
 from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.label_draw import SheetRow, draw_sheet
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.sampling import SheetRow, draw_sheet
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -13,24 +13,12 @@ from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import FREE, TERM_NAMES, TERMS, features, schema
 from metaprobe.records.errors import RecordError
-from metaprobe.training import ladder as trees_module
-from metaprobe.training.calibration import fit_platt, sigmoid
+from metaprobe.training import trees as trees_module
+from metaprobe.training.base_rates import FIRST_BETWEEN, INTERCEPT_SD, LEAST_BETWEEN, fit_offsets, scales_between
+from metaprobe.training.calibrators import fit_platt, sigmoid
 from metaprobe.training.folds import final_roles
-from metaprobe.training.ladder import (
-    ALL_TERMS,
-    DRAWN_TERMS,
-    FIRST_BETWEEN,
-    INTERCEPT_SD,
-    LEAST_BETWEEN,
-    WITH_TREES,
-    Bar,
-    Ladder,
-    LadderRows,
-    fit_ladder,
-    fit_offsets,
-    scales_between,
-)
-from metaprobe.training.recipes.quality import RunProbability, fit_probability, trees_graph
+from metaprobe.training.ladder import ALL_TERMS, DRAWN_TERMS, WITH_TREES, Bar, Ladder, LadderRows, fit_ladder
+from metaprobe.training.recipes.train_quality import RunProbability, fit_probability, trees_graph
 
 WIDE = ("first3.std", "first5.std", *TERM_NAMES)
 """Two features for trees beside the terms."""

@@ -22,7 +22,7 @@ from test_hidden_probe import hidden_checkpoint
 
 from metaprobe.cli import main
 from metaprobe.llms.base import Capabilities
-from metaprobe.llms.model_name import api_options
+from metaprobe.llms.model_name import ModelName
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.papers.collecting.collect import CollectReport, collect_runs
 from metaprobe.papers.collecting.launch import launch, policy_of
@@ -114,7 +114,11 @@ def test_a_policy_that_does_not_exist_is_named(policy: str) -> None:
 
 def test_options_of_an_endpoint_are_read_as_json_or_text() -> None:
     given = ["logprobs_mode=raw", 'extra_body={"repeat_penalty": 1.0}', "attempts=3"]
-    assert api_options(given) == {"logprobs_mode": "raw", "extra_body": {"repeat_penalty": 1.0}, "attempts": 3}
+    assert ModelName.api_options(given) == {
+        "logprobs_mode": "raw",
+        "extra_body": {"repeat_penalty": 1.0},
+        "attempts": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -123,9 +127,9 @@ def test_options_of_an_endpoint_are_read_as_json_or_text() -> None:
 )
 def test_an_option_that_is_none_is_named(option: str) -> None:
     with pytest.raises(RecordError, match=f"api option '{option}'"):
-        api_options([option])
+        ModelName.api_options([option])
     with pytest.raises(RecordError, match=r"attempts is 3 already; give one value"):
-        api_options(["attempts=3", "attempts=4"])
+        ModelName.api_options(["attempts=3", "attempts=4"])
 
 
 MGV = SYSTEMS["monitor-generate-verify"]

@@ -15,15 +15,15 @@ from scripted import ScriptedLLM
 from metaprobe.cli import main
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.papers.collecting.collect import CollectReport, collect_runs
-from metaprobe.papers.collecting.labels import add_labels, find_unlabelled
-from metaprobe.papers.policies.explore import EpsilonGreedy
+from metaprobe.papers.collecting.label_runs import add_labels, find_unlabelled
+from metaprobe.papers.policies.explore import EpsilonGreedy, learns
 from metaprobe.papers.systems import Models, Prompts, Setup
 from metaprobe.papers.systems.metacogagent import AGENTS, SYSTEM
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Label
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Outcome, State, learns
+from metaprobe.routing.policy import Outcome, State
 
 ITEMS = [
     Item(id=f"i{n:02}", question=f"What is {n} + 1?", gold=(str(n + 1),), check="number", group=f"g{n}")

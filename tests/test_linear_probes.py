@@ -15,8 +15,9 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, final_roles
+from metaprobe.training.linear_probe import fit_linear_probe
 from metaprobe.training.solve import GRADIENT_TOLERANCE, solve_logistic, standardise
-from metaprobe.training.states import InMemory, fit_linear_probe
+from metaprobe.training.stored_states import InMemory
 
 
 def planted(n: int, width: int, distance: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ from metaprobe.records.logs.sample import without_end_tokens
 from metaprobe.records.segments import locate, marked, spoken_text
 from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Call, Item
-from metaprobe.routing.panel_answers import content
+from metaprobe.routing.panel.compared_answers import content
 
 LENGTH = 60_000
 WITHIN_CPU_S = 4

@@ -17,9 +17,9 @@ from logged_entries import DAY, START, entry, keep
 from metaprobe.production.monitoring import log_writer, retention
 from metaprobe.production.monitoring.drift_of_log import LogWatch
 from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.label_draw import draw_sheet
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.overview import Span, overview
-from metaprobe.production.monitoring.sampling import draw_sheet
 from metaprobe.production.monitoring.tables import LogError
 
 server, where = logged_entries.server, logged_entries.where
@@ -193,9 +193,11 @@ def test_rows_that_commit_after_higher_numbers_are_read(where: str) -> None:
                 run(insert)
                 store(other, [answer(1), answer(2)])
                 watch.read(other)
-                assert watch.watch.streams["tokens"].rows < 3, "nothing is read that could hide what is not there yet"
+                assert watch.watch.watched_values["tokens"].rows < 3, (
+                    "nothing is read that could hide what is not there yet"
+                )
             watch.read(other)
-            assert watch.watch.streams["tokens"].rows == 3
+            assert watch.watch.watched_values["tokens"].rows == 3
         read: list[str] = []
         read_on(other, -(1 << 62), read)
         assert "late" in read

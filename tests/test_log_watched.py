@@ -3,21 +3,20 @@
 import json
 import shutil
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from local_server import Asked, Reply, serving
 
 from metaprobe.cli import main
 from metaprobe.production.monitoring.drift import LABEL_STREAM, Alarm, key_of
 from metaprobe.production.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, measure_move
 from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.label_draw import draw_sheet
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.production.monitoring.sampling import draw_sheet
 from metaprobe.records.errors import RecordError
 
 BEGIN = 1762732800.0
@@ -193,7 +192,7 @@ def test_a_correction_is_no_second_label_of_the_stream_whenever_it_is_read(url: 
     watch = LogWatch()
     with ScoreLog.open(url) as log:
         assert watch.read(log) == []
-        before, rows = watch.watch.evidence[LABELS], watch.watch.streams[LABELS].rows
+        before, rows = watch.watch.evidence[LABELS], watch.watch.watched_values[LABELS].rows
         labels = log.current_labels()
         assert rows == len(labels)
         unsure = [FeedbackLabel("r0", None, "ada", BEGIN + 1), FeedbackLabel("r1", None, "ada", BEGIN + 61)]
@@ -201,20 +200,20 @@ def test_a_correction_is_no_second_label_of_the_stream_whenever_it_is_read(url: 
         corrected = [FeedbackLabel(one.request_id, 1 - (one.value or 0), "bob", BEGIN + 1e6) for one in labels]
         log.add_labels(corrected)
         assert watch.read(log) == []
-        assert (watch.watch.evidence[LABELS], watch.watch.streams[LABELS].rows) == (before, rows)
+        assert (watch.watch.evidence[LABELS], watch.watch.watched_values[LABELS].rows) == (before, rows)
         anew = LogWatch()  # of one that reads only now, the same
         assert anew.read(log) == []
         assert anew.watch.evidence[LABELS] == pytest.approx(before)
         write(log, 5, first=2000, labels=1.0)
         watch.read(log)
-        assert watch.watch.streams[LABELS].rows == rows + 5
+        assert watch.watch.watched_values[LABELS].rows == rows + 5
 
 
 def test_labels_count_once_whenever_they_came_and_however_they_are_dated(url: Path) -> None:
     watch, state = LogWatch(), url.with_name("drift.json")
     with ScoreLog.open(url) as log:
         watch.read(log)
-        before = watch.watch.streams[LABELS].rows
+        before = watch.watch.watched_values[LABELS].rows
         labelled = {one.request_id for one in log.current_labels()}
         later = [f"r{i}" for i in range(1000) if f"r{i}" not in labelled][:40]
         early = [FeedbackLabel(name, 1.0, "ada", BEGIN - 86_400.0) for name in later]
@@ -223,12 +222,12 @@ def test_labels_count_once_whenever_they_came_and_however_they_are_dated(url: Pa
             watch.save(state)
             watch = LogWatch.load(state)
             watch.read(log)
-            assert watch.watch.streams[LABELS].rows == before + expected
+            assert watch.watch.watched_values[LABELS].rows == before + expected
         write_one(log, "not yet", BEGIN + 1e5)
         log.delete_all([later[0]])
         log.label(later[1], 0, time=BEGIN - 2 * 86_400.0)  # a correction that is dated before what it corrects
         watch.read(log)
-    assert watch.watch.streams[LABELS].rows == before + 41
+    assert watch.watch.watched_values[LABELS].rows == before + 41
     assert later[2] not in state.read_text(encoding="utf-8")
 
 
@@ -249,19 +248,19 @@ def test_an_answer_that_is_stored_late_is_read_and_none_is_read_twice(url: Path)
     watch = LogWatch()
     with ScoreLog.open(url) as log:
         watch.read(log)
-        assert watch.watch.streams[SCORES].rows == 1000
+        assert watch.watch.watched_values[SCORES].rows == 1000
         write_one(log, "late", BEGIN + 5)  # by a server whose database could not be reached for hours
         watch.read(log)
         watch.read(log)
-        assert watch.watch.streams[SCORES].rows == 1001
+        assert watch.watch.watched_values[SCORES].rows == 1001
         log.delete_all(["late"])
         write_one(log, "new", BEGIN + 7)  # after the one with the highest number was taken away
         watch.read(log)
         watch.read(log)
-        assert watch.watch.streams[SCORES].rows == 1002
+        assert watch.watch.watched_values[SCORES].rows == 1002
         write_one(log, "ahead", BEGIN + 1e9)  # by a clock that is ahead
         watch.read(log)
-        assert watch.watch.streams[SCORES].rows == 1003
+        assert watch.watch.watched_values[SCORES].rows == 1003
 
 
 def test_a_log_that_was_put_back_to_an_earlier_copy_is_refused(url: Path) -> None:
@@ -330,7 +329,7 @@ def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> No
     kept = LogWatch.load(state)
     assert (kept.within, kept.watch.batch, kept.model) == ("hour", 2, None)
     assert kept.read_to == 1000
-    hours = set(kept.watch.streams[SCORES].ranks)
+    hours = set(kept.watch.watched_values[SCORES].ranks)
     assert hours == {str(hour) for hour in range(17)}, "1,000 minutes from midnight on"
     with kept_watch(state, within="hour") as again:
         assert again.read_to == kept.read_to
@@ -363,29 +362,19 @@ class Hook:
 
     def __init__(self) -> None:
         self.status, self.posted = 200, list[dict[str, object]]()
-        hook = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                hook.posted.append(json.loads(body))
-                self.send_response(hook.status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/secret"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+    def reply(self, request: Asked) -> Reply:
+        self.posted.append(request.json())
+        return Reply(b"", self.status, {})
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     hook = Hook()
-    yield hook
-    hook.server.shutdown()
-    hook.server.server_close()
+    with serving(hook.reply) as address:
+        hook.url = f"{address}/secret"
+        yield hook
 
 
 def test_a_webhook_gets_each_alarm_once_and_one_that_fails_gets_it_later(url: Path, hook: Hook, tmp_path: Path) -> None:

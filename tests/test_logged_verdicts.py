@@ -12,7 +12,7 @@ from serving_clients import LOGPROBS, TEXT
 from watched_streams import FakeGate, ask
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import Scored, score_response
+from metaprobe.probes.scored import Scored
 from metaprobe.probes.verdict import Verdict
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import ScoreLog
@@ -84,7 +84,7 @@ def test_an_answer_whose_alternatives_cannot_be_read_is_logged_with_what_was_sco
         {"token": "t", "logprob": -0.3 - i, "top_logprobs": [{"token": "u", "logprob": "none"}]} for i in range(6)
     ]
     answer = {"index": 0, "message": {"content": "t" * 6}, "logprobs": {"content": entries}, "finish_reason": "stop"}
-    scored = score_response(predictor, {"id": "c-2", "model": "m", "choices": [answer]})
+    scored = Scored.of(predictor, {"id": "c-2", "model": "m", "choices": [answer]})
     log_verdicts(log, texts=True)(scored)
     entry = stored(log, "c-2")
     assert scored.verdict is not None
@@ -93,6 +93,6 @@ def test_an_answer_whose_alternatives_cannot_be_read_is_logged_with_what_was_sco
 
 def test_answers_without_any_id_are_told_apart(predictor: QualityPredictor, log: ScoreLog) -> None:
     for _ in range(2):
-        log_verdicts(log)(score_response(predictor, LOGPROBS))
+        log_verdicts(log)(Scored.of(predictor, LOGPROBS))
     assert log.flush()
     assert len(log.columns()) == 2

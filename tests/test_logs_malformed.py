@@ -1,6 +1,8 @@
 """A malformed field in a log of another program is named, with what was expected in its place."""
 
 import json
+import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 from test_logs import CHOICES, LOGS, SUMS, WORDS, edited, imported
 
 from metaprobe.records.errors import ImportFileError
+from metaprobe.records.import_store import import_file
+from metaprobe.records.store import RunStore
 
 HELM, PROMPTFOO = LOGS / "helm" / "sampled", LOGS / "promptfoo" / "sums.json"
 BATCH = LOGS / "openai-batch"
@@ -137,3 +141,26 @@ def test_a_row_of_a_table_that_cannot_be_read_is_named_and_can_be_passed_over(tm
     report, runs = imported(path, tmp_path / "some", form="lm-eval")
     assert (report.imported, report.bad, len(runs)) == (2, 1, 2)
     assert "samples.parquet:2: " in next(iter(report.reasons.values())).first
+
+
+def texts_of(path: Path, folder: Path) -> set[tuple[str, ...]]:
+    shutil.rmtree(folder, ignore_errors=True)
+    store = RunStore(folder)
+    import_file(path, store)
+    return {tuple(call.text for call in run.calls) for run in store}
+
+
+@pytest.mark.parametrize("bad", ["{", "cut", "[1, 2]", "null", '{"a": 1}', "{}", "\x00"])
+@pytest.mark.parametrize("place", ["first", "in the middle", "last"])
+@pytest.mark.parametrize("name", ["lm-eval", "openai-batch", "promptfoo"])
+def test_a_bad_line_of_a_log_costs_no_other_line(name: str, place: str, bad: str, tmp_path: Path) -> None:
+    log = {"lm-eval": CHOICES, "openai-batch": LOGS / "openai-batch" / "chat_output.jsonl",
+           "promptfoo": LOGS / "promptfoo" / "sums.jsonl"}[name]  # fmt: skip
+    shutil.copytree(log.parent, tmp_path / "log")
+    lines = log.read_text().splitlines()
+    at = {"first": 0, "in the middle": len(lines) // 2, "last": len(lines)}[place]
+    held = tmp_path / "log" / log.name
+    held.write_text("\n".join([*lines[:at], bad, *lines[at:]]) + "\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert texts_of(held, tmp_path / "runs") == texts_of(log, tmp_path / "sound")

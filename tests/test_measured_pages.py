@@ -1,4 +1,4 @@
-"""docs/research/reproduction.md and docs/research/benchmarks.md leave no number out, and say what was not measured."""
+"""docs/research/systems.md and docs/research/speed.md leave no number out, and say what was not measured."""
 
 import dataclasses
 import json

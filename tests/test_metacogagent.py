@@ -13,7 +13,7 @@ import pytest
 from scripted import CountingPanel, ScriptedLLM
 
 from metaprobe.eval.systems.dispatch import DispatchedRun
-from metaprobe.eval.systems.metacogagent import evaluate
+from metaprobe.eval.systems.metacogagent_figures import evaluate
 from metaprobe.papers.collecting.collect import collect_runs, label_run
 from metaprobe.papers.policies.profiles import Experience, Profiles, experiences
 from metaprobe.papers.systems import Models, Prompts, Session, Setup

@@ -9,7 +9,7 @@ from metaprobe.llms.base import Request
 from metaprobe.papers.systems.metacrit import SYSTEM, answer_form, yes_no
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.policy import Action, Outcome, State, make_decision
+from metaprobe.routing.policy import Action, Outcome, State
 
 ITEM = Item(id="i", question="Where did fortune cookies begin?", gold=("unclear",), check="exact")
 SAID = {
@@ -34,7 +34,7 @@ class Always:
 
     def decide(self, state, legal_actions):  # type: ignore[no-untyped-def]
         self.asked.append((state, tuple(legal_actions)))
-        return make_decision(state, self.action, legal_actions, dict.fromkeys(legal_actions, 0.0), "always")
+        return state.make_decision(self.action, legal_actions, dict.fromkeys(legal_actions, 0.0), "always")
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """It learns nothing."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metaprobe.eval.systems.metacrit import (
+from metaprobe.eval.systems.metacrit_figures import (
     BOTH,
     COLLAPSE,
     CONTROL_ONLY,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from metaprobe.eval.systems.mgv import EVALUATIONS, CycleReport, attempts, cycle_reports
+from metaprobe.eval.systems.mgv_figures import EVALUATIONS, CycleReport, attempts, cycle_reports
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision, Item, Label, Run, Statement, Usage
 

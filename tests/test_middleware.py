@@ -122,6 +122,13 @@ def test_the_environment_sets_it_up_and_what_cannot_be_meant_is_refused(checkpoi
     assert (logged.log, logged.log_texts) == ("scores.sqlite", True)
 
 
+def test_a_teach_rate_is_refused_because_no_application_is_asked_again(checkpoint: Path, tmp_path: Path) -> None:
+    asked = {"log": str(tmp_path / "log.sqlite"), "upstream": "http://127.0.0.1/v1", "teach_rate": 0.1}
+    settings = Settings(checkpoint=checkpoint, auth=False, **asked)  # type: ignore[arg-type]
+    with pytest.raises(RecordError, match=r"teach_rate is 0\.1; expected 0, .*metaprobe serve --teach-rate"):
+        VerdictMiddleware(Upstream(), settings=settings)
+
+
 def test_an_engine_makes_it_without_arguments(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METAPROBE_CHECKPOINT", str(checkpoint))
     with running(VerdictMiddleware(Upstream())) as (url, _):

@@ -16,7 +16,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.methods import LADDER, LogprobLadder
-from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.recipes.train_quality import write_quality
 from metaprobe.training.study import out_of_domain, study_of
 
 NAMES = ("full.slope", *TERM_NAMES)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from metaprobe.quickstart import quickstart
+
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 notebooks = importlib.import_module("notebooks")
@@ -51,6 +53,18 @@ def test_a_notebook_is_kept_small_and_was_run_to_its_end(name: str) -> None:
     cells = code(read(PATHS[name]))
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert sum(bool(cell["outputs"]) for cell in cells) >= 4
+
+
+def test_the_notebook_of_quickstart_shows_its_figures_step_by_step() -> None:
+    shown, printed = quickstart(), " ".join(json.dumps(code(read(PATHS["adapt"]))).split())
+    wrong = f"{shown['wrong_among_least_sure']:.0%}"
+    assert (
+        f"of the {shown['least_sure']} least sure answers {wrong} are wrong, of all {1 - shown['right']:.0%}" in printed
+    )
+    held_out = shown["held_out"]
+    caught, cost = (sum(one["flagged"] for one in held_out if one["right"] is right) for right in (False, True))
+    assert f"caught: {caught} of" in printed
+    assert f"cost: {cost} of" in printed
 
 
 @pytest.mark.parametrize("name", PATHS)

@@ -62,6 +62,18 @@ def test_what_is_asked_reaches_the_server_and_nothing_else_does(server: FaultySe
     assert set(server.bodies[1]) == {"model", "messages", "temperature", "top_p", "max_tokens"}
 
 
+def test_log_probabilities_alone_ask_for_one_alternative_and_keep_none(server: FaultyServer) -> None:
+    """llama.cpp's server gives no log-probabilities where no alternatives are asked for."""
+
+    async def both(llm: OpenAILLM) -> Any:
+        return await llm.complete(request("q: ok")), await streamed(llm, request("q: ok"))
+
+    whole, (_, call) = use(server, both)
+    assert [body["top_logprobs"] for body in server.bodies] == [1, 1]
+    assert len(whole.logprobs) == len(call.logprobs) == 4
+    assert whole.top_logprobs is None is call.top_logprobs
+
+
 @pytest.mark.parametrize("content", ["q: ok", "q: no-logprobs", "q: bad-logprobs"])
 def test_a_stream_gives_the_tokens_and_then_the_call_of_complete_with_or_without_numbers(
     server: FaultyServer, content: str, caplog: pytest.LogCaptureFixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.response import check_logprobs
 from metaprobe.records.types import Call, Usage
 
@@ -105,7 +105,7 @@ def test_ragged_alternatives_are_padded_with_nan_and_sorted(rows: list[list[floa
 def test_alternatives_that_the_sampler_ruled_out_count_as_not_given() -> None:
     for ruled_out in (float("-inf"), None):  # JSON has no -inf
         response = completion([-1.0], top=[[ruled_out, -1.0]])  # type: ignore[list-item]
-        for read in (parse_response, lambda r: parse_body(json.dumps(r))):
+        for read in (parse_response, lambda r: parse_response(json.dumps(r))):
             np.testing.assert_array_equal(read(response).top_logprobs, np.float32([[-1.0, np.nan]]))
 
 
@@ -121,7 +121,7 @@ def test_a_refusal_is_read_from_its_own_key() -> None:
 @pytest.mark.parametrize("content", [None, "Let me look."])
 def test_a_call_is_known_as_one_though_the_server_says_stop(calls: dict[str, Any], content: str | None) -> None:
     whole = completion([-0.3], content=content, **calls)
-    assert parse_response(whole).finish_reason == parse_body(json.dumps(whole)).finish_reason == "tool_calls"
+    assert parse_response(whole).finish_reason == parse_response(json.dumps(whole)).finish_reason == "tool_calls"
     chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": content}}]}] * 2
     chunks += [{"choices": [{"index": 0, "delta": calls, "logprobs": whole["choices"][0]["logprobs"]}]}]
     chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]

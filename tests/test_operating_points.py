@@ -9,7 +9,7 @@ import pytest
 from scripted import ScriptedLLM
 from test_mgv import Reader, run, source
 
-from metaprobe.eval.systems.decisions import decision_points
+from metaprobe.eval.systems.decision_figures import decision_points
 from metaprobe.papers.collecting.collect import store_settings
 from metaprobe.papers.collecting.collection_summary import summarize_runs
 from metaprobe.papers.policies.explore import Exhaustive

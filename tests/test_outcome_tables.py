@@ -1,11 +1,18 @@
-"""A table with a column a model is outcomes; which columns are models is named, and a bad row is left out."""
+"""Every command that takes outcomes reads them from a table too, and says which columns came where it cannot."""
 
+import csv
+import gzip
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.outcome_tables import read_outcome_table
+from metaprobe.records.extras import require
+from metaprobe.records.outcomes import is_outcomes, read_outcomes
 
 TABLE = """id,prompt,category,small,large,temperature
 q1,"What is 6, times 7?",sums,1,0.5,0.2
@@ -15,11 +22,130 @@ q1,again,books,1,1,0.2
 """
 
 
-def test_named_columns_are_models_and_bad_rows_are_left_out(tmp_path: Path) -> None:
+def run(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(main, [str(one) for one in arguments])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def write_table(path: Path, rows: list[dict[str, object]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cheap model that is right on easy questions, and a dear one that is right on most."""
+    rng, rows = np.random.default_rng(3), list[dict[str, object]]()
+    for i in range(120):
+        easy = i % 2 == 0
+        row: dict[str, object] = {"id": f"q{i}", "question": f"An {'easy' if easy else 'odd'} question {i}?"}
+        for name, chance, cost in (("small", 0.9 if easy else 0.3, 1e-4), ("large", 0.9, 2e-3)):
+            right = int(rng.random() < chance)
+            row |= {f"{name}.correct": right, f"{name}.confidence": 0.3 + 0.4 * right + 0.2 * rng.random()}
+            row |= {f"{name}.cost_usd": cost}
+        rows.append(row)
+    return write_table(tmp_path_factory.mktemp("tables") / "outcomes.csv", rows)
+
+
+def test_every_command_of_outcomes_reads_a_table(table: Path, tmp_path: Path) -> None:
+    for recipe in ("router", "panel", "success"):
+        code, _, errors = run("train", recipe, table, "--out", tmp_path / recipe)
+        assert code == 0, errors
+    code, out, errors = run("evaluate", "router", tmp_path / "router", table, "--json")
+    assert code == 0, errors
+    assert json.loads(out)["questions"] == 120
+    assert run("evaluate", "panel", tmp_path / "panel", table)[0] == 0
+    code, out, _ = run("advise", table)
+    assert code == 0
+    assert f"metaprobe train router {table}" in out.replace("\n", " ")
+    code, _, errors = run("promote", tmp_path / "router", table, "--over", tmp_path / "router")
+    assert code == 1
+    assert "was trained on" in errors  # so the table was read
+
+
+def test_a_table_of_questions_that_nobody_was_asked_is_routed(table: Path, tmp_path: Path) -> None:
+    assert run("train", "router", table, "--out", tmp_path / "router")[0] == 0
+    asked = write_table(tmp_path / "asked.csv", [{"id": "a", "question": "An easy question?"}])
+    code, out, errors = run("route", tmp_path / "router", asked)
+    assert code == 0, errors
+    assert json.loads(out)["action"] == "ask"
+    later = write_table(tmp_path / "later.csv", [{"id": "a", "question": "An easy one?", "small.confidence": 0.9}])
+    assert json.loads(run("route", tmp_path / "router", later)[1])["agent"] in ("small", "large")
+
+
+def test_a_table_keeps_candidates_and_propensities(table: Path, tmp_path: Path) -> None:
+    assert run("train", "router", table, "--out", tmp_path / "router")[0] == 0
+    for only in ("small", "large"):
+        asked: list[dict[str, object]] = [{"question": "An odd question?", "candidates": json.dumps([only])}]
+        code, out, errors = run("route", tmp_path / "router", write_table(tmp_path / "asked.csv", asked))
+        assert code == 0, errors
+        assert json.loads(out)["agent"] == only
+    logged: list[dict[str, object]] = [
+        {"id": f"q{i}", "a.correct": i % 2, "b.correct": "", "chosen": "a", "propensities": propensities}
+        for i, propensities in enumerate(['{"a": 0.9, "b": 0.1}', '{"a": 0.5, "b": 0.5}', "a: 0.9"])
+    ]
+    with pytest.warns(UserWarning, match="column 'propensities' holds"):
+        questions = read_outcomes(write_table(tmp_path / "logged.csv", logged))
+    assert [(one.chosen, one.propensities["a"]) for one in questions] == [("a", 0.9), ("a", 0.5)]
+
+
+def test_columns_that_no_suffix_marks_are_named_by_the_user(table: Path, tmp_path: Path) -> None:
+    with table.open(newline="") as file:
+        plain = [{"id": row["id"], "gpt 4": row["small.correct"], "b": row["large.correct"], "temperature": 0.5}
+                 for row in csv.DictReader(file)]  # fmt: skip
+    path = write_table(tmp_path / "plain.csv", plain)
+    code, _, errors = run("train", "panel", path, "--out", tmp_path / "panel")
+    assert code == 1
+    assert "the columns id, gpt 4, b, temperature" in errors
+    assert "--agent NAME" in errors
+    assert "gpt 4, b hold only such numbers" in errors
+    code, out, _ = run("advise", path)
+    assert "--agent 'gpt 4' --agent b" in " ".join(out.split())
+    assert run("train", "panel", path, "--agent", "gpt 4", "--agent", "b", "--out", tmp_path / "panel")[0] == 0
+    code, _, errors = run("train", "panel", path, "--agent", "gpt 5", "--agent", "b", "--out", tmp_path / "other")
+    assert code == 1
+    assert "none of gpt 5" in errors
+
+
+def test_compressed_tables_and_parquet_are_read_alike(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(table.read_bytes()))
+    rows = require("pyarrow.csv", "fit").read_csv(str(table))
+    require("pyarrow.parquet", "fit").write_table(rows, str(tmp_path / "rows.parquet"))
+    wanted = read_outcomes(table)
+    assert wanted[0].agents["small"].cost_usd == 1e-4
+    assert read_outcomes(tmp_path / "packed.csv.gz") == wanted
+    assert read_outcomes(tmp_path / "rows.parquet") == wanted
+
+
+def test_answers_in_tables_are_scored_and_joined(tmp_path: Path) -> None:
+    files = []
+    for agent in ("north", "south"):
+        rows: list[dict[str, object]] = [
+            {"id": f"q{i}", "question": "2 + 2?", "answer": "4!", "correct": i % 2, "logprobs": "[-0.1, -0.2]"}
+            | {"tokens": '["4", "!"]'}
+            for i in range(3)
+        ]
+        files.append(write_table(tmp_path / f"{agent}.csv", rows))
+    code, out, errors = run("outcomes", *files, "--out", tmp_path / "joined.jsonl")
+    assert code == 0, errors
+    assert json.loads(out)["agents"].keys() == {"north", "south"}
+    assert read_outcomes(tmp_path / "joined.jsonl")[1].agents["south"].answer == "4!"
+    code, out, errors = run("score", "bundled:quality", files[0])
+    assert code == 0, errors
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["q0", "q1", "q2"]
+    code, _, errors = run("score", "bundled:quality", write_table(tmp_path / "other.csv", [{"id": "a", "said": "4"}]))
+    assert code == 1
+    assert "the columns are id, said; expected `response` or `answer`" in errors
+
+
+def test_named_columns_are_agents_and_bad_rows_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text(TABLE)
     with pytest.warns(UserWarning, match="left out"):
-        one, two = read_outcome_table(path, ["small", "large"])
+        one, two = read_outcomes(path, agents=["small", "large"])
     assert (one.question, one.dimension, one.group) == ("What is 6, times 7?", "sums", "q1")
     assert {name: outcome.score for name, outcome in one.agents.items()} == {"small": 1.0, "large": 0.5}
     assert {name: outcome.score for name, outcome in two.agents.items()} == {"small": 1.0}
@@ -28,15 +154,51 @@ def test_named_columns_are_models_and_bad_rows_are_left_out(tmp_path: Path) -> N
 def test_tabs_and_rows_without_an_id_are_read(tmp_path: Path) -> None:
     path = tmp_path / "table.tsv"
     path.write_text("question\ta\nx\t0\ny\t1\n")
-    assert [one.agents["a"].score for one in read_outcome_table(path, ["a"])] == [0.0, 1.0]
+    assert [one.agents["a"].score for one in read_outcomes(path, agents=["a"])] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
-    ("text", "models", "noun"),
-    [("question,a\nx,1\n", [], "candidate"), ("question,a\nx,1\n", ["b"], "b"), ("text,a\nx,1\n", ["a"], "question")],
+    ("text", "agents", "noun"),
+    [("question,a\nx,1\n", [], "--agent"), ("question,a\nx,1\n", ["b"], "b"), ("text,a\nx,1\n", ["a"], "question")],
 )
-def test_a_table_without_what_is_named_is_refused(tmp_path: Path, text: str, models: list[str], noun: str) -> None:
+def test_a_table_without_what_is_named_is_refused(tmp_path: Path, text: str, agents: list[str], noun: str) -> None:
     path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(ImportFileError, match=noun):
-        read_outcome_table(path, models)
+        read_outcomes(path, agents=agents)
+
+
+def test_a_column_that_parquet_holds_twice_is_refused(tmp_path: Path) -> None:
+    arrow = require("pyarrow", "fit")
+    columns = [arrow.array(values) for values in (["q1", "q2"], [1, 1], [0, 0], [0, 1])]
+    table = arrow.table(columns, names=["id", "small.correct", "small.correct", "large.correct"])
+    require("pyarrow.parquet", "fit").write_table(table, tmp_path / "table.parquet")
+    with pytest.raises(ImportFileError, match=r"the column 'small.correct' twice"):
+        read_outcomes(tmp_path / "table.parquet")
+
+
+def test_one_odd_label_costs_its_row_alone(tmp_path: Path) -> None:
+    rows = [{"id": f"q{i}", "small.correct": str(i % 2), "large.correct": "1"} for i in range(9)]
+    rows[4] |= {"small.correct": "maybe", "large.correct": "NaN"}
+    write_table(tmp_path / "table.csv", list[dict[str, object]](rows))
+    arrow = require("pyarrow", "fit").Table.from_pylist(rows)
+    require("pyarrow.parquet", "fit").write_table(arrow, tmp_path / "table.parquet")
+    for name in ("table.csv", "table.parquet"):
+        assert is_outcomes(tmp_path / name)
+        with pytest.warns(UserWarning, match="column 'small.correct' holds \"maybe\""):
+            assert len(read_outcomes(tmp_path / name)) == 8
+
+
+def test_a_whole_number_beyond_all_floats_costs_its_line_alone(tmp_path: Path) -> None:
+    lines = [{"id": f"q{i}", "agents": {"a": {"correct": 1, "cost_usd": 10**400 if i == 3 else 1}}} for i in range(9)]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.warns(UserWarning, match="at most 300 digits"):
+        assert len(read_outcomes(tmp_path / "lines.jsonl")) == 8
+
+
+def test_teach_reads_its_questions_from_a_table(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"id": f"q{i}", "question": f"What is {i} + 1?"} for i in range(30)]
+    table = write_table(tmp_path / "questions.csv", rows)
+    code, _, errors = run("teach", "openai:m@http://127.0.0.1:9/v1", table, "--out", tmp_path / "o", "--dry-run")
+    assert code == 0, errors
+    assert "30 questions, 2 answers each" in errors

@@ -16,7 +16,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.outcomes import AgentOutcome, read_outcomes
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel.asking import Panel
 from metaprobe.training.joining import join_outcomes
 
 Record = dict[str, Any]

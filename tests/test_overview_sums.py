@@ -10,9 +10,9 @@ from logged_entries import DAY, START, entry, keep
 from statsmodels.stats.proportion import proportion_confint
 
 from metaprobe.production.monitoring.estimates import estimate_share
+from metaprobe.production.monitoring.label_draw import draw_sheet, write_sheet
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.overview import Span, overview
-from metaprobe.production.monitoring.sampling import draw_sheet, write_sheet
 
 DAYS = 24
 

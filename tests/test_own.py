@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
-from metaprobe.papers.collecting.labels import find_unlabelled
+from metaprobe.papers.collecting.label_runs import find_unlabelled
 from metaprobe.papers.collecting.launch import launch, policy_of
 from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import SYSTEMS, Models, Session, System, load_system
@@ -20,7 +20,7 @@ from metaprobe.papers.systems.named_systems import known_system
 from metaprobe.papers.systems.suitability import check_system
 from metaprobe.papers.tasks import Task, load_task
 from metaprobe.records.errors import RecordError
-from metaprobe.records.plugins import HOUSE_FUNCTIONS, house_function
+from metaprobe.records.plugins import HOUSE_FUNCTIONS, Plugins, house_function
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
 
@@ -252,7 +252,7 @@ def test_an_installed_package_gives_commands_and_cannot_take_a_name_of_ours(own:
 
 
 def test_a_command_of_an_app_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.cli.entry_point_names", lambda group: ())
+    monkeypatch.setattr(Plugins, "names", lambda plugins: ())
     for name in ("assist", "study"):
         refused = CliRunner().invoke(main, [name, "--any"])
         assert refused.exit_code == 2

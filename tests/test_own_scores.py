@@ -13,7 +13,7 @@ from metaprobe.eval.compare import method_results
 from metaprobe.eval.report.words import brief
 from metaprobe.records.errors import RecordError
 from metaprobe.training.methods import MEAN_LOGPROB
-from metaprobe.training.recipes.comparison import own_methods
+from metaprobe.training.recipes.compare_runs import own_methods
 from metaprobe.training.study import crossfit, standard_methods
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "creak-metacrit"

@@ -25,11 +25,9 @@ from metaprobe.eval.metrics.calibration import ece
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.reading import UNSTATED
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import MOST_TEXT, MOST_TOGETHER, PanelAnswer, number_classes, overlapping
-from metaprobe.routing.panel_asks import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
-from metaprobe.routing.panel_lines import panel_lines
-from metaprobe.routing.panel_rows import (
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import MOST_TEXT, MOST_TOGETHER, PanelAnswer, number_classes, overlapping
+from metaprobe.routing.panel.model_rows import (
     ANSWER_SIGNALS,
     FLOAT32_LOWEST,
     JOINT,
@@ -50,11 +48,13 @@ from metaprobe.routing.panel_rows import (
     pick_one,
     state_rows,
 )
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import Panels, agents_in, panels_of_lines, panels_of_outcomes
-from metaprobe.training.panel_same import equality_audit
+from metaprobe.routing.panel.planner import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
+from metaprobe.routing.panel.stored_panels import panel_lines
+from metaprobe.training.panel.labelled_panels import Panels, agents_in, panels_of_lines, panels_of_outcomes
+from metaprobe.training.panel.same_answers import equality_audit
 from metaprobe.training.recipes.panel import BEHIND, train_panel
 from metaprobe.training.recipes.panel_evaluate import SIMPLE_PICKS, evaluate_panel
+from metaprobe.training.training_options import PanelOptions
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +345,7 @@ def test_lines_train_score_and_are_evaluated(tmp_path: Path, same: str) -> None:
 
 
 def test_a_line_that_cannot_be_read_is_an_answer_that_counts_against_the_others(samples: Panel, tmp_path: Path) -> None:
-    from metaprobe.routing.panel_lines import panel_lines
+    from metaprobe.routing.panel.stored_panels import panel_lines
 
     path = tmp_path / "lines.jsonl"
     good = {"question_id": "q", "id": "a", "response": completion("It is 12")}
@@ -477,7 +477,7 @@ def test_words_overlap_by_more_than_half() -> None:
 
 def test_recorded_samples_are_judged_as_they_are_graded() -> None:
     store = Path("recorded/gsm8k-samples")
-    from metaprobe.training.panel_data import panels_at
+    from metaprobe.training.panel.labelled_panels import panels_at
 
     data: Panels = panels_at(store)
     assert data.form.shape == (300, 16)

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import AGREE, GAIN, ONE, PRICED, After, AskSetting, Curves
-from metaprobe.routing.panel_cascade import Surety
-from metaprobe.routing.panel_rows import JOINT
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import agents_in, panels_of_outcomes
-from metaprobe.training.panel_fit import View, by_agent, count_words, cross_fit, fit_asks, play_setting
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.model_rows import JOINT
+from metaprobe.routing.panel.planner import AGREE, GAIN, ONE, PRICED, After, AskSetting, Curves
+from metaprobe.routing.panel.priced_cascade import Surety
+from metaprobe.training.panel.fitted_asks import fit_asks
+from metaprobe.training.panel.fitted_panel import cross_fit
+from metaprobe.training.panel.labelled_panels import agents_in, panels_of_outcomes
+from metaprobe.training.panel.played_asks import View, by_agent, play_setting
+from metaprobe.training.panel.question_words import count_words
 from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.training_options import PanelOptions
 
 
 def tenths(n: int, *, hard: float, seed: int = 0) -> list[QuestionOutcomes]:

@@ -13,9 +13,9 @@ from panel_worlds import biased_vote, completion, topics, trained
 from metaprobe.llms.base import Request
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
-from metaprobe.routing.panel_asks import FIRST_TO, Setting
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import PanelAnswer, PanelStep
+from metaprobe.routing.panel.planner import FIRST_TO, Setting
 
 MESSAGES = [{"role": "user", "content": "What is 5 + 7?"}]
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from metaprobe.training.panel_effects import (
+from metaprobe.training.panel.effects import (
     COMMON_PRECISION,
     FIRST_SD,
     FIRST_SLOPE_SD,
@@ -67,8 +67,8 @@ def fitted_together(
 def test_dimensions_that_are_fitted_one_by_one_give_the_fit_of_all_together(
     agents: int, dimensions: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.training.panel_effects.FIRST_STEPS", 40)
-    monkeypatch.setattr("metaprobe.training.panel_effects._dispersion", lambda *given: 1.0)
+    monkeypatch.setattr("metaprobe.training.panel.effects.FIRST_STEPS", 40)
+    monkeypatch.setattr("metaprobe.training.panel.effects._dispersion", lambda *given: 1.0)
     data = outcomes(agents, dimensions, n, seed=agents)
     sd = np.array([*FIRST_SD, *FIRST_SLOPE_SD])
     found = fit_effects(shape=(agents, dimensions), sd=sd, **data)

@@ -13,11 +13,11 @@ from metaprobe.checkpoints_cli import evaluate
 from metaprobe.eval.ope import NoOverlap
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
-from metaprobe.routing.panel import Panel
-from metaprobe.training.options import RouterOptions
-from metaprobe.training.panel_data import logged_panels
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.training.panel.labelled_panels import logged_panels
 from metaprobe.training.recipes.panel import train_router
 from metaprobe.training.recipes.panel_evaluate import evaluate_logged
+from metaprobe.training.training_options import RouterOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -81,7 +81,7 @@ def asked_first(panel: Panel, question: QuestionOutcomes, budget: float) -> Agen
 
 def test_rates_are_those_of_all_questions_and_not_of_those_that_an_agent_was_given() -> None:
     data = logged_panels(LOG)
-    weighted = data.usual(data.score)
+    weighted = data.shrunk_mean(data.score)
     worst = {"weighted": 0.0, "naive": 0.0}
     for place, dimension in enumerate(data.single.dimensions):
         here = data.single.dimension == place

@@ -17,16 +17,19 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer
-from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, PRICED, TABLE, WORDS, AskSetting, Curves, mixed
-from metaprobe.routing.panel_cascade import Surety
-from metaprobe.routing.panel_rows import JOINT
-from metaprobe.training.options import PanelOptions, RouterOptions
-from metaprobe.training.panel_data import Panels, panels_of_outcomes
-from metaprobe.training.panel_fit import FittedAsks, by_agent, count_words, cross_fit, fit_asks, play_setting
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import PanelAnswer
+from metaprobe.routing.panel.model_rows import JOINT
+from metaprobe.routing.panel.planner import ASKS, CASCADE, GAIN, ONE, PRICED, TABLE, WORDS, AskSetting, Curves, mixed
+from metaprobe.routing.panel.priced_cascade import Surety
+from metaprobe.training.panel.fitted_asks import FittedAsks, fit_asks
+from metaprobe.training.panel.fitted_panel import cross_fit
+from metaprobe.training.panel.labelled_panels import Panels, panels_of_outcomes
+from metaprobe.training.panel.played_asks import by_agent, play_setting
+from metaprobe.training.panel.question_words import count_words
 from metaprobe.training.recipes.panel import train_panel, train_router
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
+from metaprobe.training.training_options import PanelOptions, RouterOptions
 
 TOPICS = ("maths", "history")
 
@@ -353,6 +356,8 @@ def test_an_evaluation_spends_its_budget_and_names_the_decisions(team: Panel, da
     assert [way["cost_per_1000"] for way in one["ways"].values()] == pytest.approx([spent] * len(ASKS), rel=1e-6)
     assert len(result["decisions"]) == len(data)
     assert all(line["kept"] in line["asked"] for line in result["decisions"])
+    rights = [line["correct"] for line in result["decisions"]]
+    assert set(rights) <= {0.0, 1.0}, "labels of the outcomes, no estimates"
 
 
 @pytest.mark.slow

@@ -29,15 +29,15 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Item, Run
-from metaprobe.routing import panel_judge
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_rows import STATED
+from metaprobe.routing.panel import judgement
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.model_rows import STATED
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Action, Policy, State
-from metaprobe.training.options import RouterOptions
-from metaprobe.training.panel_data import agents_in, panels_of_outcomes
+from metaprobe.training.panel.labelled_panels import agents_in, panels_of_outcomes
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of
 from metaprobe.training.recipes.panel import train_router
+from metaprobe.training.training_options import RouterOptions
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -289,7 +289,7 @@ def test_a_checkpoint_that_is_none_or_of_another_kind_is_named(
         Panel.load("bundled:gate")
     held = load_checkpoint(folder)
     old = dataclasses.replace(held, manifest=dataclasses.replace(held.manifest, kind="router"))
-    monkeypatch.setattr(panel_judge, "load_checkpoint", lambda path, sha256=None: old)
+    monkeypatch.setattr(judgement, "load_checkpoint", lambda path, sha256=None: old)
     with pytest.raises(ContractMismatch, match=r"of an earlier version, .* train one with `metaprobe train router`"):
         AgentPolicy(Panel.load(folder))
 

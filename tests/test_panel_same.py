@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from panel_worlds import completion, panels
 
 from metaprobe.cli import main
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import EXACT, OVERLAP, PanelAnswer
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import panels_at
-from metaprobe.training.panel_same import (
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import EXACT, OVERLAP, PanelAnswer
+from metaprobe.training.panel.labelled_panels import panels_at
+from metaprobe.training.panel.same_answers import (
     AUDIT,
     CHOICE,
     FUNCTION,
@@ -33,6 +32,7 @@ from metaprobe.training.panel_same import (
     unequal_pairs,
 )
 from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.training_options import PanelOptions
 
 ENOUGH, FEW = MIN_GROUPS_TO_TRY + 20, MIN_GROUPS_TO_TRY - 20
 

@@ -16,20 +16,20 @@ from panel_worlds import completion
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer
-from metaprobe.routing.panel_lines import panel_lines, step_lines
-from metaprobe.routing.panel_sources import (
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import PanelAnswer
+from metaprobe.routing.panel.sources import (
     SIGNAL_SOURCES,
     SOURCES_KEY,
     is_from,
     mean_confidence,
     with_learned_confidence,
 )
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import panels_of_lines, panels_of_outcomes
+from metaprobe.routing.panel.stored_panels import panel_lines, step_lines
+from metaprobe.training.panel.labelled_panels import panels_of_lines, panels_of_outcomes
 from metaprobe.training.recipes.panel import train_panel
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
+from metaprobe.training.training_options import PanelOptions
 
 AGENTS = ("large", "small")
 DIGEST = "d" * 64

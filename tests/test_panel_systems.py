@@ -19,11 +19,11 @@ from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import FIRST_TO, FIXED, Setting
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import panels_of_outcomes
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.planner import FIRST_TO, FIXED, Setting
+from metaprobe.training.panel.labelled_panels import panels_of_outcomes
 from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.training_options import PanelOptions
 
 ITEM = Item(id="i", question="What is 5 + 7?", gold=("12",), check="number", group="g")
 USC, METACOG = SYSTEMS["universal-self-consistency"], SYSTEMS["metacogagent"]

@@ -19,10 +19,10 @@ from metaprobe.records.tool_calls import (
     tool_calls_form,
     tool_calls_in,
 )
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer, overlapping
-from metaprobe.training.options import PanelOptions
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import PanelAnswer, overlapping
 from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.training_options import PanelOptions
 
 PARIS, LYON = ("get_weather", '{"city": "Paris", "days": 2}'), ("get_weather", '{"city": "Lyon", "days": 2}')
 

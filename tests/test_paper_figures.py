@@ -9,7 +9,7 @@ from metaprobe.eval.compare import headline_by_model
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.report.write import report_files
 from metaprobe.training.methods import LADDER
-from metaprobe.training.recipes.comparison import comparison, learning_curve
+from metaprobe.training.recipes.compare_runs import comparison, learning_curve
 from metaprobe.training.study import Study, study
 
 MODELS = {"big-1.5b": (260, 0.6), "small-135m": (260, 0.4)}

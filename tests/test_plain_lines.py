@@ -1,6 +1,7 @@
 """Lines of question, answer, correct and log-probabilities: read by every command that learns, without an import."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +94,18 @@ def test_what_a_file_cannot_hold_is_named_where_it_is_refused(lines: Path, tmp_p
         words = " ".join(refused.output.split())
         assert "keeps no hidden states" in words
         assert "`metaprobe extract RUNS --llm MODEL`" in words
+
+
+@pytest.mark.filterwarnings("ignore:the checkpoint .* is NOT TRUSTWORTHY")
+def test_a_comparison_in_fewer_folds_repeats_them_and_does_not_advise_three(lines: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["compare", str(lines), "--folds", "2", "--seed", "4", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "each method is fitted in 2 folds" in done.output
+    assert "takes less time" not in done.output
+    page = " ".join((tmp_path / "report.html").read_text().split())
+    [named] = set(re.findall(r"metaprobe (?:train|adapt|compare) [^<]*--out", page))
+    assert "--seed 4 --out" in named
+    assert ("--folds 2" in named) == ("adapt" not in named)
+    assert ("chosen on these answers, so a little too good; the best plain baseline" in page) == (
+        "Use the learned method" not in page
+    )

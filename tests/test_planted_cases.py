@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from conftest import made_up
 
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.audits import AuditInputs, run_audits
 from metaprobe.eval.audits_of_data import number_series, repeated_series, reworded_questions, twins_disagree
 from metaprobe.eval.compare import Judged
 from metaprobe.eval.controls import IDENTITY, TERMS
 from metaprobe.eval.results import Finding
-from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import TERMS as TERM_ORDER
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import outer_folds

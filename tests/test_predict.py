@@ -12,16 +12,16 @@ from tiny import FULL, tiny_quality
 
 from metaprobe.checkpoints import Draft, Generator, save_checkpoint
 from metaprobe.checkpoints.checkpoint import GraphSession
-from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.checkpoint_errors import ContractMismatch
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_response
 from metaprobe.records.types import Call
-from metaprobe.training.calibration import Platt
-from metaprobe.training.ladder import Trees, float32_thresholds
-from metaprobe.training.recipes.quality import trees_graph
-from metaprobe.training.states import linear_graph
+from metaprobe.training.calibrators import Platt
+from metaprobe.training.linear_probe import linear_graph
+from metaprobe.training.recipes.train_quality import trees_graph
+from metaprobe.training.trees import Trees, float32_thresholds
 
 
 def random_logprobs(n: int, seed: int = 0, longest: int = 90) -> list[list[float]]:

@@ -26,9 +26,9 @@ from metaprobe.llms.hidden_capture import Capture, text_states
 from metaprobe.probes.hidden import TokenScores
 from metaprobe.records.errors import InvalidResponse, MissingExtra, RecordError
 from metaprobe.training.methods import AFTER, HiddenProbeMethod
-from metaprobe.training.options import HiddenOptions, WrongOptions
-from metaprobe.training.recipes.hidden import positions_of, train_hidden
+from metaprobe.training.recipes.train_hidden import positions_of, train_hidden
 from metaprobe.training.study import crossfit
+from metaprobe.training.training_options import HiddenOptions, WrongOptions
 
 __all__ = ["network", "tokenizer"]  # fixtures
 LAYERS = (4, 8, 12)

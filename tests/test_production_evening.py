@@ -24,15 +24,13 @@ from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.labelling.page import LabelServer
+from metaprobe.production.monitoring.label_draw import draw_sheet
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.sampling import draw_sheet
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-SHORT = ("--n_ctx", "128")
-"""The server keeps numbers for the whole vocabulary at every place of its context: a short one takes less memory."""
-WRONGLY_SET_UP = (*SHORT, "--rope_freq_base", "500")
-"""The same weights, deployed with another base of their rotary positions: a model that is not the one it was."""
+WRONGLY_SET_UP = ("--prompt-characters", "26")
+"""The same weights, deployed with a template that cuts a message: the model reads three letters of the country."""
 
 
 class Evening:
@@ -132,7 +130,7 @@ class Evening:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page for labels is looked at in one")
 def test_an_evening_in_production(tmp_path: Path) -> None:
-    with llama_server_with(tmp_path / "upstream", *SHORT) as upstream:
+    with llama_server_with(tmp_path / "upstream") as upstream:
         play(Evening(tmp_path), upstream)
 
 

@@ -22,9 +22,10 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.writing import OneWriter
 from metaprobe.training.importance import importance
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
-from metaprobe.training.rescale import RECALIBRATED, recalibrate_quality
+from metaprobe.training.recalibrate import recalibrate_quality
+from metaprobe.training.recipes.train_quality import train_quality
+from metaprobe.training.rescale import RECALIBRATED
+from metaprobe.training.training_options import QualityOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 LATER = WEEK_46 + 7 * 86_400.0

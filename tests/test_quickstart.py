@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from test_architecture import HEAVY
 
 from metaprobe import QualityPredictor
 from metaprobe.cli import main
-from metaprobe.quickstart import LABELS, RECORDED, quickstart
-from metaprobe.training.rescale import adapt_quality
+from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.quickstart import LABELS, RECORDED, SAMPLED_ANSWERS, quickstart
+from metaprobe.training.adapt import adapt_quality
 
 
 def test_it_and_what_reads_lines_and_runs_beside_an_engine_need_the_base_install_only() -> None:
@@ -44,6 +46,25 @@ def test_the_fifty_are_of_other_groups_and_the_shares_are_those_of_the_answers_s
     assert len(set(groups)) == len(groups) == LABELS + len(shown["held_out"])
     assert np.mean([one["flagged"] for one in shown["held_out"] if not one["right"]]) == shown["caught"].estimate
     assert shown["caught"].low > shown["flagged"].estimate > shown["cost"].high  # better than as many flags by lot
+
+
+def test_agreement_is_learned_from_other_groups_without_a_label_and_shown_as_a_range() -> None:
+    samples = [json.loads(line) for line in SAMPLED_ANSWERS.read_text(encoding="utf-8").splitlines()]
+    held_out = [json.loads(line)["group"] for line in RECORDED.read_text(encoding="utf-8").splitlines()[LABELS:]]
+    assert not any("labels" in line for line in samples)
+    assert not {line["group"] for line in samples} & set(held_out)
+    shown = quickstart()
+    ended = Counter(
+        line["question_id"] for line in samples if line["response"]["choices"][0]["finish_reason"] == "stop"
+    )
+    assert shown["sampled_questions"] == sum(count == 2 for count in ended.values())
+    agreements = np.array([one["agreement"] for one in shown["held_out"]])
+    right = np.array([one["right"] for one in shown["held_out"]])
+    assert shown["agreement_auroc"].estimate == pytest.approx(auroc(right, agreements))
+    assert shown["agreement_auroc"].low > 0.5
+    assert shown["wrong_among_least_sure"] > 1.5 * (1 - shown["right"])
+    row = next(line for line in CliRunner().invoke(main, ["quickstart"]).stdout.splitlines() if "FLAG" in line)
+    assert row.count(" to ") == 2  # agreement and P(right), each as a range
 
 
 def test_the_recorded_answers_can_be_kept_and_the_result_read_by_a_program(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from metaprobe.records import parse
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.response import ParsedResponse
 
 pytest.importorskip("msgspec")
@@ -60,7 +60,7 @@ PLACES = (
 def outcome(body: Any, *, top: bool = True, choice: int = 0) -> tuple[Any, ...]:
     """All that was read, or the refusal, in a form that can be compared."""
     try:
-        parsed = parse_body(body, top=top, choice=choice)
+        parsed = parse_response(body, top=top, choice=choice)
     except InvalidResponse as error:
         return ("refused", str(error))
     return comparable(parsed)
@@ -141,7 +141,7 @@ def bodies() -> Iterator[Any]:
 @pytest.mark.parametrize("choice", [0, 1])
 def test_bodies_of_every_kind_read_as_parse_response_reads_them(body: Any, choice: int) -> None:
     try:
-        expected = comparable(parse_response(body, choice=choice))
+        expected = comparable(parse_response(parse.from_json(body), choice=choice))
     except InvalidResponse as error:
         expected = ("refused", str(error))
     assert outcome(body, choice=choice) == without_msgspec(body, choice=choice) == expected
@@ -149,7 +149,7 @@ def test_bodies_of_every_kind_read_as_parse_response_reads_them(body: Any, choic
 
 def test_the_typed_decoder_is_what_reads_an_ordinary_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parse, "from_json", None)  # the slow way would fail
-    parsed = parse_body(json.dumps(GOOD).encode())
+    parsed = parse_response(json.dumps(GOOD).encode())
     np.testing.assert_array_equal(parsed.logprobs, np.array([-0.5, -2], np.float32))
     assert parsed.top_logprobs is not None
     np.testing.assert_array_equal(parsed.top_logprobs, np.array([[-0.5, -1.5], [np.nan, np.nan]], np.float32))

@@ -11,7 +11,7 @@ from answer_formats import places
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL
-from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.response import ParsedResponse, cut_to_answer
 from metaprobe.records.types import Segment
 
@@ -82,7 +82,7 @@ def test_no_shape_goes_untested() -> None:
 @pytest.mark.parametrize("as_body", [False, True])
 def test_every_server_comes_to_the_same_answer(name: str, as_body: bool) -> None:
     body = json.dumps(SHAPES[name]).encode()
-    parsed = parse_body(body) if as_body else parse_response(SHAPES[name])
+    parsed = parse_response(body) if as_body else parse_response(SHAPES[name])
     thinking, left_out = EXPECTED[name]
     answer = cut_to_answer(parsed)
     assert "".join(answer.tokens).strip() == ANSWER

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from watched_streams import FakeGate
 
-from metaprobe.eval.table import answer_table
+from metaprobe.eval.answer_table import answer_table
 from metaprobe.probes.features import features_one, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.signals import Signals

@@ -1,4 +1,4 @@
-"""A release is the same bits twice and the whole repository, with a page that lists all that is needed."""
+"""A release is the same bits twice, the whole repository in two archives, and a page of all that is needed."""
 
 import subprocess
 import sys
@@ -27,10 +27,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_git
 @pytest.mark.slow
-def test_the_sdist_is_the_repository_and_builds_twice_to_the_same_bits(tree: Path, tmp_path: Path) -> None:
+def test_sdist_and_recorded_runs_are_the_repository_and_build_twice_to_the_same_bits(
+    tree: Path, tmp_path: Path
+) -> None:
     built = release.built_twice(tree, tmp_path, epoch=release.last_commit())
-    with tarfile.open(built.sdist) as sdist:
-        names = {name for _, _, name in (member.name.partition("/") for member in sdist if member.isfile())}
+    for archive in (built.sdist, built.recorded):
+        with tarfile.open(archive) as tar:
+            tar.extractall(tmp_path / "unpacked", filter="data")
+    assert built.sdist.stat().st_size < 12_000_000
+    [repository] = (tmp_path / "unpacked").iterdir()  # both archives unpack into one folder
+    names = {path.relative_to(repository).as_posix() for path in repository.rglob("*") if path.is_file()}
     made = {name for name in names if name.startswith("src/metaprobe.egg-info/")} | {"PKG-INFO", "setup.cfg"}
     links = {name for name in release.sources() if (ROOT / name).is_symlink()}  # for mypy and editors alone
     assert names - made == set(release.sources()) - links

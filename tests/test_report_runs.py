@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from metaprobe.eval.answer_table import answer_table
 from metaprobe.eval.answers import (
     auroc_by_tokens_seen,
     with_runs,
 )
 from metaprobe.eval.results import Comparison
-from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run

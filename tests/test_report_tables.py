@@ -8,9 +8,9 @@ import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
 from metaprobe.checkpoints.manifest import MEANING
-from metaprobe.checkpoints.table import difference_word
+from metaprobe.checkpoints.rendered_table import difference_word
 from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
-from metaprobe.eval.report import tables
+from metaprobe.eval.report import report_tables as tables
 from metaprobe.eval.report.write import sections
 from metaprobe.eval.results import Failures, Finding
 

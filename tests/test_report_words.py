@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
@@ -161,6 +162,56 @@ def test_the_controls_chosen_in_advance_keep_their_row_and_decide_nothing(compar
     assert chosen.controls == comparison.controls
     assert comparison.controls[0].name == STRONGEST
     assert brief(chosen).do == brief(comparison).do
+
+
+def test_a_number_that_was_chosen_on_these_answers_stands_beside_the_one_chosen_in_advance(comparison):
+    row = replace(comparison.controls[-1], name="best plain baseline", auroc=Interval(0.61, 0.55, 0.66, 400, 97))
+    chosen = replace(with_gains(comparison, {STRONGEST: TIE}), best_baseline=row.name)
+    chosen = replace(chosen, methods=(*chosen.methods, row))
+    count = len(chosen.controls)
+    told = brief(chosen).signal
+    assert f"It is the best of {count} numbers, chosen on these answers, so a little too good;" in told
+    assert "the best plain baseline, chosen in advance: 61 times in 100 (55 to 66)." in told
+    assert "too good" not in brief(with_gains(comparison, {STRONGEST: BETTER})).signal
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "ranked_last", "told"),
+    [
+        ((-0.01, -0.03, 0.01), 0.55, True, True),
+        ((-0.05, -0.08, -0.02), 0.55, True, False),
+        ((-0.01, -0.03, 0.01), 0.48, True, False),
+        ((-0.01, -0.03, 0.01), 0.55, False, False),
+    ],
+)
+def test_a_signal_that_only_tells_which_answers_were_cut_is_called_that(comparison, gain, low, ranked_last, told):
+    tied = with_gains(comparison, {STRONGEST: TIE})
+    assert recommended(tied).name == STRONGEST
+    scores = recommended(tied).order
+    was_cut = scores < np.quantile(scores, 0.3) if ranked_last else np.arange(len(scores)) % 3 == 0
+    measured = {"auroc": Interval(0.62, low, 0.68, 400, 97), "diff_control": Interval(*gain, 400, 97)}
+    measured["ranking"] = -was_cut.astype(float)
+    methods = [replace(m, **measured) if m.name == "cut by max_tokens" else m for m in tied.methods]
+    said = brief(replace(tied, methods=tuple(methods))).signal
+    sentence = (
+        f"It mostly tells which answers were cut: cut by max_tokens alone has 62 times in 100 ({100 * low:.0f} to 68)."
+    )
+    assert (sentence in said) == told
+    assert ("were cut" in said) == told
+
+
+def test_a_method_that_a_control_equals_is_not_used_and_a_leak_is_still_not_believed(comparison):
+    learned = headline(comparison).name
+    equalled = Finding(f"{learned} beats length", False, "+0.00", "invalid", method=learned, control="length")
+    leak = Finding("shuffled labels are at chance", False, "0.7", "invalid", method=learned)
+    told = brief(replace(comparison, audits=(equalled,)))
+    sentence = f"Do not use {learned}: length alone ranks as well."
+    assert sentence[1:] in told.do[-1]
+    assert sentence[1:] in " ".join(told.sure)
+    assert "cannot be believed" not in " ".join((*told.do, *told.sure))
+    told = brief(replace(comparison, audits=(equalled, leak)))
+    assert told.do[-1].startswith(f"Do not rely on {learned} before the audits that it failed are settled")
+    assert f"shuffled labels are at chance; the numbers of {learned} cannot be believed" in " ".join(told.sure)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from metaprobe.papers.tasks.task import letter_options
 from metaprobe.records.answers.mathematics import is_equal_latex
 from metaprobe.records.answers.texts import words
-from metaprobe.records.correctness import canonical, chosen, final_answer, function_code, is_correct, letter_options
+from metaprobe.records.correctness import canonical, chosen, final_answer, function_code, is_correct
 from metaprobe.records.types import Check, Item
-from metaprobe.routing.panel_answers import MOST_TEXT, PanelAnswer, form_of
+from metaprobe.routing.panel.compared_answers import MOST_TEXT, PanelAnswer, form_of
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 """Inputs that a contributor may have beside the repository."""

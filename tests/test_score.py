@@ -98,3 +98,48 @@ def test_refusing_another_model_names_no_python_argument(tmp_path: Path) -> None
     [line] = [json.loads(line) for line in score(path, "--on-mismatch", "refuse").stdout.splitlines()]
     assert "response of 'another" in line["reason"]
     assert line["reason"].endswith("or take on_mismatch 'warn'")
+
+
+def test_a_line_without_an_id_is_named_as_its_log_or_its_response_names_it(tmp_path: Path) -> None:
+    completion = {"id": "chatcmpl-7", "choices": [CHOICE]}
+    lines = scored(
+        tmp_path,
+        {"response": completion},
+        completion,
+        {"request_id": "r-1", "response": completion},
+        {"id": "own", "request_id": "r-1", "response": completion},
+        {"trace_id": "t-1", "response": None},
+        {"response": {"choices": [CHOICE]}},
+    )
+    assert [line["id"] for line in lines] == ["chatcmpl-7", "chatcmpl-7", "r-1", "own", "t-1", "line-6"]
+
+
+def test_ids_of_other_kinds_name_a_line_in_one_order(tmp_path: Path) -> None:
+    completion = {"id": "chatcmpl-7", "choices": [CHOICE]}
+    flat = {"answer": "tttt", "tokens": ["t"] * 4, "logprobs": [-0.3] * 4}
+    lines = scored(
+        tmp_path,
+        {**flat, "id": "own", "custom_id": "c-1"},
+        {**flat, "custom_id": 7},
+        {"custom_id": None, "request_id": 8, "response": completion},
+        {"run_id": "r", "trace_id": "t-1", "response": completion},
+        {"id": "batch_1", "custom_id": "c-2", "response": {"status_code": 200, "body": completion}},
+        {"id": "batch_2", "custom_id": "c-3", "response": None},
+        {"trace_id": True, "response": {"choices": [CHOICE]}},
+    )
+    assert [line["id"] for line in lines] == ["own", "7", "8", "r/t-1", "c-2", "c-3", "line-7"]
+
+
+def test_flagged_prints_only_flagged_answers_and_counts_the_others(tmp_path: Path) -> None:
+    unsure = {**CHOICE, "logprobs": {"content": [{"token": "t", "logprob": -3.0}] * 4}}
+    path = tmp_path / "lines.jsonl"
+    records = [LINE, {"id": "unsure", "response": {"choices": [unsure]}}, {"id": "none", "response": None}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    every = [json.loads(line) for line in score(path, "--flag-below", "0.3").stdout.splitlines()]
+    assert [line["flagged"] for line in every] == [False, True, None]
+    result = score(path, "--flag-below", "0.3", "--flagged")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [every[1]]
+    assert "flagged 1 of 3 lines; of 1 it is not known" in result.stderr
+    unknown = score(path, "--flagged")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert "give --flag-rate or --flag-below" in unknown.stderr

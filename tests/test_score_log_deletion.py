@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from logged_entries import DAY, START, WHOLE, entry, keep
 
 from metaprobe.cli import main
-from metaprobe.production.monitoring import labels as log_labels
+from metaprobe.production.monitoring import waiting_labels as log_labels
+from metaprobe.production.monitoring.label_draw import draw_sheet
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.production.monitoring.sampling import draw_sheet
 from metaprobe.production.monitoring.tables import LogError
 
 server, where = logged_entries.server, logged_entries.where

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from metaprobe.papers.tasks.task import letter_options
 from metaprobe.records.correctness import (
     canonical,
     chosen,
     final_answer,
     is_correct,
-    letter_options,
     stem,
     strip_decoration,
     words,
@@ -84,7 +84,7 @@ RIGHT = [(item, answer) for item, answers in (
         "Ann has 3, gets 4 more, so she has 7 apples.",
     )),
     (MINUS, ("10 - 5 is 5", "Ann pays 10 with a 5, so she gets 5 back.")),
-    (BIG, ("1,200", "$1,200.00", "1200 people", "Answer: 1200.", "100 dozen")),
+    (BIG, ("1,200", "1,200.00", "1200 people", "Answer: 1200.", "100 dozen")),
     (HALF, ("2.5 cm", "Half of 5 is 2.5.", "5/2")),
     (COLD, ("an ice cube", "Ice cube.", "The coldest is an ice cube.", "ice")),
     (YES, ("Yes.", "Yes, all cats are animals.")),
@@ -120,7 +120,7 @@ WRONG = [(item, answer) for item, answers in (
     (UPPER, ("sun",)),
     (SUM, ("8", "17", "-7", "7 or 8", "not 7", "3 + 4", "3 + 4 = 12", "7 = 12", "7 hundred", "7, 8, 9")),
     (MINUS, ("10 - 5",)),
-    (BIG, ("1,20", "1.2", "1200 dozen", "1200%", "1200x", "1200 or more")),
+    (BIG, ("1,20", "1.2", "1200 dozen", "1200%", "$1,200.00", "1200x", "1200 or more")),
     (HALF, ("2 and a half or 3",)),
     (COLD, ("a fire", "a fire, an ice cube or a cup of tea", "an ice cube or a fire", "not an ice cube", "snow")),
     (YES, ("No.", "Yes and no.", "maybe")),
@@ -171,7 +171,7 @@ def test_votes_and_scores_read_choices_alike(item: Item) -> None:
         assert is_correct(item, answer) == (chosen(item, answer) in item.gold) == (canonical(item, answer) in item.gold)
 
 
-UNITS_UNASKED = {"2.5 cm": "5/2 cm", "$1,200.00": "1200 $"}
+UNITS_UNASKED = {"2.5 cm": "5/2 cm"}
 """Right answers with a unit that neither the gold nor the question names: 5 cm and 5 m are two votes."""
 
 
@@ -237,11 +237,12 @@ def test_a_list_of_numbers_or_a_number_denied_is_not_its_last_number() -> None:
     item = Item("i", "How many eggs are left?", check="number")
     apart = ("5", "3 and 5", "3 or 5", "2, 3 and 5", "It is not 5.", "Maybe 5", "10/5", "3 hours and 20 minutes", "20")
     assert len({canonical(item, answer) for answer in apart}) == len(apart)
-    same = ("5", "32 divided by 9 gives 3 with a remainder of 5", "Not 3 but 5", "Of 9 there are 5", "five")
-    assert {canonical(item, answer) for answer in same} == {"5"}
+    assert {canonical(item, answer) for answer in ("5", "Of 9 there are 5", "five")} == {"5"}
+    for several in ("32 divided by 9 gives 3 with a remainder of 5", "Not 3 but 5"):
+        assert canonical(item, several).startswith("text"), "a text of several numbers is read whole or not at all"
     assert {canonical(item, answer) for answer in ("3, 5", "3 and 5.", "three; five", "3 eggs, and 5")} == {"3 5"}
     asked = Item("i", "How many did Ann not hit?", check="number")
-    assert canonical(asked, "Of 9 Ann did not hit 5 in 2 hours but 7") == canonical(asked, "7")
+    assert canonical(asked, "Of 9 Ann did not hit 5 in 2 hours but 7").startswith("text")
 
 
 WORD = st.text("bcdfg", min_size=3, max_size=6)

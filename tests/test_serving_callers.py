@@ -15,7 +15,7 @@ from metaprobe.production.http.app import create_app
 from metaprobe.production.http.request_log import NOT_LOGGED
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.monitoring.entry import Entry
-from metaprobe.production.monitoring.labels import Labeller, NotYours
+from metaprobe.production.monitoring.labeller import Labeller, NotYours
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.production.monitoring.tables import LogError
 

@@ -24,7 +24,7 @@ from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Busy, FairThreads
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel.asking import Panel
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint

@@ -28,7 +28,7 @@ from metaprobe.production.http.judges import Judges, Scorer, Seat
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.records.decisions import read_questions
+from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
 
@@ -239,7 +239,7 @@ def malformed(rng):
 def check_decision(body, decision, predictor):
     """Every answer is that of a head that was asked for, with its number for what was sent; or a refusal."""
     held = json.loads(body)
-    questions = read_questions(held["questions"])
+    questions = DecisionQuestion.read_all(held["questions"])
     assert len(decision["answers"]) == len(questions)
     for question, answer in zip(questions, decision["answers"], strict=True):
         assert answer["name"] == question.name

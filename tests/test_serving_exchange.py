@@ -135,26 +135,45 @@ def test_what_refuses_a_request_does_so_before_the_upstream_is_asked(checkpoint:
 
 
 class Breaker:
-    """Raises at the first line that runs for a request and has not raised before."""
+    """Raises at the first watched line that runs for a request and has not raised for an earlier request."""
 
     def __init__(self) -> None:
         self.broken: set[str] = set()
-        """The lines that have raised."""
+        """The lines that have raised, as `FILE:NUMBER`."""
         self.where = ""
         """The line that raised in this request; empty as long as there is none."""
         self.begun = False
+        """Whether the upstream has answered this request; lines before that do not raise."""
 
     def trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        name = code.co_filename.rpartition("/")[2]
-        if "production/http" not in code.co_filename or name not in WATCHED or (name, code.co_name) in CLOSERS:
+        """Is called by the interpreter for each function, and then for each line of a watched function."""
+        if not self._watches(frame):
             return None
-        line = f"{name}:{frame.f_lineno}"
+        line = f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
         if event == "line" and self.begun and not self.where and line not in self.broken:
             self.where = line
             self.broken.add(line)
             raise MemoryError("as planned")
         return self.trace
+
+    def _watches(self, frame: FrameType) -> bool:
+        code = frame.f_code
+        name = code.co_filename.rpartition("/")[2]
+        return "production/http" in code.co_filename and name in WATCHED and (name, code.co_name) not in CLOSERS
+
+    def breaking(self, app: Any) -> Any:
+        """Returns the app with this breaker in the task of each request."""
+
+        async def answered(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                sys.settrace(self.trace)
+            await app(scope, receive, send)
+
+        return answered
+
+    def begin(self) -> None:
+        """Looks at the next request."""
+        self.begun, self.where = False, ""  # in this order: the request before may still be ending
 
 
 @pytest.fixture
@@ -171,6 +190,18 @@ def breaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breaker]:
 
     monkeypatch.setattr(upstream.UpstreamAnswer, "__init__", noted)
     return breaker
+
+
+MOST_REQUESTS = 600
+"""More than there are lines between asking and closing."""
+
+
+def read_answer(url: str, body: bytes, headers: dict[str, str]) -> None:
+    """Reads an answer, whatever its status, until it ends, fails, or says `stop`: a stream without an end is left."""
+    with suppress(httpx.HTTPError), httpx.stream("POST", url, content=body, headers=headers, **PLAIN) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data:") and '"stop"' in line:
+                break
 
 
 @pytest.mark.parametrize(
@@ -191,33 +222,23 @@ def test_a_fault_at_any_step_after_the_upstream_was_asked_leaves_no_connection_a
     asked: dict[str, Any],
     stream: bool,
 ) -> None:
-    """Each line between asking and closing raises once; the stream would go on for ever if nobody closed it."""
+    """Asks again and again. In each request the next line between asking and closing raises, until none is left.
+
+    A stream would go on for ever if nobody closed it, so a connection that stays open is a line that forgot to close.
+    """
     monkeypatch.setenv("METAPROBE_API_KEY", KEY)
     with counting(endless=stream) as (told, url):
         settings = Settings(checkpoint=checkpoint, upstream=url, key_in_flight=1)
 
-        def traced(app: Any) -> Any:
-            async def answered(scope: Any, receive: Any, send: Any) -> None:
-                if scope["type"] == "http":
-                    sys.settrace(breaker.trace)
-                await app(scope, receive, send)
-
-            return answered
-
-        with running(traced(create_app(settings))) as (base, _):
+        with running(breaker.breaking(create_app(settings))) as (base, _):
             body = json.dumps({**asked, "stream": stream, "max_tokens": 2}).encode()
             headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
-            for _ in range(600):
-                breaker.begun, breaker.where = False, ""  # in this order: the request before may still be ending
-                with (
-                    suppress(httpx.HTTPError),
-                    httpx.stream("POST", f"{base}{path}", content=body, headers=headers, **PLAIN) as answer,
-                ):
-                    for line in answer.iter_lines():
-                        if stream and '"stop"' in line:  # a stream without an end is left by its caller
-                            break
-                assert until(lambda: len(told.open) <= (0 if stream else 1)), f"{breaker.where} leaves a connection"
-                if not breaker.where:
+            for _ in range(MOST_REQUESTS):
+                breaker.begin()
+                read_answer(f"{base}{path}", body, headers)
+                kept_open = 0 if stream else 1  # an answer that is read whole may leave its connection for the next
+                assert until(lambda: len(told.open) <= kept_open), f"{breaker.where} leaves a connection"  # noqa: B023
+                if not breaker.where:  # every line has raised once
                     break
             counted = httpx.get(f"{base}/openapi.json", headers=headers, **PLAIN)
             assert counted.status_code == 200, "a request that failed no longer counts as being answered"
@@ -257,8 +278,9 @@ def test_a_stream_that_is_cut_between_the_verdict_and_its_end_ends_with_an_error
     assert "[DONE]" not in content
 
 
-def test_nothing_but_the_exchange_and_the_list_of_models_asks_the_upstream() -> None:
-    """So that the tests above are of all that asks; the chooser's are in `test_serving_choosing`."""
+def test_nothing_but_the_exchange_second_answers_and_the_list_of_models_asks_the_upstream() -> None:
+    """So that the tests above are of all that asks; the chooser's are in `test_serving_choosing`, those of second
+    answers in `test_teach_rate`."""
     folder = Path(endpoints.__file__).parent
     asking = {file.name for file in folder.glob("*.py") if ".asking(" in file.read_text()}
-    assert asking == {"exchange.py", "proxy.py"}
+    assert asking == {"exchange.py", "proxy.py", "second_answer.py"}

@@ -11,7 +11,7 @@ from serving_clients import LOGPROBS, Served, verdict_in, verdict_of
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Generator
-from metaprobe.checkpoints.options import split_name
+from metaprobe.checkpoints.option_fields import split_name
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import Metrics

@@ -14,7 +14,7 @@ from served import KEY
 from serving_clients import Served, serving
 
 from metaprobe.production.http.panels import MOST_ANSWERS, PanelDesk
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel.asking import Panel
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint
@@ -94,7 +94,7 @@ def test_a_server_without_a_panel_says_so(checkpoint: Path) -> None:
 def test_json_as_python_writes_it_costs_one_answer(server: Served) -> None:
     broken = completion("It is 7")
     broken["choices"][0]["logprobs"]["content"][0]["logprob"] = float("nan")
-    cut = completion("It is 12 \ud800")
+    cut = completion("Fine \ud800! It is 12")  # half of a character
     body = json.dumps({"responses": [broken, cut, completion("It is 12")], "dimension": None}).encode()
     told = server.post("/v1/panel", body)
     assert told.status_code == 200

@@ -82,7 +82,7 @@ def test_what_cannot_be_scored_is_taken_down_once_and_with_the_reason(two: tuple
 def test_a_canary_judges_its_share_and_the_same_requests_every_time(
     two: tuple[Checkpoint, Checkpoint], share: float
 ) -> None:
-    table = judges(two, Metrics(), canaries=(str(two[1].path),), canary_share=share)
+    table = judges(two, Metrics(), canary_checkpoints=(str(two[1].path),), canary_share=share)
     chosen = [table.pick("m", f"request-{number}").digest == two[1].digest for number in range(5000)]
     assert chosen == [table.pick("m", f"request-{number}").digest == two[1].digest for number in range(5000)]
     assert abs(sum(chosen) / 5000 - share) < 0.03  # 5 standard deviations
@@ -95,11 +95,11 @@ def test_a_canary_judges_its_share_also_of_ids_that_count_on(
     two: tuple[Checkpoint, Checkpoint], share: float, name: str
 ) -> None:
     seat = Seat(*(Scorer(QualityPredictor(checkpoint), Metrics()) for checkpoint in two))
-    judged = sum(seat.of(name.format(number), share) is seat.canary for number in range(1000))
+    judged = sum(seat.of(name.format(number), share) is seat.canary_scorer for number in range(1000))
     assert abs(judged / 1000 - share) < 3 * (share * (1 - share) / 1000) ** 0.5
 
 
-@pytest.mark.parametrize("where", ["shadows", "canaries"])
+@pytest.mark.parametrize("where", ["shadows", "canary_checkpoints"])
 def test_none_is_in_the_shadow_of_nobody(two: tuple[Checkpoint, Checkpoint], where: str) -> None:
     with pytest.raises(SettingsError, match="no checkpoint judges 'b'"):
         judges(two, Metrics(), **{where: (f"b={two[1].path}",)})
@@ -109,7 +109,7 @@ def test_none_is_in_the_shadow_of_nobody(two: tuple[Checkpoint, Checkpoint], whe
     "more",
     [
         {"shadows": ("bundled:quality", "bundled:critical")},
-        {"canaries": ("bundled:quality", "bundled:critical")},
+        {"canary_checkpoints": ("bundled:quality", "bundled:critical")},
         {"base_rates": ("a|b|c", "a|b|d")},
     ],
 )

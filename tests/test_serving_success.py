@@ -14,7 +14,7 @@ from test_success import by_words
 
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.http.success import MAX_CANDIDATES
-from metaprobe.routing.success import SuccessEstimator
+from metaprobe.routing.success_estimator import SuccessEstimator
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint

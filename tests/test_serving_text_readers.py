@@ -19,12 +19,12 @@ from metaprobe.production.http.decisions import DecisionDesk
 from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
-from metaprobe.records.decisions import decision_answers, read_questions
+from metaprobe.records.decision_questions import DecisionQuestion, decision_answers
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
-from metaprobe.training.options import TextOptions
-from metaprobe.training.recipes.text import train_text
+from metaprobe.training.recipes.train_text import train_text
+from metaprobe.training.training_options import TextOptions
 
 
 def reader(path: Path, *, target: str = "critical", weight: float = 0.1, when: str = "after") -> Path:
@@ -69,7 +69,7 @@ def test_a_text_reader_answers_by_its_head_and_its_shadow_and_canary_follow_it(q
         checkpoint=quality,
         more_checkpoints=(str(first),),
         shadows=(places["shadow"],),
-        canaries=(places["canary"],),
+        canary_checkpoints=(places["canary"],),
         canary_share=1.0,
     )
     metrics = Metrics()
@@ -144,7 +144,7 @@ def test_a_reader_of_words_gives_levels_and_its_contract_the_question(quality, t
         request = Request({"type": "http", "headers": [], "query_string": b""})
         decision = asyncio.run(desk.answer(body, request))
         (answer,) = decision_answers(
-            decision, "c", questions=read_questions([question])
+            decision, "c", questions=DecisionQuestion.read_all([question])
         )  # strict: the mean, a sum of 1
         assert answer.value == pytest.approx(heads["tone"] - 1, abs=1e-5)
         said.append(answer)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import serving_clients
 from served import Upstream, running
@@ -14,6 +15,7 @@ from serving_clients import LOGPROBS, Served, serving
 from tiny import tiny_quality
 
 from metaprobe.production.http.app import create_app
+from metaprobe.production.http.exchange import Passing, UpstreamExchange
 from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import JsonLine, Metrics
 from metaprobe.production.http.settings import Settings
@@ -151,3 +153,37 @@ def test_no_model_that_an_upstream_or_caller_names_is_in_a_span(
     assert "sk-secret" in verdict["reason"], "the caller may read whose answer it is"
     assert "checkpoint trained on" in json.dumps(told)
     assert "sk-secret" not in json.dumps(told)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before the answer", "within the answer"])
+def test_no_word_of_a_fault_or_of_a_request_is_in_a_span_or_a_line_of_the_log(
+    begun: bool, checkpoint: Path, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace: Any = pytest.importorskip("opentelemetry.trace")
+    sdk: Any = pytest.importorskip("opentelemetry.sdk.trace")
+    memory: Any = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    export: Any = pytest.importorskip("opentelemetry.sdk.trace.export")
+    kept, provider = memory.InMemorySpanExporter(), sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(kept))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+
+    async def faulty(exchange: UpstreamExchange, body: bytes, passing: Passing, within_s: float | None) -> None:
+        if begun:
+            await passing.begin(200, [(b"content-type", b"text/event-stream")])
+            await passing.feed(b": still here\n\n")
+        raise ValueError(f"sk-secret of {body!r}")
+
+    monkeypatch.setattr(UpstreamExchange, "ask", faulty)
+    settings = Settings(checkpoint=checkpoint, upstream="http://127.0.0.1:9/v1", auth=False, otel=True)
+    request = {"model": "sk-secret", "messages": [{"content": "sk-secret"}], "stream": True}
+    with running(create_app(settings)) as (url, _):
+        try:
+            answer = Served(url).post("/v1/chat/completions?key=sk-secret", request, authorization="Bearer sk-secret")
+            assert answer.status_code == 500
+        except httpx.RemoteProtocolError:
+            assert begun
+    [span] = kept.get_finished_spans()
+    assert "ERROR" in span.to_json()
+    assert "sk-secret" not in span.to_json()
+    assert "ValueError" in lines.getvalue()
+    assert "sk-secret" not in lines.getvalue()

@@ -5,11 +5,11 @@ from typing import Any
 
 import logged_entries
 import pytest
-from test_sampling_for_labels import filled
+from test_label_draw import filled
 
-import metaprobe.production.monitoring.sampling as sampling
+import metaprobe.production.monitoring.label_draw as label_draw
+from metaprobe.production.monitoring.label_draw import draw_sheet
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.sampling import draw_sheet
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -19,7 +19,7 @@ def test_two_sheets_that_are_drawn_at_once_are_drawn_one_after_the_other(
 ) -> None:
     """Else both would take an answer, with the propensity of one."""
     log = filled(where, [0.5] * 200)
-    earlier, others = sampling._earlier_propensities, []
+    earlier, others = label_draw._earlier_propensities, []
 
     def meanwhile(*given: Any) -> Any:
         found = earlier(*given)
@@ -29,7 +29,7 @@ def test_two_sheets_that_are_drawn_at_once_are_drawn_one_after_the_other(
                 others.append(draw_sheet(other, 40))
         return found
 
-    monkeypatch.setattr(sampling, "_earlier_propensities", meanwhile)
+    monkeypatch.setattr(label_draw, "_earlier_propensities", meanwhile)
     mine, other = draw_sheet(log, 40), others[1]
     assert other is not None
     assert (other.candidates, mine.candidates) == (200, 160)

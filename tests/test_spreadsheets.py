@@ -14,7 +14,7 @@ from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_files import read_label_file
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.spreadsheets import IdFault, list_faults
+from metaprobe.records.spreadsheets import IdFault
 
 DAY_0 = datetime(1899, 12, 30, tzinfo=UTC)
 
@@ -84,7 +84,7 @@ def test_sound_ids_have_no_fault(name: str) -> None:
     ],
 )
 def test_ids_that_were_probably_changed_are_said_with_the_cause(name: str, cause: str, tmp_path: Path) -> None:
-    [fault] = list_faults(["r2", name, name])
+    [fault] = IdFault.list_all(["r2", name, name])
     assert fault.startswith(f"1 id ({name!r})")
     assert cause in fault
     said: list[str] = []

@@ -41,7 +41,7 @@ from metaprobe.records.response import NO_LOGPROB
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.check import labelled_answers, load_reader, target_probabilities
-from metaprobe.training.states import common_source
+from metaprobe.training.stored_states import common_source
 from research.states.faults import FaultyReplay, quantised, with_adapter
 
 READ = (2,)

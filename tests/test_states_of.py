@@ -24,10 +24,10 @@ from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
 from metaprobe.training.check import load_reader
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.states import ANYTHING, Wanted, chosen_grid
+from metaprobe.training.recipes.train_hidden import write_hidden
+from metaprobe.training.stored_states import ANY_STATES, StatesRequest, chosen_grid
 from metaprobe.training.study import Study, crossfit, standard_methods
-from metaprobe.training.versions import promote
+from metaprobe.training.versions import Promotion
 
 WIDTH = 6
 OWN, OTHER = "tiny/model", "oth/other@1"
@@ -75,9 +75,9 @@ def read(
     return path
 
 
-def states(stores: RunStore | list[RunStore], wanted: Wanted | None = ANYTHING, **options):
+def states(stores: RunStore | list[RunStore], request: StatesRequest | None = ANY_STATES, **options):
     stores = stores if isinstance(stores, list) else [stores]
-    return load_evidence([store.path for store in stores], wanted=wanted, **options)
+    return load_evidence([store.path for store in stores], request=request, **options)
 
 
 def train(*arguments: object) -> Result:
@@ -90,10 +90,10 @@ def test_the_answering_models_own_states_come_before_a_larger_reading_by_another
     evidence = states(store)
     assert (evidence.reader, evidence.states.layers) == ("", (1, 2))
     for name in ("oth/other", OTHER):
-        evidence = states(store, Wanted(states_of=name))
+        evidence = states(store, StatesRequest(states_of=name))
         assert (evidence.reader, evidence.states.layers, evidence.states.positions) == (OTHER, (0, 1, 2, 3), POSITIONS)
         assert evidence.states.read(3, "before_exact").tolist() == [[3.0] * WIDTH] * 40
-    assert states(store, Wanted(states_of=OWN)).reader == ""
+    assert states(store, StatesRequest(states_of=OWN)).reader == ""
 
 
 def test_a_reader_that_did_not_read_is_refused_naming_those_that_did(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_reader_that_did_not_read_is_refused_naming_those_that_did(tmp_path: P
     with pytest.raises(
         RecordError, match=r"no hidden states that huge read.*tiny/model \(which answered\), oth/other@1"
     ):
-        states(store, Wanted(states_of="huge"))
+        states(store, StatesRequest(states_of="huge"))
 
 
 def test_of_several_readers_and_no_own_states_one_must_be_named(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_of_several_readers_and_no_own_states_one_must_be_named(tmp_path: Path) 
         RecordError, match="oth/other@1 and third@2 read these answers: give one of them as --states-of"
     ):
         states(store)
-    assert states(store, Wanted(states_of="third")).states.read(1, "answer_last").max() == 6
+    assert states(store, StatesRequest(states_of="third")).states.read(1, "answer_last").max() == 6
 
 
 def test_states_of_two_models_are_not_mixed_into_one_direction(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_states_of_two_models_are_not_mixed_into_one_direction(tmp_path: Path) -
         read(store, (1,), ["answer_last"], by=OTHER)
     with pytest.raises(StoreMismatch, match="--states-of oth/other@1, which read all of them"):
         states(stores)
-    assert len(states(stores, Wanted(states_of=OTHER)).table) == 80
+    assert len(states(stores, StatesRequest(states_of=OTHER)).table) == 80
 
 
 @pytest.mark.filterwarnings("ignore:10 labelled answers are left out")
@@ -181,7 +181,7 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of a test
 def test_a_margin_below_nothing_and_a_kind_that_judges_no_answer_are_refused() -> None:
     with pytest.raises(ValueError, match=r"margin is -0\.1; expected at least 0"):
-        promote(None, None, [], margin=-0.1)  # type: ignore[arg-type]
+        Promotion.on_runs(None, None, [], margin=-0.1)  # type: ignore[arg-type]
     with pytest.raises(ContractMismatch, match=r"bundled:router is a checkpoint of kind 'panel'; expected one of"):
         load_reader("bundled:router")
 
@@ -195,11 +195,11 @@ def test_a_probe_is_promoted_on_the_states_of_the_model_that_it_was_trained_on(t
         hidden_checkpoint(path, says=says)
     own, other = Reader.load(tmp_path / "own"), Reader.load(tmp_path / "other")
     read(store, (2,), ["answer_last"], by=OTHER)
-    promote(other, other, [store.path])
+    Promotion.on_runs(other, other, [store.path])
     with pytest.raises(RecordError, match=r"those of oth/other@1, and .*own reads the answering model's own"):
-        promote(own, other, [store.path])
+        Promotion.on_runs(own, other, [store.path])
     with pytest.raises(RecordError, match="no hidden states that oth/other read are stored"):
-        promote(other, other, [answers(tmp_path / "kept", 80, layers=(2,)).path])
+        Promotion.on_runs(other, other, [answers(tmp_path / "kept", 80, layers=(2,)).path])
 
 
 def test_what_another_request_kept_of_the_same_calls_is_joined(tmp_path: Path) -> None:
@@ -209,32 +209,41 @@ def test_what_another_request_kept_of_the_same_calls_is_joined(tmp_path: Path) -
     read(store, (8, 16), ["before_exact", "answer_last"], value=0.5)
     joined = states(store).states
     assert (joined.layers, joined.positions) == ((8, 16), ("prompt_last", "answer_last", "before_exact"))
-    for wanted in (Wanted(positions=("before_exact",)), Wanted("16", ("before_exact",)), Wanted("every:16")):
-        found = states(store, wanted).states
-        assert found.layers == ((16,) if wanted.layers != "all" else (8, 16))
+    for request in (
+        StatesRequest(positions=("before_exact",)),
+        StatesRequest("16", ("before_exact",)),
+        StatesRequest("every:16"),
+    ):
+        found = states(store, request).states
+        assert found.layers == ((16,) if request.layers != "all" else (8, 16))
         assert found.read(16, "before_exact").tolist() == [[16.5] * WIDTH] * 40
     np.testing.assert_array_equal(joined.read(8, "answer_last"), kept)  # what was kept while answering comes first
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("states_request", "message"),
     [
-        (Wanted("7"), r"layers \[7\] were not captured; there are: 8, 16, 24"),
-        (Wanted("every:5"), "no layer that 5 divides was captured; there are: 8, 16, 24"),
-        (Wanted("last"), "layers 'last': expected 'all', 'every:N', or numbers such as 8,16; there are: 8, 16, 24"),
+        (StatesRequest("7"), r"layers \[7\] were not captured; there are: 8, 16, 24"),
+        (StatesRequest("every:5"), "no layer that 5 divides was captured; there are: 8, 16, 24"),
         (
-            Wanted(positions=("answer_mean",)),
+            StatesRequest("last"),
+            "layers 'last': expected 'all', 'every:N', or numbers such as 8,16; there are: 8, 16, 24",
+        ),
+        (
+            StatesRequest(positions=("answer_mean",)),
             r"positions \['answer_mean'\].*there are: prompt_last, answer_last, before",
         ),
-        (Wanted("8", ("before_exact",)), "not stored together; there are .*before_exact: layers 24"),
+        (StatesRequest("8", ("before_exact",)), "not stored together; there are .*before_exact: layers 24"),
     ],
 )
-def test_layers_and_positions_that_are_not_stored_are_refused_naming_those_that_are(wanted, message, tmp_path) -> None:
+def test_layers_and_positions_that_are_not_stored_are_refused_naming_those_that_are(
+    states_request, message, tmp_path
+) -> None:
     store = answers(tmp_path / "s1", layers=(8, 16))
     read(store, (24,), ["before_exact"])
     with pytest.raises(RecordError, match=message):
-        states(store, wanted)
-    assert states(store, Wanted(positions=("before_exact",))).states.layers == (24,)
+        states(store, states_request)
+    assert states(store, StatesRequest(positions=("before_exact",))).states.layers == (24,)
 
 
 @given(
@@ -244,7 +253,7 @@ def test_layers_and_positions_that_are_not_stored_are_refused_naming_those_that_
 )
 def test_a_chosen_grid_is_whole_and_holds_what_is_asked_for_and_none_is_larger(cells, layers, positions) -> None:
     try:
-        chosen = chosen_grid(cells, Wanted(layers, tuple(positions)))
+        chosen = chosen_grid(cells, StatesRequest(layers, tuple(positions)))
     except RecordError:
         numbers = range(0, 5, 2) if layers == "every:2" else range(5)
         assert layers[0].isdigit() or positions or not any(layer in numbers for layer, _ in cells)
@@ -274,12 +283,12 @@ def test_states_that_are_no_numbers_are_named_by_file_before_anything_is_fitted(
     store = answers(tmp_path / "runs", layers=(1,))
     path = read(store, (2,), ["answer_last"], value=np.nan)
     with pytest.raises(RecordError, match=f"40 of 40 answers .*NaN or infinite: delete .*{path.name}, and") as refused:
-        states(store, Wanted("2"))
+        states(store, StatesRequest("2"))
     assert "runs-0" not in str(refused.value)  # whose states are sound
-    assert states(store, Wanted("1")).states.layers == (1,)
+    assert states(store, StatesRequest("1")).states.layers == (1,)
     path.unlink()
     read(store, (2,), ["answer_last"], value=1)
-    assert states(store, Wanted("2")).states.layers == (2,)
+    assert states(store, StatesRequest("2")).states.layers == (2,)
 
 
 def test_answers_without_any_log_probabilities_are_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -17,15 +17,15 @@ from metaprobe.checkpoints import CheckpointError, ContractMismatch, GoldenMisma
 from metaprobe.probes.prompt_reader import PromptLayout, PromptReader, PromptTokens
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.routing.success import FEWEST_LABELS, STATES, WORDS, SuccessEstimator
-from metaprobe.training.checkpoint import GraphBuilder
-from metaprobe.training.options import WrongOptions
+from metaprobe.routing.success_estimator import FEWEST_LABELS, STATES, WORDS, SuccessEstimator
+from metaprobe.training.export import GraphBuilder
 from metaprobe.training.recipes import prompt_states as states_module
-from metaprobe.training.recipes import success as recipe
+from metaprobe.training.recipes import train_success as recipe
 from metaprobe.training.recipes.prompt_states import ReaderFiles, cut_reader, export_reader, output_name, prompt_states
-from metaprobe.training.recipes.success import success_graph, train_success
+from metaprobe.training.recipes.train_success import success_graph, train_success
 from metaprobe.training.success_fit import fit_logistic, rate_tables, success_data
 from metaprobe.training.success_options import SuccessOptions
+from metaprobe.training.training_options import WrongOptions
 
 TOPICS = "cat dog sun moon tree car".split()
 
@@ -69,6 +69,25 @@ def test_words_are_taken_where_they_pay_and_dimensions_without_meaning_are_not(e
         assert one.p is not None
         assert other.p is not None
         assert one.p < 0.5 < other.p
+
+
+def test_a_rate_that_is_the_same_for_every_question_tells_no_answers_apart(tmp_path: Path) -> None:
+    """Rates learned on the other folds are low where the fold holds many right answers: pooled they rank them last."""
+    rng = np.random.default_rng(3)
+    planted = [
+        QuestionOutcomes(f"q{i}", f"q{i}", "", "", {"small": AgentOutcome(score=float(rng.random() < 0.6))})
+        for i in range(120)
+    ]
+    checkpoint = train_success(planted, SuccessOptions(out=tmp_path / "constant"))
+    told = checkpoint.manifest.metrics["small.auroc"]
+    assert (told.estimate, told.low, told.high) == (0.5, 0.5, 0.5)
+
+
+def test_the_gain_over_the_rates_is_that_over_chance(estimator: SuccessEstimator) -> None:
+    metrics = estimator.checkpoint.manifest.metrics
+    for name in ("small", "large"):
+        gain = metrics[f"{name}.auroc_over_candidate_rate"].estimate
+        assert gain == pytest.approx(metrics[f"{name}.auroc"].estimate - 0.5, abs=1e-6)
 
 
 def test_p_lies_in_its_interval_and_candidates_keep_their_order(estimator: SuccessEstimator) -> None:
@@ -126,6 +145,23 @@ def test_too_few_labels_of_one_candidate_are_insufficient_for_it_alone(tmp_path:
     assert by_name["large"].evidence == "insufficient"
     assert "29 labels" in by_name["large"].reason
     assert by_name["small"].evidence == "measured"
+
+
+def test_words_of_a_candidate_do_not_fade_where_other_candidates_alone_have_labels(tmp_path: Path) -> None:
+    """Each question was answered by one model, like in a log."""
+    outcomes = worded(400)
+    small = [replace(one, agents={"small": one.agents["small"]}) for one in outcomes[:200]]
+    large = [replace(one, agents={"large": one.agents["large"]}) for one in outcomes[200:]]
+    for name, learned in (("alone", small), ("beside", [*small, *large])):
+        train_success(learned, SuccessOptions(out=tmp_path / name))
+    p = {
+        (name, text): metaprobe.load(tmp_path / name).estimate(text, ["small"])[0].p
+        for name in ("alone", "beside")
+        for text in ("prove that cat", "greet the cat")
+    }
+    gap = {name: p[name, "greet the cat"] - p[name, "prove that cat"] for name in ("alone", "beside")}
+    assert gap["alone"] > 0.3
+    assert abs(gap["beside"] - gap["alone"]) < 0.1
 
 
 def test_arguments_of_another_type_are_refused(estimator: SuccessEstimator) -> None:

@@ -1,12 +1,13 @@
 """Whom to ask by P(success): the cheapest that meets a target, the best at a budget, nobody by a number unknown."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.success import SuccessEstimate
-from metaprobe.routing.success_choice import best_within, cheapest_meeting
+from metaprobe.routing.success_choice import best_at_worth, best_within, cheapest_meeting, worth_meeting
+from metaprobe.routing.success_estimator import SuccessEstimate
 
 
 def estimate(name: str, p: float | None) -> SuccessEstimate:
@@ -61,3 +62,61 @@ def test_a_target_or_price_that_cannot_be_is_refused(wrong: float) -> None:
     if wrong != 2:
         with pytest.raises(RecordError, match="budget"):
             best_within([estimate("a", 0.5)], {"a": 1.0}, wrong)
+
+
+@given(CANDIDATES, st.floats(0, 9))
+def test_nobody_gains_more_at_the_worth(given_ones: list[tuple[float | None, float]], worth: float) -> None:
+    estimates = [estimate(f"m{i}", p) for i, (p, _) in enumerate(given_ones)]
+    prices = {f"m{i}": price for i, (_, price) in enumerate(given_ones)}
+    choice = best_at_worth(estimates, prices, worth, fallback="m0")
+    gains = [one.p * worth - prices[one.candidate] for one in estimates if one.p is not None]
+    if not gains:
+        assert (choice.candidate, choice.p) == ("m0", None)
+        return
+    assert choice.p is not None
+    assert choice.price is not None
+    assert choice.p * worth - choice.price == pytest.approx(max(gains), abs=1e-9)
+
+
+def test_the_worth_meets_the_target_on_average_for_less_than_every_request_at_the_target() -> None:
+    rng = np.random.default_rng(0)
+    easy = rng.random(4000)
+    p = np.column_stack([0.2 + 0.7 * easy, np.full(4000, 0.9)])
+    right, prices, target = (rng.random(p.shape) < p).astype(float), [1.0, 10.0], 0.8
+    found = worth_meeting(p[:2000], right[:2000], prices, target)
+    assert target <= found.accuracy < target + 0.02
+    names = {"small": prices[0], "large": prices[1]}
+
+    def asked(row: int, way: str) -> int:
+        estimates = [estimate(name, float(value)) for name, value in zip(names, p[row], strict=True)]
+        average = way == "average"
+        choice = best_at_worth(estimates, names, found.worth) if average else cheapest_meeting(estimates, names, target)
+        return int(choice.candidate == "large")
+
+    spent = {}
+    for way in ("average", "each"):
+        columns = [asked(row, way) for row in range(2000, 4000)]
+        assert right[np.arange(2000, 4000), columns].mean() > target - 0.03
+        spent[way] = np.mean([prices[column] for column in columns])
+    assert spent["average"] < 0.9 * spent["each"]
+
+
+def test_a_target_out_of_reach_shows_in_the_accuracy() -> None:
+    found = worth_meeting([[0.5, 0.6]] * 4, [[0, 1], [1, 0], [0, 1], [0, 1]], [0.0, 0.0], 0.9)
+    assert found.accuracy == 0.75
+
+
+@pytest.mark.parametrize(
+    ("given_ones", "noun"),
+    [
+        (([[0.5]], [[1, 0]], [1.0], 0.5), "p is"),
+        (([[np.nan]], [[1]], [1.0], 0.5), "outside 0 to 1"),
+        (([[0.5]], [[1]], [-1.0], 0.5), "prices are"),
+        (([[0.5]], [[1]], [1.0], 2), "target is"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(given_ones: tuple[object, ...], noun: str) -> None:
+    with pytest.raises(RecordError, match=noun):
+        worth_meeting(*given_ones)  # type: ignore[arg-type]
+    with pytest.raises(RecordError, match="worth is"):
+        best_at_worth([], {}, -1.0)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from metaprobe.checkpoints.table import (
+from metaprobe.checkpoints.rendered_table import (
     EMPTY_CELL,
     Column,
     Table,

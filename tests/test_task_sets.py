@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from outside_rows import DATA, MADE, OUTSIDE, SET_8, bbq_row, items_of, real_data, rows
 from sklearn.metrics import cohen_kappa_score
 
-from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
 from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.papers.tasks import TASKS, load_task
+from metaprobe.papers.tasks.bias import ambiguous_bias_score, bias_score
 from metaprobe.papers.tasks.graded_essays import grade
 from metaprobe.papers.tasks.task import Row
 from metaprobe.papers.tasks.true_or_false import subject

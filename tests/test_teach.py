@@ -61,14 +61,15 @@ def test_each_question_is_asked_as_often_as_said_and_every_answer_becomes_a_line
 ) -> None:
     questions = questions_file(tmp_path, group="g1")
     with SamplingServer() as server:
-        result = run(server, questions, "--samples", "3", "--temperature", "0.8", "--max-tokens", "64", "--limit", "20")
+        asking = ["--samples", "3", "--temperature", "0.8", "--max-tokens", "64", "--limit", "20"]
+        result = run(server, questions, *asking, "--same", "number")
     assert isinstance(result.exception, Trained)
     asked = [body["messages"][-1]["content"] for body in server.bodies]
     assert len(set(asked)) == 20
     assert all(asked.count(one) == 3 for one in asked)
     assert {(body["temperature"], body["max_tokens"], body["logprobs"]) for body in server.bodies} == {(0.8, 64, True)}
     [(stores, options)] = untrained
-    assert options.target == "agreement"
+    assert (options.target, options.same) == ("agreement", "number")
     lines = lines_of(stores[0])
     assert len(lines) == 60
     assert {line["group"] for line in lines} == {"g1"}
@@ -99,6 +100,16 @@ def test_a_dry_run_says_calls_and_price_and_asks_nothing(tmp_path: Path) -> None
     assert "40 calls of planted" in result.output
     assert "$0.0402" in result.output  # 40 answers of 100 tokens, and 40 x 5 tokens of questions
     assert not (tmp_path / "taught.answers.jsonl").exists()
+
+
+@pytest.mark.parametrize(("asked", "samples", "enough"), [(24, 2, False), (60, 2, True), (24, 4, True)])
+def test_too_few_answers_for_a_flag_are_said_before_they_are_paid_for(
+    tmp_path: Path, asked: int, samples: int, enough: bool
+) -> None:
+    with SamplingServer() as server:
+        result = run(server, questions_file(tmp_path, asked), "--dry-run", "--samples", str(samples))
+        assert server.bodies == []
+    assert ("a flag takes about 100" not in result.output) == enough
 
 
 def test_what_was_answered_is_asked_no_second_time(tmp_path: Path, untrained: list[Any]) -> None:
@@ -212,7 +223,7 @@ def test_a_promise_about_wrong_answers_is_refused_before_anything_is_asked(tmp_p
     with SamplingServer() as server:
         result = run(server, questions_file(tmp_path), option, "0.3")
     assert result.exit_code == 2
-    assert "20 labelled answers" in result.output
+    assert "0 labels came; expected at least" in result.output
     assert server.bodies == []
 
 
@@ -272,14 +283,16 @@ def test_the_last_lines_say_what_was_learned_what_is_flagged_and_what_to_run_nex
     with SamplingServer() as server:
         result = run(server, questions_file(tmp_path))
     assert result.exit_code == 0, result.output
-    learned, flags, following = result.stdout.splitlines()
+    learned, flags, following, labelled = result.stdout.splitlines()
     assert learned.startswith("learned")
     assert "24 questions and no label: AUROC 0.750 [0.710, 0.790]" in learned
     assert flags.startswith("flags")
     assert "below 0.400" in flags
     assert following.startswith("next")
     assert f"metaprobe score {tmp_path / 'taught'}" in following
-    assert str(tmp_path / "taught.answers.jsonl") in following
+    assert labelled.startswith("P(right)")
+    assert str(tmp_path / "taught.answers.jsonl") in labelled
+    assert f"metaprobe adapt {tmp_path / 'taught'} labelled.jsonl" in labelled
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Message, Run
-from metaprobe.training.options import AdapterOptions, WrongOptions
+from metaprobe.training.training_options import AdapterOptions, WrongOptions
 
 LETTERS = list("bcdfghjklmnpqrstvwxz")
 
@@ -122,6 +122,26 @@ def test_lines_are_scored_from_text_alone_and_each_gets_an_answer(reader: TextRe
     assert all(line["score"] is None and line["flagged"] is None and line["reason"] for line in out[2:])
 
 
+def test_the_verdict_on_a_model_that_the_reader_has_not_seen_says_so(tmp_path: Path) -> None:
+    named = [json.loads(line) | {"model": "seen"} for line in lines(tmp_path / "a.jsonl").read_text().splitlines()]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in named))
+    metaprobe.train_text(tmp_path / "b.jsonl", folds=2, out=tmp_path / "reader")
+    asked = [{"question": "What?", "answer": "Surely b.", "model": model} for model in ("seen", "new", "")]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    out = CliRunner().invoke(main, ["score", str(tmp_path / "reader"), str(tmp_path / "asked.jsonl")]).stdout
+    reasons = [json.loads(line)["reason"] for line in out.splitlines()]
+    assert ["'new', checkpoint trained on seen" in reason for reason in reasons] == [False, True, False]
+
+
+@pytest.mark.parametrize("recipe", ["text", "gate", "adapter"])
+def test_what_learns_from_labels_alone_refuses_agreement_and_names_what_learns_it(recipe: str, tmp_path: Path) -> None:
+    command = ["train", recipe, str(lines(tmp_path / "a.jsonl")), "--target", "agreement", "--out", str(tmp_path / "o")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert "metaprobe train quality" in " ".join(result.output.split())
+    assert not (tmp_path / "o").exists()
+
+
 def test_a_store_is_scored_by_its_texts_without_log_probabilities(reader: TextReader, tmp_path: Path) -> None:
     """Another stage and an answer without text get no line; a store without any text is refused.
 
@@ -199,8 +219,8 @@ def test_an_encoder_that_tells_more_than_the_words_reads_again_where_the_checkpo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The words are blinded; the planted word is then known to the encoder alone."""
-    monkeypatch.setattr("metaprobe.training.recipes.text.MIN_WORD_ROWS", 10**9)
-    monkeypatch.setattr("metaprobe.training.recipes.text.SHAPED", 0.0)
+    monkeypatch.setattr("metaprobe.training.recipes.train_text.MIN_WORD_ROWS", 10**9)
+    monkeypatch.setattr("metaprobe.training.recipes.train_text.SHAPED", 0.0)
     encoder, data = saved_encoder(tmp_path / "bert"), lines(tmp_path / "train.jsonl")
     made = metaprobe.train_text(data, out=tmp_path / "reader", folds=2, read_by=encoder)
     contract, reader = made.manifest.contract["states"], TextReader.load(made.path)
@@ -223,7 +243,7 @@ def test_an_adapter_that_gains_nothing_over_the_words_is_not_taken_and_the_card_
 ) -> None:
     """Words tell this label in full."""
     quick = partial(AdapterOptions, epochs=1, batch_size=16, max_length=24)
-    monkeypatch.setattr("metaprobe.training.recipes.text.AdapterOptions", quick)
+    monkeypatch.setattr("metaprobe.training.recipes.train_text.AdapterOptions", quick)
     base = saved_base(tmp_path / "tiny")
     data, lines_said = lines(tmp_path / "train.jsonl"), []
     told = {"folds": 2, "adapter": base, "on_line": lines_said.append}
@@ -244,10 +264,10 @@ def test_an_adapter_that_beats_the_words_by_an_interval_is_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The words are blinded; the planted word is then known to the adapter alone."""
-    monkeypatch.setattr("metaprobe.training.recipes.text.MIN_WORD_ROWS", 10**9)
-    monkeypatch.setattr("metaprobe.training.recipes.text.SHAPED", 0.0)
+    monkeypatch.setattr("metaprobe.training.recipes.train_text.MIN_WORD_ROWS", 10**9)
+    monkeypatch.setattr("metaprobe.training.recipes.train_text.SHAPED", 0.0)
     quick = partial(AdapterOptions, epochs=8, batch_size=16, lr=1e-2, max_length=24)
-    monkeypatch.setattr("metaprobe.training.recipes.text.AdapterOptions", quick)
+    monkeypatch.setattr("metaprobe.training.recipes.train_text.AdapterOptions", quick)
     said: list[str] = []
     base, data = saved_base(tmp_path / "tiny"), stored(tmp_path / "runs")
     made = metaprobe.train_text([data], out=tmp_path / "reader", folds=2, adapter=base, on_line=said.append)

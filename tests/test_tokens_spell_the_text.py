@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metaprobe import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.import_line import run_of_line
-from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.types import Call, Segment
 from metaprobe.routing.watch_stream import watch
 
@@ -88,7 +88,7 @@ def test_every_sound_spelling_is_scored_without_a_word(
     tokens = SPELLINGS[spelling](pieces)
     more = {"usage": {"prompt_tokens": 3, "completion_tokens": len(tokens) + bool(end)}} if counted else {}
     response = completion(tokens, text, end=end, **more)
-    for parsed in (parse_response(response), parse_body(json.dumps(response))):
+    for parsed in (parse_response(response), parse_response(json.dumps(response))):
         assert len(parsed.logprobs) == len(tokens)
         assert parsed.note == ""
     stripped = completion(tokens, text.strip(), end=end, **more)  # as servers strip it
@@ -224,7 +224,7 @@ def test_the_shared_cases() -> None:
 def lacking(tokens: list[str], text: str, **more: Any) -> str:
     """Returns the note on an answer, the same from an object and from its JSON."""
     response = completion(tokens, text, **more)
-    notes = {parse_response(response).note, parse_body(json.dumps(response)).note}
+    notes = {parse_response(response).note, parse_response(json.dumps(response)).note}
     assert len(notes) == 1
     return notes.pop()
 

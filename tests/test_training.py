@@ -14,10 +14,10 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles, outer_folds
-from metaprobe.training.ladder import fit_trees, round_down
 from metaprobe.training.methods import AFTER, BLEND, LADDER, MEAN_LOGPROB, CellTable, HiddenProbeMethod, blend_weights
-from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.train_hidden import write_hidden
 from metaprobe.training.study import BEST_BASELINE, Study, crossfit, out_of_domain, standard_methods
+from metaprobe.training.trees import fit_trees, round_down
 
 groups_and_labels = st.integers(0, 1000).map(
     lambda seed: (
@@ -107,7 +107,7 @@ def test_rounding_thresholds_changes_no_prediction(evidence: Evidence) -> None:
     plain = lightgbm.train(
         {"objective": "binary", "verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), num_boost_round=20
     )
-    from metaprobe.training.ladder import float32_thresholds
+    from metaprobe.training.trees import float32_thresholds
 
     np.testing.assert_allclose(float32_thresholds(plain).predict(X), plain.predict(X), atol=1e-12)
     assert trees.score(X).shape == y.shape

@@ -2,14 +2,13 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from local_server import Asked, Reply, serving
 
 from metaprobe.cli import main
 from metaprobe.production.monitoring.entry import Entry
@@ -30,42 +29,27 @@ class Product:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str], Any]] = []
         self.status, self.answer, self.location = 200, b"{}", ""
-        product = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                product.asked.append((self.path, dict(self.headers), body))
-                self.send_response(product.status)
-                if product.location:
-                    self.send_header("Location", product.location)
-                self.send_header("Content-Length", str(len(product.answer)))
-                self.end_headers()
-                self.wfile.write(product.answer)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+    def reply(self, request: Asked) -> Reply:
+        self.asked.append((request.path, request.headers, request.json()))
+        return Reply(self.answer, self.status, {"Location": self.location} if self.location else {})
 
 
 @pytest.fixture
 def product(monkeypatch: pytest.MonkeyPatch) -> Iterator[Product]:
     """A product at the address that the environment names, with keys."""
     product = Product()
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setenv("LANGFUSE_BASE_URL", product.url)
-    monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
-    monkeypatch.setenv("LANGFUSE_SECRET_KEY", SECRET)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", product.url + "/")
-    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", SECRET)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", product.url)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-key={SECRET},x-other=a%20b")
-    yield product
-    product.server.shutdown()
-    product.server.server_close()
+    with serving(product.reply) as product.url:
+        monkeypatch.setenv("no_proxy", "*")
+        monkeypatch.setenv("LANGFUSE_BASE_URL", product.url)
+        monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
+        monkeypatch.setenv("LANGFUSE_SECRET_KEY", SECRET)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", product.url + "/")
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", SECRET)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", product.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-key={SECRET},x-other=a%20b")
+        yield product
 
 
 @pytest.fixture
@@ -199,12 +183,11 @@ def test_what_a_product_does_not_take_is_counted_and_nothing_of_a_secret_is_told
 
 def test_credentials_do_not_follow_a_redirect(product: Product) -> None:
     other = Product()
-    product.status, product.location = 307, other.url
-    with pytest.raises(NotPosted, match="status 307"):
-        post_json(product.url, {}, {"Authorization": SECRET})
+    with serving(other.reply) as other.url:
+        product.status, product.location = 307, other.url
+        with pytest.raises(NotPosted, match="status 307"):
+            post_json(product.url, {}, {"Authorization": SECRET})
     assert other.asked == []
-    other.server.shutdown()
-    other.server.server_close()
 
 
 @pytest.mark.parametrize(
@@ -234,9 +217,9 @@ def test_an_address_that_is_none_is_refused_without_being_shown(url: str) -> Non
     assert SECRET not in str(refused.value)
 
 
-def test_a_server_that_is_not_there_is_said(product: Product, where: Path) -> None:
-    product.server.shutdown()
-    product.server.server_close()
+def test_a_server_that_is_not_there_is_said(product: Product, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(product.reply) as closed:
+        monkeypatch.setenv("LANGFUSE_BASE_URL", closed)
     done = run("--log", where, "--to", "langfuse", "--post")
     assert (done.exit_code, "ConnectionRefusedError" in done.stderr) == (1, True), done.output
 

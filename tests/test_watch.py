@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import decoder_blocks
-from metaprobe.llms.watch import watch
+from metaprobe.llms.watched_generation import watch
 from metaprobe.probes.hidden import ConfidenceProbe
 
 WIDTH, PAD, EOS = 32, 0, 1

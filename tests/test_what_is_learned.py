@@ -26,13 +26,13 @@ from metaprobe.checkpoints import Checkpoint, OperatingPoint, UntrustedCheckpoin
 from metaprobe.probes.adapter import Encoder
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel.asking import Panel
 from metaprobe.training.folds import final_roles
-from metaprobe.training.ladder import fit_trees
-from metaprobe.training.options import RouterOptions
-from metaprobe.training.panel_data import panels_of_outcomes
+from metaprobe.training.panel.labelled_panels import panels_of_outcomes
 from metaprobe.training.recipes.panel import train_router
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
+from metaprobe.training.training_options import RouterOptions
+from metaprobe.training.trees import fit_trees
 
 WRITTEN = Path(__file__).parent / "what_is_learned.json"
 SEED = 3
@@ -111,14 +111,10 @@ def an_adapter() -> dict[str, Any]:
     pytest.importorskip("peft")
     from tiny_adapter import run_of, tiny, tiny_tokenizer
 
-    from metaprobe.training.evidence import load_texts
-    from metaprobe.training.recipes.adapter import (
-        AdapterSettings,
-        adapter_roles,
-        examples,
-        fit_adapter,
-        scored_log_odds,
-    )
+    from metaprobe.training.adapter.examples import adapter_roles, examples
+    from metaprobe.training.adapter.fit_lora import fit_adapter, scored_log_odds
+    from metaprobe.training.adapter.scorer import AdapterSettings
+    from metaprobe.training.text_data import load_texts
 
     rng = np.random.default_rng(0)
     with TemporaryDirectory() as folder:

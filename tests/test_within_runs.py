@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaprobe.eval.answer_table import bare_table
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc, auroc_within
-from metaprobe.eval.table import bare_table
 from metaprobe.probes.features import TERM_NAMES, TERMS
-from metaprobe.training.calibration import sigmoid
+from metaprobe.training.calibrators import sigmoid
 from metaprobe.training.folds import final_roles
 from metaprobe.training.ladder import ALL_TERMS, Ladder, LadderRows, fit_ladder, paired_auroc_gain
 

@@ -23,7 +23,7 @@ NOT_COMPARED = {
     "page against the files",
 }
 """Block -> why no test can make it again."""
-PAGES = {"PAGE", "LADDER_PAGE", "ANSWERS", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS", "PRODUCTION"}
+PAGES = {"PAGE", "LADDER_PAGE", "ANSWERS", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS", "SPEED_PAGE"}
 """Names of a script for the pages that it writes."""
 
 

@@ -15,10 +15,11 @@ from metaprobe.records.bad_lines import BadFile
 from metaprobe.records.errors import RecordError
 from metaprobe.records.import_line import QUESTION_KEY, question_id_of
 from metaprobe.records.importer import LINES, format_of, read_log
-from metaprobe.records.lines import is_csv, is_table
 from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.outcome_tables import agents_of_columns, columns_of, is_outcome_table
 from metaprobe.records.outcomes import is_outcomes, outcomes_of_file
 from metaprobe.records.types import Run
+from metaprobe.training.agreement import MIN_QUESTIONS
 
 TARGET = "correct"
 FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
@@ -26,7 +27,7 @@ FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
 FEWEST_TO_TRAIN = 10
 """Questions with a right answer, and with a wrong one, that training takes for its folds."""
 MIN_OUTCOME_GROUPS = {"router": 60, "panel": 50}
-"""Groups of questions that training on outcomes takes (`panel_asks` and `panel_fit`; a test compares)."""
+"""Groups of questions that training on outcomes takes (`FEWEST_ASKED` and `MIN_PANEL_GROUPS`; a test compares)."""
 LONG, FEWEST_LONG_RIGHT, FEWEST_LONG_WRONG = 100, 100, 40
 """Tokens of an answer that a gate may stop early, and labelled answers as long, right and wrong, for `train gate`."""
 TRAINING_PAYS = 200
@@ -151,7 +152,7 @@ def advise(path: Path) -> Advised:
         runs = quote(str(path))
     else:
         form = format_of(path, "auto")
-        if form is LINES and not (is_csv(path) or is_table(path)) and is_outcomes(path):
+        if form is LINES and is_outcomes(path):
             return _advise_outcomes(path)
         what, lines = form.what, form is LINES
         contents = Contents()
@@ -193,28 +194,43 @@ def advise(path: Path) -> Advised:
 
 def _reasons(bad: BadFile) -> dict[str, int]:
     """Returns how many lines are bad, by the reason and the first line with it."""
-    return {f"bad: {kind}; the first: {one.first}": one.count for kind, one in bad.reasons.items()}
+    return {f"bad: {kind}; the first: {reason.first}": reason.count for kind, reason in bad.reasons.items()}
 
 
 def _advise_outcomes(path: Path) -> Advised:
     """Returns what a file of outcomes of agents supports. Raises `ImportFileError` where most lines are no outcome."""
     bad = BadFile(path)
-    questions = outcomes_of_file(path, bad)
+    agents: list[str] = []
+    if is_outcome_table(path):
+        columns, looking = columns_of(path)
+        # Columns that only look like scores are guessed here: the user reads the names before the command runs.
+        agents = [] if agents_of_columns(columns) else looking
+    questions = outcomes_of_file(path, bad, agents)
     bad.check()
     names = sorted({name for question in questions for name in question.agents})
     asked = [outcome for question in questions for outcome in question.agents.values()]
-    scores = [[one.score for one in question.agents.values() if one.score is not None] for question in questions]
+    scores = [[agent.score for agent in question.agents.values() if agent.score is not None] for question in questions]
     labelled = sum(map(len, scores))
     whole = [question for question in questions if len(question.agents) == len(names)]
-    priced = [one for one in whole if all(agent.cost_usd is not None for agent in one.agents.values())]
+    priced = [
+        outcomes_of_question
+        for outcomes_of_question in whole
+        if all(agent.cost_usd is not None for agent in outcomes_of_question.agents.values())
+    ]
     logged = any(question.propensities for question in questions)
     recipe = "router" if priced or logged else "panel"
-    groups, fewest = len({one.group for one in (priced or whole)}), MIN_OUTCOME_GROUPS[recipe]
+    groups, fewest = (
+        len({outcomes_of_question.group for outcomes_of_question in (priced or whole)}),
+        MIN_OUTCOME_GROUPS[recipe],
+    )
     why = (
         f"{len(names):,} agents ({', '.join(names)}), of which all answered {len(whole):,} of {len(questions):,}"
         f" questions, {len(priced):,} at a known price (cost_usd); train {recipe} takes {fewest} groups of these"
     )
-    commands = (f"metaprobe train {recipe} {quote(str(path))} --out {OUT}/{recipe}",)
+    named = "".join(f" --agent {quote(name)}" for name in agents)
+    if agents:
+        why += f"; the columns {', '.join(agents)} hold scores: leave out what is no agent"
+    commands = (f"metaprobe train {recipe} {quote(str(path))}{named} --out {OUT}/{recipe}",)
     supported = len(names) > 1 and labelled > 0 and (logged or groups >= fewest)
     return Advised(
         what="outcomes of agents",
@@ -249,7 +265,10 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         why = f"{n:,} answers have them, enough are labelled to train{gated}"
         yield Advice("log-probabilities", True, why, commands)
     elif labelled >= FEWEST_LABELS and fewer >= FEWEST_OF_A_KIND:
-        commands = (*before, f"metaprobe adapt bundled:quality {data} --out {OUT}/quality", *gate)
+        # It leaves out by itself what holds no log-probabilities.
+        adapt = f"metaprobe adapt bundled:quality {texts} --out {OUT}/mine"
+        stored = tuple(command for command in before if command not in unstored) if gate else ()
+        commands = (*unstored, adapt, *stored, *gate)
         why = f"{n:,} answers have them, {labelled} are labelled: adapt, which was better than training below "
         yield Advice("log-probabilities", True, f"{why}{TRAINING_PAYS} labels{gated}", commands)
     else:
@@ -272,7 +291,15 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         sampled = f" --sampled {quote(stage)}" if stage and not lines else ""
         panel = f"metaprobe train panel {texts}{sampled} --out {OUT}/panel"
         commands = (*unstored, panel) if trains else (*first, *label)
-        yield Advice("samples", True, f"{repeated:,} questions have several answers", commands)
+        why = f"{repeated:,} questions have several answers"
+        if n == it.answers and repeated >= MIN_QUESTIONS and labelled < TRAINING_PAYS:
+            why += "; a predictor can learn without labels which of them agree"
+            teach = f"metaprobe train quality {data} --target agreement --out {OUT}/taught"
+            commands = (*commands, *(one for one in before if one not in commands), teach)
+            if labelled >= FEWEST_LABELS and fewer >= FEWEST_OF_A_KIND:
+                why += f", and `adapt` joins agreement with the {labelled} labels"
+                commands = (*commands, f"metaprobe adapt {OUT}/taught {data} --out {OUT}/joined")
+        yield Advice("samples", True, why, commands)
     readable = min(it.with_texts, it.with_prompts)
     # A probe is compared with log-probabilities: where there are none, the model reads them beside its states.
     read, both = (f"metaprobe extract {runs} --logprobs {quote(model)} --out {OUT}/read",), n or it.states

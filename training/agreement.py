@@ -10,6 +10,7 @@ labels is the share of the others that agree, and a probability that is fitted t
 samples. An answer that did not end by itself has no end to compare, and makes no row.
 """
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,14 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.flagging import AGREEMENT, FLAGGED_BY
-from metaprobe.eval.table import answers_in_words
+from metaprobe.eval.answer_table import answers_in_words
+from metaprobe.records.correctness import final_answer, read_number
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import STOP
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.routing.panel_answers import COMPARABLE_CHECKS, EXACT, PanelAnswer, comparable_form
-from metaprobe.routing.panel_lines import read_of_run
-from metaprobe.routing.panel_rows import UNREADABLE_CLASS
-from metaprobe.training.panel_same import LabelledQuestion, classes_by, item_of, own_form
+from metaprobe.routing.panel.compared_answers import (
+    COMPARABLE_CHECKS,
+    EXACT,
+    NUMBER,
+    PanelAnswer,
+    comparable_form,
+    own_check,
+)
+from metaprobe.routing.panel.model_rows import UNREADABLE_CLASS
+from metaprobe.routing.panel.stored_panels import read_of_run
+from metaprobe.training.panel.same_answers import FORM_SHARE, READINGS, LabelledQuestion, classes_by, item_of, own_form
 
 SAMPLES = "samples"
 """Source of labels `agreement`."""
@@ -37,6 +46,13 @@ MIN_QUESTIONS = 20
 MIN_QUESTIONS_OF_A_KIND = 10
 """Questions with answers that agree, and questions with answers that differ, below which nothing is learned: five folds
 need two of each kind."""
+MAX_WORDS_BESIDE_NUMBER = 12
+"""Words beside the number above which an answer is a text that mentions a number."""
+MAX_QUESTIONS_READ_OTHERWISE = 300
+"""Questions on which other readings are counted, evenly spread over the data."""
+FAR_MORE = 0.2
+"""Share of the pairs that another reading must add to those that are the same for the note to name it."""
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 SAID_AGAIN_BEFORE = "Probability that two answers of the model to the question agree"
@@ -80,71 +96,77 @@ class AgreementPairs:
     def note(self) -> str:
         """Says in a line for card and terminal which answers were compared, and which were left out."""
         answers = len(set(self.call_ids))
-        told = f"{answers} answers to {self.questions} questions, {len(self.same)} pairs of them compared; "
-        told += f"{self.same.mean():.0%} of the pairs say the same. {self.reading}"
+        text = f"{answers} answers to {self.questions} questions, {len(self.same)} pairs of them compared; "
+        text += f"{self.same.mean():.0%} of the pairs say the same. {self.reading}"
         left = [f"{self.cut} that did not end by themselves"] if self.cut else []
         left += [f"{self.alone} without a second answer to the same messages"] if self.alone else []
-        return f"{told}. Left out: {', '.join(left)}" if left else told
+        return f"{text}. Left out: {', '.join(left)}" if left else text
 
     def rows_among(self, call_ids: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
         """Returns for each pair whose answer is among these the answer's place there (r,), and the label (r,)."""
         place = {call_id: i for i, call_id in enumerate(call_ids)}
-        known = [number for number, call_id in enumerate(self.call_ids) if call_id in place]
-        return np.array([place[self.call_ids[number]] for number in known], dtype=np.intp), self.same[known]
+        numbers = [number for number, call_id in enumerate(self.call_ids) if call_id in place]
+        return np.array([place[self.call_ids[number]] for number in numbers], dtype=np.intp), self.same[numbers]
 
 
-def agreement_pairs(runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None) -> AgreementPairs:
+def agreement_pairs(
+    runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None, same: str | None = None
+) -> AgreementPairs:
     """Returns which answers of these runs say the same as others to their question.
 
     Answers to one question are those of one model, stage and agent to the same messages, of a run store to one item, of
-    lines to one `question_id`. When two are the same is said by the item's check, or, where it has none, by the form
-    that most answers have: a number, a letter, code, or words.
+    lines to one `question_id`. When two are the same is said by `same`, by the item's check, or, where it has none, by
+    the form that most answers have: a number, alone or in a sentence, a letter, code, or words. An answer that came
+    with its agreement (`given_agreements`) makes a row of its own.
 
     Args:
-        runs: of a store or of lines. Labels are not looked at.
+        runs: runs of a store or of lines; labels of right and wrong are not read.
         stage: only calls of this stage; by default the only one that has several answers to a question.
         agent: only calls of this agent; by default of any.
+        same: the reading of all answers, one of `READINGS`; by default that of the check, or of the answers' own form.
 
     Raises `RecordError` where fewer than `MIN_QUESTIONS` questions have two answers, where answers of several stages do
     and none is named, and where fewer than `MIN_QUESTIONS_OF_A_KIND` questions have answers that agree, or that differ.
     """
     questions, cut, alone = sampled_questions(runs, stage=stage, agent=agent)
+    logged_pairs = given_agreements(runs, stage=stage, agent=agent)
+    logged_pairs -= {(call.id, same) for question in questions for call in question.calls for same in (0, 1)}
+    alone -= len({call_id for call_id, _ in logged_pairs})
     stages = sorted({question.calls[0].stage for question in questions})
     if len(stages) > 1:
         raise RecordError(
             f"questions have several answers at the stages {', '.join(stages)}; expected one: name it (`--stage`)"
         )
-    if len(questions) < MIN_QUESTIONS:
-        apart = _asked_otherwise(runs, stage=stage, agent=agent)
+    if len(questions) + len(logged_pairs) < MIN_QUESTIONS:
         raise RecordError(
-            f"{len(questions)} questions have two answers of one model to the same messages that ended by themselves; "
-            f"expected at least {MIN_QUESTIONS}: "
-            + (
-                f"{apart} more have two answers, to messages that differ (a time or an id in the prompt?): give all "
-                "answers to a question the same messages"
-                if apart
-                else "ask more questions, each of them twice (lines share a question_id)"
-            )
+            f"{len(questions) + len(logged_pairs)} questions have two answers of one model to the same messages that "
+            f"ended by themselves; expected at least {MIN_QUESTIONS}: {_way_to_more(runs, stage=stage, agent=agent)}"
         )
-    same, reading = _reading_of(questions)
-    partners = min(MAX_PARTNERS, max(1, MAX_PAIRS // sum(len(question.calls) for question in questions)))
+    read_by, reading = _reading_of(questions, same)
+    partners = min(MAX_PARTNERS, max(1, MAX_PAIRS // max(1, sum(len(question.calls) for question in questions))))
     call_ids: list[str] = []
     labels: list[int] = []
     for question in questions:
-        check = question.item.check if question.item.check in COMPARABLE_CHECKS else same
-        item = question.item if check == question.item.check else replace(item_of(question.item.question, check))
-        forms: list[Hashable | None] = [comparable_form(answer, item, check)[0] for answer in question.answers]
-        classes = classes_by(check, forms)
+        checked = same is None and question.item.check in COMPARABLE_CHECKS
+        classes = _classes(question, question.item.check if checked else read_by)
         count = len(classes)
-        for row, own in enumerate(classes):
+        for row, answer_class in enumerate(classes):
             for step in range(1, min(count, partners + 1)):
                 call_ids.append(question.calls[row].id)
-                labels.append(int(own != UNREADABLE_CLASS and own == classes[(row + step) % count]))
+                labels.append(int(answer_class != UNREADABLE_CLASS and answer_class == classes[(row + step) % count]))
+    question_of: dict[str, Hashable] = {call.id: place for place, each in enumerate(questions) for call in each.calls}
+    if logged_pairs:
+        reading = "; ".join(filter(None, (reading, f"{len(logged_pairs)} answers came with their agreement")))
+    for call_id, same_again in sorted(logged_pairs):
+        call_ids.append(call_id)
+        labels.append(same_again)
+        question_of[call_id] = call_id
     found = np.array(labels, dtype=np.int64)
-    question_of = {call.id: number for number, question in enumerate(questions) for call in question.calls}
-    asked = np.array([question_of[call_id] for call_id in call_ids])
-    _check_both_kinds(len(set(asked[found == 1])), len(set(asked[found == 0])), len(questions), reading)
-    return AgreementPairs(tuple(call_ids), found, len(questions), cut, alone, reading)
+    total = len(questions) + len(logged_pairs)
+    label_of_question = list(zip((question_of[call_id] for call_id in call_ids), labels, strict=True))
+    agreeing, differing = (len({question for question, each in label_of_question if each == kind}) for kind in (1, 0))
+    _check_both_kinds(agreeing, differing, total, reading)
+    return AgreementPairs(tuple(call_ids), found, total, cut, alone, reading)
 
 
 def _check_both_kinds(agreeing: int, differing: int, questions: int, reading: str) -> None:
@@ -162,11 +184,41 @@ def _check_both_kinds(agreeing: int, differing: int, questions: int, reading: st
     )
 
 
+def _way_to_more(runs: Sequence[Run], *, stage: str | None, agent: str | None) -> str:
+    """Returns what to do where too few questions have two answers that ended by themselves."""
+    answers = [
+        call
+        for run in runs
+        for call in run.calls
+        if stage in (None, call.stage) and agent in (None, call.agent) and answers_in_words(call) and call.text.strip()
+    ]
+    if unstated := sum(not call.finish_reason for call in answers):
+        return (
+            f'{unstated} of {len(answers)} answers do not say how they ended: add "finish_reason" beside "answer", or '
+            'in the choice of a whole response ("stop", or "length" where a limit cut the answer)'
+        )
+    if apart := _asked_otherwise(runs, stage=stage, agent=agent):
+        return (
+            f"{apart} more have two answers, to messages that differ (a time or an id in the prompt?): give all "
+            "answers to a question the same messages"
+        )
+    return "ask more questions, each of them twice (lines share a question_id)"
+
+
 def _asked_otherwise(runs: Sequence[Run], *, stage: str | None, agent: str | None) -> int:
     """Returns how many questions have several answers that ended, and no two of them to the same messages."""
     without = [replace(run, calls=tuple(replace(call, messages=()) for call in run.calls)) for run in runs]
     alike, together = (
-        {(one.item.task, one.item.id, one.calls[0].model, one.calls[0].stage, one.calls[0].agent) for one in questions}
+        {
+            (
+                question.item.task,
+                question.item.id,
+                question.calls[0].model,
+                question.calls[0].stage,
+                question.calls[0].agent,
+            )
+            for question in questions
+        }
         for questions, _, _ in (sampled_questions(these, stage=stage, agent=agent) for these in (runs, without))
     )
     return len(together - alike)
@@ -180,7 +232,7 @@ def sampled_questions(
     These are counted twice over: those that did not end by themselves, and those that are alone with their question.
     Refusals and tool calls are no answers.
     """
-    asked: dict[Hashable, list[tuple[Run, Call]]] = {}
+    calls_by_question: dict[Hashable, list[tuple[Run, Call]]] = {}
     cut = 0
     for run in runs:
         for call in run.calls:
@@ -190,17 +242,34 @@ def sampled_questions(
                 cut += 1
                 continue
             name = (run.item.task, run.item.id, call.model, call.stage, call.agent, call.messages)
-            asked.setdefault(name, []).append((run, call))
+            calls_by_question.setdefault(name, []).append((run, call))
     questions = [
         SampledQuestion(
             together[0][0].item,
             tuple(call for _, call in together),
             tuple(read_of_run(run, call) for run, call in together),
         )
-        for together in asked.values()
+        for together in calls_by_question.values()
         if len(together) > 1
     ]
-    return questions, cut, sum(len(together) == 1 for together in asked.values())
+    return questions, cut, sum(len(together) == 1 for together in calls_by_question.values())
+
+
+def given_agreements(
+    runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None
+) -> set[tuple[str, int]]:
+    """Returns (call, 1 or 0) of each answer whose agreement was found when it was given, as a score log holds it.
+
+    Such an answer has a label `agreement` of the source `samples`. A label of another source is no agreement.
+    """
+    return {
+        (call.id, int(label.value >= 0.5))
+        for run in runs
+        for call in run.calls
+        if stage in (None, call.stage) and agent in (None, call.agent) and call.finish_reason == STOP
+        for label in run.labels
+        if label.call_id == call.id and label.name == AGREEMENT and label.source == SAMPLES
+    }
 
 
 def with_agreement_labels(runs: Sequence[Run], pairs: AgreementPairs) -> list[Run]:
@@ -221,14 +290,92 @@ def with_agreement_labels(runs: Sequence[Run], pairs: AgreementPairs) -> list[Ru
     ]
 
 
-def _reading_of(questions: Sequence[SampledQuestion]) -> tuple[str, str]:
-    """Returns when two answers are the same where items have no check, and in words how all are compared."""
+def _classes(question: SampledQuestion, same: str) -> list[int]:
+    """Returns the class of each answer to the question by a reading; `UNREADABLE_CLASS` where it holds no answer."""
+    item = question.item if same == question.item.check else item_of(question.item.question, same)
+    return classes_by(same, [comparable_form(answer, item, same)[0] for answer in question.answers])
+
+
+def _reading_of(questions: Sequence[SampledQuestion], given_same: str | None) -> tuple[str, str]:
+    """Returns the reading by which answers to items without a check are compared, and a sentence on how all answers are
+    compared.
+
+    `given_same`: the reading that the caller gave for all answers, if any. Raises `RecordError` for an unknown reading.
+    """
+    if given_same is not None:
+        if given_same not in READINGS:
+            raise RecordError(f"same is {given_same!r}; expected one of {', '.join(READINGS)}")
+        return given_same, f"Answers are the same by {given_same}, as was asked for"
     unchecked = [question for question in questions if question.item.check not in COMPARABLE_CHECKS]
     checks = sorted({question.item.check for question in questions if question.item.check in COMPARABLE_CHECKS})
-    told = [f"Answers are the same by the items' checks ({', '.join(checks)})"] if checks else []
+    notes = [f"Answers are the same by the items' checks ({', '.join(checks)})"] if checks else []
     same = EXACT
     if unchecked:
-        given = [LabelledQuestion(q.item.question, q.item.id, q.answers, [None] * len(q.answers)) for q in unchecked]
-        same, why = own_form(given)
-        told.append(f"Answers are the same by {same}: {why}")
-    return same, "; ".join(told)
+        unlabelled = [
+            LabelledQuestion(q.item.question, q.item.id, q.answers, [None] * len(q.answers)) for q in unchecked
+        ]
+        same, why = own_form(unlabelled)
+        if same == EXACT and (numbers := _numbers_in_sentences(unchecked)):
+            same, why = NUMBER, numbers
+        notes.append(f"Answers are the same by {same}: {why}")
+        notes += _other_readings(unchecked, same)
+    return same, "; ".join(notes)
+
+
+def _numbers_in_sentences(questions: Sequence[SampledQuestion]) -> str:
+    """Returns in words that most answers give one number, alone or in a sentence; empty where they do not."""
+    gives_number = [
+        _gives_number(answer, question.item.question)
+        for question in questions
+        for answer in question.answers
+        if not answer.calls
+    ]
+    if sum(gives_number) <= FORM_SHARE * len(gives_number):
+        return ""
+    return f"{sum(gives_number)} of {len(gives_number)} answers give one number, alone or in a sentence"
+
+
+def _gives_number(answer: PanelAnswer, question: str) -> bool:
+    """Returns whether the answer is a number, or a short sentence that gives one.
+
+    A sentence with a name that the question lacks, such as "Marie Curie, in 1898", mentions a number and is a text.
+    """
+    if own_check(answer, question) == NUMBER:
+        return True
+    final = final_answer(item_of(question, NUMBER), answer.text)
+    beside = _WORD.findall(final)
+    other_names = [word for word in beside[1:] if len(word) > 1 and word[0].isupper() and word not in question]
+    if len(beside) > MAX_WORDS_BESIDE_NUMBER or other_names or not any(sign.isdigit() for sign in final):
+        return False
+    return read_number(question, final) is not None
+
+
+def _other_readings(questions: Sequence[SampledQuestion], same: str) -> list[str]:
+    """Returns a warning in words where another reading finds far more pairs of equal answers; else an empty list.
+
+    A reading by which answers of too few questions differ is not named: nothing could be learned by it.
+    """
+    some = questions[:: max(1, -(-len(questions) // MAX_QUESTIONS_READ_OTHERWISE))]
+    read = {other: [_classes(question, other) for question in some] for other in READINGS}
+    shares = {
+        other: _equal_share(classes)
+        for other, classes in read.items()
+        if other == same or sum(len(set(one)) > 1 for one in classes) >= MIN_QUESTIONS_OF_A_KIND
+    }
+    best = max(shares, key=shares.__getitem__)
+    if shares[best] - shares[same] <= FAR_MORE:
+        return []
+    return [
+        f"WARNING: by {best} {shares[best]:.0%} of the pairs would say the same, by {same} {shares[same]:.0%}: read "
+        f"some answers, and give the reading that suits them (`--same {best}`)"
+    ]
+
+
+def _equal_share(classes: Sequence[Sequence[int]]) -> float:
+    """Returns the share of the pairs of answers to one question that are of one class."""
+    equal = pairs = 0
+    for classes_of_question in classes:
+        pairs += len(classes_of_question) * (len(classes_of_question) - 1) // 2
+        compared = [number for number in classes_of_question if number != UNREADABLE_CLASS]
+        equal += sum(compared.count(number) * (compared.count(number) - 1) // 2 for number in set(compared))
+    return equal / max(1, pairs)

@@ -20,10 +20,10 @@ from metaprobe.checkpoints import ContractMismatch, FlagOptions, Metric
 from metaprobe.checkpoints.checkpoint import load_verified
 from metaprobe.checkpoints.flagging import FLAG, USUAL_FLAGS, threshold_of
 from metaprobe.checkpoints.manifest import Manifest
-from metaprobe.checkpoints.table import format_interval
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, statistic_interval, wilson
+from metaprobe.checkpoints.rendered_table import format_interval
+from metaprobe.eval.answer_table import AnswerTable, answer_table
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, statistic_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
-from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.contract import SEPARATOR, name_of_run
 from metaprobe.probes.hidden import HiddenProbe
@@ -32,10 +32,10 @@ from metaprobe.probes.score_lines import StoredStates, predict_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run
-from metaprobe.training.calibration import mean_gap
-from metaprobe.training.evidence import load_runs
+from metaprobe.training.calibrators import mean_gap
 from metaprobe.training.folds import join_table
-from metaprobe.training.states import Wanted, load_states
+from metaprobe.training.stored_runs import load_runs
+from metaprobe.training.stored_states import StatesRequest, load_states
 from metaprobe.training.thresholds import share_of
 
 Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
@@ -70,14 +70,14 @@ class Criterion:
     before: float
     after: Interval
     change: Interval
-    """After less before."""
+    """Figure after the change minus the figure before it."""
     low: float
-    """Least change that is still taken for none."""
+    """Lowest change that still counts as no change."""
     high: float
     verdict: Verdict
     more: int | None
-    """About how many more labels would close an open figure, if the change is what it seems; None where no number
-    of labels would, and where it is not open."""
+    """Approximate number of further labels that would decide an open figure, if the change is as estimated. None if
+    the figure is not open, or no number of labels would decide it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,8 @@ class Check:
     reference: str
     """A clause: the answers or figures compared with."""
     more: int | None
-    """About how many more labels would tell; None where it is told, or where no number of labels would tell."""
+    """Approximate number of further labels that would decide `status`. None if it is decided, or no number of labels
+    would decide it."""
     reasons: tuple[str, ...]
     """The meaning of each figure that does not hold, and what was not checked."""
     digest: str
@@ -124,7 +125,7 @@ class CheckedAnswers:
 
 
 def load_reader(location: str | os.PathLike[str], *, sha256: str | None = None) -> Reader:
-    """The predictor or probe in a checkpoint, by its kind."""
+    """Returns the predictor or probe in a checkpoint, by its kind."""
     kind = load_verified(location).manifest.kind
     if kind not in READERS:
         raise ContractMismatch(f"{location} is a checkpoint of kind {kind!r}; expected one of {', '.join(READERS)}")
@@ -157,10 +158,16 @@ def labelled_answers(
 def target_probabilities(
     reader: Reader, target: str, answers: Sequence[tuple[Run, Call]], stores: Sequence[str | os.PathLike[str]]
 ) -> Floats:
-    """P(target) of each call, (n,). `stores` hold the states that a probe or a blend reads, `answers` what was stated.
+    """Returns P(target) of each call, (n,).
 
-    Raises `RecordError` where an answer lacks the states, or their source is not known to be sound: without them a
-    blend is another judge.
+    Args:
+        reader: gives the probabilities.
+        target: name of the head.
+        answers: the calls, each with its run.
+        stores: run stores that hold the hidden states, if a probe or a blend reads them.
+
+    Raises `RecordError` if an answer lacks its states, or if the source of the states is not known to be sound: without
+    states a blend judges differently.
     """
     manifest, calls = reader.checkpoint.manifest, [call for _, call in answers]
     heads = [output.name for output in manifest.outputs]
@@ -172,16 +179,19 @@ def target_probabilities(
     lacking = "{} of {} answers have no stored hidden states: run `metaprobe extract`"
     if isinstance(reader, BlendPredictor):
         held = [StoredStates(store, reader) for store in opened]
-        hidden = [next((one.of(call.id) for one in held if call.id in one.held), None) for call in calls]
-        if reader.states and (without := sum(one is None for one in hidden)):
+        hidden = [
+            next((held_states.of(call.id) for held_states in held if call.id in held_states.held), None)
+            for call in calls
+        ]
+        if reader.states and (without := sum(held_states is None for held_states in hidden)):
             raise RecordError(lacking.format(without, len(calls)))
         for call, own in zip(calls, hidden, strict=True):
             if own is not None and (fault := reader.states_fault(own)):
                 raise RecordError(f"call {call.id}: {fault}")
         whole = ((run, replace(call, hidden=own)) for (run, call), own in zip(answers, hidden, strict=True))
         return np.array([predict_of(reader, run, call)(call).heads[target] for run, call in whole])
-    wanted = Wanted(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
-    states, without = load_states(opened, [call.id for call in calls], wanted=wanted)
+    request = StatesRequest(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
+    states, without = load_states(opened, [call.id for call in calls], request=request)
     if states is None:
         raise RecordError(lacking.format(without, len(calls)))
     if states.model and not reader.reader:
@@ -271,7 +281,7 @@ def check_scores(
     else:
         criteria += compare.flags(threshold, shares)
     criteria.append(compare.level())
-    by_verdict = {one.name: one.verdict for one in criteria}
+    by_verdict = {criterion.name: criterion.verdict for criterion in criteria}
     broken = "broken" in by_verdict.values()
     status: Status = (
         "SCORER DEGRADED"
@@ -282,7 +292,7 @@ def check_scores(
         if "open" in by_verdict.values()
         else "PASS"
     )
-    needed = [one.more for one in criteria if one.verdict == "open"]
+    needed = [criterion.more for criterion in criteria if criterion.verdict == "open"]
     more = None if None in needed else max((n for n in needed if n is not None), default=None)
     reference = (
         f"the stored held-out figures, of {stored.n if stored else 0} answers"
@@ -299,25 +309,25 @@ def check_scores(
     )
 
 
-def _meaning(one: Criterion) -> str:
+def _meaning(criterion: Criterion) -> str:
     """Returns a sentence about a figure that does not hold; empty for one that does."""
-    if one.verdict == "holds":
+    if criterion.verdict == "holds":
         return ""
-    change = format_interval(one.change, 3, signed=True)
-    allowed = " to ".join(f"{end:+g}" for end in (one.low, one.high) if math.isfinite(end))
+    change = format_interval(criterion.change, 3, signed=True)
+    allowed = " to ".join(f"{end:+g}" for end in (criterion.low, criterion.high) if math.isfinite(end))
     says = {
         "order": "AUROC, the order of right above wrong answers, changed by",
         "share flagged": "the share of answers that is flagged changed by",
         "risk": "the share of wrong answers among those not flagged changed by",
         "level": "the mean score less the share of right answers is",
-    }[one.name]
-    if one.verdict == "broken":
+    }[criterion.name]
+    if criterion.verdict == "broken":
         return f"{says} {change}, surely beyond {allowed}"
     many = (
         "no number of labels alone would tell"
-        + ("" if one.name == "level" else ": give the same questions answered before the change (--before)")
-        if one.more is None
-        else f"about {one.more:,} more labels would tell, if the change is what it seems"
+        + ("" if criterion.name == "level" else ": give the same questions answered before the change (--before)")
+        if criterion.more is None
+        else f"about {criterion.more:,} more labels would tell, if the change is what it seems"
     )
     return f"{says} {change}, not surely on one side of {allowed}; {many}"
 
@@ -382,8 +392,8 @@ class _Comparison:
         n, here = self.size, of(self.now)
         after = statistic_interval(here, self.weights[:, :n])
         if among:
-            least, most = wilson(after.estimate, among)
-            after = replace(after, low=min(after.low, least), high=max(after.high, most))
+            widest = Interval.of_share(after.estimate, among)
+            after = replace(after, low=min(after.low, widest.low), high=max(after.high, widest.high))
         if self.then is None:
             assert stored is not None  # `check_scores` asks for nothing else
             # The halves of the intervals of two independent estimates add as roots of squares (MOVER; Zou and Donner
@@ -395,7 +405,7 @@ class _Comparison:
             return self._judged(name, stored.estimate, after, change, max(up, down), low, high)
         there = of(self.then)
         change = statistic_interval(lambda weight: here(weight[:, :n]) - there(weight[:, n:]), self.weights)
-        half = wilson(0.0, among)[1] if among else 0.0
+        half = Interval.of_share(0.0, among).high if among else 0.0
         ends = min(change.low, change.estimate - half), max(change.high, change.estimate + half)
         before = float(there(np.ones((1, len(self.then.y)), dtype=np.int32))[0])
         return self._judged(name, before, after, Interval(change.estimate, *ends, n, self.groups), 0.0, low, high)
@@ -432,9 +442,10 @@ def _stored(manifest: Manifest, target: str, name: str) -> Metric | None:
 
 
 def _stored_shares(manifest: Manifest) -> "tuple[Metric, Metric] | None":
-    """Returns which share the stored threshold flagged of held-out answers, and which of the others were wrong.
+    """Returns the share of held-out answers that the stored threshold flagged, and the share of wrong answers among
+    those not flagged.
 
-    The latter follows from the shares of wrong and of right answers that it flagged. Its interval is Wilson's, for as
+    The second share is computed from the flagged shares of wrong and of right answers. Its interval is Wilson's, for as
     many answers as there were groups.
     """
     own, training = manifest.operating, manifest.training
@@ -444,7 +455,8 @@ def _stored_shares(manifest: Manifest) -> "tuple[Metric, Metric] | None":
     groups = own.flagged.n if training is None else min(training.groups, own.flagged.n)
     kept = max(round(groups * (1 - own.flagged.estimate)), 1)
     risk = wrong / max(wrong + right, 1e-9)
-    return own.flagged, Metric(risk, *wilson(risk, kept), round(wrong + right))
+    interval_of_risk = Interval.of_share(risk, kept)
+    return own.flagged, Metric(risk, interval_of_risk.low, interval_of_risk.high, round(wrong + right))
 
 
 def main_head(reader: Reader) -> str:
@@ -467,8 +479,8 @@ def _scored(
     """
     table, answers = labelled_answers(paths, (reader,), target=target, stage=stage, agent=agent)
     table, _ = join_table(table)
-    questions = np.array(["/".join(one) for one in zip(table.tasks, table.items, table.variants, strict=True)])
-    names = np.array([name_of_run(*one) for one in zip(table.models, table.tasks, table.variants, strict=True)])
+    questions = np.array(["/".join(parts) for parts in zip(table.tasks, table.items, table.variants, strict=True)])
+    names = np.array([name_of_run(*parts) for parts in zip(table.models, table.tasks, table.variants, strict=True)])
     notes = []
     if not isinstance(reader, QualityPredictor) or not reader.runs:
         scores = target_probabilities(reader, target, answers, paths)
@@ -503,7 +515,11 @@ def run_before(name: str, known: Sequence[str]) -> str | None:
         return name
     _, task, variant = name.split(SEPARATOR, 2)
     for tail in (f"{SEPARATOR}{task}{SEPARATOR}{variant}", f"{SEPARATOR}{task}{SEPARATOR}"):
-        near = [one for one in known if one.endswith(tail) or (tail.endswith(SEPARATOR) and tail in one)]
+        near = [
+            known_name
+            for known_name in known
+            if known_name.endswith(tail) or (tail.endswith(SEPARATOR) and tail in known_name)
+        ]
         if len(near) == 1:
             return near[0]
     return None

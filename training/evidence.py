@@ -1,9 +1,5 @@
-"""Labelled answers of run stores and files, with what methods learn from.
+"""Labelled answers of run stores and files as rows, with the features and hidden states that methods learn from."""
 
-That is features and hidden states (`load_evidence`), or the texts alone (`load_texts`).
-"""
-
-import hashlib
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,26 +11,39 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator, Training
 from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.eval.answer_table import AnswerTable, answer_table, answers_in_words
 from metaprobe.eval.audits_of_data import labels_by_source
-from metaprobe.eval.table import AnswerTable, answer_table, answers_in_words
-from metaprobe.probes.adapter import prompt_of
 from metaprobe.probes.contract import SEPARATOR
-from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
+from metaprobe.probes.decision_predictor import decision_columns, decision_signals, question_of
 from metaprobe.probes.features import DECIDED, features, schema
-from metaprobe.records.bad_lines import at_line, reading
-from metaprobe.records.errors import ImportFileError, NoLogprobs, RecordError, StoreMismatch, of_kind
-from metaprobe.records.importer import LINES, read_log
-from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run
 from metaprobe.routing.policy import GOOD, Action
 from metaprobe.training.agreement import SAMPLES, AgreementPairs, agreement_pairs, with_agreement_labels
-from metaprobe.training.checkpoint import POINT, models_in_words
+from metaprobe.training.export import POINT, models_in_words
 from metaprobe.training.folds import join_table
 from metaprobe.training.ladder import WHOLE, LadderColumns, LadderRows, decided_columns
-from metaprobe.training.states import ANYTHING, ChosenRows, States, Wanted, load_states
+from metaprobe.training.stored_runs import load_runs
+from metaprobe.training.stored_states import ANY_STATES, ChosenRows, States, StatesRequest, load_states
 
 Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecisionColumns:
+    """Numbers that decision models gave about n answers, in d columns."""
+
+    names: tuple[str, ...]
+    """(d,): names of the columns."""
+    values: Scores
+    """(n, d): NaN where a number is not known."""
+    judges: tuple[str, ...]
+    """Models that made the decisions."""
+
+    def rows(self, rows: NDArray[np.integer]) -> "DecisionColumns":
+        """Returns the columns of these answers, in this order."""
+        return replace(self, values=self.values[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,23 +68,19 @@ class Evidence:
     states_refused: str = ""
     """Why stored hidden states are left out; empty where they are not."""
     reader: str = ""
-    """Which model read the states (`NAME@REVISION`), where it is another than the one that answered."""
+    """Model that read the states (`NAME@REVISION`); empty if it is the model that answered."""
     logprobs_reader: str = ""
-    """Model that gave the log-probabilities (`NAME@REVISION`), where it is another than the one that answered."""
+    """Model that gave the log-probabilities (`NAME@REVISION`); empty if it is the model that answered."""
     regrouped: str = ""
     """Which groups were joined because their questions or answers repeat, in words; empty where none were."""
     evaluated: Mapping[str, float] = field(default_factory=dict)
     """Call id -> what the answer was evaluated at by a verifier, in [0, 1] (`evaluations_of`)."""
-    decision_names: tuple[str, ...] = ()
-    """Columns of what decision models said of the answers; empty where none said anything."""
-    decisions: Scores | None = None
-    """(n, d) of these columns, NaN where a number is not known."""
+    decisions: DecisionColumns | None = None
+    """Numbers that decision models gave about the answers; None where they gave none."""
     without_logprobs: int = 0
     """Labelled answers that are no rows here, because they hold no log-probabilities."""
     read: LadderColumns = WHOLE
     """How the ladder of the quality predictor reads the features."""
-    judges: tuple[str, ...] = ()
-    """Models that made the decisions."""
     without_decisions: str = ""
     """Which questions and answers were left out because decisions are missing, in words; empty where none were."""
     compared: str = ""
@@ -113,8 +118,9 @@ def load_evidence(
     stage: str | None = None,
     agent: str | None = None,
     hidden: bool = True,
-    wanted: Wanted | None = None,
+    request: StatesRequest | None = None,
     bare: bool = False,
+    same: str | None = None,
 ) -> Evidence:
     """Returns the labelled answers of run stores and of files of lines (`load_runs`) with features, and with hidden
     states, which stores keep, where all answers have them.
@@ -123,7 +129,8 @@ def load_evidence(
 
     Groups that ask the same question are one group (`training.folds`), before anything is split.
 
-    `wanted`: which hidden states, for a probe that is asked for. Without it, states that do not fit together (of
+    `same`: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
+    `request`: which hidden states, for a probe that is asked for. Without it, states that do not fit together (of
     several models, say) are left out with a warning; with it, they are refused.
 
     Raises `RecordError` where no answer is labelled, where log-probabilities were recorded in different modes, what
@@ -131,7 +138,7 @@ def load_evidence(
     """
     opened = [RunStore(store) for store in stores if not Path(store).is_file()]
     runs = load_runs(stores)
-    pairs = agreement_pairs(runs, stage=stage, agent=agent) if target == AGREEMENT else None
+    pairs = agreement_pairs(runs, stage=stage, agent=agent, same=same) if target == AGREEMENT else None
     if pairs is not None:
         runs = with_agreement_labels(runs, pairs)
     table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
@@ -147,9 +154,9 @@ def load_evidence(
         ids = table.call_ids.tolist()
         try:
             models = {call.model for call in _calls(runs, ids)}
-            states, without = load_states(opened, ids, wanted=wanted or ANYTHING, models=models)
+            states, without = load_states(opened, ids, request=request or ANY_STATES, models=models)
         except StoreMismatch as error:
-            if wanted is not None:
+            if request is not None:
                 raise
             refused = str(error)
             warnings.warn(f"probes are left out: {error}", stacklevel=2)
@@ -180,7 +187,7 @@ def paired(evidence: Evidence, pairs: AgreementPairs) -> Evidence:
         table=replace(evidence.table.rows(rows), y=same),
         features=evidence.features[rows],
         states=None if states is None else ChosenRows(states, rows),
-        decisions=None if evidence.decisions is None else evidence.decisions[rows],
+        decisions=None if evidence.decisions is None else evidence.decisions.rows(rows),
         labels_by_source={SAMPLES: same.astype(np.float64)},
         compared=pairs.note,
     )
@@ -211,16 +218,9 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
         for answer in run.decision_answers:
             decided.setdefault(answer.call_id, []).append(answer)
     by_target = {}
-    for target, given in tables.items():
-        table, regrouped = join_table(given)
+    for target, labelled in tables.items():
+        table, regrouped = join_table(labelled)
         ids = table.call_ids.tolist()
-        judged = [decided.get(i, []) for i in ids]
-        signals = [decision_signals(answers).signals for answers in judged]
-        answered = {question_of(name) for of in signals for name in of}
-        # A question that was always refused has a column without numbers.
-        refused = {answer.question for answers in judged for answer in answers} - answered
-        numbers = [{**dict.fromkeys(refused), **{name: one.value for name, one in of.items()}} for of in signals]
-        decision_names, decisions = decision_columns(numbers)
         by_target[target] = Evidence(
             table=table,
             features=X[[row[call_id] for call_id in ids]],
@@ -233,11 +233,24 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
             labels_by_source=labels_by_source(runs, ids, target),
             regrouped=regrouped,
             evaluated=evaluated,
-            decision_names=decision_names,
-            decisions=decisions.astype(np.float64) if decision_names else None,
-            judges=tuple(sorted({answer.source for of in judged for answer in of if answer.source})),
+            decisions=_decisions_about([decided.get(i, []) for i in ids]) if decided else None,
         )
     return by_target
+
+
+def _decisions_about(judged: Sequence[Sequence[DecisionAnswer]]) -> DecisionColumns | None:
+    """Returns the columns of the decisions about n answers; None if there are no columns.
+
+    `judged`: the decisions about each answer.
+    """
+    signals = [decision_signals(answers).signals for answers in judged]
+    answered = {question_of(name) for of in signals for name in of}
+    # A question that was always refused has a column without numbers.
+    refused = {answer.question for answers in judged for answer in answers} - answered
+    numbers = [{**dict.fromkeys(refused), **{name: one.value for name, one in of.items()}} for of in signals]
+    names, values = decision_columns(numbers)
+    judges = tuple(sorted({answer.source for answers in judged for answer in answers if answer.source}))
+    return DecisionColumns(names, values.astype(np.float64), judges) if names else None
 
 
 ANSWERED = 0.8
@@ -250,12 +263,12 @@ def read_decisions(evidence: Evidence, names: Sequence[str] = ()) -> Evidence:
 
     Raises `RecordError` where nothing is left.
     """
-    X, known = evidence.decisions, evidence.decision_names
-    if X is None:
+    if evidence.decisions is None:
         raise RecordError(
             "the labelled answers hold no decisions: ask a decision model (`metaprobe judge RUNS --questions FILE`), "
             "or import lines with decisions"
         )
+    X, known = evidence.decisions.values, evidence.decisions.names
     share = {name: float(np.isfinite(X[:, place]).mean()) for place, name in enumerate(known)}
     asked: dict[str, list[str]] = {}
     for name in known:
@@ -281,7 +294,7 @@ def read_decisions(evidence: Evidence, names: Sequence[str] = ()) -> Evidence:
         features=columns[rows].astype(np.float32),
         feature_names=used,
         schema=DECIDED,
-        decisions=X[rows],
+        decisions=evidence.decisions.rows(rows),
         labels_by_source={source: values[rows] for source, values in evidence.labels_by_source.items()},
         read=decided_columns(used, columns[rows].astype(np.float32)),
         without_decisions="; ".join(notes),
@@ -330,7 +343,7 @@ def origin_of_states(evidence: Evidence) -> list[str]:
 
 
 def generator_of(calls: Sequence[Call]) -> Generator | None:
-    """The model all answers are from, or the models; None where one of them is not named."""
+    """Returns the model, or the models, that gave all answers; None where one of them is not named."""
     modes = {call.logprobs_mode for call in calls}
     if len(modes) > 1:
         raise RecordError(
@@ -345,65 +358,6 @@ def generator_of(calls: Sequence[Call]) -> Generator | None:
     return Generator(names[0], revision, dtype, logprobs_mode=modes.pop(), others=tuple(names[1:]))
 
 
-def load_runs(paths: Sequence[str | Path], *, plain: bool = False, told: bool = False) -> list[Run]:
-    """Returns all runs of run stores and of files of lines. `plain`: whether lines need no log-probabilities.
-
-    Else lines that came without are left out, with a warning that counts them, unless that was `told` before. Bad lines
-    are left out, counted by reason and named, as the running command says (`records.bad_lines`).
-
-    Raises `RecordError` where two stores hold a run of the same id, and `ImportFileError` where more than half of the
-    lines of a file are bad, or none holds log-probabilities.
-    """
-    runs: dict[str, Run] = {}
-    for path in map(Path, paths):
-        if path.is_file():
-            runs |= {run.id: run for run in _runs_of_lines(path, runs, plain=plain, told=told)}
-            continue
-        for run in RunStore(path):
-            if run.id in runs:
-                raise RecordError(
-                    f"{', '.join(map(str, paths))} hold the id {run.id!r} more than once; expected every answer in one "
-                    "of them. Lines without an id are named after their file: rename one, or give the lines ids"
-                )
-            runs[run.id] = run
-    return list(runs.values())
-
-
-def _runs_of_lines(path: Path, known: Collection[str], *, plain: bool, told: bool) -> list[Run]:
-    """Returns the runs of a file of lines. A line whose id is among those `known` of other files is bad."""
-    runs: list[Run] = []
-    bare: list[ImportFileError] = []
-    with reading(path) as bad:
-
-        def on_bad(error: ImportFileError) -> None:
-            if isinstance(error.__cause__, NoLogprobs):
-                bare.append(error)
-                bad.sound += 1  # the line is whole, and another training can read it
-            else:
-                bad.leave_out(error)
-
-        for line in read_log(path, LINES, LogOptions(plain=plain, on_error=on_bad)):
-            if line.run.id in known:
-                told_twice = of_kind(
-                    f"the id {line.run.id!r} is in another of the files too; expected every answer in one of them."
-                    " Lines without an id are named after their file: rename one, or give the lines ids",
-                    "an id that another file has",
-                )
-                bad.leave_out(at_line(path, line.number, told_twice, line.record))
-                continue
-            runs.append(line.run)
-            bad.sound += 1
-    if bare and not runs:
-        raise bare[0]
-    if bare and not told:
-        warnings.warn(
-            f"{len(bare)} of {len(bare) + len(runs)} lines of {path} are left out: they hold no log-probabilities "
-            f"(first: line {bare[0].line})",
-            stacklevel=3,
-        )
-    return runs
-
-
 def invert(evidence: Evidence) -> Evidence:
     """Returns the evidence with the opposite label: 1 where there is no critical failure."""
     table = replace(evidence.table, y=1 - evidence.table.y)
@@ -412,9 +366,10 @@ def invert(evidence: Evidence) -> Evidence:
 
 
 def evaluations_of(runs: Iterable[Run]) -> dict[str, float]:
-    """Returns what each answer was evaluated at when a policy was asked at `iterate`, by call id, in [0, 1].
+    """Maps a call id to the answer's evaluation in [0, 1], which a policy read at the point `iterate`.
 
-    Only what models stated: an answer that a checkpoint read is left out, and one whose evaluation could not be read.
+    Only evaluations that models stated are returned. Answers that a checkpoint scored, and answers whose evaluation
+    could not be read, are left out.
     """
     evaluations: dict[str, float] = {}
     for run in runs:
@@ -432,119 +387,3 @@ def evaluations_of(runs: Iterable[Run]) -> dict[str, float]:
 def runs_of(table: AnswerTable) -> NDArray[np.str_]:
     """Returns the run (n,) of each answer by name: its model, task and way of asking."""
     return np.array([SEPARATOR.join(run) for run in zip(table.models, table.tasks, table.variants, strict=True)])
-
-
-# Texts: questions, answers and grades, for what reads neither log-probabilities nor states.
-
-MOST_LEVELS = 10
-"""Different labels up to which a target is taken for levels of a rubric."""
-FEW = 10
-"""Groups on either side of a step between two levels, below which the step is not learned."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TextData:
-    """n labelled answers with their texts. Entry i of each field is of row i of the table."""
-
-    evidence: Evidence
-    """The table of the answers, without features. Its `y` is the label, or whether a level is above the middle."""
-    prompts: tuple[str, ...]
-    answers: tuple[str, ...]
-    grades: NDArray[np.float64]
-    """(n,): the labels as they came."""
-    steps: tuple[int, ...] = ()
-    """Levels k for which grade >= k can be learned; empty where labels are 0 and 1."""
-
-    @property
-    def table(self) -> AnswerTable:
-        return self.evidence.table
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of everything that training depends on."""
-        rows = zip(self.table.call_ids, self.table.groups, self.table.y, self.prompts, self.answers, strict=True)
-        return hashlib.sha256(repr([(str(c), str(g), int(y), p, a) for c, g, y, p, a in rows]).encode()).hexdigest()
-
-
-def load_texts(
-    data: Sequence[str | Path], *, target: str = "correct", stage: str | None = None, agent: str | None = None
-) -> TextData:
-    """Returns every labelled answer with its texts, of run stores and of files of lines.
-
-    Answers without a text of their own or of a user message are left out, with a warning.
-
-    Raises `RecordError` where no answer is labelled, where labels are neither 0 and 1 nor whole levels, and where more
-    than half have no text of a user message, as in a store that was kept without texts; the store's own errors; and
-    `ImportFileError` for a line that is none.
-    """
-    runs = load_runs(data, plain=True)
-    grades = {label.call_id: label.value for run in runs for label in run.labels if label.name == target}
-    # A table holds labels of 0 and 1: levels are put in their place afterwards.
-    present = [
-        replace(run, labels=tuple(replace(one, value=1.0) if one.name == target else one for one in run.labels))
-        for run in runs
-    ]
-    table, regrouped = join_table(answer_table(present, target=target, stage=stage, agent=agent, bare=True))
-    calls = {call.id: call for run in runs for call in run.calls}
-    chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
-    told = np.array([bool(call.text.strip()) for call in chosen])
-    bare = [call.id for call in chosen if prompt_of(call.messages) is None]
-    asked = ~np.isin(table.call_ids, bare)
-    if 2 * len(bare) > len(chosen) or not (told & asked).any():
-        raise RecordError(
-            f"{len(bare)} of {len(chosen)} answers have no text of a user message, such as {bare[:3]}, and "
-            f"{(~told).sum()} no text of their own; texts are read here: collect without --no-text"
-        )
-    for lacks, of in ((~told, "text"), (~asked, "text of a user message")):
-        if lacks.any():
-            warnings.warn(f"{lacks.sum()} labelled answers are left out: they have no {of}", stacklevel=2)
-    table = table.rows(told & asked)
-    values = np.array([grades[call_id] for call_id in table.call_ids.tolist()], dtype=np.float64)
-    y, steps = _cut(values, table.groups, target)
-    table = replace(table, y=y)
-    chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
-    prompts = [prompt_of(call.messages) for call in chosen]
-    evidence = Evidence(
-        table,
-        np.empty((len(table), 0), dtype=np.float32),
-        feature_names=(),
-        schema="",
-        generator=generator_of(chosen),
-        fingerprint=fingerprint(runs),
-        labels_by_source={} if steps else labels_by_source(runs, table.call_ids.tolist(), target),
-        regrouped=regrouped,
-    )
-    return TextData(evidence, tuple(p or "" for p in prompts), tuple(call.text for call in chosen), values, steps)
-
-
-def grouped_by_content(texts: TextData) -> TextData:
-    """Returns the texts with their groups named by their place in the order of their questions and answers.
-
-    Folds follow the order of the groups' names. So they are the same for the same texts, however lines, ids and groups
-    are called.
-    """
-    table = texts.table
-    rows = zip(texts.prompts, texts.answers, texts.grades.tolist(), table.groups.tolist(), strict=True)
-    places: dict[str, str] = {}
-    for *_, group in sorted(rows):
-        places.setdefault(group, f"{len(places):09d}")
-    named = np.array([places[group] for group in table.groups.tolist()])
-    return replace(texts, evidence=replace(texts.evidence, table=replace(table, groups=named)))
-
-
-def _cut(
-    grades: NDArray[np.float64], groups: NDArray[np.str_], target: str
-) -> tuple[NDArray[np.int64], tuple[int, ...]]:
-    """Returns labels of 0 and 1, and the steps between levels that can be learned, none where the labels are these."""
-    levels = np.unique(grades)
-    if np.isin(levels, (0, 1)).all():
-        return grades.astype(np.int64), ()
-    if (levels != np.rint(levels)).any() or len(levels) > MOST_LEVELS:
-        raise RecordError(
-            f"label {target} has {len(levels)} values from {levels[0]:g} to {levels[-1]:g}; expected 0 and 1, or at "
-            f"most {MOST_LEVELS} whole levels: round it, or cut it in two"
-        )
-    cuts = [int(level) for level in levels[1:]]
-    sides = {cut: min(len(np.unique(groups[side])) for side in (grades >= cut, grades < cut)) for cut in cuts}
-    middle = max(cuts, key=lambda cut: sides[cut])
-    return (grades >= middle).astype(np.int64), tuple(cut for cut in cuts if sides[cut] >= FEW) or (middle,)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.audits_of_data import nearly_identical, normalise, number_series
-from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 
@@ -51,7 +51,8 @@ class Roles:
 
 
 def outer_folds(groups: Sequence[str], y: NDArray[np.int64], *, folds: int = 5, seed: int = 0) -> Iterator[Roles]:
-    """One `Roles` an outer fold: every row is a test row once. Folds are balanced in y as far as groups allow."""
+    """Returns one `Roles` for each outer fold: every row is a test row once. Folds are balanced in y as far as groups
+    allow."""
     rows = np.arange(len(y))
     for seen, test in group_folds(rows, groups, y, folds, seed):
         yield _inner(seen, test, groups, y, seed)
@@ -88,7 +89,7 @@ def _inner(seen: Rows, test: Rows, groups: Sequence[str], y: NDArray[np.int64], 
 def group_folds(
     rows: Rows, groups: Sequence[str], y: NDArray[np.int64], folds: int, seed: int
 ) -> Iterator[tuple[Rows, Rows]]:
-    """(the other rows, the fold's rows) for each fold by group, balanced in y as far as groups allow."""
+    """Returns (the other rows, the fold's rows) for each fold by group, balanced in y as far as groups allow."""
     labels, places = np.asarray(y)[rows], np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     try:
         number = _fold_numbers(labels.dtype.str, labels.tobytes(), places.tobytes(), folds, seed)
@@ -102,7 +103,7 @@ def group_folds(
 
 @lru_cache(maxsize=16)  # every method of a comparison asks for the same folds
 def _fold_numbers(kind: str, labels: bytes, groups: bytes, folds: int, seed: int) -> Rows:
-    """The fold (n,) that each row is judged in."""
+    """Returns the fold (n,) in which each row is judged."""
     y, named = np.frombuffer(labels, dtype=kind), np.frombuffer(groups, dtype=np.intp)
     number: Rows = np.empty(len(y), dtype=np.int64)
     for fold, (_, part) in enumerate(_splitter()(folds, shuffle=True, random_state=seed).split(y, y, named)):
@@ -114,7 +115,7 @@ def _fold_numbers(kind: str, labels: bytes, groups: bytes, folds: int, seed: int
 
 @cache
 def _splitter() -> Any:
-    """scikit-learn's `StratifiedGroupKFold`, whose search for a group's fold is made for all folds at once.
+    """Returns scikit-learn's `StratifiedGroupKFold`, whose search for a group's fold is made for all folds at once.
 
     The folds are the same. Of thousands of groups they take a fifth of the time, and a training makes hundreds of
     splits.
@@ -157,7 +158,7 @@ def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
 
 
 def join_groups(groups: Sequence[str], questions: Sequence[str]) -> tuple[NDArray[np.str_], str]:
-    """The groups (n,) of n answers to these questions (n,), joined where they hold the same question.
+    """Returns the groups (n,) of n answers to these questions (n,), joined where they hold the same question.
 
     Of joined groups the first name in sorted order stands for all. Second: a clause that says which groups were joined;
     empty where none were.
@@ -186,7 +187,8 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> tuple[NDArra
 
 
 def join_copies(table: AnswerTable) -> tuple[AnswerTable, str]:
-    """The table with the groups joined that hold the same answer, and what was done, in words; empty for nothing.
+    """Returns the table with the groups joined that hold the same answer, and what was done, in words; empty for
+    nothing.
 
     The same are answers whose log-probabilities agree token by token, as the audit of answers that occur twice has it.
     """
@@ -204,7 +206,8 @@ def join_copies(table: AnswerTable) -> tuple[AnswerTable, str]:
 
 
 def _link(groups: int, texts: int, asked: Numbers, near: Numbers) -> Numbers:
-    """(groups,): the component of each, where groups are linked to the texts they ask and near texts to each other."""
+    """Returns (groups,): the component of each, where groups are linked to the texts they ask and near texts to each
+    other."""
     sparse = require("scipy.sparse", "fit")
     ends = np.concatenate([asked + np.array([groups, 0]), near + groups])
     graph = sparse.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(groups + texts,) * 2)

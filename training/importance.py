@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metaprobe.eval.table import answer_table
+from metaprobe.eval.answer_table import answer_table
 from metaprobe.probes.features import features, schema
 from metaprobe.records.extras import require
 from metaprobe.records.types import Run
-from metaprobe.training.calibration import Floats
+from metaprobe.training.calibrators import Floats
 
 
 def importance(old: Sequence[Run], recent: Sequence[Run], *, target: str = "correct") -> Floats:

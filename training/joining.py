@@ -13,11 +13,11 @@ from typing import Any
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
-from metaprobe.records.bad_lines import BadFile, at_line, reading
+from metaprobe.records.bad_lines import BadFile, at_line
 from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, of_kind
-from metaprobe.records.import_line import run_of_line
-from metaprobe.records.lines import hand_over, iter_json_lines
+from metaprobe.records.import_line import answer_records, run_of_line
+from metaprobe.records.lines import hand_over
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Run
@@ -29,7 +29,7 @@ NOTED_LINES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """A line of one agent: what it says of the question, and of the answer."""
+    """One import line of an agent, with its question and answer as a run."""
 
     line: int
     run: Run
@@ -72,7 +72,7 @@ class JoinedOutcomes:
 
     @property
     def notes(self) -> list[str]:
-        """Returns what a user should know, a sentence each."""
+        """Returns notes for the user about the joined outcomes, one sentence each."""
         notes = [f"questions left out because {agent} did not answer them: {n}" for agent, n in self.missing.items()]
         notes += [
             f'questions left out because the answer of {agent} has no "labels": {{"correct": 0 or 1}}: {n}'
@@ -144,7 +144,9 @@ def join_outcomes(
             f'({", ".join(by_agent)}), and none of these a label "correct" of all; expected lines with the same "id"'
             + "".join(f"; {why}" for why in list(regrouped.values())[:1])
         )
-    stated = {agent: any(one.stated is not None for one in lines.values()) for agent, lines in by_agent.items()}
+    stated = {
+        agent: any(answered.stated is not None for answered in lines.values()) for agent, lines in by_agent.items()
+    }
     questions = [
         _question({agent: lines[name] for agent, lines in by_agent.items()}, name, signals or SignalSource(), stated)
         for name in kept
@@ -154,7 +156,7 @@ def join_outcomes(
         questions,
         {agent: n for agent, n in missing.items() if n},
         {agent: n for agent, n in unlabelled.items() if n},
-        sum(len(one) > 1 for one in texts),
+        sum(len(answered) > 1 for answered in texts),
         {
             agent: told
             for agent, lines in by_agent.items()
@@ -165,7 +167,7 @@ def join_outcomes(
 
 
 def _groups_differ(name: str, by_agent: Mapping[str, Mapping[str, _Answered]], places: Mapping[str, Path]) -> str:
-    """Returns in which groups the files put a question, where these differ; else nothing."""
+    """Returns an error text if the files put one question into different groups; else an empty text."""
     # Without a group the importer takes the id.
     groups = {agent: lines[name].run.item.group for agent, lines in by_agent.items()}
     stated = {group for group in groups.values() if group != name}
@@ -178,8 +180,8 @@ def _groups_differ(name: str, by_agent: Mapping[str, Mapping[str, _Answered]], p
 def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answered]]:
     """Returns the agent of a file, and its lines by id. The agent is the one of most lines; a line that names no agent
     counts for the name of the file where most lines name no agent, else for any."""
-    name = path.name.removesuffix(".gz").removesuffix(".jsonl")
-    with reading(path) as bad:
+    name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    with BadFile.reading(path) as bad:
         found = list(_readable(path, bad))
         named = Counter(run.calls[0].agent for _, run, _, _ in found if run.calls[0].agent)
         if 2 * named.total() <= len(found):
@@ -213,7 +215,7 @@ def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answ
 
 def _readable(path: Path, bad: BadFile) -> Iterator[tuple[int, Run, dict[str, Any], dict[str, float | None]]]:
     """Yields the line number, run, record and own measures of each line that can be read."""
-    for number, record in iter_json_lines(path, on_error=bad.leave_out):
+    for number, record in answer_records(path, on_error=bad.leave_out):
         try:
             run = run_of_line(record, "")
             if not run.item.id:
@@ -226,7 +228,7 @@ def _readable(path: Path, bad: BadFile) -> Iterator[tuple[int, Run, dict[str, An
 
 
 def _measure(record: Mapping[str, Any], key: str) -> float | None:
-    """A number of at least 0 that a line may carry."""
+    """Returns a number of at least 0 that a line may carry."""
     value = record.get(key)
     if value is None:
         return None
@@ -239,30 +241,30 @@ def _question(
     lines: Mapping[str, _Answered], name: str, signals: SignalSource, stated: Mapping[str, bool]
 ) -> QuestionOutcomes:
     """Returns one question with all agents."""
-    items = [one.run.item for one in lines.values()]
+    items = [answered.run.item for answered in lines.values()]
     groups = {item.group for item in items if item.group != name}
     return QuestionOutcomes(
         name,
         next(iter(groups), name),
         next((item.question for item in items if item.question), ""),
         next((item.task for item in items if item.task), ""),
-        {agent: _outcome(one, agent, signals, stated[agent]) for agent, one in lines.items()},
+        {agent: _outcome(answered, agent, signals, stated[agent]) for agent, answered in lines.items()},
     )
 
 
-def _outcome(one: _Answered, agent: str, signals: SignalSource, stated: bool) -> AgentOutcome:
-    (call,) = one.run.calls
+def _outcome(answered: _Answered, agent: str, signals: SignalSource, stated: bool) -> AgentOutcome:
+    (call,) = answered.run.calls
     signal: Signal | None
     if stated or signals.replacement(CONFIDENCE_KEY, agent) is not None:
-        signal = signals.signal(CONFIDENCE_KEY, agent=agent, stated=one.stated, call=call)
+        signal = signals.signal(CONFIDENCE_KEY, agent=agent, stated=answered.stated, call=call)
     else:
         signal = measure_signals(answer_logprobs(call)).get("mean_logprob")
     return AgentOutcome(
-        final_answer(one.run.item, call.text),
-        one.correct,
+        final_answer(answered.run.item, call.text),
+        answered.correct,
         None if signal is None else signal.value,
-        one.cost_usd,
-        one.latency_ms,
+        answered.cost_usd,
+        answered.latency_ms,
         "" if signal is None else signal.source,
         prompt_tokens=call.usage.prompt_tokens or None,
         completion_tokens=call.usage.completion_tokens if call.usage.prompt_tokens else None,

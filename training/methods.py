@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.controls import (
     ANSWER,
     CELLS,
@@ -34,10 +35,10 @@ from metaprobe.eval.controls import (
 )
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import CONTROL_FAMILIES, Family
-from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema
 from metaprobe.records.extras import require
-from metaprobe.training.calibration import (
+from metaprobe.training.base_rates import fit_offsets
+from metaprobe.training.calibrators import (
     RISING_PLATT,
     USUAL_CALIBRATORS,
     Calibrator,
@@ -62,11 +63,10 @@ from metaprobe.training.ladder import (
     LadderRows,
     decided_columns,
     fit_ladder,
-    fit_offsets,
-    fit_trees,
     scores_to_calibrate,
 )
-from metaprobe.training.states import LinearProbe, fit_linear_probe, unseen_probe_scores
+from metaprobe.training.linear_probe import LinearProbe, fit_linear_probe, unseen_probe_scores
+from metaprobe.training.trees import fit_trees
 
 MEAN_LOGPROB = "mean log-probability"
 TREES = "LightGBM on logprobs"
@@ -93,7 +93,7 @@ class LinearScore:
     it is."""
 
     def __call__(self, X: NDArray[np.floating]) -> Scores:
-        """(n, d) -> (n,)."""
+        """Returns the scores (n,) of features (n, d)."""
         if self.closest:
             p = np.clip(X.astype(np.float64), self.closest, highest_of(self.closest))
             X = np.log(p) - np.log1p(-p)
@@ -106,7 +106,7 @@ class Fitted:
 
     score: Scorer
     selection_auroc: float
-    """On rows that it had not learned from when its hyper-parameters were chosen."""
+    """AUROC on rows that were held out when its hyper-parameters were chosen."""
     probe: LinearProbe | None = None
     """The probe, of a method on hidden states; else None."""
     joined: "JoinedFit | None" = None
@@ -153,10 +153,10 @@ class GivenScore:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         """Fits nothing; as a part of a blend its calibration says which way round the number tells."""
         values, y = self.values(evidence.table), evidence.table.y
-        known = np.where(np.isfinite(values), values, np.nanmedian(values) if np.isfinite(values).any() else 0.0)
+        filled = np.where(np.isfinite(values), values, np.nanmedian(values) if np.isfinite(values).any() else 0.0)
         closest = closest_of(values) if are_probabilities(values) else 0.0
         as_it_is = LinearScore(np.zeros(1), np.ones(1), np.ones(1), 0.0, closest)
-        reached = float(auroc(y[roles.selection], known[roles.selection]))
+        reached = float(auroc(y[roles.selection], filled[roles.selection]))
         return Fitted(lambda rows: values[rows], reached, linear=as_it_is)
 
 
@@ -223,8 +223,8 @@ def calibrator_of(
         fitted: the method after its fit.
         scores: (n,) as the calibrator is to read them.
         table: the n answers.
-        roles: who learned from which rows.
-        seed: of the folds in which calibrators are compared.
+        roles: the rows of each role: train, selection, calibration and test.
+        seed: seed of the folds in which calibrators are compared.
     """
     rows = roles.calibration if method.fitted else roles.seen
     if fitted.unseen is not None:
@@ -248,15 +248,15 @@ class LearnedDecisions:
     fitted: bool = True
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        X = evidence.decisions
-        assert X is not None, "offered only where decisions were made"
-        held = np.flatnonzero(np.isfinite(X[roles.learning]).any(axis=0))
-        names = tuple(evidence.decision_names[place] for place in held)
-        known = np.where(np.isfinite(X[:, held]), X[:, held], np.nanmean(X[roles.learning][:, held], axis=0))
-        whole = replace(evidence, features=known.astype(np.float32), feature_names=names)
+        assert evidence.decisions is not None, "offered only where decisions were made"
+        X = evidence.decisions.values
+        columns = np.flatnonzero(np.isfinite(X[roles.learning]).any(axis=0))
+        names = tuple(evidence.decisions.names[place] for place in columns)
+        filled = np.where(np.isfinite(X[:, columns]), X[:, columns], np.nanmean(X[roles.learning][:, columns], axis=0))
+        whole = replace(evidence, features=filled.astype(np.float32), feature_names=names)
         whole = replace(whole, read=decided_columns(names, whole.features))
         fitted = DECISION_LADDER.fit(whole, roles, seed=seed)
-        nothing = np.asarray(np.isnan(X[:, held]).all(axis=1))
+        nothing = np.asarray(np.isnan(X[:, columns]).all(axis=1))
         unseen = None if fitted.unseen is None else np.where(nothing, np.nan, fitted.unseen)
         return replace(fitted, score=lambda rows: np.where(nothing[rows], np.nan, fitted.score(rows)), unseen=unseen)
 
@@ -287,11 +287,11 @@ class HiddenProbeMethod:
     fitted: bool = True
 
     def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
-        """The probe that these roles give."""
+        """Returns the probe that these roles give."""
         states, y, groups = evidence.states, evidence.table.y, evidence.table.groups.tolist()
         assert states is not None, "offered only where hidden states were captured"
-        at = self.positions
-        return fit_linear_probe(states, y, groups, roles, positions=at, layers=self.layers, seed=seed)
+        positions = self.positions
+        return fit_linear_probe(states, y, groups, roles, positions=positions, layers=self.layers, seed=seed)
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         states, probe, table = evidence.states, self.probe(evidence, roles, seed=seed), evidence.table
@@ -308,9 +308,9 @@ WORD_PENALTIES = (0.1, 1.0, 10.0)
 
 
 def make_tfidf(fewest: int = 2) -> Any:
-    """Returns what turns texts into TF-IDF rows of their words and pairs of words, still to be fitted.
+    """Returns an unfitted vectorizer of texts: TF-IDF of words and pairs of neighbouring words.
 
-    `fewest`: texts that must hold a word for it to count.
+    `fewest`: fewest texts that must contain a word.
     """
     text = require("sklearn.feature_extraction.text", "fit")
     return text.TfidfVectorizer(ngram_range=(1, 2), min_df=fewest, sublinear_tf=True, token_pattern=r"\S+")
@@ -363,8 +363,10 @@ class TextWords:
             model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(X[learn], table.y[learn])
             return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
 
-        X, at = rows_of(roles.train), roles.selection
-        selected = {each: float(auroc(table.y[at], fitted(X, roles.train, each)(at))) for each in WORD_PENALTIES}
+        X, selection = rows_of(roles.train), roles.selection
+        selected = {
+            each: float(auroc(table.y[selection], fitted(X, roles.train, each)(selection))) for each in WORD_PENALTIES
+        }
         best = max(selected, key=lambda penalty: selected[penalty])
         return Fitted(fitted(rows_of(roles.learning), roles.learning, best), selected[best])
 
@@ -381,11 +383,11 @@ class CellTable:
     """Answers' worth of the overall share that each cell starts with."""
 
     def varies(self, table: AnswerTable) -> bool:
-        """Whether there is more than one cell, so that there is something to know."""
+        """Returns whether the answers lie in more than one cell; otherwise the cells tell nothing."""
         return len(np.unique(self.cells(table))) > 1
 
     def cells(self, table: AnswerTable) -> NDArray[np.str_]:
-        """(n,): the cell of each answer."""
+        """Returns the cell of each answer (n,)."""
         return np.array(["|".join(cell) for cell in zip(*(getattr(table, c) for c in self.columns), strict=True)])
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
@@ -394,11 +396,11 @@ class CellTable:
 
         def fitted(learn: Rows) -> Scorer:
             y, of_cell = table.y[learn], cells[learn]
-            share, known = float(np.mean(y)), {}
+            share, share_of_cell = float(np.mean(y)), {}
             for cell in np.unique(of_cell):
                 here = y[of_cell == cell]
-                known[str(cell)] = (float(here.sum()) + self.prior * share) / (len(here) + self.prior)
-            return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
+                share_of_cell[str(cell)] = (float(here.sum()) + self.prior * share) / (len(here) + self.prior)
+            return lambda rows: np.array([share_of_cell.get(cell, share) for cell in cells[rows]])
 
         selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
         return Fitted(fitted(roles.learning), selected)
@@ -410,8 +412,8 @@ RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
 
 def standard_terms(evidence: Evidence, learn: Rows) -> Scores:
     """Returns the terms (n, 7) of the log-probabilities, standardised by the rows to learn from."""
-    known = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
-    terms = WHOLE.of(evidence.features if known else terms_of(evidence.table))
+    has_terms = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
+    terms = WHOLE.of(evidence.features if has_terms else terms_of(evidence.table))
     centre, spread = terms[learn].mean(axis=0), terms[learn].std(axis=0)
     standard: Scores = (terms - centre) / np.where(spread > 0, spread, 1.0)
     return standard
@@ -470,9 +472,9 @@ def controls_apart(method: Method, others: Sequence[Method], positions: Sequence
     against numbers that need no fit.
     """
     if isinstance(method, HiddenProbeMethod) and not method.layers and method.positions == ("prompt_last",):
-        known = UNANSWERED | ({TEXT} if tuple(positions) == method.positions else frozenset())
+        inputs_of_method = UNANSWERED | ({TEXT} if tuple(positions) == method.positions else frozenset())
         controls = [other.name for other in others if other.family in CONTROL_FAMILIES]
-        return tuple(name for name in controls if name.removesuffix(REVERSED) not in known)
+        return tuple(name for name in controls if name.removesuffix(REVERSED) not in inputs_of_method)
     return FITTED if isinstance(method, LogprobLadder) and method.new_tasks else ()
 
 
@@ -501,8 +503,8 @@ class TermsPart:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         """Fits a free number, or all terms where they pay."""
         table, X = evidence.table, terms_of(evidence.table)
-        one = np.full(len(table), "")
-        sample = LadderRows(X, table.y, table.groups, one, TERM_NAMES)
+        single_run = np.full(len(table), "")
+        sample = LadderRows(X, table.y, table.groups, single_run, TERM_NAMES)
         ladder = fit_ladder(sample, roles, seed=seed)
         zero, unit = np.zeros(X.shape[1]), np.ones(X.shape[1])
         linear, unseen = LinearScore(zero, unit, ladder.weights, ladder.rates.mean), np.full(len(X), np.nan)
@@ -530,8 +532,8 @@ class JoinedFit:
     logits: Floats
     """(k, n): calibrated log-odds of each part; NaN where an answer lacks what the part reads."""
     unseen: Floats
-    """(k, n): the same of fits that saw no answer of the row's group, by which weights and calibrations are fitted; NaN
-    where a part has no such score."""
+    """(k, n): log-odds of each part from fits without the row's group; NaN if a part has none. Weights and calibrations
+    are fitted on them."""
     y: NDArray[np.int64]
     rows: Rows
     """Rows that were seen."""
@@ -546,10 +548,12 @@ class JoinedFit:
 
     def unseen_score(self) -> Floats:
         """Returns the log-odds (n,) of the rows seen by parts that saw no answer of the row's group; NaN of others."""
-        known = np.isfinite(self.logits) <= np.isfinite(self.unseen)  # a part that an answer has, and no such score
+        has_unseen = np.isfinite(self.logits) <= np.isfinite(
+            self.unseen
+        )  # a part that an answer has, and no such score
         scores = self._score_of(self.unseen, -1)
         seen = np.isin(np.arange(len(scores)), self.rows)
-        return np.where(seen & known.all(axis=0), scores, np.nan)
+        return np.where(seen & has_unseen.all(axis=0), scores, np.nan)
 
     def _score_of(self, logits: Floats, among: int) -> Floats:
         sets = (np.isfinite(logits).T @ (1 << np.arange(len(self.parts)))) & among
@@ -585,11 +589,11 @@ class Blend:
     """Platt's alone: a calibrated score is then linear in what the parts read."""
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        """Fits the parts and joins them."""
+        """Fits all parts on the rows of their roles, and joins them."""
         return self.fit_with({}, evidence, roles, seed=seed)
 
     def fit_with(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        """Joins the parts; those that are `fitted` on the same roles are not fitted again."""
+        """Joins the parts. Parts in `fitted` were fitted on the same roles, and are not fitted again."""
         joined = self.join(fitted, evidence, roles, seed=seed)
         scores, unseen, rows = joined.score(), joined.unseen_score(), roles.calibration
         selected = float(auroc(evidence.table.y[rows], np.nan_to_num(scores[rows])))
@@ -599,7 +603,7 @@ class Blend:
         """Returns the parts that are joined, calibrated; their weights are fitted when they are asked for."""
         table = evidence.table
         y, groups = table.y, table.groups
-        kept: list[tuple[Method, Fitted, Platt, Floats, Floats]] = []
+        joined_parts: list[tuple[Method, Fitted, Platt, Floats, Floats]] = []
         for method in (*self.parts, *self.extras):
             part = fitted.get(method) or method.fit(evidence, roles, seed=seed)
             scores = np.asarray(part.score(np.arange(len(table))), dtype=np.float64)
@@ -607,16 +611,16 @@ class Blend:
                 scores = part.linear(scores[:, None])
             unseen = part.unseen
             if unseen is None:
-                held = roles.calibration if method.fitted else roles.seen
-                unseen = np.where(np.isin(np.arange(len(table)), held), scores, np.nan)
+                unseen_rows = roles.calibration if method.fitted else roles.seen
+                unseen = np.where(np.isin(np.arange(len(table)), unseen_rows), scores, np.nan)
             rows = np.flatnonzero(np.isfinite(unseen))
-            told = len(np.unique(y[rows])) > 1
-            platt = fit_platt(unseen[rows], y[rows]) if told else Platt(0.0, 0.0)
+            both_classes = len(np.unique(y[rows])) > 1
+            platt = fit_platt(unseen[rows], y[rows]) if both_classes else Platt(0.0, 0.0)
             logit, apart = platt.logit(scores), platt.logit(unseen)
-            before = np.array([of for *_, of in kept])
+            before = np.array([logit_of_part for *_, logit_of_part in joined_parts])
             if method in self.parts or pays(apart, before, y, groups.tolist(), roles.seen, seed):
-                kept.append((method, part, platt, logit, apart))
-        methods, parts, calibrators, logits, aparts = zip(*kept, strict=True)
+                joined_parts.append((method, part, platt, logit, apart))
+        methods, parts, calibrators, logits, aparts = zip(*joined_parts, strict=True)
         return JoinedFit(methods, parts, calibrators, np.array(logits), np.array(aparts), y, roles.seen)
 
 
@@ -651,7 +655,8 @@ def weigh_parts(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
 
 
 def blend_weights(logits: Floats, y: NDArray[np.int64]) -> Floats:
-    """(k,) weights of k methods' calibrated log-odds (k, n): logistic regression, none negative, shrunk to equal ones.
+    """Returns (k,) weights of k methods' calibrated log-odds (k, n): logistic regression, none negative, shrunk to
+    equal ones.
 
     With few answers the blend is the mean of the log-odds; with many, what adds nothing loses its weight (stacking,
     Breiman 1996, with the prior of a plain average).

@@ -40,7 +40,7 @@ class Solved:
 
 @torch.inference_mode()
 def solve_logistic(Z: Tensor, y: Tensor, learns: Tensor, penalties: Tensor) -> Solved:
-    """Every fold and penalty of a block.
+    """Solves every fold and penalty of a block.
 
     `Z` (n, D) float32, standardised (`standardise`); `y` (n,) in [0, 1]; `learns` (F, n), whether fold f learns from
     row i; `penalties` (P,), alpha above, positive. A target between 0 and 1 is a success rate: the loss is then the
@@ -67,7 +67,7 @@ def solve_logistic(Z: Tensor, y: Tensor, learns: Tensor, penalties: Tensor) -> S
 
 
 def standardise(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(Z, mean (..., D), scale (..., D)) of float32 states X (..., n, D).
+    """Returns (Z, mean (..., D), scale (..., D)) of float32 states X (..., n, D).
 
     A constant unit becomes 0, its scale infinity.
     """
@@ -89,7 +89,7 @@ def _rounded_type() -> torch.dtype:
 
 
 def _factors(Z: Tensor, penalties: Tensor) -> Tensor:
-    """(P, D, D): Cholesky factors of what all folds' Hessians are close to, at each penalty."""
+    """Returns Cholesky factors (P, D, D) of a matrix that all folds' Hessians are close to, at each penalty."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")  # rounds the states, but not their sums of products
     try:
@@ -120,7 +120,7 @@ class _Problems:
     def solve(
         self, w: Tensor, b: Tensor, rows: Tensor, curved: Tensor, tolerance: float, steps: int
     ) -> tuple[Tensor, Tensor, Tensor, float]:
-        """(weights, intercepts, scores, largest gradient), from a start.
+        """Returns (weights, intercepts, scores, largest gradient), from a start.
 
         Of rows (n, D), rounded or not, and with the curvature of `curved` (n, D).
         """
@@ -162,7 +162,7 @@ class _Problems:
         return replace(self, share=self.share[:size], alpha=self.alpha[:size], factors=factors)
 
     def _objective(self, scores: Tensor, w: Tensor) -> Tensor:
-        """(C, 1)."""
+        """Returns the objective (C, 1)."""
         each = torch.nn.functional.softplus(scores) - self.y * scores
         return (self.share * each).sum(dim=1, keepdim=True) + self.alpha * w.square().sum(dim=1, keepdim=True) / 2
 
@@ -201,7 +201,7 @@ class _Problems:
         return at
 
     def _round(self, v: Point) -> Point:
-        """The inverse of the shared matrix of each problem's penalty times v."""
+        """Returns the inverse of the shared matrix of each problem's penalty times v."""
         (C, D), P = v[0].shape, len(self.factors)
         columns = v[0].reshape(P, C // P, D).mT  # (P, D, F)
         # Not cholesky_solve, which copies the factors each time.
@@ -211,7 +211,7 @@ class _Problems:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """float32 a @ b, of a rounded as b is."""
+    """Returns a @ b in float32, with a rounded as b is."""
     return (a.to(b.dtype) @ b).float()
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.eval.answer_table import AnswerTable, usable_groups
 from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, judge_left_out, run_audits
 from metaprobe.eval.compare import BEST_BASELINE, Judged, auroc_gain, control_names, method_results
 from metaprobe.eval.controls import (
@@ -27,14 +28,14 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import debiased_ece
 from metaprobe.eval.metrics.ranked import MetricFunction, auroc, auroc_within
 from metaprobe.eval.results import CONTROL_FAMILIES
-from metaprobe.eval.table import AnswerTable, usable_groups
-from metaprobe.probes.decisions import MADE, is_predicate
+from metaprobe.probes.decision_predictor import MADE, is_predicate
 from metaprobe.probes.features import DECIDED
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibration import fit_platt, given_log_odds, sigmoid
+from metaprobe.training.calibrators import fit_platt, given_log_odds, sigmoid
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence, origin_of_states, runs_of
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
+from metaprobe.training.linear_probe import LinearProbe
 from metaprobe.training.methods import (
     AFTER,
     BEFORE,
@@ -58,8 +59,7 @@ from metaprobe.training.methods import (
     control_methods,
     controls_apart,
 )
-from metaprobe.training.options import BlendOptions, OnStep, quiet
-from metaprobe.training.states import InMemory, LinearProbe, Wanted
+from metaprobe.training.stored_states import InMemory, StatesRequest
 from metaprobe.training.thresholds import (
     ScoredAnswers,
     flagging_of,
@@ -67,6 +67,7 @@ from metaprobe.training.thresholds import (
     operating_points,
     share_below,
 )
+from metaprobe.training.training_options import BlendOptions, OnStep, quiet
 
 OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
 
@@ -100,18 +101,24 @@ class CrossFit:
         return fold
 
     def made_of(self, name: str, number: str) -> "CrossFit":
-        """Returns the folds where the method `name` is exported as one number alone, after calibration.
+        """Returns the folds with the method `name` ranking answers by one number alone, as the exported method does.
 
-        A rising map leaves the number's order as it is, and the order was learned in no fold: the method then orders
-        the answers as the number does, also where a fold reached something else. Its probabilities are those of the
-        folds. The folds themselves are returned where `number`, as a ladder names it, is none of the methods.
+        Calibration is monotone and the number's order was learned in no fold. So the method ranks the answers by the
+        number, even where a fold used more; the probabilities stay those of the folds. If `number`, as a ladder names
+        it, is none of the methods, the folds are returned unchanged.
+
+        Args:
+            name: name of the method.
+            number: name of the number, as a ladder names it.
         """
         bare = number.removesuffix(REVERSED)
         of = f"{DECISION}{number}" if name == DECISIONS else f"{NUMBERS.get(bare, '')}{number.removeprefix(bare)}"
         if of not in {method.name for method in self.methods}:
             return self
         alike = replace(self[name], ranking=self[of].ranking, itself=of)
-        return replace(self, methods=tuple(alike if one.name == name else one for one in self.methods))
+        return replace(
+            self, methods=tuple(alike if other_method.name == name else other_method for other_method in self.methods)
+        )
 
     def __getitem__(self, name: str) -> Judged:
         return next(method for method in self.methods if method.name == name)
@@ -151,19 +158,20 @@ def decision_methods(evidence: Evidence) -> list[Method]:
 
     A number that is higher for wrong answers is there a second time with its sign reversed, as in `free_controls`.
     """
-    if evidence.decisions is None:
+    decided = evidence.decisions
+    if decided is None:
         return []
 
     def held(_: AnswerTable, *, column: Scores) -> Scores:
         return column
 
-    columns = zip(evidence.decision_names, evidence.decisions.T, strict=True)
+    columns = zip(decided.names, decided.values.T, strict=True)
     asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
     known = [(name, column) for name, column in asked if np.isfinite(column).any()]
-    against = [one for one in known if auroc(evidence.table.y, _without_gaps(one[1])[0]) < 0.5]
+    against = [method for method in known if auroc(evidence.table.y, _without_gaps(method[1])[0]) < 0.5]
     signed = [*known, *((f"{name}{REVERSED}", 1 - column) for name, column in against)]
-    predicates = {name for name, column in known if is_predicate(name, evidence.decision_names, column)}
-    given = [
+    predicates = {name for name, column in known if is_predicate(name, decided.names, column)}
+    given_numbers = [
         GivenScore(
             f"{DECISION}{name}",
             "decision",
@@ -172,25 +180,29 @@ def decision_methods(evidence: Evidence) -> list[Method]:
         )
         for name, column in signed
     ]
-    return [*given, *(() if evidence.schema == DECIDED else (LearnedDecisions(),))]
+    return [*given_numbers, *(() if evidence.schema == DECIDED else (LearnedDecisions(),))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Study:
-    """Evidence, methods, and what the folds say of them."""
+    """Evidence, methods, and the methods' held-out scores by outer fold."""
 
     evidence: Evidence
     methods: tuple[Method, ...]
     fits: CrossFit
     seed: int
     target: str = "correct"
-    """The label that was studied."""
+    """Name of the label that the methods predict."""
+    stage: str | None = None
+    """The only stage whose answers were studied; None for all."""
+    agent: str | None = None
+    """The only agent whose answers were studied; None for all."""
     stores: tuple[Path, ...] = ()
-    """Folders of the runs, for what a comparison says of them; empty where they are not in stores."""
+    """Folders of the run stores, which a comparison describes; empty if the runs are not in stores."""
 
     @property
     def ladder(self) -> LogprobLadder:
-        """The recipe of the quality predictor."""
+        """The method of this study that fits the quality predictor."""
         return next(method for method in self.methods if isinstance(method, LogprobLadder))
 
 
@@ -218,7 +230,7 @@ def study(
     if target in INVERTED:
         evidence = invert(evidence)
     made = study_of(evidence, folds=folds, seed=seed, own=own, on_step=on_step)
-    return replace(made, target=target, stores=tuple(Path(store) for store in stores))
+    return replace(made, target=target, stage=stage, agent=agent, stores=tuple(Path(store) for store in stores))
 
 
 def load_with_states(stores: Sequence[str | Path], options: BlendOptions) -> Evidence:
@@ -226,8 +238,15 @@ def load_with_states(stores: Sequence[str | Path], options: BlendOptions) -> Evi
 
     Raises `RecordError` where answers have none.
     """
-    wanted = Wanted(options.layers, tuple(options.position), options.states_of)
-    evidence = load_evidence(stores, target=options.target, stage=options.stage, agent=options.agent, wanted=wanted)
+    request = StatesRequest(options.layers, tuple(options.position), options.states_of)
+    evidence = load_evidence(
+        stores,
+        target=options.target,
+        stage=options.stage,
+        agent=options.agent,
+        request=request,
+        same=options.same,
+    )
     if (states := evidence.states) is None:
         raise RecordError(
             f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: run "
@@ -235,7 +254,7 @@ def load_with_states(stores: Sequence[str | Path], options: BlendOptions) -> Evi
             "train quality`"
         )
     options.on_line(f"states      layers {', '.join(map(str, states.layers))} at {', '.join(states.positions)}")
-    for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
+    for line in (*origin_of_states(evidence), *filter(None, [evidence.compared, evidence.regrouped])):
         options.on_line(line)
     return evidence
 
@@ -265,7 +284,7 @@ def crossfit(
     labels: int | None = None,
     on_step: OnStep = quiet,
 ) -> CrossFit:
-    """Fit and calibrate every method in every outer fold, by group.
+    """Fits and calibrates every method in every outer fold, by group.
 
     The calibrator is chosen on all rows seen of which the method has scores by fits without their group. Given
     probabilities are calibrated on their log-odds.
@@ -290,7 +309,7 @@ def crossfit(
     alone: dict[str, list[str]] = {}
     probes: dict[str, list[LinearProbe]] = {}
     joined: dict[str, list[JoinedFit]] = {}
-    given: dict[str, Scores] = {}
+    raw_scores: dict[str, Scores] = {}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
     chosen_learned: list[str] = []
@@ -318,7 +337,7 @@ def crossfit(
                 joined.setdefault(method.name, []).append(fitted.joined)
             raw = fitted.score(np.arange(n))
             if isinstance(method, GivenScore) and method.probability:
-                given[method.name] = raw
+                raw_scores[method.name] = raw
             scores, coverage[method.name] = _without_gaps(raw)
             if not method.fitted:
                 ranking[method.name] = scores
@@ -353,7 +372,7 @@ def crossfit(
             coverage[name],
             apart.get(name, ()),
             numbers if name == DECISIONS else (),
-            given.get(name),
+            raw_scores.get(name),
         )
         for name, family in columns
     )
@@ -403,7 +422,7 @@ def audit_method(
     elsewhere: Elsewhere | None = None,
     seed: int = 0,
 ) -> AuditReport:
-    """Every audit of this method that can be made; those that fit it anew are for a `Method`.
+    """Returns every audit of this method that can be made; those that fit it anew are for a `Method`.
 
     It is held against every control of the folds but those `apart`. `elsewhere`: what `out_of_domain` found. Where the
     answers are too few for refits in two folds, these audits are named as not made, with the reason.
@@ -425,6 +444,7 @@ def audit_method(
         refit_features=on_noise,
         features_shape=shape,
         labels=evidence.labels_by_source,
+        of_pairs=bool(evidence.compared),
         elsewhere=elsewhere,
         selection_auroc=(
             None if sweeps is None else np.array([[point.auroc for point in probe.sweep] for probe in sweeps])
@@ -492,7 +512,7 @@ def _on_noise(
 
 
 def _refit(evidence: Evidence, method: Method) -> Scores:
-    """Held-out log-odds (n,) of the recipe in `REFIT_FOLDS` folds."""
+    """Returns held-out log-odds (n,) of the recipe in `REFIT_FOLDS` folds."""
     table = evidence.table
     scores = np.full(len(table), np.nan)
     for roles in outer_folds(table.groups.tolist(), table.y, folds=REFIT_FOLDS):
@@ -563,7 +583,7 @@ def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int
 
     A run is a model, a task and a way of asking. Empty where there is one run, or where its identity was not fitted.
     """
-    if not RUN_IDENTITY.varies(table) or RUN_IDENTITY.name not in {one.name for one in fits.methods}:
+    if not RUN_IDENTITY.varies(table) or RUN_IDENTITY.name not in {method.name for method in fits.methods}:
         return {}
     within, weights = auroc_within(fits.fold, runs_of(table)), cluster_weights(table.groups.tolist(), seed=seed)
     known, mean = fits[RUN_IDENTITY.name].ranking, fits[MEAN_LOGPROB].ranking if table.measured else None

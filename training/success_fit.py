@@ -4,8 +4,10 @@ Every step is judged on groups left out. All models are logistic and share one f
 an offset, and a linear map beside it.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,9 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.panel_asks import QuestionWords
-from metaprobe.routing.success import DIMENSION, RATE, RUNGS, STATES, WORDS, Place, log_odds, probability
-from metaprobe.training.panel_fit import count_words, fit_words, word_shifts
+from metaprobe.routing.panel.planner import QuestionWords
+from metaprobe.routing.success_estimator import DIMENSION, RATE, RUNGS, STATES, WORDS, Place, log_odds, probability
+from metaprobe.training.panel.question_words import count_words, fit_words, word_shifts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -54,11 +56,50 @@ class SuccessData:
     candidates: tuple[str, ...]
     score: Floats
     """(n, A) in [0, 1], NaN where a candidate has no label."""
+    propensity: Floats
+    """(n, A) in (0, 1]: probability with which the answer was drawn for a label; 1 where all answers were labelled."""
+
+    @property
+    def weight(self) -> Floats:
+        """Returns the weight (n, A) of each label: 1 / propensity, times a constant of the candidate; 0 without a
+        label.
+
+        A candidate's weights add up to its effective number of labels (Kish 1965), so that unequal weights count less
+        against penalties than equally many labels of equal weight.
+        """
+        weight = np.where(np.isfinite(self.score), 1 / self.propensity, 0.0)
+        squares = np.square(weight).sum(axis=0)
+        return np.asarray(weight * np.divide(weight.sum(axis=0), squares, out=np.ones_like(squares), where=squares > 0))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether labels of one candidate have different weights."""
+        known = np.isfinite(self.score)
+        return any(np.ptp(self.propensity[known[:, at], at]) > 0 for at in np.flatnonzero(known.any(axis=0)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the questions, groups, dimensions, scores and unequal propensities, in any order."""
+        drawn = self.propensity.tolist() if self.is_weighted else [[]] * len(self.questions)
+        rows = sorted(
+            json.dumps([question, group, int(place), [None if np.isnan(value) else value for value in row], *chances])
+            for question, group, place, row, chances in zip(
+                self.questions, self.groups, self.dimension, self.score.tolist(), drawn, strict=True
+            )
+        )
+        return f"sha256:{hashlib.sha256(json.dumps([self.candidates, self.dimensions, rows]).encode()).hexdigest()}"
 
     def take(self, rows: Ints) -> "SuccessData":
         """Returns some of the questions."""
         questions, groups = (tuple(many[row] for row in rows.tolist()) for many in (self.questions, self.groups))
-        return SuccessData(questions, groups, self.dimensions, self.dimension[rows], self.candidates, self.score[rows])
+        return replace(
+            self,
+            questions=questions,
+            groups=groups,
+            dimension=self.dimension[rows],
+            score=self.score[rows],
+            propensity=self.propensity[rows],
+        )
 
 
 def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
@@ -69,13 +110,14 @@ def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
     """
     full = [question for question in outcomes if not question.propensities]
     names = sorted({name for question in full for name in question.agents})
-    score = np.array(
-        [
-            [np.nan if (one := question.agents.get(name)) is None or one.score is None else one.score for name in names]
-            for question in full
-        ],
-        dtype=np.float64,
-    ).reshape(len(full), len(names))
+    score = np.full((len(full), len(names)), np.nan)
+    propensity = np.ones(score.shape)
+    for row, question in enumerate(full):
+        for at, name in enumerate(names):
+            outcome = question.agents.get(name)
+            if outcome is not None and outcome.score is not None:
+                score[row, at] = outcome.score
+                propensity[row, at] = outcome.label_propensity or 1.0
     varied = [at for at in range(len(names)) if len(np.unique(score[np.isfinite(score[:, at]), at])) > 1]
     kept = np.flatnonzero(np.isfinite(score[:, varied]).any(axis=1))
     groups = {full[row].group for row in kept.tolist()}
@@ -95,7 +137,21 @@ def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
         dimension=np.array([places.get(question.dimension, len(dimensions)) for question in chosen], dtype=np.int64),
         candidates=tuple(names[at] for at in varied),
         score=score[kept][:, varied],
+        propensity=propensity[kept][:, varied],
     )
+
+
+def label_counts(data: SuccessData) -> Ints:
+    """Returns the labels (A, D + 1) of each candidate on each dimension, and in all in the last column.
+
+    Labels of unequal weight count as so many of equal weight as tell as much: (sum of weights)^2 / sum of squares.
+    """
+    every, weight = np.arange(len(data.questions)), data.weight
+    counts = []
+    for rows in (*(np.flatnonzero(data.dimension == place) for place in range(len(data.dimensions))), every):
+        total, squares = weight[rows].sum(axis=0), np.square(weight[rows]).sum(axis=0)
+        counts.append(np.divide(total**2, squares, out=np.zeros_like(total), where=squares > 0))
+    return np.asarray(np.floor(np.stack(counts, axis=1) + 1e-6), dtype=np.int64)
 
 
 def fold_numbers(groups: Sequence[str], folds: int, seed: int) -> Ints:
@@ -115,15 +171,16 @@ def fit_logistic(X: Floats, offset: Floats, Y: Floats, penalty: float, weight: F
         offset: (n, A) log-odds that are added and not fitted.
         Y: (n, A) targets in [0, 1], NaN where there is no label.
         penalty: L2 penalty of the weights on the summed loss; the intercept has none.
-        weight: (n,) of the rows; 1 by default.
+        weight: (n, A) of the targets, at least 0; 1 by default.
     """
     n, d = X.shape
     columns = np.column_stack([X, np.ones(n)])
-    mask = np.isfinite(Y).astype(np.float64) * (1.0 if weight is None else weight[:, None])
+    mask = np.isfinite(Y).astype(np.float64) * (1.0 if weight is None else weight)
     target = np.where(np.isfinite(Y), Y, 0.0)
     ridge = np.full(d + 1, penalty)
     ridge[-1] = 1e-3
-    bound = columns.T @ (columns * (1.0 if weight is None else weight[:, None])) / 4 + np.diag(ridge)
+    # The row's largest weight bounds the Hessians of all candidates.
+    bound = columns.T @ (columns * (1.0 if weight is None else weight.max(axis=1)[:, None])) / 4 + np.diag(ridge)
     inverse = np.linalg.inv(bound)
     ridge[-1] = 0.0
     W = np.zeros((d + 1, Y.shape[1]))
@@ -136,11 +193,14 @@ def fit_logistic(X: Floats, offset: Floats, Y: Floats, penalty: float, weight: F
     return np.asarray(W.T)
 
 
-def rate_tables(data: SuccessData, weight: Floats | None = None, *, by_dimension: bool) -> Floats:
-    """Returns log-odds (A, D + 1): of each candidate on each dimension, and over all questions in the last column."""
+def rate_tables(data: SuccessData, drawn: Floats | None = None, *, by_dimension: bool) -> Floats:
+    """Returns log-odds (A, D + 1): of each candidate on each dimension, and over all questions in the last column.
+
+    `drawn` says how often each question (n,) was drawn; once by default.
+    """
     A, D = len(data.candidates), len(data.dimensions)
-    mask = np.isfinite(data.score) * (1.0 if weight is None else weight[:, None])
-    right = np.where(np.isfinite(data.score), data.score, 0.0) * (1.0 if weight is None else weight[:, None])
+    mask = data.weight * (1.0 if drawn is None else drawn[:, None])
+    right = np.where(np.isfinite(data.score), data.score, 0.0) * mask
     overall = (right.sum(axis=0) + 0.5) / (mask.sum(axis=0) + 1)
     table = np.repeat(overall[:, None], D + 1, axis=1)
     if by_dimension:
@@ -173,8 +233,10 @@ def fit_prior(data: SuccessData, counts: Any, rung: str, *, by_dimension: bool) 
     if rung != WORDS:
         return Prior(rung, table)
     rest = data.score - probability(table[:, data.dimension].T)
-    # A candidate without a label on a question teaches nothing there: no residual.
-    return Prior(rung, table, fit_words(counts, np.where(np.isfinite(rest), rest, 0.0)))
+    # A candidate without a label on a question teaches nothing there: no residual, and no weight.
+    known = np.isfinite(rest)
+    weight = data.weight if data.is_weighted or not known.all() else None
+    return Prior(rung, table, fit_words(counts, np.where(known, rest, 0.0), weight))
 
 
 # Prompt states.
@@ -225,6 +287,11 @@ def log_loss(logit: Floats, Y: Floats) -> Floats:
     return np.asarray(np.logaddexp(0, logit) - Y * logit)
 
 
+def question_loss(logit: Floats, data: SuccessData, weight: Floats) -> Floats:
+    """Returns the mean cross-entropy (n,) of each question over its labels, in nats, with weights (n, A)."""
+    return np.asarray(np.nansum(log_loss(logit, data.score) * weight, axis=1) / weight.sum(axis=1))
+
+
 def choose(
     states: Mapping[str, NDArray[np.floating[Any]]], data: SuccessData, prior: Floats, *, seed: int
 ) -> tuple[StatesChoice, dict[str, Components]]:
@@ -232,6 +299,7 @@ def choose(
 
     Components come from all these rows, without labels; heads are fitted on the other folds alone.
     """
+    weight = data.weight
     fold = fold_numbers(data.groups, INNER_FOLDS, seed + 1)
     fitted: dict[str, Components] = {}
     losses: dict[StatesChoice, float] = {}
@@ -246,9 +314,10 @@ def choose(
                 logit = np.array(prior)
                 for number in range(INNER_FOLDS):
                     own = fold == number
-                    W = fit_logistic(part[~own], prior[~own], data.score[~own], penalty)
+                    W = fit_logistic(part[~own], prior[~own], data.score[~own], penalty, weight[~own])
                     logit[own] += part[own] @ W[:, :-1].T + W[:, -1]
-                losses[StatesChoice(output, part.shape[1], penalty)] = float(np.nanmean(log_loss(logit, data.score)))
+                loss = np.nansum(log_loss(logit, data.score) * weight) / weight.sum()
+                losses[StatesChoice(output, part.shape[1], penalty)] = float(loss)
     return min(losses, key=losses.__getitem__), fitted
 
 
@@ -268,11 +337,11 @@ class Heads:
 
 
 def fit_heads(states: Mapping[str, NDArray[np.floating[Any]]], data: SuccessData, prior: Floats, *, seed: int) -> Heads:
-    """Returns the heads, at the place that inner folds choose."""
+    """Returns the logistic heads on the hidden states of the model output that inner folds choose."""
     choice, fitted = choose(states, data, prior, seed=seed)
     components = fitted[choice.output]
     Z = components.project(states[choice.output])[:, : choice.components]
-    return Heads(choice, components, fit_logistic(Z, prior, data.score, choice.penalty))
+    return Heads(choice, components, fit_logistic(Z, prior, data.score, choice.penalty, data.weight))
 
 
 # The ladder.
@@ -339,7 +408,8 @@ def fit_success(
     `states`: by output of the reader's graph, (n, D) each; None without a reader.
     """
     fold = fold_numbers(data.groups, SUCCESS_FOLDS, seed)
-    weights = cluster_weights(data.groups)
+    weights, label_weight = cluster_weights(data.groups), data.weight
+    question_weight = label_weight.sum(axis=1) / np.isfinite(data.score).sum(axis=1)
     counts = count_words(data.questions)
     logit: dict[str, Floats] = {}
     steps: list[SuccessStep] = []
@@ -350,8 +420,8 @@ def fit_success(
         logit[name] = made
         if name == RATE:
             return
-        lower, own = (np.nanmean(log_loss(logit[one], data.score), axis=1) for one in (reached, name))
-        steps.append(SuccessStep(name, reached, mean_interval(lower - own, weights)))
+        lower, own = (question_loss(logit[step], data, label_weight) for step in (reached, name))
+        steps.append(SuccessStep(name, reached, mean_interval(lower - own, weights, question_weight)))
         if steps[-1].taken:
             by_dimension = by_dimension or name == DIMENSION
             reached = name
@@ -385,24 +455,28 @@ def fit_success(
     prior_logit = prior.log_odds(data, counts)
     heads = None if reached != STATES or states is None else fit_heads(states, data, prior_logit, seed=seed)
     draws = cluster_weights(data.groups, SUCCESS_RESAMPLES, seed + 7).astype(np.float64)
-    tables = np.stack([rate_tables(data, weight, by_dimension=by_dimension or base == DIMENSION) for weight in draws])
+    tables = np.stack([rate_tables(data, drawn, by_dimension=by_dimension or base == DIMENSION) for drawn in draws])
     head_draws, place = None, None
     if heads is not None and states is not None:
         chosen = states[heads.choice.output]
         Z = heads.components.project(chosen)[:, : heads.choice.components]
         head_draws = np.stack(
-            [fit_logistic(Z, prior_logit, data.score, heads.choice.penalty, weight) for weight in draws]
+            [
+                fit_logistic(Z, prior_logit, data.score, heads.choice.penalty, label_weight * drawn[:, None])
+                for drawn in draws
+            ]
         )
         place = fit_place(heads.components, chosen, data)
     held_out = logit[reached]
     calibrated = np.empty(held_out.shape)
     for rest, test in _parts(fold):
-        calibrated[test] = _calibrated(held_out[test], fit_calibration(held_out[rest], data.score[rest]))
+        fitted = fit_calibration(held_out[rest], data.score[rest], label_weight[rest])
+        calibrated[test] = _calibrated(held_out[test], fitted)
     return FittedSuccess(
         rung=reached,
         prior=prior,
         heads=heads,
-        calibration=fit_calibration(held_out, data.score),
+        calibration=fit_calibration(held_out, data.score, label_weight),
         prior_draws=tables,
         head_draws=head_draws,
         place=place,
@@ -420,12 +494,12 @@ def _rows(states: Mapping[str, NDArray[np.floating[Any]]], rows: Ints) -> dict[s
     return {name: values[rows] for name, values in states.items()}
 
 
-def fit_calibration(logit: Floats, Y: Floats) -> Floats:
-    """Returns slope and intercept (A, 2) of each candidate's log-odds on groups left out."""
+def fit_calibration(logit: Floats, Y: Floats, weight: Floats) -> Floats:
+    """Returns slope and intercept (A, 2) of each candidate's log-odds on groups left out, with weights (n, A)."""
     fitted = []
     for column in range(logit.shape[1]):
         own = logit[:, column : column + 1]
-        weights = fit_logistic(own, own, Y[:, column : column + 1], SLOPE_PENALTY)[0]
+        weights = fit_logistic(own, own, Y[:, column : column + 1], SLOPE_PENALTY, weight[:, column : column + 1])[0]
         # A slope below 0 would turn the ranking round; then nothing but the rate is believed.
         fitted.append([max(1 + weights[0], 0.0), weights[1]])
     return np.array(fitted)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from metaprobe.checkpoints.options import Option
-from metaprobe.training.options import LineOptions, ReplaceOptions, RunOptions, WrongOptions
+from metaprobe.checkpoints.option_fields import Option
+from metaprobe.training.training_options import LineOptions, ReplaceOptions, RunOptions, WrongOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,20 +16,18 @@ class SuccessOptions(RunOptions, ReplaceOptions, LineOptions):
     read_by: Annotated[
         str,
         Option(
-            "Causal model whose states of the prompt are tried above the words: `embedded`, an embedded name, a folder "
+            "Causal model whose prompt states are tried after the words: `embedded`, an embedded name, a folder "
             "or a hub id. The checkpoint holds its lower layers. Needs the extra train once, and tokenizers to run.",
             metavar="MODEL",
         ),
     ] = ""
     candidate: Annotated[
         Sequence[str],
-        Option("Only these candidates; for a table (.csv, .tsv) the columns with their scores; repeatable."),
+        Option("Only these candidates; for a table, the columns of their scores; repeatable.  [default: all]"),
     ] = ()
     labels_until: Annotated[
         str,
-        Option(
-            "Date of the newest label, as 2026-11-29; without it the age of the labels is not known.", metavar="DATE"
-        ),
+        Option("Date of the newest label, as 2026-11-29; without it the labels' age is unknown.", metavar="DATE"),
     ] = ""
     version: Annotated[
         Sequence[str],

@@ -1,4 +1,4 @@
-"""A method of a comparison that needs samples instead of labels: the score that agreement teaches."""
+"""A method of a comparison that learns from agreement between samples instead of labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 from metaprobe.training.agreement import AgreementPairs, agreement_pairs
-from metaprobe.training.calibration import RISING_PLATT
-from metaprobe.training.evidence import Evidence, load_runs
+from metaprobe.training.calibrators import RISING_PLATT
+from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import LadderRows, fit_ladder
 from metaprobe.training.methods import Fitted, Method, agreement_ladder
+from metaprobe.training.stored_runs import load_runs
 
 TAUGHT = "taught by samples, no labels"
 """Name of the score that is learned from agreement: it reads the log-probabilities of one answer."""
@@ -23,10 +24,10 @@ TAUGHT = "taught by samples, no labels"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaughtBySamples:
-    """The ladder on log-probabilities, taught which answers the model gives again. It reads no label.
+    """The ladder on log-probabilities, trained to predict whether the model would give the same answer again.
 
-    The fit of each fold sees the pairs of that fold's learning answers alone. Labels enter afterwards: the calibration
-    of a comparison maps the score to P(right), and leaves its order as it is.
+    The fit reads no label. In each fold it reads only pairs of that fold's learning answers. Labels are used
+    afterwards: the calibration of a comparison maps the score to P(right) without changing the score's order.
     """
 
     pairs: AgreementPairs
@@ -60,10 +61,12 @@ def stage_of_labels(runs: Sequence[Run], target: str = "correct") -> str:
 
 
 def sample_methods(stores: Sequence[str | Path], *, target: str = "correct") -> list[Method]:
-    """Returns the method for stores in which questions have several answers; none for other stores.
+    """Returns `TaughtBySamples` in a list; an empty list if the stores do not have enough samples.
 
-    `target`: name of the label by which methods are compared. The answers of the only stage that carries it are the
-    samples. Where several stages carry it, there is no such method.
+    Args:
+        stores: run stores in which questions have several answers.
+        target: name of the label by which methods are compared. The answers of the stage with this label are the
+            samples. If several stages or none have this label, the list is empty.
     """
     runs = load_runs(stores)
     if not (stage := stage_of_labels(runs, target)):

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
 from metaprobe.checkpoints.flagging import FLAG, MIN_THRESHOLD_GROUPS, USUAL_FLAGS, promise_refused, threshold_of
-from metaprobe.eval.metrics.bootstrap import cluster_weights, statistic_interval, wilson
-from metaprobe.eval.table import AnswerTable
+from metaprobe.eval.answer_table import AnswerTable
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, statistic_interval
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.routing.policy import GOOD
-from metaprobe.training.calibration import PARITY, Calibrator, fit_platt, sigmoid
-from metaprobe.training.checkpoint import (
+from metaprobe.training.calibrators import PARITY, Calibrator, fit_platt, sigmoid
+from metaprobe.training.export import (
     CONFIDENCE,
     ERROR,
     FALSE_ALARMS,
@@ -114,8 +114,9 @@ def accept_thresholds(
 def _check(
     probability: NDArray[np.float64], y: NDArray[np.int64], rates: Mapping[str, Sequence[float]]
 ) -> NDArray[np.float32]:
-    """The probabilities in float32, as the exported graph answers. `rates`: numbers that must lie between 0 and 1."""
-    for name, rate in ((name, rate) for name, given in rates.items() for rate in given):
+    """Returns the probabilities in float32, as the exported graph answers. `rates`: numbers that must lie between 0 and
+    1."""
+    for name, rate in ((name, rate) for name, rates_of_name in rates.items() for rate in rates_of_name):
         if not 0 < rate < 1:
             raise RecordError(f"{name} must lie between 0 and 1, got {rate:g}")
     if probability.shape != y.shape or probability.ndim != 1:
@@ -132,7 +133,9 @@ def _check(
 def _one_a_group(
     probability: NDArray[np.float32], y: NDArray[np.int64], groups: Groups, seed: int, *, among: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Row indices: all that are eligible, or one of them, drawn at random, for each group that has any."""
+    """Returns indices of the eligible rows; if `groups` are given, of one eligible row of each group,
+    drawn at random.
+    """
     rows = np.flatnonzero(among)
     if groups is None:
         return rows
@@ -159,11 +162,11 @@ GRAPH_ROUNDING = 1e-5
 
 
 def operating_points(probability: Floats, call_ids: Iterable[str], evaluated: Mapping[str, float]) -> dict[str, float]:
-    """Returns the threshold `iterate` on these probabilities (n,) of the calls, as a dict; empty where there is none.
+    """Returns the threshold `iterate` for probabilities (n,) of calls, as a dict (`POINT`: threshold), or an empty
+    dict.
 
-    The calls are answers that nothing but a calibrator was fitted to. `evaluated`: of `evaluations_of`. There is none
-    where fewer than `MIN_SHARE_ANSWERS` of them were evaluated, or where all of these or none reach the paper's
-    threshold.
+    No fit except a calibrator's may have seen the calls. `evaluated`: from `evaluations_of`. The dict is empty if fewer
+    than `MIN_SHARE_ANSWERS` calls were evaluated, or if all or none of these reach the paper's threshold.
     """
     evaluations = np.array([evaluated.get(call_id, np.nan) for call_id in call_ids])
     known = np.isfinite(evaluations)
@@ -249,8 +252,9 @@ def measure_shares(
     shares = []
     for among in (np.ones(len(wrong), dtype=np.bool_), wrong, ~wrong):
         share = statistic_interval(share_of(flagged & among, among), weights)
-        low, high = wilson(share.estimate, len(np.unique(table.groups[among])))
-        shares.append(Metric(share.estimate, min(share.low, low), max(share.high, high), int(among.sum())))
+        widest = Interval.of_share(share.estimate, len(np.unique(table.groups[among])))
+        low, high = min(share.low, widest.low), max(share.high, widest.high)
+        shares.append(Metric(share.estimate, low, high, int(among.sum())))
     of_all, caught, cost = shares
     return of_all, caught, cost
 
@@ -348,17 +352,20 @@ def flagging_of(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) ->
     else:
         points = flag_points(table, answers.places, answers.exported, seed=seed)
         promises = promises_of(answers, seed=seed)
-        sure = next((one.threshold for one in promises if (one.option, one.value) == ("risk", ERROR)), None)
+        sure = next(
+            (promise.threshold for promise in promises if (promise.option, promise.value) == ("risk", ERROR)), None
+        )
         accept = {} if sure is None else {"accept": sure}
         lacking = ""
-        if (most := max((one.value for one in promises if one.option == "catch"), default=0.0)) < 0.9:
+        if (most := max((promise.value for promise in promises if promise.option == "catch"), default=0.0)) < 0.9:
             count = int((1 - table.y[rows]).sum())
             lacking += f"; the {count} wrong ones carry `catch` up to {most:g}, and 0.9 takes 9 of different groups"
         if not accept:
             lacking += "; no threshold `accept`: so many labels do not carry its promise, or no score is sure enough"
         stored = StoredFlags(accept, points, promises, lacking=lacking)
     wrong = answers.expected_wrong
-    flag = threshold_of(stored, asked)
+    came = f"{len(table.y)} labels ({int((1 - table.y).sum())} wrong) of {len(np.unique(table.groups))} groups"
+    flag = threshold_of(stored, asked, labels=came)
     if not asked.flags and not few:
         flag = match_share(answers.exported, 1 - wrong)
     return with_flag(stored, flag, asked, answers, wrong, seed=seed)
@@ -486,7 +493,8 @@ def critical_thresholds(answers: ScoredAnswers, *, seed: int = 0) -> dict[str, f
 def _raw_thresholds(
     answers: ScoredAnswers, y: NDArray[np.int64], rates: Sequence[float], seed: int, *, falling: bool = False
 ) -> list[float | None]:
-    """The raw scores on whose lower side, in probability, lie all but each of these shares of the answers with `y` 0.
+    """Returns the raw scores on whose lower side, in probability, lie all but each of these shares of the answers with
+    `y` 0.
 
     With `falling`, on whose upper side. None where the rows are too few for a rate.
     """
@@ -554,7 +562,7 @@ class Surprise:
         return np.asarray(np.interp(scores, self.scores, self.nats) + beyond, dtype=np.float64)
 
     def score_at(self, nats: float) -> float:
-        """The score below which surprise exceeds this: infinite where that of every score does."""
+        """Returns the score below which surprise exceeds this: infinite where that of every score does."""
         if nats < self.nats[-1]:
             return np.inf
         if nats > self.nats[0]:
@@ -563,7 +571,7 @@ class Surprise:
 
 
 def joint_statistic(looks: Sequence[Floats]) -> Floats:
-    """The largest surprise (n,) over the looks an answer has; each (n,), NaN where the answer ended before."""
+    """Returns the largest surprise (n,) over the looks an answer has; each (n,), NaN where the answer ended before."""
     known = [np.where(np.isnan(surprise), NO_LOOK, surprise) for surprise in looks]
     return np.asarray(np.max(known, axis=0), dtype=np.float64)
 
@@ -585,12 +593,12 @@ def conformal_threshold(statistic: Floats, alpha: float) -> float:
 
 
 def groups_needed(alpha: float) -> int:
-    """Good calibration answers, one a group, that a false-alarm rate needs."""
+    """Returns how many good calibration answers, one a group, a false-alarm rate needs."""
     return int(np.ceil(1 / alpha - 1e-9)) - 1
 
 
 def too_few_groups(alpha: float, n: int) -> str:
-    """Why n groups do not allow that rate, and what would."""
+    """Returns why n groups do not allow that rate, and what would."""
     return (
         f"a false-alarm rate of {alpha:g} needs good calibration answers in at least {groups_needed(alpha)} groups, "
         f"there are {n}: add runs, or ask for a rate of at least {1 / (n + 1):.2g}"
@@ -608,7 +616,7 @@ def rate_at_most(alpha: float, n: int) -> float:
 
 
 def one_a_group(rows: NDArray[np.int64], groups: NDArray[np.str_], *, seed: int) -> NDArray[np.int64]:
-    """One of these rows for each of their groups, drawn at random: answers of one group are not exchangeable."""
+    """Returns one of these rows for each of their groups, drawn at random: one group's answers are not exchangeable."""
     shuffled = np.random.default_rng(seed).permutation(rows)
     return shuffled[np.unique(groups[shuffled], return_index=True)[1]]
 
@@ -616,9 +624,10 @@ def one_a_group(rows: NDArray[np.int64], groups: NDArray[np.str_], *, seed: int)
 def score_thresholds(
     surprises: Mapping[int, Surprise], statistic: Floats, alphas: Sequence[float]
 ) -> dict[float, dict[int, float]]:
-    """Alpha -> look -> the score below which an answer is stopped there; `statistic` of calibration answers (n,).
+    """Maps alpha to look to the score below which an answer is stopped. `statistic` (n,) belongs to calibration
+    answers.
 
-    Rates that n does not allow are left out.
+    Values of alpha that need more than n answers are left out.
     """
     allowed = [alpha for alpha in alphas if len(statistic) >= groups_needed(alpha)]
     joint = {alpha: conformal_threshold(statistic, alpha) for alpha in allowed}

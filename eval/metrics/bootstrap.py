@@ -55,6 +55,42 @@ class Interval:
     """Number of independent groups of the answers."""
     level: float = 0.95
 
+    @staticmethod
+    def of_mean(values: Iterable[tuple[float, object]], *, resamples: int = 1000, seed: int = 0) -> "Interval | None":
+        """Returns the mean of pairs (value, group), resampled by group; None if there are none.
+
+        Args:
+            values: pairs (value, group).
+            resamples: number of resamples.
+            seed: seed of the draws.
+        """
+        numbers, groups = zip(*values, strict=True) if (values := list(values)) else ((), ())
+        return mean_interval(numbers, cluster_weights(groups, resamples, seed)) if numbers else None
+
+    @staticmethod
+    def of_share(share: float, n: float) -> "Interval":
+        """Returns Wilson's 95 % interval of a share of n independent answers (Wilson 1927, doi:10.2307/2276774)."""
+        z = NORMAL.inv_cdf(0.975)
+        centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
+        low, high = max(float(centre - half), 0.0), min(float(centre + half), 1.0)
+        return Interval(share, low, high, round(n), round(n))
+
+    @staticmethod
+    def of_metric(
+        metric: MetricFunction, rows: Iterable[tuple[float, float, object]], *, resamples: int = 1000, seed: int = 0
+    ) -> "Interval | None":
+        """Returns a metric of rows (label, score, group), resampled by group; None if there are none.
+
+        Args:
+            metric: the metric.
+            rows: rows (label, score, group).
+            resamples: number of resamples.
+            seed: seed of the draws.
+        """
+        y, scores, groups = zip(*rows, strict=True) if (rows := list(rows)) else ((), (), ())
+        return interval(metric, y, scores, cluster_weights(groups, resamples, seed)) if y else None
+
 
 def cluster_weights(
     groups: Sequence[object] | NDArray[np.generic], resamples: int = 1000, seed: int = 0
@@ -124,34 +160,23 @@ def paired_difference(
     return paired_interval(first, other, weights)
 
 
-def mean_interval(values: ArrayLike, weights: NDArray[np.integer]) -> Interval:
-    """Returns the mean of `values` (n,), such as an accuracy or tokens a question. Give a difference for a
-    paired mean.
+def mean_interval(
+    values: ArrayLike, weights: NDArray[np.integer], row_weights: NDArray[np.float64] | None = None
+) -> Interval:
+    """Returns the mean of `values`, such as an accuracy or tokens a question. Give a difference for a paired mean.
+
+    Args:
+        values: (n,) finite numbers.
+        weights: how often each value occurs in each resample, (R, n), as `cluster_weights` gives.
+        row_weights: weight of each value in the mean, (n,) above 0, such as 1 / propensity; 1 by default.
     """
     numbers = np.asarray(values, dtype=np.float64)
     if missing := np.count_nonzero(~np.isfinite(numbers)):
         raise RecordError(f"{missing} of {numbers.size} values are not finite: leave these answers out")
-    return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights)
-
-
-def grouped_mean(values: Iterable[tuple[float, object]], *, resamples: int = 1000, seed: int = 0) -> Interval | None:
-    """Returns the mean of pairs (value, group), resampled by group; None if there are none.
-
-    Args:
-        values: pairs (value, group).
-        resamples: number of resamples.
-        seed: seed of the draws.
-    """
-    numbers, groups = zip(*values, strict=True) if (values := list(values)) else ((), ())
-    return mean_interval(numbers, cluster_weights(groups, resamples, seed)) if numbers else None
-
-
-def wilson(share: float, n: float) -> tuple[float, float]:
-    """Returns Wilson's 95 % interval of a share of n independent answers (Wilson 1927, doi:10.2307/2276774)."""
-    z = NORMAL.inv_cdf(0.975)
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
-    return max(float(centre - half), 0.0), min(float(centre + half), 1.0)
+    if row_weights is None:
+        return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights)
+    each = np.asarray(row_weights, dtype=np.float64)
+    return statistic_interval(lambda weight: weight @ (each * numbers) / (weight @ each), weights)
 
 
 def statistic_interval(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Interval:
@@ -340,7 +365,7 @@ def against_controls(
 
 
 def metric_values(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> MetricValues:
-    """Returns `metric(y, score)` with its values on all resamples, for more than one comparison.
+    """Returns `metric(y, score)` and its values on all resamples, which several comparisons can share.
 
     Args:
         metric: the metric.
@@ -352,21 +377,21 @@ def metric_values(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weight
     return MetricValues(estimate, resample_values(lambda weight: np.asarray(metric(y, score, weight)), weights))
 
 
-def paired_interval(one: MetricValues, other: MetricValues, weights: NDArray[np.integer]) -> Interval:
+def paired_interval(first: MetricValues, other: MetricValues, weights: NDArray[np.integer]) -> Interval:
     """Returns the first minus the second with its interval, both on these resamples.
 
     Args:
-        one: values of the first score.
+        first: values of the first score.
         other: values of the second score.
         weights: the resamples (R, n).
     """
-    return resampled_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights)
+    return resampled_interval(first.estimate - other.estimate, first.resamples - other.resamples, weights)
 
 
 def control_comparison(
     own: MetricValues, controls: Mapping[str, MetricValues], weights: NDArray[np.integer]
 ) -> ControlComparison:
-    """Returns the same as `against_controls`, from values that are already computed.
+    """Compares a score with its controls like `against_controls`, from metric values that are already computed.
 
     Args:
         own: values of the score.

@@ -17,7 +17,6 @@ from metaprobe.eval.metrics.bootstrap import (
     metric_values,
     resample_values,
     resampled_interval,
-    wilson,
 )
 from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, rank_scores, ratio
 
@@ -137,9 +136,9 @@ def ece_interval(y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -
 def ece_equal_width(
     y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = EQUAL_WIDTH_BINS
 ) -> Value:
-    """Returns the same over bins of equal width, as in Guo et al. 2017 (arXiv:1706.04599); bin b is ((b-1)/B, b/B].
+    """Returns the expected calibration error over bins of equal width, as in Guo et al. 2017 (arXiv:1706.04599).
 
-    Probabilities of 0 go to the first bin.
+    Bin b of B is ((b-1)/B, b/B]. Probabilities of 0 go to the first bin.
 
     Args:
         y: the labels (n,).
@@ -243,8 +242,10 @@ def reliability_table(y: ArrayLike, score: ArrayLike, *, apart: float = 0.0) -> 
             sums[-1] = sums[-1] + new
         elif new[0]:
             sums.append(new)
+    shares = [Interval.of_share(ones / n, n) for n, ones, _ in sums]
     return tuple(
-        ReliabilityBin(float(total / n), float(ones / n), *wilson(ones / n, n), int(n)) for n, ones, total in sums
+        ReliabilityBin(float(total / n), float(share.estimate), share.low, share.high, int(n))
+        for (n, _, total), share in zip(sums, shares, strict=True)
     )
 
 

@@ -29,7 +29,7 @@ its error.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetaD:
-    """Fits of R weightings, each of shape (R,)."""
+    """Fits of meta-d' on R resamples; each field has shape (R,)."""
 
     d_prime: Floats
     criterion: Floats
@@ -41,7 +41,7 @@ class MetaD:
 
     @property
     def m_ratio(self) -> Floats:
-        """meta-d' / d'."""
+        """The share of the knowledge behind answers that is in the confidence: meta-d' / d' (R,)."""
         return ratio(self.meta_d, self.d_prime)
 
 

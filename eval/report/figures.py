@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metaprobe.checkpoints.table import format_interval, number, percent
+from metaprobe.checkpoints.rendered_table import format_interval, number, percent
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.calibration import StatedCalibration
 from metaprobe.eval.metrics.ranked import risk_coverage

@@ -3,25 +3,29 @@
 Only the words are made here. If an interval leaves a question open, the words do too.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from metaprobe.checkpoints.manifest import MEANING
-from metaprobe.checkpoints.table import difference_word, format_interval, number, percent
-from metaprobe.eval.controls import control_named
+from metaprobe.checkpoints.rendered_table import difference_word, format_interval, number, percent
+from metaprobe.eval.controls import CUT, control_named
 from metaprobe.eval.metrics.bootstrap import ControlDifference
-from metaprobe.eval.metrics.ranked import risk_coverage
+from metaprobe.eval.metrics.ranked import auroc, risk_coverage
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 
 SURE_FIRST = 3
 """How many sentences on reliability stand on the first screen; the section below it has all of them."""
+TELLS_CUT = 0.8
+"""Least AUROC of a signal, for answers that were cut against answers that were not, at which it mostly tells these."""
 FEW_GROUPS = 100
 """With fewer independent groups of questions, the first advice is to collect more."""
 
 
 def headline(comparison: Comparison) -> MethodResult | None:
-    """The method that the folds chose, where it is learned or the user's own; else the last learned one, or None."""
+    """Returns the method that the folds chose, where it is learned or the user's own; else the last learned one, or
+    None."""
     fitting: tuple[Family, ...] = ("learned", "own", "decision")
     headlines = [m for m in comparison.methods if m.name == comparison.headline and m.family in fitting]
     learned = [m for m in comparison.methods if m.family == "learned"]
@@ -36,7 +40,7 @@ def best_decision(comparison: Comparison) -> MethodResult | None:
 
 
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
-    """The learned method that the folds chose, of every other family the first, and the strongest control."""
+    """Returns the learned method that the folds chose, of every other family the first, and the strongest control."""
     decided = best_decision(comparison)
     by_family: dict[Family, MethodResult] = {} if decided is None else {"decision": decided}
     for method in comparison.methods:
@@ -65,8 +69,15 @@ def consequence(audit: Finding) -> str:
     """Says how much a failed audit weakens the numbers of its method, or of every method; empty if it passed."""
     if audit.passed:
         return ""
+    if audit.control and audit.severity == "invalid":
+        return _do_not_use(audit.method, [audit.control])
     numbers = f"the numbers of {audit.method}" if audit.method else "the numbers"
     return f"{numbers} {MEANING[audit.severity]}"
+
+
+def _do_not_use(method: str, controls: Sequence[str]) -> str:
+    """Says that each of these controls does as well as the method."""
+    return f"do not use {method}: {' or '.join(controls)} alone ranks as well"
 
 
 def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
@@ -79,6 +90,17 @@ def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
         if not audit.passed and audit.severity == "invalid":
             failed.setdefault(audit.method, []).append(audit.name)
     return failed
+
+
+def _no_better(audits: Sequence[Finding]) -> dict[str, list[str]]:
+    """Maps a method to the controls that rank as well as it does, where no other audit disqualifies the method."""
+    failed = [audit for audit in audits if not audit.passed and audit.severity == "invalid"]
+    leaking = {audit.method for audit in failed if not audit.control}
+    controls: dict[str, list[str]] = {}
+    for audit in failed:
+        if audit.method not in leaking:
+            controls.setdefault(audit.method, []).append(audit.control)
+    return controls
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +156,49 @@ def _signal(comparison: Comparison, learned: MethodResult | None) -> str:
     use, told = recommended(comparison), [_learned(learned), _wins_over(learned)]
     if use is None:
         told = ["None yet.", *told]
-    elif use is not learned:
-        told = [f"{_capital(control_named(use.name))}: {_describe_auroc(use)}.", *told]
+    elif use is learned:
+        told = [*told, _cut_alone(comparison, use)]
+    else:
+        own = f"{_capital(control_named(use.name))}: {_describe_auroc(use)}."
+        told = [own, _chosen_here(comparison), _cut_alone(comparison, use), *told]
     return " ".join(filter(None, told))
+
+
+def _chosen_here(comparison: Comparison) -> str:
+    """Says that the recommended number was chosen on these answers, beside the figure of the control that was chosen in
+    advance; empty where there was one number to choose from.
+    """
+    count = len([*filter(None, [best_decision(comparison)]), *comparison.controls])
+    if count < 2:
+        return ""
+    advance = next((method for method in comparison.methods if method.name == comparison.best_baseline), None)
+    first = f"It is the best of {count} numbers, chosen on these answers, so a little too good"
+    return f"{first}; the {advance.name}, chosen in advance: {_times_in_100(advance)}." if advance else f"{first}."
+
+
+def _cut_alone(comparison: Comparison, use: MethodResult) -> str:
+    """Says that a signal mostly tells which answers were cut. Empty unless being cut tells right from wrong, the
+    interval of the difference holds 0, and the signal ranks cut answers below the others.
+    """
+    cut = next((method for method in comparison.controls if method.name == CUT), None)
+    if cut is None or cut is use or cut.auroc.low <= 0.5:
+        return ""
+    own = next((c.difference for c in (use.controls.controls if use.controls else ()) if c.name == CUT), None)
+    # If the number is a control, the row of `cut` holds the difference: it is compared with the strongest control.
+    gain = cut.diff_control if use is comparison.controls[0] else own
+    if gain is None or not gain.low <= 0 <= gain.high:
+        return ""
+    if auroc(cut.order == cut.order.max(), use.order) < TELLS_CUT:
+        return ""
+    return f"It mostly tells which answers were cut: {CUT} alone has {_times_in_100(cut)}."
+
+
+def _times_in_100(method: MethodResult) -> str:
+    """Returns the AUROC with its interval as counts: `71 times in 100 (66 to 75)`."""
+    estimate, low, high = (
+        number(100 * value, 0) for value in (method.auroc.estimate, method.auroc.low, method.auroc.high)
+    )
+    return f"{estimate} times in 100 ({low} to {high})"
 
 
 def _wins_over(learned: MethodResult | None) -> str:
@@ -251,7 +313,13 @@ def _reliability(comparison: Comparison) -> list[str]:
     failed = [audit for audit in comparison.audits if not audit.passed]
     if comparison.audits:
         sentences.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
-    sentences += [f"Failed: {audit.name}; {consequence(audit)}." for audit in failed if audit.severity == "invalid"]
+    no_better = _no_better(failed)
+    sentences += [
+        f"Failed: {audit.name}; {consequence(audit)}."
+        for audit in failed
+        if audit.severity == "invalid" and audit.method not in no_better
+    ]
+    sentences += [f"{_capital(_do_not_use(method, controls))}." for method, controls in no_better.items()]
     sentences += [f"{consequence(audit).capitalize()}." for audit in failed if audit.severity == "unaudited"]
     if weak := sum(audit.severity == "weak" for audit in failed):
         sentences.append(f"{weak} of the audits failed as weak: the numbers {MEANING['weak']}.")
@@ -338,7 +406,10 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     # More questions, and failed audits.
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
+    no_better = _no_better(comparison.audits)
     return advice + [
-        f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
+        f"{_capital(_do_not_use(method, no_better[method]))}."
+        if method in no_better
+        else f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
         for method, names in failed.items()
     ]

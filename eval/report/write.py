@@ -9,11 +9,12 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from metaprobe.checkpoints.table import TERMINAL_CHARS, Table, csv_text, format_interval, number, percent
+from metaprobe.checkpoints.rendered_table import TERMINAL_CHARS, Table, csv_text, format_interval, number, percent
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
-from metaprobe.eval.report import figures, tables
+from metaprobe.eval.report import figures
+from metaprobe.eval.report import report_tables as tables
 from metaprobe.eval.report.figures import Figure, draw, slug
-from metaprobe.eval.report.tables import Records
+from metaprobe.eval.report.report_tables import Records
 from metaprobe.eval.report.words import brief, control_words, headline, main_methods
 from metaprobe.eval.results import Comparison, TwoChoice
 from metaprobe.records.extras import require

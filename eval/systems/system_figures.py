@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from metaprobe.eval.results import plain
-from metaprobe.eval.systems import metacogagent, metacrit, mgv
-from metaprobe.eval.systems.decisions import decision_points
+from metaprobe.eval.systems import metacogagent_figures as metacogagent
+from metaprobe.eval.systems import metacrit_figures as metacrit
+from metaprobe.eval.systems import mgv_figures as mgv
+from metaprobe.eval.systems.decision_figures import decision_points
 from metaprobe.records.types import Run
 
 

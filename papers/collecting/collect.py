@@ -21,14 +21,13 @@ from metaprobe.api import (
     RecordError,
     Run,
     RunStore,
-    RunWriter,
     Signal,
     StoreMismatch,
     Unwritable,
     atomic_write,
     is_correct,
-    learns,
 )
+from metaprobe.papers.policies.explore import learns
 from metaprobe.papers.systems import Session, Setup, System
 from metaprobe.papers.systems.session import UNREAD_PREFIX
 from metaprobe.papers.systems.suitability import check_suitability
@@ -106,7 +105,7 @@ async def collect_runs(
             with atomic_write(store.path / RunStore.settings_name) as file:
                 file.write((json.dumps(pinned, indent=2) + "\n").encode())
         with store.writer(shard_runs=shard_runs, text=text) as writer:
-            collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
+            collecting = _Collecting(system, items, setup, store.run_ids(), writer.add, concurrency, on_run)
             if in_waves:
                 before = {run.id: run for run in store.runs(hidden=False)} if collecting.stored else {}
                 for variant in chosen:
@@ -144,11 +143,21 @@ class _Collecting:
         items: Sequence[Item],
         setup: Setup,
         stored: Set[str],
-        writer: RunWriter,
+        store_run: Callable[[Run], object],
         concurrency: int,
         on_run: OnRun,
     ) -> None:
-        """`stored` has the ids of runs that are already stored."""
+        """Sets up the collection.
+
+        Args:
+            system: the system that runs.
+            items: the items.
+            setup: models, prompts, policy and signals of the runs.
+            stored: ids of the runs that are already stored.
+            store_run: called with each new run, to store it.
+            concurrency: number of runs at once.
+            on_run: called with each run that ended, and with the reason why a run failed.
+        """
         self.system, self.items, self.setup, self.stored = system, items, setup, stored
         self.done = self.stored_before = 0
         self.failed: list[str] = []
@@ -156,7 +165,7 @@ class _Collecting:
         self.answers: Counter[str] = Counter()
         self.cut: Counter[str] = Counter()
         self._places = {item.id: place for place, item in enumerate(items)}
-        self._writer, self._on_run = writer, on_run
+        self._store_run, self._on_run = store_run, on_run
         self._gate = asyncio.Semaphore(concurrency)
 
     def report(self) -> CollectReport:
@@ -182,7 +191,7 @@ class _Collecting:
             for item in now:
                 identity = run_id(self.system, variant, self.setup, item)
                 if identity in ended:
-                    self._writer.add(ended[identity])
+                    self._store_run(ended[identity])
                 if run := ended.get(identity) or before.get(identity):
                     report_outcomes(self.setup.policy, run)
                     for experience in self.system.experiences(run) if self.system.experiences else ():
@@ -218,7 +227,7 @@ class _Collecting:
                 self._on_run(None, str(error))
                 return None
             if setup is None:  # a wave is written when it has ended
-                self._writer.add(labelled)
+                self._store_run(labelled)
             self.done += 1
             self.unread.update(
                 note.name.removeprefix(UNREAD_PREFIX) for note in run.labels if note.name.startswith(UNREAD_PREFIX)
@@ -253,10 +262,10 @@ def report_outcomes(policy: Policy, run: Run) -> None:
 
 
 def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
-    """Returns the same id for the same system, variant, models, policy, signals, options and item, so a collection
-    resumes.
+    """Returns an id that depends only on the system, variant, models, policy, signals, seed, options and item.
 
-    An item whose question or gold answer changed is another item, even with the same id.
+    A resumed collection finds finished runs by this id. An item whose question or gold answer changed is another item,
+    even with an unchanged `item.id`.
 
     Args:
         system: the system.

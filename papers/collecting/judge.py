@@ -12,11 +12,11 @@ from typing import Any
 
 from metaprobe.api import (
     LLM,
-    CachedLLM,
     Call,
     CallCache,
     CallSelection,
     DecisionAnswer,
+    DecisionQuestion,
     InvalidResponse,
     LLMError,
     ModelName,
@@ -24,8 +24,6 @@ from metaprobe.api import (
     Request,
     Run,
     RunStore,
-    api_options,
-    read_questions,
     require,
 )
 from metaprobe.papers.systems.decision_calls import answers_in, asks_questions, messages_about, questions_message
@@ -64,7 +62,7 @@ def read_question_file(path: Path) -> list[dict[str, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         questions = content["questions"] if isinstance(content, Mapping) else content
-        read_questions(questions)
+        DecisionQuestion.read_all(questions)
     except (OSError, ValueError, KeyError, RecursionError, InvalidResponse) as error:
         raise RecordError(
             f'{path}: {error}; expected a JSON list of questions such as {{"type": "predicate", "name": "correct", '
@@ -187,13 +185,13 @@ def launch_judge(
         raise RecordError(f"judge {kind!r}: expected decisions:MODEL or decisions:MODEL@http://host:port/v1")
     require("openai", "api")
     question_list = read_question_file(questions)
-    llm = model.open(concurrency=concurrency, api=api_options(api, prices))
+    llm = model.open(concurrency=concurrency, api=ModelName.api_options(api, prices))
 
     async def ask() -> JudgeReport:
         async with AsyncExitStack() as stack:
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
-            judging = llm if cache is None else CachedLLM(llm, stack.enter_context(CallCache(cache)))
+            judging = llm if cache is None else stack.enter_context(CallCache(cache)).before(llm)
             return await judge_runs(RunStore(runs), judging, RunStore(out), question_list, **options)
 
     return asyncio.run(ask())

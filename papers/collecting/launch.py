@@ -11,20 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe.api import (
-    CachedLLM,
     Call,
     CallCache,
     Item,
+    ModelName,
     Panel,
     PaperRules,
+    Plugins,
     Policy,
     RecordError,
     RunStore,
     SignalSource,
     Unwritable,
-    api_options,
-    learns,
-    load_plugin,
     require,
 )
 from metaprobe.papers.collecting.collect import (
@@ -45,7 +43,7 @@ from metaprobe.papers.collecting.models import (
     parse_models,
 )
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.papers.policies.explore import EpsilonGreedy, Exhaustive
+from metaprobe.papers.policies.explore import EpsilonGreedy, Exhaustive, learns
 from metaprobe.papers.policies.panel_policy import AgentPolicy, check_sources
 from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.policies.review import ReviewRules
@@ -54,8 +52,8 @@ from metaprobe.papers.systems.suitability import check_panel, check_suitability
 from metaprobe.papers.tasks.named_tasks import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
-POLICIES = "metaprobe.policies"
-"""Group of entry points in which an installed package offers policies of its own."""
+POLICY_PLUGINS = Plugins("metaprobe.policies", Policy, "policy")  # type: ignore[type-abstract]
+"""Policies that installed packages offer."""
 LEARNED = "learned"
 LEARNED_CONSTANTS = {name: name for name in ("price", "budget", "assessment")}
 """Further constants of `--policy learned:`, besides those of the papers' rules: maps a name to an argument of
@@ -104,7 +102,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
         # No model could have these; which of others a model has shows when it is loaded.
         raise RecordError(f"layers {plan.layers!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
     # The policy and the signals, and whether they fit the system.
-    api = api_options(plan.api, plan.prices)
+    api = ModelName.api_options(plan.api, plan.prices)
     policy, rules = policy_of(plan)
     check_learners(policy, variants)
     signals = SignalSource.load(plan.signal)
@@ -193,7 +191,7 @@ async def _collect(
         watch.on_total(len(wanted - store.run_ids()))
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         stack.enter_context(_said_when_full(cache))
-        cached = {id(llm): CachedLLM(llm, cache, on_call=watch.on_call) for llm in setup.models.all}
+        cached = {id(llm): cache.before(llm, on_call=watch.on_call) for llm in setup.models.all}
         by_name = {name: cached[id(llm)] for name, llm in setup.models.by_name.items()}
         models = Models(cached[id(setup.models.default)], by_name)
         report = await collect_runs(
@@ -232,7 +230,7 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
         policy = rules if name == "paper" else Exhaustive(rules)
     elif name == ReviewRules.label:
         policy, rules = ReviewRules.parse(rest), PaperRules()
-    elif (plugin := load_plugin(plan.policy, POLICIES, Policy, "policy")) is not None:  # type: ignore[type-abstract]
+    elif (plugin := POLICY_PLUGINS.load(plan.policy)) is not None:
         if isinstance(plugin, type):  # a class has the methods as well
             raise RecordError(
                 f"policy {plan.policy!r} is the class itself; give an object of it: NAME = {plugin.__name__}()"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaprobe.api import LLM, BlendPredictor, ModelName, QualityPredictor, RecordError, Replacement, SignalSource
+from metaprobe.api import LLM, ModelName, QualityPredictor, RecordError, Replacement, SignalSource
 from metaprobe.papers.systems import Models, System
 from metaprobe.papers.systems.system_options import Options
 
@@ -126,8 +126,7 @@ def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> It
 def _check_reading(llm: LLM, replacement: Replacement) -> None:
     """Refuses a checkpoint that could never be read, because every decision would use its fallback."""
     trained_on = replacement.reader.checkpoint.manifest.generator
-    blend = isinstance(replacement.reader, BlendPredictor)  # which scores without what is missing, and says so
-    if replacement.layers and not blend and not llm.capabilities.hidden:
+    if replacement.needs_states and not llm.capabilities.hidden:
         raise RecordError(
             f"{replacement.reader.checkpoint.path} reads hidden states, and {llm.name} gives none: use a local model, "
             f"or a checkpoint on log-probabilities"

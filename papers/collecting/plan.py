@@ -66,11 +66,11 @@ class CollectionPlan:
         Sequence[str],
         Option(
             "confidence|difficulty|quality|critical[@AGENT]=[stated+]CHECKPOINT in place of what the model states; "
-            "repeatable. One that nothing would read is refused."
+            "repeatable. A signal that nothing reads is refused."
         ),
     ] = ()
     agent: Annotated[Sequence[str], Option("Name of an agent, in place of the system's own; repeatable.")] = ()
-    limit: Annotated[int | None, Option("Only so many items, spread evenly over dimensions and levels.", low=1)] = None
+    limit: Annotated[int | None, Option("Most items, spread evenly over dimensions and levels.", low=1)] = None
     variant: Annotated[Sequence[str], Option("This variant of the system; repeatable.")] = ()
     """By default the system's own default variants."""
     prompts: Annotated[
@@ -85,18 +85,20 @@ class CollectionPlan:
     tokens: Annotated[
         Sequence[str],
         Option(
-            "Most tokens of a call at this stage, or at every one; 'none': an endpoint does not cut. Repeatable.",
+            "Most tokens of a call at this stage; N alone: at every one; 'none': no limit at an endpoint. Repeatable.",
             metavar="STAGE=N",
         ),
     ] = ()
     constant: Annotated[
         Sequence[str],
         Option(
-            "Constant of the system, such as rounds; a wrong name lists those there are. Repeatable.",
+            "Constant of the system, such as rounds; an unknown name lists all. Repeatable.",
             metavar="NAME=VALUE",
         ),
     ] = ()
-    wave: Annotated[int, Option("Items at once where agents learn; the next ones see what came of them.", low=1)] = 8
+    wave: Annotated[
+        int, Option("Items at once if agents learn; later items see the outcomes of earlier ones.", low=1)
+    ] = 8
     text: Annotated[bool, Option("Keep texts and token ids, or only numbers, labels and ids.")] = True
     cache: Annotated[Path | None, Option("File of calls shared by collections.", kind="new file")] = None
     """The default is a file in the store, which is removed when all runs are stored."""

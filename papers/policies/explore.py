@@ -16,10 +16,15 @@ from metaprobe.api import (
     Policy,
     RecordError,
     State,
-    learns,
-    make_decision,
-    without_failed,
 )
+
+
+def learns(policy: Policy) -> bool:
+    """Whether what a policy receives by `observe` changes its later decisions; False where it does not say so.
+
+    A collection then runs in waves, so that what it has seen does not depend on which run ended first.
+    """
+    return bool(getattr(policy, "learns", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +42,14 @@ class Exhaustive:
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         decision = self.rules.decide(state, legal_actions)
-        legal_actions = without_failed(state, legal_actions)[1]
+        legal_actions = state.without_failed(legal_actions)[1]
         most = {"assess": Action.ASK, "regulate": Action.MONITOR_CONTROL}.get(state.point, decision.action)
         if state.point == "iterate":
             most = Action.STOP if state.round >= self.rules.cycles else Action.AGAIN
         if most == decision.action or most not in legal_actions:
             return decision
         why = f"everything is tried; the papers' rule says {decision.action}: {decision.reason}"
-        return make_decision(state, most, legal_actions, decision.scores, why)
+        return state.make_decision(most, legal_actions, decision.scores, why)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing."""
@@ -90,7 +95,7 @@ class EpsilonGreedy:
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """Decides. The same decision id gives the same draw, so that a resumed collection decides in the same way."""
-        legal_actions = without_failed(state, legal_actions)[1]  # a failed agent is not explored either
+        legal_actions = state.without_failed(legal_actions)[1]  # a failed agent is not explored either
         decision = self.policy.decide(state, legal_actions)
         even = self.epsilon / len(legal_actions)
         propensities = {

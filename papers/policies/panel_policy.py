@@ -34,8 +34,6 @@ from metaprobe.api import (
     Signals,
     SignalSource,
     State,
-    make_decision,
-    without_failed,
 )
 
 DRAWS = 32
@@ -112,7 +110,7 @@ class AgentPolicy:
         answer instead; `collaborate` has none.
         """
         failed = frozenset(state.failed)
-        state, legal_actions, note = without_failed(state, legal_actions)
+        state, legal_actions, note = state.without_failed(legal_actions)
         decision = self._decide(state, legal_actions, failed)
         return dataclasses.replace(decision, reason=decision.reason + note) if note else decision
 
@@ -129,7 +127,7 @@ class AgentPolicy:
 
     def _assess(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         if state.agent in failed:
-            return make_decision(state, legal_actions[0], legal_actions, {}, "the agent's answer cannot be kept")
+            return state.make_decision(legal_actions[0], legal_actions, {}, "the agent's answer cannot be kept")
         if why := self._doubt({state.agent: state.signals}):
             return self._by_rule(state, legal_actions, why)
         others = [name for name in self.team if name != state.agent and name not in failed]
@@ -152,7 +150,7 @@ class AgentPolicy:
             f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {len(others)} "
             f"others at their price, most often to hand it to {likeliest}"
         )
-        return make_decision(state, action, legal_actions, {Action.EXECUTE: p, Action.ASK: needed}, reason)
+        return state.make_decision(action, legal_actions, {Action.EXECUTE: p, Action.ASK: needed}, reason)
 
     def _assign(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         signals = {state.agent: state.signals, **state.others}
@@ -177,7 +175,7 @@ class AgentPolicy:
         scores = {name: chances[name] for name in legal}
         shown = ", ".join(f"{name} {p:.3f}" for name, p in scores.items())
         reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {shown}"
-        return make_decision(state, best, legal_actions, scores, reason)
+        return state.make_decision(best, legal_actions, scores, reason)
 
     def _imagine(
         self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
@@ -239,7 +237,7 @@ class AgentPolicy:
         """
         decision = self.rules.decide(state, legal_actions)
         reason = f"{decision.reason}; by the papers' rule: {why}"
-        return make_decision(state, decision.action, legal_actions, decision.scores, reason)
+        return state.make_decision(decision.action, legal_actions, decision.scores, reason)
 
 
 def _confidence(signals: Signals) -> float | None:
@@ -267,9 +265,9 @@ def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) 
 
 
 def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
-    """Returns `DRAWS` confidences as the agent gave them in training, evenly over their quantiles, in random order.
+    """Returns `DRAWS` confidences like those that the agent gave in training: evenly spaced quantiles in random order.
 
-    All are None if it gave none.
+    All are None if the agent gave none in training.
 
     Args:
         panel: the panel.

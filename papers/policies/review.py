@@ -18,8 +18,6 @@ from metaprobe.api import (
     RecordError,
     Signal,
     State,
-    make_decision,
-    without_failed,
 )
 
 POINT = "review"
@@ -86,7 +84,7 @@ class ReviewRules:
         """Decides. At `review` the scores of `again` and `judge` are P(critical), 0 if it is unknown; that of `keep` is
         the rest.
         """
-        state, legal_actions, note = without_failed(state, legal_actions)
+        state, legal_actions, note = state.without_failed(legal_actions)
         critical, quality = state.signals.critical, state.signals.quality
         if state.point != POINT or (critical is None and quality is None):
             decision = self.rules.decide(state, legal_actions)
@@ -98,7 +96,7 @@ class ReviewRules:
         if action not in legal_actions:
             action, reason = legal_actions[0], f"{reason}; {action} is not legal here"
         reason += note
-        return make_decision(state, action, legal_actions, {name: scores[name] for name in legal_actions}, reason)
+        return state.make_decision(action, legal_actions, {name: scores[name] for name in legal_actions}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing: the rule is fixed."""

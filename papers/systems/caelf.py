@@ -333,7 +333,7 @@ async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | 
 
 
 async def _single(session: Session, scale: Scale) -> Run:
-    """The baseline: one model grades, hears the same kind of contest, and answers it."""
+    """Runs the baseline: one model grades, hears the same kind of contest, and answers it."""
     feedback = await session.ask(
         "single", stage="answer", agent="teacher", max_tokens=TUTOR_FEEDBACK_TOKENS, hidden=True, **scale.slots
     )

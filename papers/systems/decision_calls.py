@@ -4,13 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaprobe.api import QUESTIONS_ROLE, Call, DecisionAnswer, Message, decision_answers, read_questions
+from metaprobe.api import Call, DecisionAnswer, DecisionQuestion, Message, decision_answers
 
 
 def questions_message(questions: Sequence[Mapping[str, Any]]) -> Message:
-    """Returns the message by which a request carries its questions. Raises `InvalidResponse` as `read_questions`."""
-    read_questions(questions)
-    return Message(QUESTIONS_ROLE, json.dumps(list(questions), ensure_ascii=False))
+    """Returns the message by which a request carries its questions.
+
+    Raises `InvalidResponse` as `DecisionQuestion.read_all` does.
+    """
+    DecisionQuestion.read_all(questions)
+    return Message(DecisionQuestion.role, json.dumps(list(questions), ensure_ascii=False))
 
 
 def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
@@ -20,11 +23,11 @@ def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[
 
 def asks_questions(call: Call) -> bool:
     """Whether the call asks questions about another call, and so is no answer to be judged."""
-    return bool(call.messages) and call.messages[-1].role == QUESTIONS_ROLE
+    return bool(call.messages) and call.messages[-1].role == DecisionQuestion.role
 
 
 def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:
     """Returns what a call that asks questions says about its parent, the call that it is about."""
-    questions = read_questions(json.loads(call.messages[-1].content))
+    questions = DecisionQuestion.read_all(json.loads(call.messages[-1].content))
     source = f"{call.model}@{call.model_revision}"
     return decision_answers(call.text, call.parent or "", source=source, questions=questions)

@@ -39,7 +39,6 @@ from metaprobe.api import (
     Signal,
     Signals,
     canonical,
-    most_voted,
     parse_confidence,
 )
 from metaprobe.papers.policies.profiles import PROFILE, UNKNOWN, experiences
@@ -47,6 +46,7 @@ from metaprobe.papers.systems.self_report import CODE_TOKENS, DIRECT_TOKENS, ext
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
+from metaprobe.papers.systems.votes import most_voted
 
 AGENTS = ("alpha", "beta", "gamma")
 """Reasoning, retrieval, coding."""
@@ -236,14 +236,16 @@ async def keyword(team: Team) -> str:
 
 
 async def majority(team: Team) -> str:
-    """All answer, and every vote counts the same."""
+    """Asks all agents, and counts every vote equally."""
     answers = await asyncio.gather(*(team.answer(agent) for agent in team.agents))
     votes = {agent: (answer, 1.0) for agent, answer in zip(team.agents, answers, strict=True)}
     return votes[most_voted(team.session.item, votes)][0]
 
 
 async def panel(team: Team) -> str:
-    """The panel names who answers, one agent after another, and keeps an answer; else all answer."""
+    """Asks the agents that the panel names, one after another, and returns the answer that it keeps. A panel that names
+    no agents is asked what to keep of all answers.
+    """
     session, drafts, place = team.session, list[Call](), None
     await team.classify(team.next_in_turn)
     if session.panel.asks is None:
@@ -258,8 +260,8 @@ async def panel(team: Team) -> str:
 
 
 async def conversation(team: Team) -> str:
-    """The agents speak in turn, seeing what was said, until one agrees with the agent before it or all have spoken
-    twice.
+    """Lets the agents speak in turn, each seeing what was said, until one agrees with the agent before it, or all have
+    spoken twice.
 
     This replaces AutoGen's default conversation. The last word is the answer.
     """

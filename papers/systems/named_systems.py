@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from metaprobe.api import RecordError, entry_point_names, load_plugin
+from metaprobe.api import Plugins, RecordError
 from metaprobe.papers.systems.caelf import SYSTEM as CAELF
 from metaprobe.papers.systems.essay_debate import SYSTEM as ESSAY_DEBATE
 from metaprobe.papers.systems.expert_prompting import SYSTEM as EXPERT_PROMPTING
@@ -19,8 +19,8 @@ from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.universal_self_consistency import SYSTEM as UNIVERSAL_SELF_CONSISTENCY
 from metaprobe.papers.systems.zero_shot_cot import SYSTEM as ZERO_SHOT_COT
 
-SYSTEM_ENTRY_POINTS = "metaprobe.systems"
-"""Group of entry points in which an installed package offers systems of its own."""
+SYSTEM_PLUGINS = Plugins("metaprobe.systems", System, "system")
+"""Systems that installed packages offer."""
 
 SYSTEMS: dict[str, System] = {
     system.name: system
@@ -45,7 +45,7 @@ SYSTEMS: dict[str, System] = {
 
 def system_names() -> tuple[str, ...]:
     """Returns the names that `load_system` takes: those of the package, then those of installed packages."""
-    return tuple(dict.fromkeys((*SYSTEMS, *entry_point_names(SYSTEM_ENTRY_POINTS))))
+    return tuple(dict.fromkeys((*SYSTEMS, *SYSTEM_PLUGINS.names())))
 
 
 def load_system(name: str) -> System:
@@ -56,11 +56,11 @@ def load_system(name: str) -> System:
     """
     if name in SYSTEMS:
         return SYSTEMS[name]
-    system = load_plugin(name, SYSTEM_ENTRY_POINTS, System, "system")
+    system = SYSTEM_PLUGINS.load(name)
     if system is None:
         raise RecordError(
             f"no system {name!r}; there are: {', '.join(system_names())}. One of your own is given as MODULE:NAME, or "
-            f"by an entry point in {SYSTEM_ENTRY_POINTS}"
+            f"by an entry point in {SYSTEM_PLUGINS.group}"
         )
     check_system(system)
     if SYSTEMS.get(system.name, system) is not system:

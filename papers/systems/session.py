@@ -20,6 +20,7 @@ from metaprobe.api import (
     Label,
     LLMError,
     Message,
+    PanelAnswer,
     PaperRules,
     Policy,
     RecordError,
@@ -31,7 +32,6 @@ from metaprobe.api import (
     State,
     Statement,
     canonical,
-    read_call,
 )
 from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.systems.decision_calls import answers_in, messages_about
@@ -62,7 +62,7 @@ class Models:
 
     @property
     def all(self) -> tuple[LLM, ...]:
-        """Each model once, the default one first."""
+        """Returns each model once, the default model first."""
         return tuple({id(llm): llm for llm in (self.default, *self.by_name.values())}.values())
 
     @property
@@ -331,7 +331,7 @@ class Session:
         """Returns the panel's verdict on answers to the item. `dimension` replaces the item's."""
         item = self.item
         return self.panel.judge(
-            [read_call(item, call) for call in answers],
+            [PanelAnswer.of_call(item, call) for call in answers],
             dimension=item.dimension if dimension is None else dimension,
             question=item.question,
             choices=item.choices,
@@ -365,7 +365,7 @@ class Session:
         return self.panel.next(
             item.question,
             dimension,
-            [read_call(item, call) for call in answers],
+            [PanelAnswer.of_call(item, call) for call in answers],
             prices={name: math.inf for name in self.panel.agents.names if name not in agents},
             request_id=self.draw_id,
             choices=item.choices,

@@ -92,19 +92,19 @@ def check_suitability(
             )
 
 
-def check_panel(system: System, variants: Sequence[str], given: bool) -> None:
+def check_panel(system: System, variants: Sequence[str], has_panel: bool) -> None:
     """Raises `RecordError` if a variant keeps an answer by a panel and none is given, or the other way round.
 
     Args:
         system: the system.
         variants: the variants.
-        given: whether a panel is given.
+        has_panel: whether a panel is given.
     """
     chosen = system.chosen(variants)
     if needing := [variant for variant in chosen if variant in system.panel_variants]:
-        if not given:
+        if not has_panel:
             raise RecordError(f"{system.name} ({_list(needing)}) keeps an answer by a panel: add --panel CHECKPOINT")
-    elif given:
+    elif has_panel:
         others = f"only {_list(system.panel_variants)}" if system.panel_variants else "no variant of it does"
         raise RecordError(
             f"panel: {system.name} ({_list(chosen)}) keeps no answer by one, {others}: leave --panel away"

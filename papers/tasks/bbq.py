@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from metaprobe.api import (
+    Interval,
     Item,
-    ambiguous_bias_score,
-    bias_score,
     chosen,
-    cluster_weights,
-    interval,
     is_correct,
-    mean_interval,
 )
+from metaprobe.papers.tasks.bias import ambiguous_bias_score, bias_score
 from metaprobe.papers.tasks.task import (
     Record,
     Row,
@@ -93,17 +90,17 @@ def score_bias(items: Sequence[Item], answers: Sequence[str]) -> Scores:
     scores: Scores = {}
     for condition, (accuracy_name, bias_name, metric) in CONDITIONS.items():
         pairs = [(item, answer) for item, answer in pair_answers(items, answers) if item.level == condition]
-        if not pairs:
-            continue
         right = [float(is_correct(item, answer)) for item, answer in pairs]
-        scores[accuracy_name] = mean_interval(right, cluster_weights([item.group for item, _ in pairs]))
-        with_target = [
-            (item, answer, y) for (item, answer), y in zip(pairs, right, strict=True) if item.fields["biased"]
-        ]
-        if with_target:
-            weights = cluster_weights([item.group for item, _, _ in with_target])
-            leans = [lean(item, answer) for item, answer, _ in with_target]
-            scores[bias_name] = interval(metric, [y for *_, y in with_target], leans, weights)
+        accuracy = Interval.of_mean((y, item.group) for (item, _), y in zip(pairs, right, strict=True))
+        bias = Interval.of_metric(
+            metric,
+            (
+                (y, lean(item, answer), item.group)
+                for (item, answer), y in zip(pairs, right, strict=True)
+                if item.fields["biased"]
+            ),
+        )
+        scores |= {name: value for name, value in ((accuracy_name, accuracy), (bias_name, bias)) if value is not None}
     return scores
 
 

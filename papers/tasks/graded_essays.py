@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metaprobe.api import ImportFileError, Item, cluster_weights, interval, quadratic_weighted_kappa, read_number
+from metaprobe.api import ImportFileError, Interval, Item, quadratic_weighted_kappa, read_number
 from metaprobe.papers.tasks.task import Row, Scores, Task, accuracy, guess_accuracy, pair_answers
 
 ROWS_FOLDER = Path(__file__).parent / "rows"
@@ -84,20 +84,18 @@ def grade(item: Item, answer: str) -> int | None:
 
 
 def score_grades(items: Sequence[Item], answers: Sequence[str]) -> Scores:
-    """Returns accuracy, and by dimension the quadratic weighted kappa with the human grade, over readable answers."""
+    """Returns the accuracy over readable answers, and by dimension the quadratic weighted kappa with
+    the human grades.
+    """
     scores = accuracy(items, answers)
     for dimension in _dimensions(items):
-        pairs = [
-            (item, number)
+        rows = [
+            (int(item.gold[0]), number, item.group)
             for item, answer in pair_answers(items, answers)
             if item.dimension == dimension and item.gold and (number := grade(item, answer)) is not None
         ]
-        if pairs:
-            weights = cluster_weights([item.group for item, _ in pairs])
-            human = [int(item.gold[0]) for item, _ in pairs]
-            scores[_name(dimension)] = interval(
-                quadratic_weighted_kappa, human, [number for _, number in pairs], weights
-            )
+        if (kappa := Interval.of_metric(quadratic_weighted_kappa, rows)) is not None:
+            scores[_name(dimension)] = kappa
     return scores
 
 

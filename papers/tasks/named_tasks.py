@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaprobe.api import Item, RecordError, entry_point_names, is_csv, load_plugin
+from metaprobe.api import Item, Plugins, RecordError, is_csv
 from metaprobe.papers.tasks.bbq import TASK as BBQ
 from metaprobe.papers.tasks.graded_essays import ASAP, ESSAYS
 from metaprobe.papers.tasks.made_here import ARITHMETIC, METACOG_EVAL, SEED
@@ -15,8 +15,8 @@ from metaprobe.papers.tasks.task import Task
 from metaprobe.papers.tasks.true_or_false import CREAK, TRUE_FALSE
 
 DEFAULT_SEED = SEED
-TASK_ENTRY_POINTS = "metaprobe.tasks"
-"""Group of entry points in which an installed package offers task sets of its own."""
+TASK_PLUGINS = Plugins("metaprobe.tasks", Task, "task")
+"""Task sets that installed packages offer."""
 
 TASKS = {
     task.name: task
@@ -75,15 +75,15 @@ def load_task(
 
 def task_names() -> tuple[str, ...]:
     """Returns the names that `load_task` takes: those of the package, then those of installed packages."""
-    return tuple(dict.fromkeys((*TASKS, *entry_point_names(TASK_ENTRY_POINTS))))
+    return tuple(dict.fromkeys((*TASKS, *TASK_PLUGINS.names())))
 
 
 def _task(name: str) -> Task:
-    task = TASKS.get(name) or load_plugin(name, TASK_ENTRY_POINTS, Task, "task")
+    task = TASKS.get(name) or TASK_PLUGINS.load(name)
     if task is None:
         raise RecordError(
             f"no task {name!r}; expected one of {', '.join(task_names())}, a .jsonl or .csv file of items, MODULE:NAME "
-            f"of a task of your own, or an entry point in {TASK_ENTRY_POINTS}"
+            f"of a task of your own, or an entry point in {TASK_PLUGINS.group}"
         )
     if TASKS.get(task.name, task) is not task:
         raise RecordError(f"task {name!r} calls itself {task.name!r}, as one of the package: give it another name")

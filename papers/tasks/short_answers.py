@@ -9,7 +9,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from metaprobe.api import ImportFileError, Item, numbers
+from metaprobe.api import ImportFileError, Item, read_number
 from metaprobe.papers.tasks.task import Record, Row, Task
 
 STEP_LEVELS = ((2, "1-2 steps"), (4, "3-4 steps"), (99, "5 or more steps"))
@@ -20,7 +20,7 @@ def gsm8k_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """Yields one item a problem; the level is the length of the reference solution."""
     for row in rows:
         gold = row.text("final").replace(",", "")
-        if len(numbers(gold)) != 1:
+        if read_number("", gold) is None:
             raise ImportFileError(f"{row.where}: field 'final' is {gold!r}; expected a number")
         steps = row.whole("n_steps", 1, 99)
         yield Item(

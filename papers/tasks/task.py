@@ -14,10 +14,7 @@ from metaprobe.api import (
     Interval,
     Item,
     RecordError,
-    cluster_weights,
     is_correct,
-    letter_options,
-    mean_interval,
 )
 
 Record = Mapping[str, Any]
@@ -93,6 +90,11 @@ def shuffle_options(choices: Sequence[str], seed: int, item_id: str) -> tuple[st
     return tuple(order)
 
 
+def letter_options(choices: Sequence[str]) -> str:
+    """Returns the options, one a line, with letters: `A) ...`."""
+    return "\n".join(f"{chr(ord('A') + place)}) {choice}" for place, choice in enumerate(choices))
+
+
 def question_with_options(question: str, choices: Sequence[str]) -> str:
     """Returns a question with its options, lettered."""
     return f"{question}\n\n{letter_options(choices)}\n\nAnswer with the letter of the right option."
@@ -101,10 +103,8 @@ def question_with_options(question: str, choices: Sequence[str]) -> str:
 def accuracy(items: Sequence[Item], answers: Sequence[str]) -> Scores:
     """Returns the share of right answers, over the items that a program can check."""
     pairs = [(item, answer) for item, answer in pair_answers(items, answers) if item.check != "none"]
-    if not pairs:
-        return {}
-    weights = cluster_weights([item.group for item, _ in pairs])
-    return {"accuracy": mean_interval([float(is_correct(item, answer)) for item, answer in pairs], weights)}
+    mean = Interval.of_mean((float(is_correct(item, answer)), item.group) for item, answer in pairs)
+    return {} if mean is None else {"accuracy": mean}
 
 
 def guess_accuracy(items: Sequence[Item]) -> dict[str, float]:

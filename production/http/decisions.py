@@ -15,16 +15,15 @@ from typing import Any
 from starlette.requests import Request
 
 from metaprobe.api import (
-    AT_LEAST,
     DecisionQuestion,
     InvalidResponse,
     Message,
     ParsedResponse,
+    QualityPredictor,
     RecordError,
     TextAnswer,
     parse_response,
     read_parts,
-    read_questions,
     spoken_text,
 )
 from metaprobe.production.http.bodies import REQUESTS, Refusal, Scoring, aside
@@ -113,7 +112,7 @@ def read_request(body: bytes) -> tuple[str, Subject, list[DecisionQuestion]]:
         for name, kinds in (("prompt_cache_key", str), ("safety_identifier", str), ("prompt_cache_options", dict)):
             if not isinstance(fields_of_body.get(name), (kinds, type(None))):
                 raise InvalidResponse(f"{name} has another type than the format says")
-        questions = read_questions(fields_of_body.get("questions"))
+        questions = DecisionQuestion.read_all(fields_of_body.get("questions"))
         subject = _subject(fields_of_body.get("input"))
         try:
             texts = [model, fields_of_body["questions"], [message.content for message in subject.messages]]
@@ -330,7 +329,7 @@ def _answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict: Mapp
     value = min(max(value, low), high)  # rounded beyond its scale at most, which the predictor has checked
     steps = [value]
     if head in scorer.scales:
-        outputs = [f"{head}{AT_LEAST}{level}" for level in range(int(low) + 1, int(high) + 1)]
+        outputs = [QualityPredictor.level_output(head, level) for level in range(int(low) + 1, int(high) + 1)]
         if not verdict["heads"].keys() >= set(outputs):
             return _refusal(question, LEVELS_UNKNOWN, scorer)
         steps = [verdict["heads"][name] for name in outputs]

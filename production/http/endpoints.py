@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -42,11 +42,12 @@ from metaprobe.production.http.openapi import THERE, openapi
 from metaprobe.production.http.panels import PANEL_COST, PanelDesk
 from metaprobe.production.http.proxy import CHAT, FORWARDED, Chooser, Proxy
 from metaprobe.production.http.request_log import SCOPE_CALLER, RequestLog, ServerLog
+from metaprobe.production.http.second_answer import SecondAnswers
 from metaprobe.production.http.settings import MAX_BATCH, Settings
 from metaprobe.production.http.success import READING_COST, SuccessDesk
 from metaprobe.production.http.upstream import UpstreamClient
 from metaprobe.production.http.wire import batch, model_of
-from metaprobe.production.monitoring.labels import Labeller
+from metaprobe.production.monitoring.labeller import Labeller
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.tables import LogError
 
@@ -74,6 +75,9 @@ def application(
     keys, office, upstreams_by_name = Keys.of(settings), Office(load, settings.pins, metrics), settings.named_upstreams
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
+    second_answers = SecondAnswers(settings, client, metrics, log) if log and settings.teach_rate else None
+    if log is not None and second_answers is not None:
+        log = replace(log, offer=second_answers.offer)
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
     success = None
     if settings.success is not None:
@@ -120,7 +124,7 @@ def application(
             Middleware(Leasing, most=BODIES * settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _unknown},
-        lifespan=lambda _: _running(settings, office, chooser or client, log),
+        lifespan=lambda _: _running(settings, office, chooser or client, log, second_answers),
     )
     # A redirect would send the caller to the address in `Host` by http, with the question and perhaps the key.
     app.router.redirect_slashes = False
@@ -137,7 +141,11 @@ of 5 ms it gets half as many turns.
 
 @asynccontextmanager
 async def _running(
-    settings: Settings, office: Office, client: UpstreamClient | Chooser, log: ServerLog | None
+    settings: Settings,
+    office: Office,
+    client: UpstreamClient | Chooser,
+    log: ServerLog | None,
+    second_answers: SecondAnswers | None,
 ) -> AsyncIterator[None]:
     """Runs the background work while the server runs, and closes everything at its end.
 
@@ -146,14 +154,19 @@ async def _running(
         office: reloads the judges.
         client: the upstream's client.
         log: the log; None for none.
+        second_answers: asks questions again; None for none.
     """
     say_out_of_files_once(asyncio.get_running_loop())
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, SWITCH_S))
     pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
+    if second_answers is not None:
+        second_answers.begin()
     async with office.watching():
         yield
     sys.setswitchinterval(before)
+    if second_answers is not None:
+        await second_answers.close()
     await client.close()
     if pruning is not None:
         pruning.cancel()

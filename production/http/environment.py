@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.api import options_of
+from metaprobe.api import Option
 
 OFF_AND_ON = {"0": False, "false": False, "1": True, "true": True}
 """Maps the text of a variable to off or on."""
@@ -18,7 +18,7 @@ def from_environment(cls: type, environment: Mapping[str, str], error: type[Exce
         error: class of the errors.
     """
     fields_set: dict[str, Any] = {}
-    for option in options_of(cls):
+    for option in Option.all_in(cls):
         if option.variable in environment:
             value = _value(option, environment[option.variable], error)
             fields_set[option.name] = (value,) if option.many else value

@@ -43,9 +43,9 @@ from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import BYTE_ORDER_MARK, FirstEvent, ScoredStream, data_of
 from metaprobe.production.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
 from metaprobe.production.http.wire import (
-    MOST_CHOICES,
     UNREADABLE,
     ChatRequest,
+    beyond_limit,
     choices_of,
     combine_verdicts,
     with_verdict,
@@ -85,6 +85,12 @@ MAX_NAME = 512
 
 COUNTED_BYTES = 8 << 10
 """Bytes of a stream whose memory is counted in advance, so that not every event takes the memory's lock."""
+SLICED_BYTES = 128 << 10
+"""Most bytes of a plain stream that are read on the event loop in slices of `LOOP_BYTES`, with turns between them.
+
+A busy event loop finds many events at once, and a thread for them costs more than it spares: their outlines take a few
+microseconds each.
+"""
 SENT_BYTES = 256 << 10
 """Bytes of an answer that are sent at once.
 
@@ -238,13 +244,6 @@ def unscored(refusal: Refusal) -> str:
     return f"not scored: {refusal.message.partition(';')[0]}"
 
 
-def beyond(count: int) -> str:
-    """Returns the reason for the choices of an answer that are too many to be scored. `count`: choices of
-    the answer.
-    """
-    return f"choices {MOST_CHOICES} to {count - 1} are not scored: at most {MOST_CHOICES} of an answer are"
-
-
 def no_logprobs(why: str, *, again: bool) -> str:
     """Returns the reason for a verdict without a score. `again`: whether this request was sent twice."""
     if again:
@@ -253,7 +252,7 @@ def no_logprobs(why: str, *, again: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ScoredRequest:
     """A request, and the scorer of its answer."""
 
     settings: Settings
@@ -437,15 +436,23 @@ class Passing:
         self._received += len(data)
         if self._received > self._counted:
             self._count(stream)
-        size = stream.pending + len(data)
-        if size <= LOOP_BYTES:  # as almost every piece of a stream, so that it takes no further call
-            out = stream.feed(data, most=LOOP_BYTES)
-        else:
-            out = await self._read_along(stream, size, partial(stream.feed, data, most=LOOP_BYTES))
-        if stream.waits:
-            out += await self._read_along(stream, stream.waits, partial(stream.feed, b""))
-        if out:
-            await self._send(out, more=True)
+        while data:
+            room = LOOP_BYTES - stream.pending
+            if len(data) <= room:  # as almost every piece of a stream
+                out, data = stream.feed(data, most=LOOP_BYTES), b""
+            elif room > 0 and stream.is_plain and len(data) <= SLICED_BYTES:
+                out, data = stream.feed(data[:room], most=LOOP_BYTES), data[room:]
+            else:
+                work = partial(stream.feed, data, most=LOOP_BYTES)
+                out, data = await self._read_along(stream, stream.pending + len(data), work), b""
+            if stream.waits:
+                out += await self._read_along(stream, stream.waits, partial(stream.feed, b""))
+            if out:
+                await self._send(out, more=True)
+            if stream.action:
+                break
+            if data:
+                await asyncio.sleep(0)  # the turn of other requests
         if stream.action:
             self._exchange.metrics.gated.labels(stream.action).inc()
             self.ended.set()
@@ -497,14 +504,14 @@ class Passing:
 
 
 class Exchange(ABC):
-    """Sends a request, and sends it again in its original form if an addition made it fail."""
+    """Sends a request to the upstream. If an addition (`added`) makes it fail, sends the original."""
 
     send: Send
     """Sends a message to the caller."""
 
-    def __init__(self, question: Question, *, metrics: Metrics, declined: Declined) -> None:
-        self.settings, self.metrics, self.declined = question.settings, metrics, declined
-        self._question, chat = question, question.chat
+    def __init__(self, scored_request: ScoredRequest, *, metrics: Metrics, declined: Declined) -> None:
+        self.settings, self.metrics, self.declined = scored_request.settings, metrics, declined
+        self._scored, chat = scored_request, scored_request.chat
         self.added = "" if chat is None else chat.added
         """Name of what was added to the request, such as "log-probabilities"; empty if nothing was added."""
         self.model = "" if chat is None else chat.model
@@ -517,13 +524,13 @@ class Exchange(ABC):
 
     def stream(self, without: str) -> ScoredStream | None:
         """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
-        question = self._question
-        if question.scorer is None:
+        scored_request = self._scored
+        if scored_request.scorer is None:
             return None
         return ScoredStream(
-            question.scorer,
-            question.chat,
-            question.gates,
+            scored_request.scorer,
+            scored_request.chat,
+            scored_request.gates,
             gated_reason=self.settings.gate_finish_reason,
             max_bytes=self.settings.max_answer_bytes,
             no_logprobs=self._none_because(without),
@@ -536,9 +543,9 @@ class Exchange(ABC):
         no memory, the result is (the unchanged answer, why). `without` says why it has no log-probabilities, if this is
         known.
         """
-        if self._question.scorer is None:
+        if self._scored.scorer is None:
             return body, ""
-        cost = 1 if self._question.panels is None else PANEL_COST
+        cost = 1 if self._scored.panels is None else PANEL_COST
         weight, choices = len(body), None
         if weight <= LOOP_BYTES:
             try:
@@ -556,9 +563,9 @@ class Exchange(ABC):
 
     def not_scored(self, reason: str) -> str:
         """Logs that the answer has no verdict, and returns why; empty if there is no scorer."""
-        if self._question.scorer is None:
+        if self._scored.scorer is None:
             return ""
-        self._question.scorer.none(reason)
+        self._scored.scorer.none(reason)
         return reason
 
     def _whole(self, body: bytes, without: str, read: tuple[list[bytes], int] | None) -> tuple[bytes, str]:
@@ -570,7 +577,7 @@ class Exchange(ABC):
             without: why it has no log-probabilities.
             read: its choices, if they were already read.
         """
-        scorer, chat, panels = self._question.scorer, self._question.chat, self._question.panels
+        scorer, chat, panels = self._scored.scorer, self._scored.chat, self._scored.panels
         assert scorer is not None
         if len(body) > LARGE_BYTES:
             weight = reading_bytes(body) + len(body)  # the answer is written once more, with its verdict
@@ -583,7 +590,7 @@ class Exchange(ABC):
         refused = self._none_because(without)
         verdicts = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
         if count > len(choices):
-            rest = beyond(count)
+            rest = beyond_limit(count)
             verdicts.append(scorer.none(rest))
         verdict = combine_verdicts(verdicts)
         if count > len(choices):
@@ -597,7 +604,7 @@ class Exchange(ABC):
         return with_verdict(body, verdict, chat), ""
 
     def _none_because(self, without: str) -> str:
-        chat = self._question.chat
+        chat = self._scored.chat
         return without if chat is not None and not chat.wants_logprobs else ""
 
     @abstractmethod
@@ -618,11 +625,13 @@ class Exchange(ABC):
         """Passes the answer on. Raises the error of `ask` if the request cannot be sent again."""
         self.started = time.perf_counter()
         within_s, failed = None, ""
-        question, earlier_failure = self._question, self.declined.why(self.model, self.added) if self.added else ""
+        scored_request, earlier_failure = self._scored, self.declined.why(self.model, self.added) if self.added else ""
         if not earlier_failure:
             first = Passing(self, until=self.started + self.settings.timeout_s if self.added else 0.0)
             try:
-                await self.ask(question.body if question.chat is None else question.chat.sent, first, None)
+                await self.ask(
+                    scored_request.body if scored_request.chat is None else scored_request.chat.sent, first, None
+                )
             except Exception as error:
                 first.failed = self.excuse(error) if self.added and not first.begun else ""
                 if not first.failed:
@@ -636,7 +645,7 @@ class Exchange(ABC):
         without = no_logprobs(earlier_failure or failed, again=not earlier_failure)
         passing = Passing(self, without=without, before=failed)
         try:
-            await self.ask(question.body, passing, within_s)
+            await self.ask(scored_request.body, passing, within_s)
         except Refusal as refusal:
             await self._end(passing, refusal)
 
@@ -661,21 +670,27 @@ class UpstreamExchange(Exchange, Response):
     """
 
     def __init__(
-        self, question: Question, request: Request, path: str, client: UpstreamClient, own: float, **known: Any
+        self,
+        scored_request: ScoredRequest,
+        request: Request,
+        path: str,
+        client: UpstreamClient,
+        seconds_here: float,
+        **shared: Any,
     ) -> None:
         """Sets up the exchange.
 
         Args:
-            question: the request and its scorer.
+            scored_request: the request and its scorer.
             request: the caller's request.
             path: path below the upstream's base address.
             client: the upstream's client.
-            own: seconds spent on the request here so far.
-            **known: other arguments of `Exchange`.
+            seconds_here: seconds spent on the request here so far.
+            **shared: other arguments of `Exchange`.
         """
-        Exchange.__init__(self, question, **known)
+        Exchange.__init__(self, scored_request, **shared)
         Response.__init__(self)
-        self._request, self._path, self._client, self._own = request, path, client, own
+        self._request, self._path, self._client, self._seconds_here = request, path, client, seconds_here
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.send = send
@@ -711,7 +726,7 @@ class UpstreamExchange(Exchange, Response):
                 finally:
                     if passing.begun and passing.stream is not None:
                         self.metrics.upstream_seconds.observe(time.perf_counter() - self.started)
-                        self.metrics.added_seconds.observe(self._own + passing.stream.seconds)
+                        self.metrics.added_seconds.observe(self._seconds_here + passing.stream.seconds)
             elif not passing.failed:
                 came = await self._read(answer, passing)
                 if came is None:
@@ -726,7 +741,7 @@ class UpstreamExchange(Exchange, Response):
                 if answer.status != 200:
                     self.metrics.errors.labels("upstream_status").inc()
                 else:
-                    self.metrics.added_seconds.observe(self._own + time.perf_counter() - done)
+                    self.metrics.added_seconds.observe(self._seconds_here + time.perf_counter() - done)
                 await passing.send_whole(came)
 
     async def _read(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:

@@ -11,7 +11,8 @@ from msgspec import Meta
 from metaprobe.production.http.bodies import REQUESTS, Refusal, aside
 from metaprobe.production.http.metrics import Seldom
 from metaprobe.production.http.wire import UNREADABLE, Object, bounded
-from metaprobe.production.monitoring.labels import EXPECTED, Labeller, NotYours, label_value
+from metaprobe.production.monitoring.label_words import EXPECTED, label_value
+from metaprobe.production.monitoring.labeller import Labeller, NotYours
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.production.monitoring.tables import LogError, LogUnavailable
 

@@ -81,8 +81,9 @@ class Guard:
 
     @contextmanager
     def _span(self, endpoint: str, headers: Headers) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-        """Yields headers that pass the request's span to the upstream, and the span's attributes, which are read at the
-        end.
+        """Yields (headers that pass the request's span to the upstream, attributes of the span).
+
+        The attributes are read when the span ends.
         """
         headers_to_add: dict[str, str] = {}
         span_attributes: dict[str, Any] = {}

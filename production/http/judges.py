@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from metaprobe.api import (
     CheckpointError,
@@ -22,7 +22,6 @@ from metaprobe.api import (
     DecisionAnswer,
     DecisionPredictor,
     InvalidResponse,
-    OnMismatch,
     OnVerdict,
     ParsedResponse,
     ParsedText,
@@ -33,8 +32,6 @@ from metaprobe.api import (
     TextAnswer,
     TextPredictor,
     Verdict,
-    answers_of,
-    parse_body,
     parse_response,
     split_name,
 )
@@ -158,9 +155,7 @@ class Scorer:
                 assert isinstance(response, TextAnswer)
                 parsed = response
             elif self.reads_decisions:
-                parsed = DecidedAnswer("", decision=tuple(answers_of(response)))
-            elif isinstance(response, (str, bytes, bytearray)):
-                parsed = parse_body(response, top=False)
+                parsed = DecidedAnswer("", decision=tuple(DecisionPredictor.answers_in(response)))
             else:
                 parsed = parse_response(response, top=False)
             granted = allowance or Allowance(self._max_tokens)
@@ -263,15 +258,15 @@ class Seat:
     """Scorers of one model's answers, or of all models without a seat of their own."""
 
     judge: Scorer
-    canary: Scorer | None = None
+    canary_scorer: Scorer | None = None
     """Judges a share of the answers instead of `judge`."""
 
     def of(self, request_id: str, share: float) -> Scorer:
-        """Returns the judge of this request: the canary for this share of the requests, always the same for one id."""
+        """Returns the scorer of this request: `canary_scorer` for this share of the ids, else `judge`."""
         # Not by a checksum: of ids that count on, as 0 to 999, checksums fall on one side.
         drawn = int.from_bytes(hashlib.blake2b(request_id.encode("utf-8", "replace"), digest_size=4).digest())
-        on_trial = self.canary is not None and drawn < share * (1 << 32)
-        return self.canary if on_trial and self.canary is not None else self.judge
+        on_trial = self.canary_scorer is not None and drawn < share * (1 << 32)
+        return self.canary_scorer if on_trial and self.canary_scorer is not None else self.judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +276,7 @@ class Judges:
     seats: Mapping[str, Seat]
     """Seats by the name of the model that answers. The empty name is for all other models."""
     share: float = 0.0
-    """Share of the requests that the canary judges."""
+    """Share of the requests that canary checkpoints judge."""
     texts: Mapping[str, Seat] = field(default_factory=dict)
     """Text readers by the head that they give. They answer decisions if a request has no log-probabilities."""
 
@@ -326,9 +321,9 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
         return load_judge(settings, location, sha256, run)
 
     places, runs = _places(settings, load), settings.run_by_model
-    shadows = _beside(settings.shadows, "in the shadow", load)
-    canaries = _beside(settings.canaries, "on trial", load)
-    if unknown := (shadows.keys() | canaries.keys() | runs.keys()) - places.keys():
+    shadows = _places_by_model(settings.shadows, "in the shadow", load)
+    canary_checkpoints = _places_by_model(settings.canary_checkpoints, "on trial", load)
+    if unknown := (shadows.keys() | canary_checkpoints.keys() | runs.keys()) - places.keys():
         raise SettingsError(
             f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
             f" beside it; expected one of {', '.join(sorted(filter(None, places)))}, or no name"
@@ -344,8 +339,9 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
     seats = {}
     for name, place in places.items():
-        canary = scorer(canaries[name], name, "canary") if name in canaries else None
-        seats[name] = Seat(scorer(place, name, "judge"), canary)
+        in_trial = name in canary_checkpoints
+        canary_scorer = scorer(canary_checkpoints[name], name, "canary") if in_trial else None
+        seats[name] = Seat(scorer(place, name, "judge"), canary_scorer)
     texts = {name.removeprefix(TEXT_PREFIX): seats.pop(name) for name in places if name.startswith(TEXT_PREFIX)}
     return Judges(seats, settings.canary_share, texts)
 
@@ -401,12 +397,12 @@ def _places(settings: Settings, load: Load) -> dict[str, Place]:
     return places
 
 
-def _beside(written: Sequence[str], where: str, load: Load) -> dict[str, Place]:
-    """Returns the shadow or canary checkpoints, by the name of the judge beside which they work.
+def _places_by_model(written: Sequence[str], where: str, load: Load) -> dict[str, Place]:
+    """Maps the name of a model to the location of its shadow or canary checkpoint; the empty name is for all others.
 
     Args:
         written: texts [NAME=]CHECKPOINT.
-        where: what they are for, in errors.
+        where: use of the checkpoints for error messages: "in the shadow" or "on trial".
         load: loads a checkpoint.
     """
     places: dict[str, Place] = {}
@@ -447,7 +443,7 @@ def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = 
     return generator.models, location
 
 
-def on_mismatch_of(settings: Settings) -> OnMismatch:
+def on_mismatch_of(settings: Settings) -> Literal["note", "refuse", "ignore"]:
     """Returns how to treat other models' answers.
 
     A warning would put callers' names into the log, and Python would remember each of them forever.

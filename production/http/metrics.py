@@ -68,7 +68,26 @@ class Metrics:
             registry=registry,
             multiprocess_mode="mostrecent",
         )
+        self.panel_questions = counter(
+            "metaprobe_panel_questions", "Requests whose spending counts for a panel's budget."
+        )
+        self.panel_spent = counter("metaprobe_panel_spent_usd", "US dollars that these requests cost.")
+        self.panel_correction = Gauge(
+            "metaprobe_panel_correction",
+            "Factor between the budget that plans are made for and the panel's budget, by what was spent before. Of"
+            " several workers the last change.",
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
         self.gated = counter("metaprobe_gated", "Streams the gate acted on.", ["action"])
+        self.asked_again = counter(
+            "metaprobe_asked_again",
+            "Questions drawn to be asked once more (--teach-rate), by the outcome: same, different, or why not.",
+            ["outcome"],
+        )
+        self.asked_again_tokens = counter(
+            "metaprobe_asked_again_tokens", "Tokens of these second requests, by the upstream's count.", ["kind"]
+        )
         self.log_dropped = counter("metaprobe_log_dropped", "Verdicts that the score log could not take.")
         self.log_repeated = counter("metaprobe_log_repeated", "Verdicts whose request id the score log held already.")
         self.log_spooled = counter(

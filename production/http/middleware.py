@@ -39,7 +39,7 @@ from metaprobe.production.http.exchange import (
     Declined,
     Exchange,
     Passing,
-    Question,
+    ScoredRequest,
 )
 from metaprobe.production.http.judges import Scorer, load_gates, load_judge
 from metaprobe.production.http.metrics import Metrics
@@ -87,9 +87,16 @@ class VerdictMiddleware:
             settings: the settings; by default those of the environment.
             predictor: replaces the predictor that the settings name.
             gates: replaces the gate that the settings name.
+
+        Raises `SettingsError` for a teach rate: an application in the same process is not asked again.
         """
         self._app = app
         self._settings = settings = settings or settings_from_environment(os.environ)
+        if settings.teach_rate:
+            raise SettingsError(
+                f"teach_rate is {settings.teach_rate:g}; expected 0, because a middleware does not ask its application "
+                "again: put `metaprobe serve --teach-rate` before the engine, or leave it out"
+            )
         if predictor is None:
             predictor = load_judge(settings, settings.checkpoint, settings.sha256, settings.run_by_model.get(""))
         self._gates = gates = gates or load_gates(settings)
@@ -118,9 +125,9 @@ class VerdictMiddleware:
             await self._app(scope, once_more(body, whole, receive), send)
             return
         scorer = self._scorer.of(log)
-        question = Question(self._settings, body, scorer, chat, self._gates)
+        scored_request = ScoredRequest(self._settings, body, scorer, chat, self._gates)
         shared = {"metrics": self._metrics, "declined": self._declined}
-        exchange = _InnerExchange(question, self._app, scope, receive, send, **shared)
+        exchange = _InnerExchange(scored_request, self._app, scope, receive, send, **shared)
         exchange.lease = lease = Lease(self._memory)
         try:
             await exchange.run()
@@ -154,19 +161,19 @@ class _InnerExchange(Exchange):
     """The application's answer to one request."""
 
     def __init__(
-        self, question: Question, app: ASGIApp, scope: Scope, receive: Receive, send: Send, **known: Any
+        self, scored_request: ScoredRequest, app: ASGIApp, scope: Scope, receive: Receive, send: Send, **shared: Any
     ) -> None:
         """Sets up the exchange.
 
         Args:
-            question: the request and its scorer.
+            scored_request: the request and its scorer.
             app: the application.
             scope: the ASGI scope.
             receive: the ASGI function that receives.
             send: the ASGI function that sends.
-            **known: other arguments of `Exchange`.
+            **shared: other arguments of `Exchange`.
         """
-        super().__init__(question, **known)
+        super().__init__(scored_request, **shared)
         self._app, self._scope, self._receive, self.send = app, scope, receive, send
 
     def excuse(self, error: Exception) -> str:

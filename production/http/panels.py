@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from metaprobe.api import ContractMismatch, InvalidResponse, Panel, PanelAnswer, RecordError, responses_in
+from metaprobe.api import ContractMismatch, InvalidResponse, Panel, PanelAnswer, RecordError
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.wire import UNREADABLE, batch
 
@@ -61,11 +61,11 @@ class PanelDesk:
                 raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
             if not isinstance(response, dict):
                 raise Refusal(400, "invalid_request", "the body is no JSON object; expected responses")
-            judged_answers: Sequence[object] = responses_in(response)
-            if len(judged_answers) > MOST_ANSWERS:
-                choices = len(response["choices"])
-                message = f"{choices} answers in one request; at most {MOST_ANSWERS} are judged together"
+            choices = response.get("choices")
+            if isinstance(choices, list) and len(choices) > MOST_ANSWERS:
+                message = f"{len(choices)} answers in one request; at most {MOST_ANSWERS} are judged together"
                 raise Refusal(413, "batch_too_large", message)
+            judged_answers: Sequence[object] = [response]
         else:
             judged_answers = [_answer(raw_answer) for raw_answer in answers]
             try:

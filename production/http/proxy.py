@@ -42,7 +42,7 @@ from metaprobe.production.http.bodies import (
 from metaprobe.production.http.breaker import Breaker, State
 from metaprobe.production.http.exchange import (
     Declined,
-    Question,
+    ScoredRequest,
     UpstreamExchange,
     failure_in,
     failure_of_whole,
@@ -89,6 +89,10 @@ BREAKER_STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
 """Numbers of a breaker's states in `/metrics`."""
 TIMED_OUT = 504
 """Status of an agent that did not answer in time."""
+NOT_BILLED = (UNREACHABLE, "upstream_status", "upstream_redirect")
+"""Codes of failures that an upstream does not bill: it was not reached, or answered with an error or a redirect. After
+other failures, such as a timeout, it bills the tokens that it read and wrote.
+"""
 OVERLOADED = (408, 429)
 """Statuses with which an agent refuses a request because of its own load. They count as failures, so that it gets a
 pause.
@@ -185,6 +189,33 @@ class Chooser:
                 "name for an agent"
             )
         self._trials: set[asyncio.Task[Any]] = set()
+        budget = settings.panel_budget
+        self.control = panel.budget_control(budget) if several and budget is not None else None
+        """Keeps the mean spending at the budget; None without a budget. A restart and each worker begin it anew."""
+        self.under_way = 0
+        """Requests for which the panel chooses whom to ask, and which have not ended."""
+        if self.control is not None:
+            metrics.panel_correction.set(self.control.correction)
+
+    def next_budget(self) -> float | None:
+        """Returns the budget that a request's plan is made for, in US dollars for 1,000; None without one."""
+        return None if self.control is None else self.control.next_budget(self.under_way)
+
+    def pay(self, spent: Mapping[str, float | None], means: Mapping[str, float], questions: int = 1) -> None:
+        """Takes in the US dollars by agent that a request cost. A request that nobody bills is left out.
+
+        Args:
+            spent: dollars by agent, None where an answer came without its usage, or did not come.
+            means: dollars by agent to count in place of None.
+            questions: 0 for an answer that came after its request, which is counted already.
+        """
+        if self.control is None or not spent:
+            return
+        dollars = sum(means.get(agent, math.nan) if cost is None else cost for agent, cost in spent.items())
+        if self.control.paid(dollars, questions):
+            self.metrics.panel_questions.inc(questions)
+            self.metrics.panel_spent.inc(dollars)
+            self.metrics.panel_correction.set(self.control.correction)
 
     def _breaker(self, agent: str) -> Breaker:
         shown = self.metrics.agent_state.labels(agent)
@@ -283,6 +314,8 @@ class _Asking:
     failed: dict[str, Refusal] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     """Agent of each request to an upstream, in the order of asking."""
+    unanswered: list[str] = field(default_factory=list)
+    """Agents that took a request and gave no whole answer: it was cancelled, took too long, or broke off."""
     doubts: list[str] = field(default_factory=list)
     """Additional parts of the verdict's reason."""
     left_out: list[str] = field(default_factory=list)
@@ -299,6 +332,8 @@ class _Asking:
     """Time when the asking ends, by the event loop's clock."""
     task: "asyncio.Task[Any] | None" = None
     """Task of the whole request, which is cancelled if the caller leaves."""
+    by_plan: bool = False
+    """Whether the panel chose whom to ask, so that what was spent counts for its budget."""
 
     async def answer(self) -> Response:
         """Returns the kept answer, whole or as a stream."""
@@ -321,6 +356,9 @@ class _Asking:
             for agent, trial in self.trials.items():
                 if trial is None:  # nobody came to ask the agent
                     chooser.breakers[agent].end_trial()
+            if self.by_plan:
+                chooser.under_way -= 1
+                self._pay()
             for completion in self.came:
                 scored = await self._scored(completion, kept=completion is kept_answer)
                 verdict = scored if completion is kept_answer else verdict
@@ -408,17 +446,41 @@ class _Asking:
             reason: the panel's reason.
             checkpoint: digest of the panel.
         """
-        agents, means = [completion.agent for completion in self.came], self.chooser.panel.mean_prices(self._dimension)
         return {
             "score": score,
             "none": none,
             "asked": self.asked,
-            # The panel's budget is kept by the prices that it learned: these only count what was spent.
-            "spent": Panel.spent_on(agents, self.came, self.chooser.prices, means),
+            "spent": self._spent(),
             "stopped": stopped,
             "reason": "; ".join(filter(None, [reason, *self.doubts])),
             "checkpoint": checkpoint,
         }
+
+    def _spent(self) -> dict[str, float | None]:
+        """Returns the US dollars by agent for the answers that came. Plans are made by the prices that the panel
+        learned: these only count what was spent."""
+        agents, means = [completion.agent for completion in self.came], self.chooser.panel.mean_prices(self._dimension)
+        return Panel.spent_on(agents, self.came, self.chooser.prices, means)
+
+    def _pay(self) -> None:
+        """Counts what was spent for the panel's budget. The answer of a trial that goes on is counted when it ends."""
+        chooser = self.chooser
+        means = chooser.panel.mean_prices(self._dimension)
+        # An upstream bills what it wrote of an answer that did not come, and nobody says how much that was.
+        spent = {**dict.fromkeys(self.unanswered), **self._spent()}
+        chooser.pay(spent, means)
+        questions = int(not spent)  # where trials alone were asked, the first of them counts the question
+
+        def pay_late(agent: str, _: "asyncio.Task[UpstreamCompletion]") -> None:
+            nonlocal questions
+            late = {**dict.fromkeys(self.unanswered), **self._spent()}
+            if agent in late:
+                chooser.pay({agent: late[agent]}, means, questions)
+                questions = 0
+
+        for agent, trial in self.trials.items():
+            if trial is not None and not trial.done():
+                trial.add_done_callback(partial(pay_late, agent))
 
     def _unchosen(self, error: Exception) -> tuple[UpstreamCompletion | None, dict[str, Any]]:
         """Returns the first answer that arrived, after an error while choosing among the answers."""
@@ -470,6 +532,8 @@ class _Asking:
         """
         chooser, hedge_after = self.chooser, self.hedge_after
         models = {name: chooser.upstreams[name].model for name in agents}
+        chooser.under_way += not self.by_plan
+        self.by_plan = True
         if hurried or self.trials:
             hedge_after = TRIAL_S if hedge_after is None else min(hedge_after, TRIAL_S)
         return await chooser.panel.ask(
@@ -477,7 +541,7 @@ class _Asking:
             messages,
             model=models,
             price=chooser.settings.panel_price,
-            budget=chooser.settings.panel_budget,
+            budget=chooser.next_budget(),
             dimension=self._dimension,
             request_id=str(self.request.scope.get(SCOPE_CALLERS_ID) or ""),
             within=None if math.isinf(self.end) else max(0.0, self.end - asyncio.get_running_loop().time()),
@@ -512,6 +576,8 @@ class _Asking:
             outcome = "answered"
         except Refusal as refusal:
             self.failed[agent] = refusal
+            if refusal.code not in NOT_BILLED:
+                self.unanswered.append(agent)
             chooser.metrics.errors.labels(refusal.code).inc()
             of_request = isinstance(refusal, UpstreamFailed) and refusal.of_request
             outcome = "refused" if of_request else "timeout" if refusal.status == TIMED_OUT else "failed"
@@ -528,6 +594,7 @@ class _Asking:
                 caller = None
             raise
         except asyncio.CancelledError:
+            self.unanswered.append(agent)
             # By the server's own time, not the caller's: no header of a caller's makes an agent look slow.
             slow, waited = settings.hedge_after_s, clock() - started
             left = self.task is not None and self.task.cancelling() > 0
@@ -710,9 +777,9 @@ class Proxy:
                 scorer = scorer.of(await aside(len(body), lambda: RequestLog(log, request, chat), REQUESTS))
         gates, panels = (self.gates, self.panels) if chat else (None, None)
         seconds_here = time.perf_counter() - started
-        question = Question(self.settings, body, scorer, chat, gates, panels)
+        scored_request = ScoredRequest(self.settings, body, scorer, chat, gates, panels)
         shared = {"metrics": self.metrics, "declined": self.declined}
-        return UpstreamExchange(question, request, path, self.client, seconds_here, **shared)
+        return UpstreamExchange(scored_request, request, path, self.client, seconds_here, **shared)
 
     async def models(self, request: Request) -> Response:
         """Returns the upstream's list of models, or its data about one model, unchanged."""

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -66,6 +66,10 @@ class ServerLog:
     """Lengths of answers that the gate did not stop; None if there is no gate."""
     host: str = ""
     """Host of the upstream, which decides the prices."""
+    offer: Callable[[Request, ChatRequest, str, ParsedResponse | ParsedText], None] | None = None
+    """Takes each logged first answer to a chat, with its request and its entry's id, and may ask the question again
+    (`metaprobe.production.http.second_answer`); None if no question is asked again.
+    """
 
     @classmethod
     def open(cls, settings: Settings, metrics: Metrics, *, gated: bool) -> Self:
@@ -81,6 +85,11 @@ class ServerLog:
         log = ScoreLog.open(settings.log, wait_s=WAIT_S, spool=settings.log_spool)
         lengths = AnswerLengths.of_log(log.tables) if gated else None
         return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
+
+    def price_of(self, *models: str) -> Price | None:
+        """Returns the price of the first of these models whose price is known; None if none is."""
+        prices = (Price.of_model(model, self.host, self.prices) for model in models)
+        return next((price for price in prices if price is not None), None)
 
     def count(self) -> None:
         """Copies the log's counts into the metrics."""
@@ -110,6 +119,7 @@ class RequestLog:
         """
         caller = request.scope.get(SCOPE_CALLER)
         self._server, self._one_usage, self._key_name = server, one_usage, caller.name if caller else ""
+        self._request, self._chat = request, question
         self._callers_id = str(request.scope.get(SCOPE_CALLERS_ID, ""))
         self._request_id = self._last = str(request.scope.get(SCOPE_ID, ""))
         self._max_tokens = None if question is None else question.max_tokens
@@ -142,6 +152,10 @@ class RequestLog:
         theirs = f"{self._callers_id}{suffix}" if self._callers_id else ""
         if not self._write(self._last, shown, answer, gate, callers_id=theirs):
             shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
+            return  # an agreement with an answer that is not in the log would be paid for, and never read
+        offer = self._server.offer
+        if offer is not None and self._chat is not None and answer is not None and self._answers == 1:
+            offer(self._request, self._chat, self._last, answer)
 
     def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse | ParsedText) -> None:
         """Logs a shadow checkpoint's verdict on the answer that was added last."""
@@ -211,10 +225,7 @@ class RequestLog:
 
         Of several answers, the first one gets the cost of all.
         """
-        server, counted = self._server, answer.usage
-        price = Price.of_model(answer.model, server.host, server.prices) or Price.of_model(
-            self.model, server.host, server.prices
-        )
+        counted, price = answer.usage, self._server.price_of(answer.model, self.model)
         if price is None or not counted.prompt_tokens:
             return None
         borne, self._cost_borne = self._cost_borne, self._one_usage

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from metaprobe.api import ContractMismatch, FlagOptions, Option, RecordError, options_of
+from metaprobe.api import ContractMismatch, FlagOptions, Option, RecordError
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 NEVER_FORWARDED = frozenset(
@@ -62,7 +62,7 @@ class Settings(FlagOptions):
     sha256: Annotated[str | None, Option("Digest of the (first) checkpoint, from its author.", variable=True)] = None
     pins: Annotated[
         Path | None,
-        Option("File of lines [NAME=]CHECKPOINT SHA256; whenever it changes, what it names is taken in.", kind="file"),
+        Option("File of lines [NAME=]CHECKPOINT SHA256; it is read again whenever it changes.", kind="file"),
     ] = None
     shadows: Annotated[
         tuple[str, ...],
@@ -72,7 +72,7 @@ class Settings(FlagOptions):
             kind="named checkpoint",
         ),
     ] = ()
-    canaries: Annotated[
+    canary_checkpoints: Annotated[
         tuple[str, ...],
         Option(
             "[NAME=]CHECKPOINT that judges a share of the requests; repeatable.",
@@ -80,7 +80,7 @@ class Settings(FlagOptions):
             kind="named checkpoint",
         ),
     ] = ()
-    canary_share: Annotated[float, Option("Share that a canary judges.", low=0, high=1)] = 0.05
+    canary_share: Annotated[float, Option("Share of the requests that a canary judges.", low=0, high=1)] = 0.05
     panel: Annotated[
         Path | str | None,
         Option("Panel for POST /v1/panel: which of several answers to keep.", kind="checkpoint"),
@@ -91,12 +91,12 @@ class Settings(FlagOptions):
     ] = None
     max_age: Annotated[
         float | None,
-        Option("Days after its newest label from which on that estimator has insufficient evidence.", above=0),
+        Option("Age of the estimator's newest label, in days, from which its evidence is insufficient.", above=0),
     ] = None
     base_rates: Annotated[
         tuple[str, ...],
         Option(
-            "[NAME=]RUN, with RUN as MODEL|TASK|VARIANT: the base rate that the answers have; repeatable.",
+            "[NAME=]RUN, with RUN as MODEL|TASK|VARIANT: run whose base rate is used; repeatable.",
             name="run",
             variable=True,
         ),
@@ -116,14 +116,17 @@ class Settings(FlagOptions):
     panel_price: Annotated[
         float | None,
         Option(
-            "Accuracy that a US dollar for 1,000 questions must bring, where the panel chooses among upstreams; of one"
-            " upstream, that one more answer must bring.",
+            "Accuracy that each US dollar for 1,000 questions must gain, if the panel chooses among upstreams; with one"
+            " upstream, accuracy that one more answer must gain.",
             low=0,
         ),
     ] = None
     panel_budget: Annotated[
         float | None,
-        Option("In its place: mean US dollars that the panel may spend on 1,000 questions.", above=0),
+        Option(
+            "In its place: mean US dollars for 1,000 questions. The server corrects its plans by its spending so far.",
+            above=0,
+        ),
     ] = None
     """Without a price and a budget the panel's default applies."""
     gate: Annotated[
@@ -133,12 +136,12 @@ class Settings(FlagOptions):
     gate_sha256: Annotated[str | None, Option("Digest of the gate, from its author.", variable=True)] = None
     gate_stop: Annotated[
         float,
-        Option("Share of good answers that the gate ends at most.", above=0, below=1, variable=True),
+        Option("Largest share of good answers that the gate ends.", above=0, below=1, variable=True),
     ] = 0.05
     gate_escalate: Annotated[
         float | None,
         Option(
-            "Share of good answers that it ends as better asked of a stronger model, at most.",
+            "Largest share of good answers that the gate ends for a stronger model to answer.",
             above=0,
             below=1,
             variable=True,
@@ -153,12 +156,24 @@ class Settings(FlagOptions):
     """The path of a SQLite file, or a SQLAlchemy URL without password. Empty for no log."""
     log_texts: Annotated[bool, Option("Log questions and answers too.", variable=True)] = False
     log_logprobs: Annotated[bool, Option("Log the answers' log-probabilities too.", variable=True)] = False
-    log_days: Annotated[float | None, Option("Days after which logged verdicts are taken away.", above=0)] = None
+    log_days: Annotated[float | None, Option("Days after which logged verdicts are deleted.", above=0)] = None
     log_spool: Annotated[
         Path | None,
-        Option("Folder for verdicts that the log's database does not take, until it does.", kind="folder to write in"),
+        Option("Folder for verdicts while the log's database takes none.", kind="folder to write in"),
     ] = None
     """By default the folder of a SQLite file, and for a URL the folder for temporary files."""
+    teach_rate: Annotated[
+        float,
+        Option(
+            "Share of the questions that are asked once more in the background, to learn whether the answers agree."
+            " It adds this share to the upstream's bill. It needs --log.",
+            low=0,
+            high=1,
+        ),
+    ] = 0.0
+    """The key that paid for the first answer pays for the second: the server's own, or the caller's if the server has
+    none. See `metaprobe.production.http.second_answer`.
+    """
     prices: Annotated[
         Path | None,
         Option('For costs in the log: {"MODEL": {"prompt": USD, "completion": USD}} a million tokens.', kind="file"),
@@ -176,7 +191,9 @@ class Settings(FlagOptions):
     keys_file: Annotated[
         Path | None,
         Option(
-            "TOML file with a table a caller: [NAME], key or sha256, per_minute, in_flight.", name="keys", kind="file"
+            "TOML file with one table per caller: [NAME], key or sha256, per_minute, in_flight.",
+            name="keys",
+            kind="file",
         ),
     ] = None
     key_per_minute: Annotated[float | None, Option("Requests of one key in a minute; more get 429.", above=0)] = None
@@ -185,25 +202,24 @@ class Settings(FlagOptions):
     """Counted in each worker; None for no limit."""
     upstream_key_env: Annotated[
         str,
-        Option("Environment variable with the upstream's key; where it is empty, the caller's own is forwarded."),
+        Option("Environment variable with the upstream's key; if empty, the caller's key is forwarded."),
     ] = "METAPROBE_UPSTREAM_KEY"
-    auth: Annotated[bool, Option("Ask callers for a key, or for none; none only on a loopback address.")] = True
-    max_body_bytes: Annotated[int, Option("Bytes a request.", name="max-body", low=1)] = 16 << 20
+    auth: Annotated[bool, Option("Require a key of callers; --no-auth only on a loopback address.")] = True
+    max_body_bytes: Annotated[int, Option("Most bytes of a request.", name="max-body", low=1)] = 16 << 20
     max_answer_bytes: Annotated[
-        int, Option("Bytes of an upstream's answer that are read to be scored.", name="max-answer", low=1)
+        int, Option("Most bytes of an upstream's answer that are scored.", name="max-answer", low=1)
     ] = 64 << 20
     """A longer stream passes without a score."""
     forward_headers: Annotated[
         tuple[str, ...],
-        Option("Request header that the upstream gets too, beside the usual ones; repeatable.", name="forward-header"),
+        Option("Further request header to pass to the upstream; repeatable.", name="forward-header"),
     ] = ()
     """The usual headers are listed in `metaprobe.production.http.upstream`."""
     timeout_s: Annotated[float, Option("Seconds that the upstream may be silent.", name="timeout", above=0)] = 600.0
     total_timeout_s: Annotated[
         float,
         Option(
-            "Seconds in which an upstream's answer must be whole, a stream too; with several upstreams, in which they"
-            " are asked altogether.",
+            "Time limit in seconds for a whole answer, also a stream; for all upstreams together.",
             name="total-timeout",
             above=0,
         ),
@@ -212,7 +228,7 @@ class Settings(FlagOptions):
     agent_timeout_s: Annotated[
         float,
         Option(
-            "With several upstreams: seconds in which one of them must have answered whole.",
+            "With several upstreams: time limit in seconds for each one's whole answer.",
             name="agent-timeout",
             above=0,
         ),
@@ -227,16 +243,16 @@ class Settings(FlagOptions):
             high=86400,
         ),
     ] = None
-    """None asks one agent after another, and refuses the header: asking several at once costs the server's
-    owner money.
+    """If None, agents are asked one after another and the header is refused: asking several agents at once costs
+    the server's owner money.
     """
     agent_failures: Annotated[
-        int, Option("Failures of one of several upstreams in a row after which it is left out for a while.", low=1)
+        int, Option("Consecutive failures after which one of several upstreams is paused.", low=1)
     ] = 5
     agent_pause_s: Annotated[
         float,
         Option(
-            "Seconds for which it is left out; then one request tries it again.",
+            "Seconds of this pause; then one request tries it again.",
             name="agent-pause",
             above=0,
             high=86400,
@@ -266,7 +282,7 @@ class Settings(FlagOptions):
     send_timeout_s: Annotated[
         float,
         Option(
-            "Seconds in which a caller may take nothing of an answer that waits for it.",
+            "Seconds for which a caller may read nothing of a waiting answer.",
             name="send-timeout",
             above=0,
         ),
@@ -281,8 +297,8 @@ class Settings(FlagOptions):
             variable=True,
         ),
     ] = "warn"
-    log_format: Annotated[Literal["text", "json"], Option("How log lines look.")] = "text"
-    otel: Annotated[bool, Option("Give OpenTelemetry a span a request, with its verdicts as events.")] = False
+    log_format: Annotated[Literal["text", "json"], Option("Format of log lines.")] = "text"
+    otel: Annotated[bool, Option("Send OpenTelemetry one span per request, with verdicts as events.")] = False
     """Needs the extra `serve`."""
 
     def __post_init__(self) -> None:
@@ -290,7 +306,7 @@ class Settings(FlagOptions):
             FlagOptions.__post_init__(self)
         except ContractMismatch as error:
             raise SettingsError(str(error)) from error
-        for option in options_of(Settings):
+        for option in Option.all_in(Settings):
             _check_range(option.name, option.option, getattr(self, option.name))
         if self.gate_stop is not None and self.gate_escalate is not None and self.gate_escalate > self.gate_stop:
             raise SettingsError(
@@ -349,6 +365,13 @@ class Settings(FlagOptions):
         return upstreams
 
     def _check_log(self) -> None:
+        if self.teach_rate and not self.log:
+            raise SettingsError("questions are to be asked again, and no log is given: name one (--log scores.sqlite)")
+        if self.teach_rate and (self.named_upstreams or not self.upstreams):
+            raise SettingsError(
+                "a teach rate is for one upstream (--upstream URL): a panel's upstreams answer one question several "
+                "times already, and without an upstream nobody can be asked again"
+            )
         only_logged = self.log_texts or self.log_logprobs or self.log_days is not None or self.log_spool
         if not self.log and (only_logged or (self.prices and not self.named_upstreams)):
             raise SettingsError("something is to be logged, and no log is given: name one (--log scores.sqlite)")

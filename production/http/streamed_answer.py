@@ -12,15 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Raw
 
-from metaprobe.api import (
-    TWO_OF_ONE_INDEX,
-    AnswerStream,
-    GatedAnswer,
-    InvalidResponse,
-    StreamingGate,
-    kind_of,
-    parse_chunks,
-)
+from metaprobe.api import AnswerStream, GatedAnswer, InvalidResponse, StreamingGate, parse_chunks
 from metaprobe.production.http.bodies import error_object
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import log_unexpected
@@ -29,6 +21,7 @@ from metaprobe.production.http.wire import (
     UNREADABLE,
     VERDICT,
     ChatRequest,
+    beyond_limit,
     combine_verdicts,
     hide,
     with_verdict,
@@ -56,9 +49,12 @@ class EventSplitter:
         if not self._begun:
             data = data.removeprefix(BYTE_ORDER_MARK)
             self._begun = True
+        self._has_returns = self._has_returns or b"\r" in data
+        # Most servers send each event by itself.
+        if not self._waiting and not self._has_returns and data.find(b"\n\n") == len(data) - 2 >= 0:
+            return [data]
         seen = max(0, len(self._waiting) - _LONGEST_END)  # an end may have begun in what came before
         self._waiting += data
-        self._has_returns = self._has_returns or b"\r" in data
         if not self._has_returns:  # as of almost every server, and ten times faster
             if self._waiting.find(b"\n\n", seen) < 0:
                 return []
@@ -129,6 +125,8 @@ class OutlinedChoice(msgspec.Struct, gc=False):
     index: Literal[0] = 0
     logprobs: Raw = Raw()
     finish_reason: str | None = None
+    message: None = None
+    """A whole answer in place of a part. Its stream is read chunk by chunk."""
 
 
 class Outline(msgspec.Struct, gc=False):
@@ -246,8 +244,15 @@ class ScoredStream:
         self._scorer = scorer
         self._gated_reason = gated_reason
         self._asked = asked
+        self._hides = asked is not None and asked.changed
+        """Whether the caller gets fewer log-probabilities than arrive."""
+        self._hides_all = asked is not None and not asked.wants_logprobs
+        """Whether the caller gets no log-probabilities."""
         # One of several answers in one stream cannot be ended without the others.
-        self._gated = GatedAnswer(None if asked is None or asked.several else gates)
+        if asked is None or asked.several:
+            gates = None
+        reads_question = asked is not None and getattr(gates, "reads_question", False)
+        self._gated = GatedAnswer(gates, question=asked.question if asked and reads_question else "")
         self._plain = PlainChunks() if asked is not None and gates is None and not asked.several else None
         """Chunks so far, as long as nobody needs them one by one; None if they are read one by one."""
         self._max_bytes = max_bytes
@@ -260,8 +265,8 @@ class ScoredStream:
         """Bytes that may be read again at once."""
         self._dropped = False
         """Whether events pass unread."""
-        self._beyond = 0
-        """Number of choices that are not followed, because they are too many."""
+        self._choices_beyond = 0
+        """Number of choices of the answer if there are more than `MOST_CHOICES`, else 0; the rest are not followed."""
         self._kind: str = "" if asked is None else "chat"
         self._choices: dict[int, AnswerStream] = {}
         self._known: dict[str, Any] = {}
@@ -281,6 +286,11 @@ class ScoredStream:
     def action(self) -> str:
         """How the gate ended the answer, after which the upstream is to be closed; empty until then."""
         return self._gated.action
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the outline of each event is read, so far."""
+        return self._plain is not None
 
     @property
     def pending(self) -> int:
@@ -326,7 +336,7 @@ class ScoredStream:
                 self.waits = work.size
                 break
             self._todo.popleft()
-            if self.action:
+            if self._gated.action:
                 out.append(self._stop())
                 self._todo.clear()
         self._most = inf
@@ -392,16 +402,16 @@ class ScoredStream:
             if outline is None:
                 self._afford()
             else:
-                if outline.is_usage and self._is_over():
+                if not outline.choices and outline.is_usage and self._is_over():
                     try:
                         self._afford()
                     except _TooMuch:
                         self._plain.held.pop()  # it comes again
                         raise
                     return self._verdict_event() + event
-                if not outline.logprobs or self._asked is None or not self._asked.changed:
+                if not self._hides or not (logprobs := outline.logprobs):
                     return event
-                bare = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
+                bare = without_logprobs(event, logprobs) if self._hides_all else None
                 return self._hidden(event, data) if bare is None else bare
             self._look_closely()
         # Read the chunk.
@@ -418,7 +428,7 @@ class ScoredStream:
             self._give_up("the upstream sent an error instead of the rest of the answer")
             return event
         # Pass it on by its kind.
-        self._kind = self._kind or kind_of(chunk)
+        self._kind = self._kind or AnswerStream.kind_of(chunk)
         if self._kind == "event":
             return self._passed_event(event, chunk)
         if chunk.get("usage") and not chunk.get("choices") and not self._said and self._is_over():
@@ -438,7 +448,7 @@ class ScoredStream:
 
     def _hidden(self, event: bytes, data: bytes) -> bytes:
         """Returns the event without log-probabilities that the caller did not request."""
-        if self._asked is None or not self._asked.changed:
+        if self._asked is None or not self._hides:
             return event
         return with_data(event, hide(data, self._asked))
 
@@ -502,7 +512,7 @@ class ScoredStream:
             listed = [_index_of(choice) for choice in choices[: MOST_CHOICES + 1] if isinstance(choice, Mapping)]
             indices = [index for index in listed if type(index) is int]
             if len(set(indices)) < len(indices):
-                self._give_up(TWO_OF_ONE_INDEX)
+                self._give_up(AnswerStream.two_of_one_index)
         for choice in choices:
             if not isinstance(choice, Mapping):
                 raise InvalidResponse(f"a choice came as {type(choice).__name__}; expected an object")
@@ -513,7 +523,7 @@ class ScoredStream:
             if not isinstance(index, int) or index < 0:
                 raise InvalidResponse("a choice has no index from 0 on")
             if index >= MOST_CHOICES:
-                self._beyond = max(self._beyond, min(index, 1 << 20) + 1 - MOST_CHOICES)
+                self._choices_beyond = max(self._choices_beyond, min(index, 1 << 20) + 1)
                 self._gated.step_back()
                 continue
             if (choices_read := choices_read + 1) > MOST_CHOICES:
@@ -567,9 +577,9 @@ class ScoredStream:
         if self._reason or not self._choices:
             return self._chunk(choice, self._none())
         verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)]
-        if not self._beyond:
+        if not self._choices_beyond:
             return self._chunk(choice, combine_verdicts(verdicts))
-        rest = f"{self._beyond} choices more are not scored: at most {MOST_CHOICES} of an answer are"
+        rest = beyond_limit(self._choices_beyond)
         verdict = combine_verdicts([*verdicts, self._scorer.none(rest)])
         verdict["reason"] = "; ".join(filter(None, [verdict["reason"], rest]))
         return self._chunk(choice, verdict)

@@ -63,6 +63,17 @@ class ChatRequest:
         return _value(self.fields.get("messages"), list[Any])
 
     @property
+    def question(self) -> str:
+        """Text of the user's last message; empty if there is none."""
+        for message in reversed(self.messages or ()):
+            if isinstance(message, dict) and message.get("role") == "user":
+                content = message.get("content")
+                parts = content if isinstance(content, list) else [{"text": content}]
+                texts = [part.get("text") for part in parts if isinstance(part, dict)]
+                return "".join(text for text in texts if isinstance(text, str))
+        return ""
+
+    @property
     def max_tokens(self) -> int | None:
         """Most tokens of the answer; None if the caller sets no limit."""
         for name in ("max_completion_tokens", "max_tokens"):
@@ -103,8 +114,16 @@ def asked(body: bytes) -> ChatRequest:
 
 def for_one(body: bytes, model: str) -> bytes:
     """Returns the request for one whole answer of this model; all other fields stay unchanged."""
-    fields = {name: value for name, value in _object.decode(body).items() if name not in ("stream", "stream_options")}
-    return _encode({**fields, "model": model})
+    return _encode({**_without_stream(body), "model": model})
+
+
+def unstreamed(body: bytes) -> bytes:
+    """Returns the request for a whole answer; all other fields stay unchanged."""
+    return _encode(_without_stream(body))
+
+
+def _without_stream(body: bytes) -> Object:
+    return {name: value for name, value in _object.decode(body).items() if name not in ("stream", "stream_options")}
 
 
 def model_of(body: bytes) -> str:
@@ -241,6 +260,11 @@ def choices_of(body: bytes) -> tuple[list[bytes], int]:
         fields = {name: fields[name] for name in _ABOUT if name in fields and _is_short(fields[name])}
     fields["n"] = len(choices)
     return [encode({**fields, "choices": [choice]}) for choice in choices[:MOST_CHOICES]], len(choices)
+
+
+def beyond_limit(count: int) -> str:
+    """Returns the reason why some choices of an answer are not scored. `count`: number of choices of the answer."""
+    return f"choices {MOST_CHOICES} to {count - 1} are not scored: at most {MOST_CHOICES} of an answer are"
 
 
 def _is_short(value: Any) -> bool:

@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from metaprobe.api import RecordError
 from metaprobe.production.http.wire import UNREADABLE
-from metaprobe.production.monitoring.labels import HUMAN, label_value
+from metaprobe.production.monitoring.label_draw import SheetRow
+from metaprobe.production.monitoring.label_words import HUMAN, label_value
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.production.monitoring.sampling import SheetRow
 
 LABELLING_PAGE = Path(__file__).with_name("page.html")
 MAX_BODY = 1 << 16
@@ -61,12 +61,12 @@ class LabelServer:
         self._server.should_exit = True
         self._thread.join()
 
-    def store(self, given: Mapping[str, Any]) -> None:
+    def store(self, label: Mapping[str, Any]) -> None:
         """Stores one label. Raises `ValueError` for an invalid label, and `LogError` if it cannot be stored."""
-        if given.get("request_id") not in self._known:
+        if label.get("request_id") not in self._known:
             raise ValueError("that answer is not on this sheet")
-        value = label_value(given.get("label"))
-        self._log.add_labels([FeedbackLabel(given["request_id"], value, self._who, time.time(), HUMAN)])
+        value = label_value(label.get("label"))
+        self._log.add_labels([FeedbackLabel(label["request_id"], value, self._who, time.time(), HUMAN)])
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request of the page, if it has the key and was addressed to this machine."""

@@ -1,14 +1,15 @@
 """Watches a checkpoint's outputs and inputs, and raises an alarm if they change.
 
-Each stream (score, length, finish reason, ...) has its own evidence. A stream raises an alarm when its evidence reaches
-(number of streams) / `false_alarms`. So over a whole stream of exchangeable answers, of any length, the probability of
-any false alarm in any stream is at most `false_alarms`. (The mean of the streams' evidence would raise alarms at 1 /
-false_alarms in about the same cases. But its promise would require that the ranks of one stream are independent of the
-past of the others.) After an alarm the stream starts again, and learns what is usual from the values that follow.
+Each watched value (score, length, finish reason, ...) has its own evidence; alarms call the value its `stream`. A value
+raises an alarm when its evidence reaches (number of watched values) / `false_alarms`. So over any number of
+exchangeable answers, the probability of any false alarm is at most `false_alarms`. (The mean of the evidence over all
+values would raise alarms at 1 / false_alarms in about the same cases. But its promise would require that the ranks of
+one value are independent of the past of the others.) After an alarm the test starts again, and learns what is usual
+from the answers that follow.
 
-The checkpoint's outputs (its score, and whether labels agree with it) have separate streams for each version, so scores
-of two versions are never judged together. The promise above is for one version and the streams that all versions share.
-Each further version adds its own streams, with the same threshold.
+The checkpoint's outputs (its score, and whether labels agree with it) are watched separately for each version, so
+scores of two versions are never judged together. The promise above is for one version and the values that all versions
+share. Each further version adds its own values, with the same threshold.
 
 The promise holds for answers whose order carries no information. Answers of one conversation, or of day and night, are
 not like that. Two things help. `batch` values are averaged before they are judged, so that dependent values become one.
@@ -50,11 +51,14 @@ REFERENCE = 200
 SCORE_TOLERANCE = 0.05
 """Mean difference of score and label up to which labels do not count against the scores."""
 LABEL_STREAM = "label"
-WATCHED_STREAMS = ("score", "tokens", "finish_reason", "task", LABEL_STREAM)
-"""Streams that are watched. `task` is the mix of tasks; `label` is the agreement of labels with scores."""
+AGREEMENT_STREAM = "agreement"
+USUAL_STREAMS = ("score", "tokens", "finish_reason", "task", LABEL_STREAM)
+"""Names of the values watched by default. `task` is the mix of tasks; `label` is whether labels agree with scores."""
+WATCHED_STREAMS = (*USUAL_STREAMS, AGREEMENT_STREAM)
+"""Names of all watchable values. `agreement` is whether a second answer to the same question says the same."""
 NAME_STREAMS = ("finish_reason", "task")
 BY_VERSION = ("score", LABEL_STREAM)
-"""Streams that are separate for each version, because two checkpoints score the same answers differently."""
+"""Values that are watched separately for each version, because two checkpoints score the same answers differently."""
 LATEST = 256
 """Number of values whose times are kept, to say when a change began."""
 DRIFT_STATE_FORMAT = 4
@@ -96,7 +100,7 @@ WIDEST = 10.0
 
 @dataclass(slots=True)
 class Wealth:
-    """Money of the bets of one stream, over all starting times."""
+    """Money of the bets on one watched value, over all starting times."""
 
     money: list[float]
     """Money of each bet, over the starting times so far."""
@@ -172,7 +176,7 @@ def label_factors(score: float, label: float, tolerance: float) -> list[float]:
 
 @dataclass(slots=True)
 class Ranks:
-    """Ranks of the values of one stream: shares of earlier values that are lower."""
+    """Gives the rank of each number of one watched value: the share of earlier numbers that are lower."""
 
     counts: Any = None
     """Counts of each bin (a list) or of each name (a dictionary); None before the first value."""
@@ -260,8 +264,8 @@ class Alarm:
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
-    """One number or name of each answer."""
+class WatchedValue:
+    """Drift-test state of one value that is logged per answer."""
 
     name: str
     wealth: Wealth
@@ -283,11 +287,11 @@ class Stream:
 
 
 class DriftWatch:
-    """Watches streams of answers, one by one or in portions. Its state can be stored between portions."""
+    """Watches values of answers, one answer at a time or in portions. Its state can be stored between portions."""
 
     def __init__(
         self,
-        streams: Sequence[str] = WATCHED_STREAMS,
+        streams: Sequence[str] = USUAL_STREAMS,
         *,
         false_alarms: float = FALSE_ALARMS,
         reference: int = REFERENCE,
@@ -315,19 +319,19 @@ class DriftWatch:
             )
         self.false_alarms, self.reference, self.tolerance, self.batch = false_alarms, reference, tolerance, batch
         self.names = tuple(dict.fromkeys(streams))
-        self.streams: dict[str, Stream] = {}
-        """Maps `key_of` to the stream. A version's streams begin with its first value."""
+        self.watched_values: dict[str, WatchedValue] = {}
+        """Maps `key_of` to the watched value. Those of a version begin with its first answer."""
         self._ties = np.random.default_rng(seed)
 
     @property
     def threshold(self) -> float:
-        """Evidence at which a stream raises an alarm."""
+        """Evidence at which a watched value raises an alarm."""
         return len(self.names) / self.false_alarms
 
     @property
     def evidence(self) -> dict[str, float]:
-        """Current money of each stream (`key_of`), of an initial 1."""
-        return {name: stream.wealth.evidence for name, stream in self.streams.items()}
+        """Current money of each watched value, by `key_of`; it begins with 1."""
+        return {name: watched.wealth.evidence for name, watched in self.watched_values.items()}
 
     def update(
         self,
@@ -358,7 +362,7 @@ class DriftWatch:
             zip(times.tolist(), strata.tolist(), versions.tolist(), strict=True)
         ):
             for name, column in values_of.items():
-                alarm = self._add(self._stream(name, digest), when, column[row], stratum)
+                alarm = self._add(self._watched_value(name, digest), when, column[row], stratum)
                 alarms += [] if alarm is None else [alarm]
         return alarms
 
@@ -387,72 +391,72 @@ class DriftWatch:
         for when, s, y, digest in zip(*(column.tolist() for column in (*columns, versions)), strict=True):
             if np.isnan(s) or np.isnan(y):
                 continue
-            stream = self._stream(LABEL_STREAM, digest)  # another one after each alarm
-            stream.first = when if stream.first is None else stream.first
-            stream.rows += 1
-            stream.missed += y - s
-            alarm = self._bet(stream, when, label_factors(s, y, self.tolerance), LABEL_BETS)
+            watched = self._watched_value(LABEL_STREAM, digest)  # another one after each alarm
+            watched.first = when if watched.first is None else watched.first
+            watched.rows += 1
+            watched.missed += y - s
+            alarm = self._bet(watched, when, label_factors(s, y, self.tolerance), LABEL_BETS)
             alarms += [] if alarm is None else [alarm]
         return alarms
 
-    def _stream(self, name: str, version: str) -> Stream:
+    def _watched_value(self, name: str, version: str) -> WatchedValue:
         key = key_of(name, version)
-        if key not in self.streams:
-            self.streams[key] = _begin(name, version)
-        return self.streams[key]
+        if key not in self.watched_values:
+            self.watched_values[key] = _begin(name, version)
+        return self.watched_values[key]
 
-    def _add(self, stream: Stream, when: float, value: Any, stratum: str) -> Alarm | None:
-        has_names = stream.name in NAME_STREAMS
+    def _add(self, watched: WatchedValue, when: float, value: Any, stratum: str) -> Alarm | None:
+        has_names = watched.name in NAME_STREAMS
         if (has_names and not value) or (not has_names and np.isnan(value)):
             return None
-        if not stream.rows and not stream.waiting:
-            stream.first = when
-        stream.waiting.append(0.0 if has_names else float(value))
-        if len(stream.waiting) < self.batch:
+        if not watched.rows and not watched.waiting:
+            watched.first = when
+        watched.waiting.append(0.0 if has_names else float(value))
+        if len(watched.waiting) < self.batch:
             return None
         # Names have no mean, so the last name of each batch counts.
-        averaged: Any = str(value) if has_names else sum(stream.waiting) / len(stream.waiting)
-        stream.waiting.clear()
-        grid = None if has_names else place_count if stream.name == "tokens" else place_score
-        rank = stream.ranks.setdefault(stratum, Ranks()).rank(averaged, float(self._ties.random()), grid)
-        factors = stream.bets.factors(rank)
-        stream.rows += 1
-        if stream.rows <= self.reference:
+        averaged: Any = str(value) if has_names else sum(watched.waiting) / len(watched.waiting)
+        watched.waiting.clear()
+        grid = None if has_names else place_count if watched.name == "tokens" else place_score
+        rank = watched.ranks.setdefault(stratum, Ranks()).rank(averaged, float(self._ties.random()), grid)
+        factors = watched.bets.factors(rank)
+        watched.rows += 1
+        if watched.rows <= self.reference:
             return None
-        return self._bet(stream, when, factors, RANK_BETS)
+        return self._bet(watched, when, factors, RANK_BETS)
 
-    def _bet(self, stream: Stream, when: float, factors: list[float], bets: tuple[str, ...]) -> Alarm | None:
-        wealth = stream.wealth
-        stream.times.append([wealth.steps, when, stream.missed])
-        if len(stream.times) > 2 * LATEST:
-            stream.times[:LATEST] = stream.times[:LATEST:2]  # the older, the coarser
+    def _bet(self, watched: WatchedValue, when: float, factors: list[float], bets: tuple[str, ...]) -> Alarm | None:
+        wealth = watched.wealth
+        watched.times.append([wealth.steps, when, watched.missed])
+        if len(watched.times) > 2 * LATEST:
+            watched.times[:LATEST] = watched.times[:LATEST:2]  # the older, the coarser
         wealth.add(factors)
         if wealth.evidence < self.threshold:
             return None
-        self.streams[key_of(stream.name, stream.version)] = again = _begin(stream.name, stream.version)
-        step, size = int(wealth.began[wealth.winner]), 1 if stream.name == LABEL_STREAM else self.batch
+        self.watched_values[key_of(watched.name, watched.version)] = again = _begin(watched.name, watched.version)
+        step, size = int(wealth.began[wealth.winner]), 1 if watched.name == LABEL_STREAM else self.batch
         at_step, began, missed = next(
-            entry for entry in reversed(stream.times) if entry[0] <= step or entry is stream.times[0]
+            entry for entry in reversed(watched.times) if entry[0] <= step or entry is watched.times[0]
         )
-        rows, since, moved = stream.rows * size, (wealth.steps - step) * size, bets[wealth.winner]
-        first = nan if stream.first is None else stream.first
-        alarm = Alarm(stream.name, when, began, wealth.evidence, rows, since, moved, stream.version, first=first)
-        if stream.name != LABEL_STREAM:
-            direction = WRONG.get(moved, moved) if stream.name == "score" else moved
+        rows, since, moved = watched.rows * size, (wealth.steps - step) * size, bets[wealth.winner]
+        first = nan if watched.first is None else watched.first
+        alarm = Alarm(watched.name, when, began, wealth.evidence, rows, since, moved, watched.version, first=first)
+        if watched.name != LABEL_STREAM:
+            direction = WRONG.get(moved, moved) if watched.name == "score" else moved
             return replace(alarm, direction=direction, reference=self.reference * size)
         n = wealth.steps - int(at_step)
-        gap = (stream.missed - missed) / n
+        gap = (watched.missed - missed) / n
         sure = abs(gap) > self.tolerance + 1 / sqrt(n)  # two standard errors of a share of one half
         direction = LABELS_SAY.get(moved, (MORE if gap < 0 else FEWER) if sure else MIXED)
         again.told = direction
-        if stream.told and step < self.reference and direction in (stream.told, MIXED):
-            again.told = stream.told
+        if watched.told and step < self.reference and direction in (watched.told, MIXED):
+            again.told = watched.told
             return None  # it has been so since the last alarm
         return replace(alarm, gap=gap, direction=moved if direction == MIXED else direction)
 
     def to_json(self) -> str:
         """Returns the state as one line of JSON; `from_json` continues from it without any difference."""
-        streams = {key: asdict(stream) for key, stream in self.streams.items()}
+        streams = {key: asdict(watched) for key, watched in self.watched_values.items()}
         settings = {name: getattr(self, name) for name in ("false_alarms", "reference", "tolerance", "batch")}
         header = {"format": DRIFT_STATE_FORMAT, "names": self.names, "settings": settings}
         return json.dumps({**header, "ties": self._ties.bit_generator.state, "streams": streams})
@@ -468,28 +472,28 @@ class DriftWatch:
                 )
             watch = cls(stored["names"], **stored["settings"])
             watch._ties.bit_generator.state = stored["ties"]
-            for key, stored_stream in stored["streams"].items():
-                ranks = {stratum: Ranks(**stored_ranks) for stratum, stored_ranks in stored_stream["ranks"].items()}
+            for key, stored_value in stored["streams"].items():
+                ranks = {stratum: Ranks(**stored_ranks) for stratum, stored_ranks in stored_value["ranks"].items()}
                 parts = {
-                    "wealth": Wealth(**stored_stream["wealth"]),
-                    "bets": RankBets(**stored_stream["bets"]),
+                    "wealth": Wealth(**stored_value["wealth"]),
+                    "bets": RankBets(**stored_value["bets"]),
                     "ranks": ranks,
                 }
-                watch.streams[key] = Stream(**{**stored_stream, **parts})
+                watch.watched_values[key] = WatchedValue(**{**stored_value, **parts})
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RecordError(f"this is no state of a drift watch ({error}); begin a new one") from error
         return watch
 
 
 def key_of(name: str, version: str) -> str:
-    """Returns the key of a stream: its name, with its version's digest if its versions are separate."""
+    """Returns the key of a watched value: its name, with the version's digest if versions are watched separately."""
     return f"{name}|{version}" if version and name in BY_VERSION else name
 
 
-def _begin(name: str, version: str) -> Stream:
+def _begin(name: str, version: str) -> WatchedValue:
     bets = len(LABEL_BETS if name == LABEL_STREAM else RANK_BETS)
     wealth = Wealth([0.0] * bets, [LOG_OF_ZERO] * bets, [0] * bets)
-    return Stream(name, wealth, version=version if name in BY_VERSION else "")
+    return WatchedValue(name, wealth, version=version if name in BY_VERSION else "")
 
 
 def _named(given: ArrayLike | None, n: int) -> NDArray[np.str_]:

@@ -6,7 +6,7 @@ matter.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,8 +16,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.api import OneWriter, RecordError, plain
-from metaprobe.production.monitoring.drift import BY_VERSION, LABEL_STREAM, NAME_STREAMS, Alarm, DriftWatch
-from metaprobe.production.monitoring.log import ScoreLog, version_names
+from metaprobe.production.monitoring.drift import (
+    AGREEMENT_STREAM,
+    BY_VERSION,
+    LABEL_STREAM,
+    NAME_STREAMS,
+    USUAL_STREAMS,
+    Alarm,
+    DriftWatch,
+)
+from metaprobe.production.monitoring.log import LoggedAgreement, ScoreLog, version_names
 from metaprobe.production.monitoring.posting import NotPosted, post_json
 from metaprobe.production.monitoring.rows import Floats, LogColumns
 from metaprobe.production.monitoring.tables import sa, scores
@@ -28,7 +36,9 @@ HOUR = "hour"
 """Replaces a tag, and stands for the hour of the day in UTC."""
 ANSWER_STREAMS = ("score", "tokens", "finish_reason", "task")
 """Columns that are read of every answer."""
-_KEPT = ("model", "checkpoint", "within", "read_to", "log")
+_KEPT = ("model", "checkpoint", "within", "read_to", "agreements_read_to", "log")
+SHOWN_AGREEMENTS = 100
+"""Latest second answers whose mean agreement is shown beside that of all earlier ones."""
 
 NUMBER_FORMATS = ((1, ".3f"), (100, ".1f"))
 """(upper limit, format) of numbers that are written with decimals; larger ones have none."""
@@ -51,6 +61,8 @@ class LogWatch:
     """A tag, or `hour`: answers are compared with earlier ones that have the same value."""
     read_to: int = 0
     """Number up to which all answers were read (`Tables.settled`); 0 before the first reading."""
+    agreements_read_to: int = 0
+    """Number up to which all agreements of second answers were read."""
     counted: set[str] = field(default_factory=set)
     """Marks of answers whose label was read. Times cannot replace them, because users choose a label's time."""
     log: str = ""
@@ -59,6 +71,8 @@ class LogWatch:
     """Alarms that no webhook has accepted yet."""
     waiting: int = 0
     """Number of answers not read yet, because an older transaction of the database is still open."""
+    second: list[LoggedAgreement] = field(default_factory=list)
+    """Agreements of all second answers of this model and version, as `read` found them; not kept in the file."""
 
     @classmethod
     def load(cls, path: Path) -> "LogWatch":
@@ -112,10 +126,23 @@ class LogWatch:
         new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
         self.counted = set(marks)
         label_columns = (labelled.time[new], labelled.score[new], labelled.label[new])
-        alarms = sorted(alarms, key=lambda alarm: alarm.time)
+        alarms = sorted(alarms + self._read_agreements(log), key=lambda alarm: alarm.time)
         alarms += self.watch.update_labels(*label_columns, version=labelled.version[new])
         names = version_names(log) if alarms else {}
         return [self._tell(log, alarm, names) for alarm in alarms]
+
+    def _read_agreements(self, log: ScoreLog) -> list[Alarm]:
+        """Returns the alarms of second answers since the last reading. They come later than the answers themselves."""
+        first = self.agreements_read_to
+        self.second, self.agreements_read_to = log.agreements(model=self.model, checkpoint=self.checkpoint)
+        found = [agreement for agreement in self.second if agreement.number > first]
+        times = np.array([agreement.time for agreement in found])
+        if self.within == HOUR:
+            strata: Any = (times // 3600 % 24).astype(np.int64)
+        else:
+            strata = np.array([agreement.tags.get(self.within, "") for agreement in found], dtype=np.str_)
+        same = np.array([agreement.same for agreement in found], dtype=np.float64)
+        return self.watch.update(times, {AGREEMENT_STREAM: same}, within=strata)
 
     def _labelled(self, log: ScoreLog) -> "_Labelled":
         """Returns the first label of each answer, in order of arrival, with the answers' scores and versions.
@@ -151,6 +178,9 @@ class LogWatch:
             labelled = self._labelled(log)
             mine = labelled.version == alarm.checkpoint
             times, values = labelled.time[mine], (labelled.label - labelled.score)[mine]
+        elif alarm.stream == AGREEMENT_STREAM:
+            times = np.array([agreement.time for agreement in self.second])
+            values = np.array([agreement.same for agreement in self.second], dtype=np.float64)
         else:
             digest = alarm.checkpoint if alarm.stream in BY_VERSION else self.checkpoint
             answers = log.columns(model=self.model, checkpoint=digest, until=float(np.nextafter(alarm.time, np.inf)))
@@ -188,6 +218,7 @@ def kept_watch(
     checkpoint: str | None = None,
     within: str | None = None,
     batch: int | None = None,
+    streams: Sequence[str] = USUAL_STREAMS,
 ) -> Iterator[LogWatch]:
     """Yields the watch that the file holds, or a new one if there is no file, and saves it if the block ends without an
     error.
@@ -201,6 +232,7 @@ def kept_watch(
         checkpoint: digest of the version that is watched; None for the file's.
         within: tag of the strata; None for the file's.
         batch: values that are averaged into one; None for the file's.
+        streams: streams of a new watch; a file's watch keeps its own.
     """
     if not path.parent.is_dir():
         raise RecordError(f"{path} cannot be written; expected a file in a folder that exists")
@@ -215,27 +247,45 @@ def kept_watch(
                         f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file"
                     )
         else:
-            watch = LogWatch(DriftWatch(batch=batch or 1), model, checkpoint, within or "")
+            watch = LogWatch(DriftWatch(streams, batch=batch or 1), model, checkpoint, within or "")
         yield watch
         watch.save(path)
 
 
-def say_progress(kept: LogWatch) -> str:
+def say_progress(log_watch: LogWatch) -> str:
     """Returns the state if there is no alarm: how much evidence there is, or how much is still learned from."""
-    watch = kept.watch
-    if not any(stream.rows or stream.waiting for stream in watch.streams.values()):
-        scope = "" if kept.model is None else f" of model {kept.model}"
-        scope += "" if kept.checkpoint is None else f" of checkpoint {kept.checkpoint[:12]}"
+    watch = log_watch.watch
+    if not any(watched.rows or watched.waiting for watched in watch.watched_values.values()):
+        scope = "" if log_watch.model is None else f" of model {log_watch.model}"
+        scope += "" if log_watch.checkpoint is None else f" of checkpoint {log_watch.checkpoint[:12]}"
         return f"nothing is watched yet: the log holds no answers{scope}"
     name, highest = max(watch.evidence.items(), key=lambda pair: pair[1])
     text = f"no alarm; most evidence {highest:.2g} of {_short(name)}, rings at {watch.threshold:g}"
     learning = [
-        f"{_short(key)} {stream.rows}"
-        for key, stream in watch.streams.items()
-        if stream.name != LABEL_STREAM and 0 < stream.rows < watch.reference
+        f"{_short(key)} {watched.rows}"
+        for key, watched in watch.watched_values.items()
+        if watched.name != LABEL_STREAM and 0 < watched.rows < watch.reference
     ]
     if learning:
         text += f"; the first {watch.reference} values are the reference, of which there are: {', '.join(learning)}"
+    return text
+
+
+def say_agreement(log_watch: LogWatch) -> str:
+    """Returns the mean agreement of the latest second answers and of the earlier ones, and whether it is watched.
+
+    The watch must have read its log. Only answers of its model and version count. Empty if none of them was asked for
+    again.
+    """
+    same = [agreement.same for agreement in log_watch.second]
+    if not same:
+        return ""
+    latest, earlier = same[-SHOWN_AGREEMENTS:], same[:-SHOWN_AGREEMENTS]
+    text = f"agreement {np.mean(latest):.2f} of the latest {len(latest)} second answers"
+    if earlier:
+        text += f", {np.mean(earlier):.2f} of the {len(earlier)} before"
+    if AGREEMENT_STREAM not in log_watch.watch.names:
+        text += "; it is not watched, because the state began before there were any: begin a new state file to watch it"
     return text
 
 

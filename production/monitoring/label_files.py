@@ -23,10 +23,9 @@ from metaprobe.api import (
     RecordError,
     iter_csv,
     iter_json_lines,
-    list_faults,
     read_whole,
-    reading,
 )
+from metaprobe.production.monitoring.label_draw import ANSWERED_AT_KEY
 from metaprobe.production.monitoring.label_mapping import (
     IDS,
     NUMBER,
@@ -42,7 +41,7 @@ from metaprobe.production.monitoring.label_mapping import (
     Record,
     read_judgements,
 )
-from metaprobe.production.monitoring.labels import (
+from metaprobe.production.monitoring.label_words import (
     LABEL_SOURCES,
     NO_WORDS,
     RIGHT_WORDS,
@@ -52,7 +51,6 @@ from metaprobe.production.monitoring.labels import (
     label_value,
 )
 from metaprobe.production.monitoring.log import FeedbackLabel
-from metaprobe.production.monitoring.sampling import ANSWERED_AT_KEY
 
 MEANINGS: Mapping[str, float | None] = {"correct": 1.0, "wrong": 0.0, "unsure": None}
 EXPECTED_VALUE_MAP = (
@@ -398,7 +396,7 @@ def read_label_file(
         strict: whether the first bad record raises; by default as the running command has set it, else False.
     """
     path = Path(path)
-    with reading(path, strict=strict, unit="records") as bad:
+    with BadFile.reading(path, strict=strict, unit="records") as bad:
         return _labels(path, _BadRecords(bad), form, name=name, id_key=id_key, value_map=value_map, say=say)
 
 
@@ -479,7 +477,7 @@ def _labels(
     labelled = [pair for pair in labelled if pair not in rounded]
     # Report, and make the labels.
     ids = [meaning.judgement.request_id for _, meaning in labelled]
-    notes += [(f"{preset.name}: taken as they stand, {fault}", True) for fault in list_faults(ids)]
+    notes += [(f"{preset.name}: taken as they stand, {fault}", True) for fault in IdFault.list_all(ids)]
     for line, notable in notes:
         if say is not None:
             say(line)

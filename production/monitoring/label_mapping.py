@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from metaprobe.api import LabelWords, stated_direction, why_no_label
-from metaprobe.production.monitoring.labels import JUDGE, PROGRAM, RIGHT_WORDS, WRONG_WORDS, label_value, source_of
-from metaprobe.production.monitoring.sampling import ANSWERED_AT_KEY
+from metaprobe.api import LabelState, LabelWords
+from metaprobe.production.monitoring.label_draw import ANSWERED_AT_KEY
+from metaprobe.production.monitoring.label_words import JUDGE, PROGRAM, RIGHT_WORDS, WRONG_WORDS, label_value, source_of
 
 Record = Mapping[str, Any]
 Paths = Sequence[str]
@@ -87,13 +87,13 @@ class Preset:
     id: Paths
     """Places of the product's own id of the answer."""
     ids: Paths = ("metadata",)
-    """More objects that may hold an id under `IDS`, which counts before the product's own."""
+    """Further objects that may hold an answer's id under a key of `IDS`. This id is used before `id`."""
     astray: str = ""
-    """Why a judgement without any id belongs to no answer. If empty, such a judgement is an error."""
+    """Reason to leave out a judgement that has no id. If empty, a judgement without an id is an error."""
     beside: Paths = ("metadata",)
-    """Objects whose fields may state the state and the direction of the judgement, besides its own fields."""
+    """Further objects whose fields may hold the state or the direction of the judgement."""
     harmless: Paths = ()
-    """Fields that the product's own rules explain, so that they do not show the state."""
+    """Fields of the judgement that the product's own rules interpret, so that no state is read from them."""
     part: Paths = ()
     own_id: Paths = ()
     overrides: Paths = ()
@@ -111,7 +111,8 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
         asked_for = (holder[key] for key in IDS for holder in holders if holder.get(key) not in (None, ""))
         asked_id = first_value(record, (id_path,)) if id_path else next(asked_for, None)
         request_id = own_id if asked_id is None and not id_path else asked_id
-        why = why_no_label(judged_record, *beside, harmless=preset.harmless) or unread
+        state = LabelState(judged_record, *beside, harmless=preset.harmless)
+        why = state.why_not or unread
         if own_id is None and request_id is None:
             why = why or preset.astray
         read_record = LabelRecord(
@@ -122,7 +123,7 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
             time=first_value(judged_record, preset.time),
             kind=_text(first_value(judged_record, preset.kind)),
             word=_text(first_value(judged_record, preset.word)),
-            direction=stated_direction(judged_record, *beside),
+            direction=state.direction,
             source=source_of(_text(first_value(judged_record, preset.source))) or preset.unsaid_source,
             why_not=why,
             part=_text(first_value(judged_record, preset.part)),
@@ -338,7 +339,7 @@ def _typed_result(judgement: LabelRecord, record: Record) -> LabelRecord:
     item, passed = record["item"], record["passed"]
     status = str(item.get("status") or "")
     why = "" if status in ("pass", "fail") else f"the item's status is {status!r}"
-    why = why or why_no_label(item, harmless=("status",)) or judgement.why_not
+    why = why or LabelState(item, harmless=("status",)).why_not or judgement.why_not
     if not isinstance(passed, bool) and passed not in (0, 1):
         why = why or "it neither passed nor failed"
     source = _GRADERS.get(judgement.kind, JUDGE)

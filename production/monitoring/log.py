@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,15 +20,18 @@ import numpy as np
 
 from metaprobe.api import CheckpointError, Database, LabelledScores, RecordError, bundled_digests, load_checkpoint
 from metaprobe.production.monitoring import retention
-from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, is_census, loggable_text, moment
-from metaprobe.production.monitoring.labels import (
-    LABEL_SOURCES,
-    OPERATOR,
-    Labeller,
-    dropped_labels,
-    known_answers,
-    let_wait,
+from metaprobe.production.monitoring.entry import (
+    CONTEXT,
+    MAX_NOTE,
+    MAX_TIME,
+    Entry,
+    entry_of,
+    is_census,
+    loggable_text,
+    moment,
 )
+from metaprobe.production.monitoring.label_words import LABEL_SOURCES
+from metaprobe.production.monitoring.labeller import OPERATOR, Labeller, known_answers
 from metaprobe.production.monitoring.log_writer import LOST, BackgroundWriter, Spool, add_event, spool_start
 from metaprobe.production.monitoring.rows import LogColumns, batches, chosen_contexts, conditions, read_columns
 from metaprobe.production.monitoring.tables import (
@@ -36,6 +39,7 @@ from metaprobe.production.monitoring.tables import (
     STRENGTH,
     LogError,
     Tables,
+    agreements,
     answers,
     contexts,
     current_labels,
@@ -50,6 +54,7 @@ from metaprobe.production.monitoring.tables import (
     writers,
 )
 from metaprobe.production.monitoring.tables import labels as label_table
+from metaprobe.production.monitoring.waiting_labels import dropped_labels, let_wait
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +78,26 @@ class FeedbackLabel:
     """Seconds since 1970; None for now."""
     source: str = ""
     """`human`, `program` or `judge`; empty if it is not stated, which counts as a person's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedAgreement:
+    """Whether a second answer to the same question says the same as a logged one. It is no label."""
+
+    request_id: str
+    """Id of the logged answer."""
+    same: bool
+    time: float
+    """Time when the second answer ended, in seconds since 1970."""
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+    """Tokens of the second answer."""
+    cost_usd: float | None = None
+    """Cost of the second answer; None if it is not known."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the logged answer, as read from the log; they are not stored again."""
+    number: int = 0
+    """Place in the order in which agreements were stored, from 1; 0 for one that was not read from a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +227,7 @@ class ScoreLog:
         return self._writer.put(entry)
 
     def flush(self, timeout_s: float = CLOSE_S) -> bool:
-        """Returns whether all entries so far were stored within that time."""
+        """Waits at most `timeout_s` seconds, and returns whether all entries so far were stored."""
         return self._writer is None or self._writer.flush(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
@@ -244,7 +269,7 @@ class ScoreLog:
 
         A request is named by its id in the log, or by its caller's id. Raises `NotYours` for a request that `by` may
         not label, and `LogError` if a caller gave several requests that id. The others wait for 7 days, at most 10,000
-        of them; see `metaprobe.production.monitoring.labels`.
+        of them; see `metaprobe.production.monitoring.waiting_labels`.
 
         The last label of a request counts, whatever times the labels state, because clocks differ. Labels in one call
         arrive in the order of their times. A label with a time that the log already holds, as from a file that is read
@@ -272,6 +297,59 @@ class ScoreLog:
                     run(insert(label_table), new)
                 let_wait(run, [row["request_id"] for row, _ in some], now)
         return known_count
+
+    def add_agreement(self, agreement: LoggedAgreement) -> None:
+        """Stores whether a second answer says the same. Of two for one request the first stays."""
+        row = {name: getattr(agreement, name) for name in _AGREEMENT} | {
+            "request_id": loggable_text(agreement.request_id, MAX_NOTE),
+            "same": int(agreement.same),
+        }
+        with self.tables.transaction(alone=True) as run:  # so that ids follow the order of commits
+            run(insert(agreements).on_conflict_do_nothing(index_elements=["request_id"]), row)
+
+    def agreements(
+        self,
+        *,
+        since: float | None = None,
+        model: str | None = None,
+        checkpoint: str | None = None,
+    ) -> tuple[list[LoggedAgreement], int]:
+        """Returns the agreements of logged answers in the order in which they were stored, and the highest number read.
+
+        Args:
+            since: earliest time of the second answers, in seconds since 1970.
+            model: model that answered; by default any.
+            checkpoint: digest of the checkpoint that scored; by default any.
+        """
+        # The last number first: an answer that comes meanwhile brings a context, and is read the next time.
+        last = int(self.tables.read(sa.select(sa.func.coalesce(sa.func.max(agreements.c.id), 0)))[0][0])
+        chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=None)
+        joined = agreements.join(scores, scores.c.request_id == agreements.c.request_id)
+        read_columns = (scores.c.context, agreements.c.id, *(agreements.c[name] for name in _AGREEMENT))
+        statement = sa.select(*read_columns).select_from(joined)
+        where = [agreements.c.id <= last]
+        if since is not None:
+            where.append(agreements.c.time >= since)
+        if model is not None or checkpoint is not None:
+            where.append(is_one_of(scores.c.context, chosen))
+        rows = self.tables.read(statement.where(*where).order_by(agreements.c.id))
+        place = CONTEXT.index("tags")
+        tags: dict[int, Mapping[str, str]] = {
+            context: json.loads(chosen[context][place]) for context in {int(row[0]) for row in rows}
+        }
+        found = [
+            LoggedAgreement(str(name), bool(same), when, prompt_tokens, tokens, cost_usd, tags[context], number)
+            for context, number, name, same, when, prompt_tokens, tokens, cost_usd in rows  # as in `_AGREEMENT`
+        ]
+        return found, last
+
+    def has_agreements(self, *, model: str | None = None, checkpoint: str | None = None) -> bool:
+        """Returns whether any logged answer of this model and checkpoint has an agreement; None stands for any."""
+        statement = sa.select(agreements.c.id).join(scores, scores.c.request_id == agreements.c.request_id).limit(1)
+        if model is not None or checkpoint is not None:
+            chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=None)
+            statement = statement.where(is_one_of(scores.c.context, chosen))
+        return bool(self.tables.read(statement))
 
     def unknown_ids(self, request_ids: Iterable[str]) -> list[str]:
         """Returns the ids that name no answer of the log, each once, in order."""
@@ -451,6 +529,8 @@ class ScoreLog:
         return retention.delete_requests(self.tables, request_ids)
 
 
+_AGREEMENT = ("request_id", "same", "time", "prompt_tokens", "tokens", "cost_usd")
+"""Fields of an agreement that are stored."""
 _SAME = ("request_id", "who", "time", "value", "source")
 """Fields that identify a label that is read again."""
 
@@ -536,6 +616,13 @@ def labelled_of_log(
                 f"from {moment(among.time.min())} to {moment(among.time.max())} by the answers' own times, "
                 "whenever they were labelled"
             )
+        unscored = int((np.isfinite(columns.label) & (columns.checkpoint == checkpoint)).sum())
+        if unscored:
+            raise RecordError(
+                f"checkpoint {checkpoint[:16]} gave no score to the {unscored} labelled answers that it judged; "
+                "expected a checkpoint that scores: of one that was taught agreement make P(right) by `metaprobe "
+                "adapt` with labelled lines, and serve that"
+            )
         others = sorted({str(name)[:16] for name in columns.checkpoint[labelled]})
         raise RecordError(
             f"the log holds no labelled answer that checkpoint {checkpoint[:16]} scored; labelled are "
@@ -584,24 +671,24 @@ def name_version(checkpoint: str, names: Mapping[str, str]) -> str:
     return f"{short} ({names[checkpoint]})" if checkpoint in names else short
 
 
-def find_version(log: ScoreLog, given: str) -> str:
+def find_version(log: ScoreLog, name: str) -> str:
     """Returns the digest of the version that a user names by the beginning of its digest, or by its folder.
 
     Raises `RecordError` if no version of the log fits, or several do.
     """
     there = sorted({str(row[0]) for row in log.tables.read(sa.select(contexts.c.checkpoint).distinct())} - {""})
     names = version_names(log)
-    matching = [digest for digest in there if given == names.get(digest)]
-    if not matching and len(given) >= LEAST_DIGITS:
-        matching = [digest for digest in there if digest.startswith(given.lower())]
+    matching = [digest for digest in there if name == names.get(digest)]
+    if not matching and len(name) >= LEAST_DIGITS:
+        matching = [digest for digest in there if digest.startswith(name.lower())]
     if not matching:
         with suppress(CheckpointError, OSError):
-            matching = [digest for digest in there if digest == load_checkpoint(given).digest]
+            matching = [digest for digest in there if digest == load_checkpoint(name).digest]
     if len(matching) == 1:
         return matching[0]
     known_versions = ", ".join(name_version(digest, names) for digest in there[:5])
     raise RecordError(
-        f"{given!r} is {'the beginning of several' if matching else 'none'} of the checkpoints that gave this log's "
+        f"{name!r} is {'the beginning of several' if matching else 'none'} of the checkpoints that gave this log's "
         f"scores ({known_versions or 'none yet'}); expected a folder, or at least {LEAST_DIGITS} digits of a digest"
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.api import AGREEMENT, plain, wilson
+from metaprobe.api import AGREEMENT, Interval, plain
 from metaprobe.production.monitoring.entry import is_census
 from metaprobe.production.monitoring.estimates import SCORES, estimate_accuracy
 from metaprobe.production.monitoring.log import ScoreLog, version_names
@@ -30,6 +30,7 @@ from metaprobe.production.monitoring.rows import (
 from metaprobe.production.monitoring.tables import (
     BIN_SUMS,
     HOURLY_SUMS,
+    agreements,
     answers,
     bins,
     contexts,
@@ -131,10 +132,46 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
             "drawn": int(np.isfinite(labelled.propensity).sum()),
         },
         "versions": versions,
+        "second_answers": _second_answers(log, span),
         "events": [asdict(version) for version in log.events(since=span.start)[-EVENTS_SHOWN:]][::-1],
     }
     clean: dict[str, Any] = plain(shown)
     return clean
+
+
+def _second_answers(log: ScoreLog, span: Span) -> dict[str, Any]:
+    """Returns how many second answers (`serve --teach-rate`) say the same as the first, with Wilson's 95 % interval: in
+    all, and in windows of equal length by the time of the second answer. Windows without any are left out.
+    """
+    width = math.ceil((span.until - span.start) / LABEL_WINDOWS / span.step) * span.step
+    firsts = range(int(span.start), int(span.until) + 1, int(width))
+    # One pass of the database over the rows: two sums for each window.
+    when, same = agreements.c.time, agreements.c.same
+    sums: list[sa.ColumnElement[int]] = []
+    for first in firsts:
+        within = sa.and_(when >= first, when < first + width)
+        sums += [sa.func.sum(sa.case((within, one), else_=0)) for one in (1, same)]
+    statement = sa.select(*sums).join_from(agreements, scores, scores.c.request_id == agreements.c.request_id)
+    statement = statement.where(when >= span.start, when <= span.until)
+    if span.model or span.task or span.checkpoint:
+        tags = {"task": span.task} if span.task else None
+        fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags)
+        statement = statement.where(is_one_of(scores.c.context, fitting))
+    [row] = log.tables.read(statement)
+    counts = [int(count or 0) for count in row]
+
+    def shown(answered: int, agreed: int) -> dict[str, Any]:
+        if not answered:
+            return {"answers": 0, **dict.fromkeys(("same", "low", "high"), math.nan)}
+        same = Interval.of_share(agreed / answered, answered)
+        return {"answers": answered, "same": same.estimate, "low": same.low, "high": same.high}
+
+    windows = [
+        {"from": first, "to": min(first + width, span.until), **shown(answered, agreed)}
+        for first, answered, agreed in zip(firsts, counts[::2], counts[1::2], strict=True)
+        if answered
+    ]
+    return {**shown(sum(counts[::2]), sum(counts[1::2])), "windows": windows}
 
 
 def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
@@ -353,9 +390,9 @@ def _reliability(bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, fl
     for part in np.array_split(np.argsort(score, kind="stable"), min(RELIABILITY_BINS, max(len(score) // 10, 1))):
         w = weight[part]
         share, n = float(w @ label[part] / w.sum()), float(w.sum() ** 2 / (w @ w))  # as many labels of equal weight
-        low, high = wilson(share, n)
+        interval = Interval.of_share(share, n)
         mean = float(w @ score[part] / w.sum())
-        shown.append({"score": mean, "right": share, "low": low, "high": high, "labels": len(part)})
+        shown.append({"score": mean, "right": share, "low": interval.low, "high": interval.high, "labels": len(part)})
     return shown
 
 

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, loggable_text
-from metaprobe.production.monitoring.labels import drop_waiting
 from metaprobe.production.monitoring.rows import (
     ROWS_PER_TRANSACTION,
     SCORED_ROWS,
@@ -29,6 +28,7 @@ from metaprobe.production.monitoring.tables import (
     Execute,
     LogError,
     Tables,
+    agreements,
     events,
     is_one_of,
     labels,
@@ -39,6 +39,7 @@ from metaprobe.production.monitoring.tables import (
     set_mark,
     sheets,
 )
+from metaprobe.production.monitoring.waiting_labels import drop_waiting
 
 DAY = 86400.0
 STEP_S = 7 * DAY
@@ -96,6 +97,7 @@ def delete_older(tables: Tables, days: float, *, sure: bool = False, now: float 
             break
     with tables.transaction() as run:
         drop_waiting(run, clock)
+        run(sa.delete(agreements).where(agreements.c.time < before))  # of answers that never reached the log
     _drop_shared(tables)
     tables.tidy()
     return total
@@ -197,7 +199,9 @@ def _forget(run: Execute, request_ids: Sequence[str]) -> None:
 
 # A row at a time by the driver: SQLAlchemy takes longer to write out a list of five hundred.
 _DELETE = sa.delete(scores).where(scores.c.id == sa.bindparam("gone"))
-_FORGET = [sa.delete(table).where(table.c.request_id == sa.bindparam("gone")) for table in (labels, samples)]
+_FORGET = [
+    sa.delete(table).where(table.c.request_id == sa.bindparam("gone")) for table in (labels, samples, agreements)
+]
 
 
 def _leave_out_of_events(run: Execute, request_ids: Sequence[str]) -> None:

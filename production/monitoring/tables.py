@@ -103,7 +103,7 @@ labels = sa.Table(
 )
 """Every label of every answer. For one request the last label of the strongest source counts.
 
-`waits` is when a label arrived whose answer was not in the log; see `metaprobe.production.monitoring.labels`.
+`waits` is when a label arrived whose answer was not in the log; see `metaprobe.production.monitoring.waiting_labels`.
 """
 
 sa.Index("scores_by_request", scores.c.request_id, unique=True)
@@ -147,6 +147,26 @@ events = sa.Table(
     *_columns(sa.Text, "kind", "details"),
     sqlite_autoincrement=True,
 )
+
+agreements = sa.Table(
+    "agreements",
+    META,
+    _id(),
+    *_columns(sa.Text, "request_id"),
+    *_columns(sa.SmallInteger, "same"),
+    *_columns(sa.Double, "time"),
+    *_columns(sa.BigInteger, "prompt_tokens", "tokens", optional=True),
+    *_columns(sa.Double, "cost_usd", optional=True),
+    sqlite_autoincrement=True,  # a reader that has read up to a number must not meet it again
+)
+"""Whether the model, asked the same question once more, said the same (1) or not (0), for each answer that was asked
+for again (`serve --teach-rate`). It is no label: nothing that counts labels reads this table.
+
+`time` is when the second answer ended, `tokens` and `cost_usd` are the second answer's. Rows are written one
+transaction at a time (`Tables.transaction(alone=True)`), so that a higher id is never readable before a lower one.
+"""
+
+sa.Index("agreements_by_request", agreements.c.request_id, unique=True)
 
 HOURLY_SUMS = (
     "answers scored score_sum doubt_sum flagged abstained stopped escalated cut tokens tokens_saved cost_usd "
@@ -327,6 +347,8 @@ def _make(connection: sa.Connection) -> None:
             f"this score log has format {made or 'of an earlier version'}, and this metaprobe writes {VERSION}; "
             "expected a new file or an empty database"
         )
+    if agreements.name not in there:  # made by a version that did not have it, which reads the rest as before
+        META.create_all(connection, tables=[agreements])
 
 
 def open_tables(where: str | Path, *, wait_s: float = Database.busy_s) -> tuple[Tables, Tables]:

@@ -1,5 +1,7 @@
 """Finds the Python code in an answer: in its last whole fence, or from the first line of code on."""
 
+import ast
+import itertools
 import re
 import textwrap
 import warnings
@@ -20,18 +22,28 @@ COMPILED_AS = "metaprobe-answer"
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=re.escape(COMPILED_AS))
 
 _MARK = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$", re.M)
-_END_OF_LINE = re.compile(r"(?<=[^\s`])(```)[ \t]*$", re.M)
-"""Matches a closing mark at the end of a line of code."""
+_END_OF_LINE = re.compile(r"(?<=[^\s`])(```)(?:[ \t]+\w[^`\n]*)?[ \t]*$", re.M)
+"""Matches a closing mark at the end of a line of code, with a sentence after it."""
+_ONE_LINE = re.compile(r"^[ \t]*(`{1,3})(?:python|py)?[ \t]*((?:def|class|lambda|import|from)\b[^\n`]*)\1[ \t]*$", re.M)
+"""Matches code between marks in one line."""
+_QUOTED = re.compile(r"^(?:>(?: |$))+", re.M)
+"""Matches the mark of a quotation before a line."""
+_QUOTED_FENCE = re.compile(r"^(?:> ?)+(?:```|~~~)", re.M)
+_ODD_INDENT = re.compile(r"^[ \t]*[\xa0\u2000-\u200a\u202f\u3000][ \t\xa0\u2000-\u200a\u202f\u3000]*", re.M)
+"""Matches an indentation with blanks that Python refuses."""
+_INVISIBLE = re.compile("^[\u200b\u2060\ufeff]+", re.M)
 _PYTHON = frozenset(("", "python", "python3", "py", "py3", "python2", "ipython", "pycon", "{.python}", "{python}"))
 """Labels of a fence that holds Python. A fence without a label may hold Python too."""
 _BEGINS = re.compile(r"(?:async\s+def|def|import|from|class)\b|@|\w+\s*(?::[^=\n]+)?=(?!=)")
 _TOKEN_AT_END = re.compile(r"(?:<\|[\w-]{1,30}\|>|</s>)\Z")
 """Matches a token that ends an answer, which some engines leave in the text."""
-_PROMPT_MARKS = re.compile(r"^\[/?(?:BEGIN|DONE|END|PYTHON)\][ \t]*$", re.M)
+_PROMPT_MARKS = re.compile(r"^\[/?(?:BEGIN|DONE|END|PYTHON|TESTS?)\][ \t]*$", re.M)
 """Matches marks around code in MBPP and of Llama, alone in a line. `[DONE]` would otherwise be run as a list."""
 _TESTS = re.compile(
     r"(?:async\s+)?def\s+(?:test|check)\w*\s*\(|class\s+(?:Test\w*|\w+\s*\([^)\n]*TestCase[^)\n]*\))\s*[(:]?"
 )
+_USES = re.compile(r"(?:async\s+)?def\s+(?:main|demo)\s*\(")
+"""Matches a function that shows the use of the answer, unless nothing else is defined."""
 _REPL = re.compile(r"^(?:>>>|\.\.\.)(?: |$)")
 """Matches prompts of an interactive Python session."""
 _DEFINES = re.compile(r"^(?:async\s+def|def|class)\b|^\w+\s*=\s*lambda\b", re.M)
@@ -53,6 +65,16 @@ class _Compiler:
     def __init__(self) -> None:
         self.left = MOST_COMPILED
 
+    def tree(self, code: str) -> ast.Module | None:
+        """Returns the syntax tree, or None if the code does not parse. A "return" may stand outside a function."""
+        if self.left <= 0 or len(code) > MOST_CODE:
+            return None
+        self.left -= 1
+        try:
+            return ast.parse(code, COMPILED_AS)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            return None
+
     def wrong_line(self, code: str) -> int | None:
         """Returns the line of the first error, 0 if the error names no line, or None if the code parses."""
         if self.left <= 0 or len(code) > MOST_CODE:
@@ -65,37 +87,156 @@ class _Compiler:
         return None
 
 
-def function_code(text: str) -> str | None:
+def function_code(text: str, question: str = "") -> str | None:
     """Returns the Python code in a text, or None if there is none.
 
-    The code is the last whole fence that defines something. Without such a fence it reaches from the first line of code
-    to the last line that parses. Returns None as well if the code is longer than `MOST_CODE` characters, or if
-    `MOST_COMPILED` parts of the text do not parse.
+    The code is the last whole fence that defines something, with the fences that it needs. Without such a fence it is
+    the body of a function, after the function that the question leaves open, if there is one. Otherwise it reaches from
+    the first line of code to the last line that parses. Returns None as well if the code is longer than `MOST_CODE`
+    characters, or if `MOST_COMPILED` parts of the text do not parse.
     """
     compiler = _Compiler()
-    text = text.replace("\r\n", "\n").rstrip()
+    text = text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
     if end := _TOKEN_AT_END.search(text, max(0, len(text) - 40)):
         text = text[: end.start()]
-    text = _PROMPT_MARKS.sub("", text)
+    text = _INVISIBLE.sub("", _PROMPT_MARKS.sub("", text))
+    if _QUOTED_FENCE.search(text):
+        text = _QUOTED.sub("", text)
+    text = _ODD_INDENT.sub(lambda found: " " * len(found.group()), text)
+    text = _ONE_LINE.sub(r"```\n\2\n```", text)
     text = _END_OF_LINE.sub(r"\n\1", text)
     blocks = [block for block in _blocks(text, compiler) if block.label.lower() in _PYTHON]
     # The last whole fence that defines something is the answer. A fence that only shows its use, tests or output is
     # not.
-    answers = [block for block in blocks if not _only_tests(block.code)] or blocks
+    answers = [block for block in blocks if not _defines_only(block.code, _TESTS)] or blocks
+    others = [block for block in answers if not _defines_only(block.code, _USES)]
+    if any(block.whole and _DEFINES.search(block.code) for block in others):
+        answers = others
     for wanted in (_DEFINES, _BEGINS):
         for block in reversed(answers):
             if block.whole and _begins(block.code, wanted) and (code := _parsed(block.code, compiler)):
-                return code
+                return _with_needed(code, [other.code for other in answers if other.whole and other is not block])
+        for part in [block.code for block in reversed(blocks) if not block.whole] if blocks else [text]:
+            if wanted is _DEFINES and (body := _function_body(part, compiler)):
+                return _completed(body, question, compiler) or body
     for block in reversed(blocks):
         if not block.whole and (code := _parsed(block.code, compiler)):
             return code
     return None if blocks and any(block.whole for block in blocks) else _parsed(_MARK.sub("", text), compiler)
 
 
-def _only_tests(code: str) -> bool:
-    """Returns whether the code defines nothing but tests."""
+_BODY_INDENT = " " * 4
+_OPEN_FUNCTION = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(", re.M)
+_SETS_UP = re.compile(r"^(?:import|from|def|async\s+def|class|@)", re.M)
+"""Matches the beginning of a line of code in a question."""
+MOST_STARTS = 8
+"""Most lines of a question at which its code is tried to begin."""
+_RETURNS = re.compile(r"\b(?:return|yield)\b")
+_BEGINS_DEFINITION = re.compile(r"\n*(?:(?:async[ \t]+)?def\b|class\b|@)")
+"""Matches a text that begins with a whole function or class, without indentation."""
+
+
+def _function_body(text: str, compiler: _Compiler) -> str | None:
+    """Returns the body of a function, indented, with which a text begins; None if the text does not begin with one.
+
+    A body has a "return" or "yield" outside of functions within it. The first line may lack its indentation, as in
+    texts without blanks at their ends. What follows the body without indentation is left out.
+    """
+    if _BEGINS_DEFINITION.match(text) or not _RETURNS.search(text):
+        return None
+    lines = text.strip("\n").split("\n")
+    indented = list(itertools.takewhile(lambda line: not line.strip() or line[0] in " \t", lines[1:]))
+    if lines[0][:1].isspace():
+        tried = [textwrap.dedent("\n".join([lines[0], *indented]))]
+    else:
+        tried = ["\n".join(lines), lines[0] + "\n" + textwrap.dedent("\n".join(indented))]
+    for code in tried:
+        tree = compiler.tree(code)
+        if tree is not None and _returns(tree):
+            return textwrap.indent(code.rstrip(), _BODY_INDENT)
+    return None
+
+
+def _returns(tree: ast.Module) -> bool:
+    """Returns whether code has a "return" or "yield" outside of functions and classes."""
+    within: list[ast.AST] = [*tree.body]
+    while within:
+        node = within.pop()
+        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            within += ast.iter_child_nodes(node)
+    return False
+
+
+def _completed(body: str, question: str, compiler: _Compiler) -> str | None:
+    """Returns the last function of a question, and the code before it, with this body; None if there is no function.
+
+    Args:
+        body: the body, indented by `_BODY_INDENT`.
+        question: a question that ends with the beginning of a function, such as its first line and docstring.
+        compiler: tries the code.
+    """
+    question = _MARK.sub("", question).replace("\r\n", "\n")
+    opening = next(reversed(list(_OPEN_FUNCTION.finditer(question))), None)
+    if opening is None:
+        return None
+    head, *rest = question[opening.start() :].split("\n")
+    inside = itertools.takewhile(lambda line: not line.strip() or line[0] in " \t)", rest)
+    end = "\n".join([head, *inside]).rstrip()
+    for start in itertools.islice(_SETS_UP.finditer(question, 0, opening.end()), MOST_STARTS):
+        code = f"{question[start.start() : opening.start()]}{end}\n{textwrap.indent(body, opening[1])}"
+        if compiler.wrong_line(code) is None:
+            return code
+    return None
+
+
+def _with_needed(code: str, others: list[str]) -> str:
+    """Returns the code after those other blocks of its text without which it lacks names, or which call it.
+
+    A model may set imports, a helper and the function in a fence each. A block belongs to the code if it only imports
+    and defines things, none of them a second time, and one side uses a name of the other.
+    """
+    defined, used, _ = _names_of(code)
+    parts = [code]
+    for other in reversed(others):
+        names, uses, only_defines = _names_of(other)
+        if not only_defines or not names.isdisjoint(defined) or sum(map(len, parts)) + len(other) > MOST_CODE:
+            continue
+        if names & (used - defined) or uses & defined:
+            parts.insert(0, other)
+            defined, used = defined | names, used | uses
+    return "\n\n".join(parts)
+
+
+def _names_of(code: str) -> tuple[frozenset[str], frozenset[str], bool]:
+    """Returns the names that a code defines at its top, the names that it reads, and whether it only imports and
+    defines.
+
+    All are empty for code that does not parse.
+    """
+    try:
+        tree = ast.parse(code, COMPILED_AS)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return frozenset(), frozenset(), False
+    defined: set[str] = set()
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(statement.name)
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+    only = all(isinstance(statement, _DEFINITIONS) for statement in tree.body)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return frozenset(defined), frozenset(used), only and bool(defined)
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+
+def _defines_only(code: str, pattern: re.Pattern[str]) -> bool:
+    """Returns whether the code defines something, and nothing but what the pattern matches."""
     defined = [found.start() for found in _DEFINES.finditer(code)]
-    return bool(defined) and all(_TESTS.match(code, start) for start in defined)
+    return bool(defined) and all(pattern.match(code, start) for start in defined)
 
 
 def _without_prompts(code: str) -> str:
@@ -144,6 +285,18 @@ def _closes(mark: re.Match[str], opening: re.Match[str]) -> bool:
     return not mark[3] and mark[2][0] == opening[2][0] and len(mark[2]) >= len(opening[2])
 
 
+_INDENTED_CODE = re.compile(r"([ \t]+)(?:async\s+def|def|class|import|from)\b")
+
+
+def _indented_lines(lines: list[str]) -> list[str]:
+    """Returns the lines of an indented block of code within a text, without its indentation; empty without one."""
+    for place, line in enumerate(lines):
+        if begins := _INDENTED_CODE.match(line):
+            rest = itertools.takewhile(lambda later: not later.strip() or later.startswith(begins[1]), lines[place:])
+            return textwrap.dedent("\n".join(rest)).rstrip().split("\n")
+    return []
+
+
 def _parsed(text: str, compiler: _Compiler) -> str | None:
     """Returns the longest beginning that parses, starting at the first line of code; None if no beginning parses."""
     lines = text.strip("\n").split("\n")
@@ -151,6 +304,9 @@ def _parsed(text: str, compiler: _Compiler) -> str | None:
     if not starts:
         lines = textwrap.dedent(text).strip("\n").split("\n")
         starts = [i for i, line in enumerate(lines) if _BEGINS.match(line)]
+    if not starts:
+        lines = _indented_lines(lines)
+        starts = [0] if lines else []
     lines = lines[starts[0] :] if starts else []
     while lines and compiler.left > 0:
         code = "\n".join(lines)

@@ -8,8 +8,11 @@ _SETS_TYPE = re.compile(
     r"\s*\{([^{}]*)\}"
 )
 _FRACTION = re.compile(
-    r"(?:(\d)\s*)?\\[dtc]?frac\s*(?:\{([^{}]*)\}\s*(?:\{([^{}]*)\}|(\d))|(\d)\s*(?:\{([^{}]*)\}|(\d)))"
+    r"(?:(\d)\s*)?\\(?:[dtcs]|nice)?frac\s*(?:\{([^{}]*)\}\s*(?:\{([^{}]*)\}|(\d))|(\d)\s*(?:\{([^{}]*)\}|(\d)))"
 )
+_OVER = re.compile(r"\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{(?:equation|displaymath|math|gather|center)\*?\}")
+"""Matches the begin or end of an environment that only sets a formula apart."""
 _NUMERAL = re.compile(r"\s*-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)\s*")
 _SIGNS = {
     **dict.fromkeys(("left", "right", "displaystyle", "limits", "big", "Big", "bigl", "bigr"), ""),
@@ -32,6 +35,9 @@ _SIGNS = {
         "lor": "∨",
         "therefore": "so ",
     },
+    **dict(zip("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda".split(), "αβγδεζηθικλ", strict=True)),
+    **dict(zip("mu nu xi rho sigma tau phi chi psi omega".split(), "μνξρστφχψω", strict=True)),
+    **dict(zip("Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split(), "ΓΔΘΛΞΠΣΦΨΩ", strict=True)),
 }
 """Maps a LaTeX command to the text that it shows."""
 _COMMAND = re.compile(r"\\([A-Za-z]+)(?![A-Za-z])[^\S\n]?")
@@ -40,8 +46,10 @@ _SPACE = re.compile(r"\\[,;:> ]|(?<=\d)~(?=\d)")
 _MATH = re.compile(r"(?<![\\$\w])(\$\$?)(?=[^\s$])((?:[^$\\\n]|\\.)*)(?<=\S)\1(?![\d$])")
 """Matches a formula between dollar signs by Pandoc's rule: no blank just inside them, no digit after the last."""
 _DELIMITER = re.compile(r"\\[\[\]()]")
+_SHORT_SCRIPT = re.compile(r"(?<=[\^_])\{(\w)\}(?!\w)")
+"""Matches a power or an index of one character in braces: "x^{2}"."""
 _DEGREES = re.compile(r"\^\s*(?:\{\s*°\s*\}|°)")
-_BOX = re.compile(r"\\f?boxed\s*\{")
+_BOX = re.compile(r"\\(?:f?boxed|f(?:rame)?box)\s*\{")
 _BRACE = re.compile(r"[{}]")
 MOST_BOXES = 32
 """Most boxes of a text that are read, counted from its end. A text with more repeats itself."""
@@ -70,10 +78,10 @@ def boxed_parts(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def without_boxes(text: str) -> str:
-    """Returns the text with each box replaced by its content."""
+    """Returns the text with each box replaced by its content, after a product sign if a digit stands before the box."""
     parts, done = [], 0
     for start, inner, end in boxed_parts(text):
-        parts += [text[done:start], text[inner:end]]
+        parts += [text[done:start], "·" if text[max(0, start - 1) : start].isdigit() else "", text[inner:end]]
         done = end + 1
     return "".join([*parts, text[done:]])
 
@@ -81,9 +89,11 @@ def without_boxes(text: str) -> str:
 def plain_latex(text: str) -> str:
     r"""Returns the text as LaTeX shows it, for known commands only: `\\frac{1}{2}` is 1/2, `\\text{C}` is C."""
     text = _SPACE.sub(" ", _MATH.sub(r"\2", text).replace("{,}", ","))
+    text = _SHORT_SCRIPT.sub(r"\1", text)
     if "\\" not in text:
         return text
-    text = _DELIMITER.sub("", without_boxes(text)).replace("\\!", "")
+    text = _ENVIRONMENT.sub("", _DELIMITER.sub("", without_boxes(text))).replace("\\!", "")
+    text = _OVER.sub(r"\\frac{\1}{\2}", text)
     text = _MATH.sub(r"\2", text)
     for _ in range(2):  # type within type: \textbf{\text{C}}
         text = _SETS_TYPE.sub(r"\1", text)

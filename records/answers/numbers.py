@@ -6,23 +6,45 @@ numeral is read with the signs beside it. If these signs are unknown, the numera
 
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from metaprobe.records.answers.number_words import (
+    EXPONENT_OF_LETTER,
+    FRACTION_OF,
+    FRACTION_WORD,
+    MYRIADS,
+    SCALE_OF,
+    SCALE_WORD,
+    SMALL_FRACTION_WORD,
+    TO_THE_POWER,
+    power_sign,
+    with_digits,
+)
 from metaprobe.records.answers.texts import (
+    FILLER,
     HEDGES,
-    NUMBER_WORDS,
     SENTENCE_END,
+    TAKES_BACK,
     has_words,
     plain_form,
     sentences,
+    stem,
     strip_decoration,
     without_accents,
     words,
     words_beside,
 )
-from metaprobe.records.answers.units import QUESTION_READ, asked_units, unit_at, unit_of, without_asked
+from metaprobe.records.answers.units import (
+    QUESTION_READ,
+    is_rate_named,
+    suits_question,
+    unit_at,
+    unit_of,
+    units_in,
+    without_asked,
+)
 from metaprobe.records.spelling import MAX_READ_DIGITS
 
 MOST_READ = 2000
@@ -33,8 +55,8 @@ text. The limit bounds the time for a text of digits alone.
 """
 BEFORE_DIGIT = 8
 """Characters before a digit in which its number may begin with a sign, a currency or a point."""
-MOST_END = 400
-"""Characters at the end of an answer in which its last number is searched."""
+MOST_AROUND_NUMBER = 400
+"""Most characters before and after a number that are read to see whether it is part of a formula."""
 MOST_EXPONENT = 1000
 """Largest exponent that is computed. Numbers with a larger one are compared as text."""
 
@@ -55,6 +77,12 @@ class Quantity:
     """Text around the numeral, from blank to blank."""
     numeral: str = ""
     """Digits of the numeral as written."""
+    counted: str = ""
+    """Word after the numeral if it names no known unit; empty if there is none."""
+    per: str = ""
+    """Word of a rate after a numeral without a unit: "day" in "9 eggs per day"; empty if there is none."""
+    decreases: bool = False
+    """Whether the words beside the numeral say that it is a decrease, as in "5 less" and "a loss of $5"."""
 
     @property
     def key(self) -> tuple[object, str]:
@@ -67,6 +95,7 @@ _GROUPED = "|".join(
         r"(?:\d{1,3}(?:,\d{3})++(?!\d)",
         r"\d{1,2}(?:,\d{2})+,\d{3}(?!\d)",  # 12,34,567 in India
         r"\d{1,3}(?:'\d{3})++(?!\d)",
+        r"\d{1,3}(?:_\d{3})++(?![\w])",
         r"\d{1,3}(?:\ \d{3})++(?![\d/])",
         r"\d{1,3}(?:\.\d{3})+,\d+",  # 1.234,5
         r"\d{1,3}(?:\.\d{3}){2,}(?!\d)",
@@ -74,28 +103,9 @@ _GROUPED = "|".join(
     )
 )
 _NUMERAL = rf"(?:{_GROUPED}(?:\.\d++)?|\.\d++)"
+_WITHOUT_SEPARATORS = str.maketrans("", "", ",'_ ")
 _RAISED = r"\s?(?:\^|\*\*)\s?(?:\{\s?(?P<e1>[+-]?\d+)\s?\}|\((?P<e2>[+-]?\d+)\)|(?P<e3>[+-]?\d+))"
-_SIZES = {
-    **{"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "bn": 9, "trillion": 12, "quadrillion": 15},
-    **{"lakh": 5, "lac": 5, "crore": 7},
-    **dict.fromkeys("tausend mille tysiac tysiecy тысяча тысячи тысяч".split(), 3),
-    **dict.fromkeys("millionen millones millon milhao milhoes milione milioni miljoen miljoner milyon juta".split(), 6),
-    **dict.fromkeys("миллион миллиона миллионов миллиона milion miliony milionow".split(), 6),
-    **dict.fromkeys(
-        "milliard milliarde milliarden miliardi miliardo miljard milyar miliar миллиард миллиардов".split(), 9
-    ),
-    **dict.fromkeys("mio mln".split(), 6),
-    **dict.fromkeys("mrd mld".split(), 9),
-}
-"""Maps a word without accents to its power of ten, in the languages that answers use.
-
-An unknown word, such as "mil", is read as a unit, so that it is not dropped.
-"""
-_SCALE = "|".join(sorted((*_SIZES, "dozen"), key=len, reverse=True))
-_MYRIADS = {"百": 10**2, "千": 10**3, "万": 10**4, "萬": 10**4, "億": 10**8, "亿": 10**8, "兆": 10**12}
-_PART = "half|halves|third|thirds|quarter|quarters|fourth|fourths|fifth|fifths|sixths|eighth|eighths|tenth|tenths"
-_SMALL = "sevenths|ninths|hundredths?|thousandths?|millionths?|billionths?|trillionths?"
-_CURRENCY = r"(?:(?<![^\W_])(?:US\$\s?|(?:USD|EUR|GBP|JPY|CHF|CAD|AUD|INR|CNY|RMB|Rs\.?)\s?)|[$€£¥₹₩₽₺₱₪฿₫₦]\s?)"
+_CURRENCY = r"(?:(?<![^\W_])(?:US\$\s?|(?:USD|EUR|GBP|JPY|CHF|Fr\.|CAD|AUD|INR|CNY|RMB|Rs\.?)\s?)|[$€£¥₹₩₽₺₱₪฿₫₦]\s?)"
 _SIGN = r"(?<![\w)\]}.])-|(?<![\w)\]}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥₹₩₽₺₱₪฿₫₦])"
 _QUANTITY = re.compile(
     rf"""(?P<sign>{_SIGN})?(?P<currency>{_CURRENCY})?(?P<inner>-)?
@@ -105,32 +115,17 @@ _QUANTITY = re.compile(
       |\s?(?:[×·*]|x|X)\s?10{_RAISED.replace("e1", "t1").replace("e2", "t2").replace("e3", "t3")}
       |\s?/\s?(?P<bottom>{_NUMERAL})
       |\ (?P<top>\d{{1,4}})\s?/\s?(?P<under>\d{{1,4}})(?![\d.,]*\d)
-      |\ and\ (?:an?|1)\ (?P<rest>half|third|quarter|fourth|fifth)(?!\w)
+      |\ and\ (?P<parts>an?|\d{{1,3}})[\ -](?P<rest>{FRACTION_WORD})(?!\w)
     )?
-    (?:[\ -](?P<part>{_PART}|{_SMALL})(?!\w))?
-    (?:[\ -](?P<scale>(?:{_SCALE})s?(?:\ (?:{_SCALE})s?)?)\.?(?!\w)
-      |\s?(?P<myriad>[百千]?[万萬億亿兆]|[百千])
+    (?:[\ -](?P<part>{FRACTION_WORD}|{SMALL_FRACTION_WORD})(?!\w))?
+    (?:[\ -](?P<scale>(?:{SCALE_WORD})s?(?:\ (?:{SCALE_WORD})s?)?)\.?(?!\w)(?:\ d[ei](?=\ ))?
+      |\s?(?P<myriad>[百千백천]?[万萬億亿兆만억조]|[百千백천])
       |(?(currency)\s?(?P<short>[kmbt]|bn|mn|mm|tn)(?![\w/])|(?!)))?""",
     re.X | re.I,
 )
-_TENTHS = {
-    **dict.fromkeys(("half", "halves"), 2),
-    **dict.fromkeys(("third", "thirds"), 3),
-    **dict.fromkeys(("quarter", "quarters", "fourth", "fourths"), 4),
-    **dict.fromkeys(("fifth", "fifths"), 5),
-    **{"sixths": 6, "sevenths": 7, "eighth": 8, "eighths": 8, "ninths": 9, "tenth": 10, "tenths": 10},
-    **{
-        f"{name}th{s}": 10**size
-        for name, size in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
-        for s in ("", "s")
-    },
-}
-_SCALES = {name: 10**size for name, size in _SIZES.items()} | {"dozen": 12}
-_SHORT_SCALES = {"k": 3, "m": 6, "mn": 6, "mm": 6, "b": 9, "bn": 9, "t": 12, "tn": 12}
-"""Maps a letter after an amount of money to its power of ten."""
 
 _JOINED_BEFORE = (
-    r"(?![有是为為共約约はがで了剩得])[^\W\d_]\.?",  # a letter: x5, v.5
+    r"(?![有是为為共計计約约はがで了剩得])[^\W\d_]\.?",  # a letter: x5, v.5
     r"[\d)]\s?[,.]",
     r"\d",
     r"[_\\^√{\[|<>≤≥±∓∈≠∞π!&]",
@@ -144,7 +139,7 @@ _JOINED_BEFORE = (
     r"[<>^\[\]+*/xπ±√∞-]\s?[-+*/xX]",
 )
 _APART_BEFORE = (
-    r"[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)",
+    r"[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)(?<![^\W\d_]{2}\s:)",
     r"(?<![\w'])[b-zB-HJ-Z]",  # a lone letter, which is no "a" and no "I"
     r"[\d)}%π∞]\s?\s?[xX]",
     r"[\d)}%]\s*-",
@@ -156,63 +151,153 @@ _BAD_BEFORE = re.compile(
     rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|[\w)\]}}%π√∞]\s*[*×÷·/+]\s*$|[\]}}]\s*-\s*$|\d\s*-\s*$"
 )
 """Matches text before a numeral that changes its meaning: a letter, an operator, a bracket."""
+_KNOWN_SIGNS = (
+    r"""\s\w!-/:-@\[-`{-~$€£¥₹₩₽₺₱₪฿₫₦¢±∓√∞π×÷·•–—≤≥≠≈∈∉∪∩°…“”‘’„«»‹›¿¡。、，；！？：「」『』（）《》〈〉【】।،؛؟۔"""
+)
+"""Signs beside a numeral that the patterns here read, or that are decoration. White space and letters are read too."""
+_UNKNOWN_BEFORE = re.compile(rf"[^{_KNOWN_SIGNS}\u2600-\u27bf\U0001f000-\U0001ffff\ufe0f]\s{{0,2}}$")
+_UNKNOWN_AFTER = re.compile(rf"\s{{0,2}}[^{_KNOWN_SIGNS}\u2600-\u27bf\U0001f000-\U0001ffff\ufe0f]")
+_DENIED_BEFORE = re.compile(r"(?:不是|并非|没有|沒有|不|非)\s?$")
+_DENIED_AFTER = re.compile(r"[^\W\d_]?(?:では(?:な|あり)|じゃな|[이가]?\s?아[니닙])")
+"""Match what makes a number no answer in Chinese, Japanese and Korean: "it is not 5"."""
 _DIGIT_BEFORE = re.compile(r"[\d)]\s$")
 _COMMA_AFTER = re.compile(r"\s*,\s*-?\d|,$")
 NEAREST = 6
 """Characters before a numeral that `_BAD_BEFORE` reads."""
 _BULLETS = re.compile(r"(?:^|\n)\s*[-+*•·]\s*$")
+_SENTENCE_ENDS = r"(?:です|である|だ|입니다|이다|となり)(?!\w)"
+"""Pattern of words that end a sentence of Japanese or Korean right after a number."""
 _BAD_AFTER = re.compile(
     "|".join(
         (
-            r"(?![个個人名只隻本枚歳岁回次牙颗顆개명살])[\w^_(\[\]{}\\√π∞|°'](?<!'\s)",  # a letter that counts nothing
+            rf"(?![个個人名只隻本枚歳岁回次牙颗顆개명살]|{_SENTENCE_ENDS})"
+            r"[\w^_(\[\]{}\\√π∞|°'](?<!'\s)",  # a letter that counts nothing
             r"[:,/.]\d|[:-](?=[^\s\w.,;!?)'\"*_-])|:[a-zA-Z-]|\.\(|/|\.\.(?=\d)|\s{1,2}[\[\]{}|\\^:]",
             r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.√\\\[\]{}<>^+*/-]|[a-zA-Z]\b)",
             r"\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])|\s*[+*/]|\s*[<>](?!\w*>)|\+|\s*[-+*/×÷](?=\s*$)",
-            r"\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Z]\b(?!['.])|\s?\\(?!\s)|!(?=\w)|[\"'](?=\s*$)",
+            r"\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Zα-ωΑ-Ω]\b(?!['.])|\s?\\(?!\s)|!(?=\w)|[\"'](?=\s*$)",
             r"\)\s?[/^*×÷·]",
             r"\s+(?:squared|cubed|factorial|pi|mod)\b",
             r"\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])",
+            r"\s+(?:or|and)\s+(?:more|less|fewer|above|below|over|under|up|higher|lower|older|younger|greater|smaller)\b",
+            r"\s+and\s+(?:change|counting)\b|\s+below\b|\s+(?:and\s+a|et|y|e)\s+(?:half|quarter|demie?|medi[ao]|meia|mezz[ao])\b",
         )
     )
 )
 """Matches text after a numeral that changes its meaning."""
 _WORD_AFTER = re.compile(r"\s([a-z]{2,})")
-_OPERATES = frozenset("squared cubed factorial pi mod plus minus times over divided multiplied".split())
+_OPERATES = frozenset("squared cubed factorial pi mod plus minus times over divided multiplied or and below et".split())
 """Words that may change the meaning of a numeral before them. After other words `_BAD_AFTER` is not searched."""
 _FUNCTION_BEFORE = re.compile(
     r"\b(?:sqrt|cbrt|log|ln|lg|sin|cos|tan|exp|(?:root|half|third|quarter|logarithm)\s+of|twice|double|triple"
-    r"|plus|times|divided\s+by|multiplied\s+by|minus|plus\s+or\s+minus)\s+$|\d\s+(?:over)\s+$",
+    r"|plus|times|divided\s+by|multiplied\s+by|minus|plus\s+or\s+minus"
+    r"|(?:half|quarter)\s+(?:past|to|till|after|before)|halb)\s+$|\d\s+(?:over|past|till)\s+$",
     re.I,
 )
 _FUNCTIONS_END = frozenset(
-    """sqrt cbrt log ln lg sin cos tan exp of twice double triple plus times by minus over least most more fewer less
-    than to""".split()
+    """since until sqrt cbrt log ln lg sin cos tan exp past till after before halb under above
+    below of twice double triple plus times by minus over least most more fewer less
+    than to mindestens hochstens maximal minimal als moins maximum minimum max de menos massimo minimo maximo almeno di
+    менее более минимум максимум az fazla cok yuzde
+    almost nearly virtually practically as within beyond exceed exceeds exceeded exceeding approaching nearing
+    uber unter fast beinahe knapp nahezu zu presque jusqu'a casi hasta quase quasi oltre a bijna ruim dan hoogstens
+    minstens maximaal minimaal tot prawie ponad niz najmniej najwyzej nastan minst hogst почти больше меньше свыше до
+    чем майже понад""".split()
 )
 """Last words of the texts that `_FUNCTION_BEFORE` and `_BOUND_BEFORE` match."""
 _OPENS = "\\([{$"
+_ABOVE_WORDS = r"(?:over|under|above|below)"
+_COMPARED = r"(?:more|less|fewer|greater|smaller|larger|bigger|higher|lower)"
 _BOUND_BEFORE = re.compile(
-    r"\b((?:at|no)\s+(?:least|most|more|fewer|less)|(?:more|less|fewer|greater)\s+than|up\s+to)\s+(?:than\s+)?$", re.I
+    rf"(?:\b|\A\W{{0,3}})((?:\A\W{{0,3}}|\b(?:is|are|was|were|just|slightly|well|little|bit|somewhat|far|has|have|had"
+    rf"|makes?|made|gets?|got|sells?|sold|needs?|costs?|takes?|took|earns?|earned)\s+){_ABOVE_WORDS}"
+    rf"|(?:at|no)\s+(?:the\s+)?(?:very\s+)?(?:least|most|more|fewer|less)|{_COMPARED}\s+than(?:\s+or\s+equal\s+to)?|up\s+to"
+    r"|minimum|maximum|max|almost|nearly|virtually|practically|within|beyond|short\s+of"
+    r"|close\s+to|(?:in\s+excess|upwards)\s+of|exceed(?:s|ed|ing)?|approaching|nearing"
+    r"|as\s+(?:many|much|few|little|high|low)\s+as"
+    r"|uber|unter|bis\s+zu|fast|beinahe|knapp|nahezu|mindestens|hochstens|maximal|minimal|(?:weniger|mehr)\s+als"
+    r"|presque|pres\s+de|jusqu'a|au\s+(?:moins|plus|maximum|minimum)|(?:moins|plus)\s+de"
+    r"|casi|hasta|quase|quasi|oltre|fino\s+a|al\s+(?:menos|massimo|minimo|maximo)|(?:por|pe)\s*lo\s+menos"
+    r"|como\s+(?:maximo|minimo)|(?:mas|menos)\s+de|no\s+maximo|almeno|non\s+(?:piu|meno)\s+di|(?:piu|meno)\s+di"
+    r"|bijna|ruim|(?:meer|minder)\s+dan|hoogstens|minstens|maximaal|minimaal|tot"
+    r"|prawie|ponad|(?:mniej|wiecej)\s+niz|(?:co\s+)?najmniej|najwyzej|nastan|minst|hogst"
+    r"|почти|майже|(?:не\s+)?(?:менее|более|больше|меньше)(?:\s+чем)?|свыше|понад|до|минимум|максимум"
+    r"|en\s+(?:az|fazla|cok)|yuzde)(?:\s+of)?\s+(?:than\s+)?$",
+    re.I,
 )
-"""Matches words that make the number a bound, unless the question has these words."""
+"""Matches words that make the number a bound, unless the question has these words. "About 18" is not among them: a gold
+answer may be rounded, so an approximate number is the number.
+"""
+_BOUND_AFTER = re.compile(
+    r"(?:\s[a-z]+)?,?\s(at\s(?:the\s)?(?:least|most)|minimum|maximum|max|tops|plus(?!\s*[\d(]))\b", re.I
+)
+"""Matches words after a number that make it a bound, unless the question has these words."""
+_MAY_BOUND = re.compile(r" at |imum|max|tops|plus", re.I)
+"""Matches what every text has that `_BOUND_AFTER` matches. It is faster."""
+_DATED_BEFORE = re.compile(r"\b(before|after|since|until|prior\s+to)\s$", re.I)
+"""Matches words before a year that make it a bound, unless the question has them."""
 _MONTHS = re.compile(
     r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?"
 )
+_MAY_BE_MONTH = re.compile(r"[JFMASOND](?:an|eb|ar|pr|ay|un|ul|ug|ep|ct|ov|ec)")
+"""Matches what every text has that `_MONTHS` matches. It is faster."""
 _MONTH_BEFORE = re.compile(rf"{_MONTHS.pattern}(?:\s\d{{1,2}},)?\s$")
 _MONTH_AFTER = re.compile(rf"(?:\sof)?\s{_MONTHS.pattern}")
+_MONTH_ABROAD = re.compile(
+    r"\.?(?:\sde)?\s(?:"
+    r"januar|februar|marz|mai|juni|juli|oktober|dezember|janvier|fevrier|mars|avril|juin|juillet|aout|septembre|octobre"
+    r"|novembre|decembre|enero|febrero|marzo|abril|mayo|junio|julio|agosto|septiembre|setiembre|octubre|noviembre|diciembre"
+    r"|janeiro|fevereiro|marco|maio|junho|julho|setembro|outubro|novembro|dezembro|gennaio|febbraio|aprile|maggio|giugno"
+    r"|luglio|settembre|ottobre|dicembre|января|февраля|марта|апреля|мая|июня|июля|августа|сентября|октября|ноября|декабря"
+    r")\b\.?(?:\sde|\sdel)?\s\d{4}\b",
+    re.I,
+)
+"""Matches a month with its year after the number of a day, in German, French, Spanish, Portuguese, Italian, Russian."""
 _DIGIT = re.compile(r"\d")
-_LETTERS = re.compile(r"[a-z]+")
+_DECIMAL_COMMA = re.compile(
+    rf"(?P<currency>{_CURRENCY})?(?<![\d.,])(?:\d{{1,15}},\d{{1,2}}|0,\d{{1,15}})(?!\d|[.,]\d)", re.I
+)
+_MAY_BE_DECIMAL = re.compile(r"\d,(?:\d{1,2}(?!\d)|(?<=0,)\d)")
+"""Matches what every text has that `_DECIMAL_COMMA` matches. It is faster."""
+_SCALED = re.compile(rf"\s?(?:[×·*]\s?10\s?(?:\^|\*\*)|(?:{SCALE_WORD})\b|[€£¥$])", re.I)
+"""Matches what follows a decimal number, but no list of two numbers."""
+_ERAS = {
+    "BC": re.compile(r"\b(?:v\.\s?Chr\b\.?|av\.\s?J\.\s?-\s?C\b\.?|a\.\s?C\.|до\sн\.\s?э\.)"),
+    "AD": re.compile(r"\b(?:n\.\s?Chr\b\.?|ap\.\s?J\.\s?-\s?C\b\.?|d\.\s?C\.|н\.\s?э\.)"),
+}
+"""Years before and after Christ, in German, French, Spanish, Italian and Russian."""
 _ARROWS = re.compile(r"[-=]>|→|⇒|⟹")
 _SIDE = re.compile(r"=|≈|\b(?:is|are|equals|makes)\b")
 _ASSIGNED = re.compile(r"(?<![^\W_])([^\W\d_])\s?=(?!=)")
+_ASSIGNED_AGAIN = re.compile(
+    r"(?<![^\W_])([^\W\d_])\s?=[^=\n]{1,80}?(?:[,;&]|\band\b)\W{0,4}(?:\band\b\W{0,4})?\1\s?=(?!=)"
+)
+"""Matches two values of one letter: "x = 3 and x = 4"."""
 _SOLVABLE = re.compile(r"[\d\s+*/×÷·().,$%xX-]+")
-_CONCLUDES = re.compile(r"\b(?:so|therefore|thus|hence)\b")
+_CONCLUDES = re.compile(r"\b(?:so|therefore|thus|hence)\b", re.I)
+_CONCLUDING = re.compile(
+    rf"\W*(?:{_CONCLUDES.pattern}|(?:the\s+)?(?:(?:final|correct)\s+)?answer\s+(?:is|should\s+be|must\s+be)\b)", re.I
+)
+"""Matches the beginning of a sentence that concludes from the sentences before it."""
+_OPENERS = frozenset("sure certainly ok okay alright right well great absolutely".split())
+"""Words that alone, as the first sentence of an answer, are no answer."""
 _PLAIN = re.compile(r"-?\d{1,15}")
 _SHORT = re.compile(r"(-?)(\$?)(\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(\.\d{1,12})?\.?")
 """Matches the most frequent answers: a number alone, with or without currency."""
-_WORDS = re.compile(r"[^\W\d_]+")
-_UNSURE = HEDGES - {"and", "but"}
-_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
+_WORDS = re.compile(r"[^\W_]+")
+_UNSURE = (HEDGES - {"and", "but"}) | set("otherwise geen non inte ikke ingen tidak bukan khong degil नह".split())
+_TOO_MUCH = re.compile(r"\d\S*(?:\s\w+)?\s(?:is|are|was|were|seems|would\sbe)\s(?:\w+\s)?too\s\w", re.I)
+"""Matches words that call a number too high or too low."""
+_ASKS_BACK = re.compile(r"\W*(?:is|are|was|were|could|would|might|should|does|did|can)\b[^.!?]*\?\W*", re.I)
+"""Matches an answer that is a question itself: "Is it 18?"."""
+_NUMBERS_NEXT = re.compile(r"(?:st|nd|rd|th)\b(?!\s+(?:of|or)\b)")
+"""Matches the end of an ordinal that numbers the next word: "the 2nd day", but not "the 2nd of 9"."""
+_LOWER_END = re.compile(r"(?<!difference )\bbetween\s+$", re.I)
+_UPPER_END = re.compile(r"(?<!difference )\bbetween\s+\S{1,20}(?:\s+[^\W\d_]{1,20})?\s+and\s+$", re.I)
+"""Match the text before the ends of a range: "between 16 and 18"."""
+MOST_BEFORE_END = 60
+"""Most characters before a number in which "between" is searched."""
 _SAID_AGAIN = re.compile(r"[^\W\d_]|[(=≈,;+*/×÷·^-]")
 """Matches a word or sign between two numbers, of which one may be the answer and the other its explanation."""
 _NEAR = 4
@@ -221,75 +306,63 @@ _DRESS = r"[^\w=+*/^×÷-]{0,3}"
 _JOINT = re.compile(rf"{_DRESS}(?:[^\W\d_]+{_DRESS})?(?:[,;&]|\b(?:and|or)\b){_DRESS}(?:(?:and|or)\b{_DRESS})?", re.I)
 """Separators between the numbers of a list."""
 
-_TENS = {name: 10 * n for n, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
-_UNITS = {name: int(digits) for name, digits in NUMBER_WORDS.items()} | _TENS | {"fourty": 40}
-_BIG = {name: _SCALES[name] for name in ("thousand", "million", "billion", "bn", "trillion", "quadrillion")}
-_SPELLED = "|".join(sorted((*_UNITS, "hundred", *_BIG), key=len, reverse=True))
-_NUMBER_WORDS = re.compile(
-    rf"(?<![\w-])(?:(?P<minus>minus|negative)\s+)?(?P<words>(?:(?:an?\s+)(?=hundred|thousand|million|billion|dozen))?"
-    rf"(?:{_SPELLED})(?:(?:\s+and\s+|\s+|-)(?:{_SPELLED}))*(?:\s+point(?:\s+(?:{_SPELLED}))+)?)(?!\w|-(?!(?:{_PART}|{_SMALL})\b))",
+_ASKS_IN_COMMAS = re.compile(
+    r"\b(?:wie\s?viele?|welche[rs]?|berechne|combien|calcule[rz]?|cuant[oa]s?|calcul[ae]|quant[oaie]s?|calcola|hoeveel"
+    r"|сколько|вычислите|найдите|скільки|ile|oblicz|kolik|hur\s+(?:mycket|manga)|hvor\s+(?:mye|mange))\b",
     re.I,
 )
-_MINUS_WORD = re.compile(r"\b(?:minus|negative)\s+(?=[\d.$£€])", re.I)
-_DOZEN = re.compile(r"\ban?\s+(?=dozen\b)", re.I)
-_COUNTING = frozenset((*_UNITS, *_SCALES, "minus", "negative"))
-_JOINS = re.compile(r"[\s-]+")
+"""Matches words that ask for a number in a language that writes 3,5 for three and a half."""
 
 
-def _with_digits(text: str) -> str:
-    """Returns the text with number words replaced by digits, each number read as a whole: "twenty-five" is 25."""
-    if _COUNTING.isdisjoint(_LETTERS.findall(text.lower())):
-        return text
-    text = _MINUS_WORD.sub(_negative, text)
-    text = _DOZEN.sub("1 ", text)
-    return _NUMBER_WORDS.sub(lambda found: _spelled_out(found) or found.group(), text)
+@lru_cache(maxsize=64)
+def _asks_in_commas(question: str) -> bool:
+    """Returns whether a question is asked in a language with decimal commas, and holds no decimal point itself."""
+    text = without_accents(question[-QUESTION_READ:])
+    return _ASKS_IN_COMMAS.search(text) is not None and re.search(r"\d\.\d{1,2}(?!\d)", text) is None
 
 
-def _negative(found: re.Match[str]) -> str:
-    """Returns a minus sign for the word, unless a number before the word makes it a subtraction."""
-    before = found.string[: found.start()].rstrip()[-1:]
-    return found.group() if before.isdigit() else "-"
+_SHORT_POWER = re.compile(
+    r"(?<![^\W\d_])(sq|cu)(?:\.\s?|(?=[a-z]))(?=(?:ft|feet|foot|in|inch(?:es)?|yds?|yards?|mi|miles?|mm|cm|m|km|met(?:er|re)s?)\b)",
+    re.I,
+)
+"""Matches "sq." and "cu." before a unit of length. Their point ends no sentence."""
 
 
-def _spelled_out(found: re.Match[str]) -> str | None:
-    """Returns digits for number words; a last "million" stays a word. None if the words are not one number."""
-    names = [name for name in _JOINS.split(found["words"].lower()) if name not in ("and", "a", "an")]
-    if not names:
-        return None
-    whole, _, after = " ".join(names).partition(" point ")
-    names = whole.split() or ["zero"]
-    if found["words"].lower().startswith("a") and names[0] in _SCALES:
-        names = ["one", *names]
-    scale = ""
-    if len(names) > 1 and names[-1] in _SCALES and not after and not any(n in _BIG for n in names[:-1]):
-        scale = f" {names.pop()}"
-    total, part, last = 0, 0, 10**15
-    for name in names:
-        if name in _BIG:
-            if not part or _BIG[name] >= last:
-                return None
-            total, last, part = total + part * _BIG[name], _BIG[name], 0
-        elif name == "hundred":
-            if not 0 < part < 100:
-                return None
-            part *= 100
-        else:
-            value = _UNITS[name]
-            tens = part % 100
-            room = 1000 if not part else 100 if not tens else 10 if tens >= 20 and not part % 10 else 1
-            if value >= room or (part and not value):
-                return None
-            part += value
-    decimals = [_UNITS.get(name, 99) for name in after.split()]
-    if any(value > 9 for value in decimals):
-        return None
-    digits = str(total + part) + ("." + "".join(map(str, decimals)) if decimals else "")
-    return ("-" if found["minus"] else "") + digits + scale
+_HOURS_MINUTES = re.compile(r"(?<![\w.,:/])(\d{1,3})\s?[hH](?:\s?(\d{1,2})\s?(?:m|mins?|mn)|(\d\d))(?![\w:])")
+"""Matches "1h30", "1h30m" and "1 h 30 m"."""
+_MAY_BE_HOURS = re.compile(r"\d\s?[hH]\s?\d")
+"""Matches what every text has that `_HOURS_MINUTES` matches. It is faster."""
 
 
-def folded(text: str) -> str:
-    """Returns a text with number words as digits and arrows as `=`."""
-    return _ARROWS.sub("=", _with_digits(text))
+def folded(text: str, question: str = "") -> str:
+    """Returns a text with number words as digits, arrows as `=`, and years before and after Christ as BC and AD.
+
+    A decimal comma becomes a point where `question` is asked in a language that writes it, or where a unit follows.
+    """
+    text = with_digits(text)
+    if "sq" in text or "Sq" in text or "cu" in text:
+        text = _SHORT_POWER.sub(r"\1 ", text)
+    if " to the " in text:
+        text = TO_THE_POWER.sub(power_sign, text)
+    if _MAY_BE_HOURS.search(text):
+        text = _HOURS_MINUTES.sub(r"\1 h \2\3 min", text)
+    if "," in text and _MAY_BE_DECIMAL.search(text) and _DECIMAL_COMMA.search(text):
+        always = _asks_in_commas(question)
+        text = _DECIMAL_COMMA.sub(lambda found: _with_point(found, always=always), text)
+    for era, pattern in _ERAS.items():
+        if "." in text:
+            text = pattern.sub(era, text)
+    return _ARROWS.sub("=", text) if ">" in text or not text.isascii() else text
+
+
+def _with_point(found: re.Match[str], *, always: bool) -> str:
+    """Returns a numeral with a point for its comma, if it is one number and no list.
+
+    A currency, a unit, a scale or a power of ten beside it shows that. With `always` it needs none.
+    """
+    text, end = found.string, found.end()
+    is_one = always or found["currency"] or _SCALED.match(text, end) or unit_at(text, end)
+    return found.group().replace(",", ".") if is_one else found.group()
 
 
 @lru_cache(maxsize=256)  # the parts of one answer are looked at several times
@@ -299,8 +372,9 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
     If `question` asks for a scale or per cent, the numeral's own scale or per cent is dropped. Of a text with more than
     `MOST_NUMERALS` the first ones are returned, and the next one has no value.
     """
-    months = _MONTHS.search(text) is not None
-    found, place = [], 0
+    months = _MAY_BE_MONTH.search(text) is not None and _MONTHS.search(text) is not None
+    found: list[Quantity] = []
+    place = 0
     while digit := _DIGIT.search(text, place):
         match = _QUANTITY.search(text, max(place, digit.start() - BEFORE_DIGIT))
         if match is None:
@@ -318,22 +392,104 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
             if not unit and (rate := _RATE.match(text, end)):
                 name, dimension, end = f"{currency_name}/{_unit_named(rate[1])[0]}", "money/per", rate.end()
         before = text[max(0, match.start() - 24) : match.start()]
+        if found and found[-1].unit and not match["sign"] and text[found[-1].end : match.start()].isspace():
+            before = ""  # "1 h 30 min"
         if value is not None and _is_part(before, text, end, match, question, months=months):
             value = None
-        if dimension == "part" and name == "%":
-            if value is not None and not _asks_percent(question):
-                value /= 100
+        if after_month := _MONTH_ABROAD.match(text, end):
+            value, end = None, after_month.end()
+        if name.startswith("%^"):  # "18%3"
+            value = None
+        if name in _PARTS:
+            if value is not None and not (name == "%" and _asks_percent(question)):
+                value /= _PARTS[name]
             name = dimension = ""
+        counted = None if name or unit else _COUNTED.match(text, end)
+        every = None if name or unit else _PER.match(text, end)
         glued = _GLUED.match(text, end)
         about = before.rpartition(" ")[2] + text[match.start() : glued.end() if glued else end]
-        found.append(Quantity(value, name, dimension, match.start(), end, about, match["numeral"]))
+        found.append(
+            Quantity(
+                value,
+                name,
+                dimension,
+                match.start(),
+                end,
+                about,
+                match["numeral"],
+                counted[1] if counted else "",
+                every[1] if every else "",
+                _LESS_AFTER.match(text, end) is not None
+                or (before.rstrip().lower().endswith(_LESS_ENDS) and _LESS_BEFORE.search(before) is not None),
+            )
+        )
         if len(found) > MOST_NUMERALS:
-            found[-1] = Quantity(None, "", "", match.start(), end, text[match.start() : match.start() + MOST_END])
+            found[-1] = Quantity(
+                None, "", "", match.start(), end, text[match.start() : match.start() + MOST_AROUND_NUMBER]
+            )
             break
         place = max(end, match.end(), place + 1)
-    return tuple(found)
+    return tuple(_summed(found, text)) if len(found) > 1 else tuple(found)
 
 
+_ADDS = re.compile(r"\s*(?:,\s*)?(?:(?:and|und|et|y|e|и)\s+)?", re.I)
+"""Matches text between two quantities that are one, as in "1 hour and 30 minutes"."""
+
+
+def _summed(found: list[Quantity], text: str) -> list[Quantity]:
+    """Returns quantities with those in two units of one kind added up: "1 h 30 min" is 90 min.
+
+    The smaller unit comes second, and its number gives less than one of the larger unit. The sum is in the smaller
+    unit, but money is in the larger one: "5 dollars and 20 cents" is $5.20.
+
+    Args:
+        found: numerals of a text, in order.
+        text: the text.
+    """
+    summed = found[:1]
+    for quantity in found[1:]:
+        one, ratio = summed[-1], units_in(summed[-1].unit, quantity.unit)
+        if (
+            ratio
+            and one.value is not None
+            and quantity.value is not None
+            and one.value.denominator == 1
+            and 0 <= quantity.value < ratio
+            and _ADDS.fullmatch(text, one.end, quantity.start)
+        ):
+            is_money = quantity.dimension == "money"
+            value = abs(one.value) + quantity.value / ratio if is_money else abs(one.value) * ratio + quantity.value
+            summed[-1] = replace(
+                quantity,
+                value=-value if one.value < 0 else value,
+                unit=one.unit if is_money else quantity.unit,
+                start=one.start,
+                text=text[one.start : quantity.end],
+                numeral="",
+                decreases=one.decreases or quantity.decreases,
+            )
+        else:
+            summed.append(quantity)
+    return summed
+
+
+_COUNTED = re.compile(r"\s([^\W\d_]{2,})(?![\w-])")
+_PER = re.compile(r"(?:\s[^\W\d_]{2,30}){0,2}(?:\s?/\s?|\sper\s)([^\W\d_]{3,30})")
+_LESS_AFTER = re.compile(r"\s(?:less|fewer|lower|down)\b(?!\sthan\b)", re.I)
+_LESS_BEFORE = re.compile(
+    r"\b(?:decrease|loss|drop|fall|reduction|decline)\s+of\s+$"
+    r"|\b(?:down|decreas(?:ed|es)|dropp?(?:ed|s)|f(?:ell|alls)|declin(?:ed|es)|reduc(?:ed|es)|shr(?:ank|inks))\s+(?:by\s+)?$",
+    re.I,
+)
+_LESS_ENDS = ("of", "by", "down", "ed", "es", "s", "fell", "shrank")
+"""Ends of the texts that `_LESS_BEFORE` matches."""
+_ASKS_LESS = re.compile(
+    r"\b(?:less|fewer|lower|down|decreas\w*|declin\w*|drop\w*|f[ae]ll\w*|reduc\w*|los[est]\w*|discount\w*|cheaper|save\w*"
+    r"|behind|smaller|shorter|younger|slower|shr[aiu]nk\w*|difference)\b",
+    re.I,
+)
+"""Matches words of a question that make a decrease the answer, so that "5" and "5 less" are one."""
+_PARTS = {"%": 100, "‰": 1000}
 _GLUED = re.compile(r"\S{1,24}")
 _RATE = re.compile(r"\s?(?:/|per\b)\s?([^\W\d_]+)")
 
@@ -372,6 +528,13 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
     """
     after = text[end : end + 24]
     sign = match["sign"]
+    if not text.isascii() and (
+        _UNKNOWN_BEFORE.search(before)
+        or _UNKNOWN_AFTER.match(after)
+        or _DENIED_BEFORE.search(before)
+        or _DENIED_AFTER.match(after)
+    ):
+        return True
     if sign == "-" and (before.endswith("-") or _DIGIT_BEFORE.search(before)):  # "--5", "5 -3"
         return True
     if (len(before) > 2 and before[-1] == " " and before[-3:-1].isalpha() and "π" not in before[-3:]) or (
@@ -394,6 +557,12 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
         bound = _BOUND_BEFORE.search(before)
         if _FUNCTION_BEFORE.search(before) or (bound and bound[1].lower() not in question.lower()):
             return True
+        dated = _DATED_BEFORE.search(before) if _YEAR.fullmatch(match["numeral"]) else None
+        if dated and dated[1].lower() not in question.lower() and not _COUNTED.match(after):
+            return True
+    bound_after = _BOUND_AFTER.match(after) if _MAY_BOUND.search(after) else None
+    if bound_after and bound_after[1].lower() not in question.lower():
+        return True
     if "." in match["numeral"] and after.startswith(("...", "…")):
         return True
     return months and (_MONTH_BEFORE.search(before) is not None or _MONTH_AFTER.match(after) is not None)
@@ -429,17 +598,18 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
             return None
         value += Fraction(int(match["top"]), int(match["under"]))
     if match["rest"] is not None:
-        value += Fraction(1, _TENTHS[match["rest"].lower()])
+        count = int(match["parts"]) if match["parts"].isdigit() else 1
+        value += Fraction(count, FRACTION_OF[match["rest"].lower()])
     if match["part"] is not None and not _asks_scale(question, match["part"].lower().rstrip("s")):
-        value /= _TENTHS[match["part"].lower()]
+        value /= FRACTION_OF[match["part"].lower()]
     for scale in (match["scale"] or "").lower().split():
-        name = scale if scale in _SCALES else scale.rstrip("s")
+        name = scale if scale in SCALE_OF else scale.rstrip("s")
         if not _asks_scale(question, name):
-            value *= _SCALES[name]
+            value *= SCALE_OF[name]
     for sign in match["myriad"] or "":
-        value *= _MYRIADS[sign]
+        value *= MYRIADS[sign]
     if match["short"] is not None:
-        value *= 10 ** _SHORT_SCALES[match["short"].lower()]
+        value *= 10 ** EXPONENT_OF_LETTER[match["short"].lower()]
     minus = ((match["sign"] or "").strip() == "-") != (match["inner"] is not None)
     return -value if minus else value
 
@@ -452,7 +622,7 @@ def _plain_value(numeral: str) -> Fraction | None:
         numeral = numeral.replace(".", "")
     if numeral.isdigit():
         return Fraction(int(numeral))
-    return Fraction(numeral.replace(",", "").replace("'", "").replace(" ", ""))
+    return Fraction(numeral.translate(_WITHOUT_SEPARATORS))
 
 
 @lru_cache(maxsize=64)  # one answer is held against several marks in turn
@@ -468,7 +638,7 @@ def numbers(text: str) -> tuple[Fraction, ...]:
 
 def gold_number(gold: str, question: str) -> Quantity | None:
     """Returns the gold answer as a number; None if it is not exactly one number."""
-    found = quantities(folded(strip_decoration(gold)), question)
+    found = quantities(folded(strip_decoration(gold), question), question)
     return found[0] if len(found) == 1 and found[0].value is not None else None
 
 
@@ -493,18 +663,144 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         value = Fraction(int(digits)) if not decimals else Fraction(digits + decimals)
         unit, dimension = ("$", "money") if dollars else ("", "")
         return Quantity(-value if minus else value, unit, dimension, 0, len(text), text, digits)
-    # The sentence with the conclusion.
-    text = _undressed(text)
+    text = _undressed(answer, question)
     if _OWED.fullmatch(text):
+        return None
+    if (equation := _PLAIN_EQUATION.fullmatch(text)) and int(equation[1]) != int(equation[2]):
         return None
     if text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!")):
         return None
-    # A sentence after the first may explain, unless it takes something back.
-    first = next((part for part in SENTENCE_END.split(text) if has_words(part)), "")
-    if not _UNSURE.isdisjoint(_WORDS.findall(text.lower().replace("'", ""))) or len(set(_ASSIGNED.findall(first))) > 1:
+    if _is_unsure(text, question):
         return None
-    conclusion = _CONCLUDES.split(first)[-1]
-    first = conclusion if _DIGIT.search(conclusion) else first
+    if compared := _COMPARES.fullmatch(text):
+        # "9.9 is bigger than 9.11" answers "Which is bigger?", and not "Which is smaller?".
+        text = compared["subject"] if compared["how"].lower() in _names_in(question) else ""
+    parts = [part for part in SENTENCE_END.split(text) if has_words(part)]
+    if _calculates_several([part for part in parts if _DIGIT.search(part)]):
+        return None
+    return _of_sentence(conclusion, question) if (conclusion := _conclusion(parts)) else _of_first(parts, question)
+
+
+_PLAIN_EQUATION = re.compile(r"(-?\d{1,15})\s?=\s?(-?\d{1,15})\.?")
+"""Matches an equation of two plain numbers. "5 = 6" is wrong, and says neither number."""
+_COMPARES = re.compile(r"(?P<subject>\S*\d\S*)\s(?:is|are|was|were)\s(?:\w+\s)?(?P<how>[A-Za-z]+)\sthan\s\S*\d\S*")
+"""Matches a comparison of two numbers."""
+
+
+def _is_unsure(text: str, question: str) -> bool:
+    """Returns whether a text holds a hedge or a negation that the question does not have before the same word."""
+    lower = text.lower()
+    if TAKES_BACK.search(text) or ("too" in lower and _TOO_MUCH.search(text)):
+        return True
+    if "?" in text and _ASKS_BACK.fullmatch(text):
+        return True
+    found = _WORDS.findall(lower.replace("'", ""))
+    if _UNSURE.isdisjoint(found):
+        return False
+    return any(_hedges(word, after, question) for word, after in itertools.pairwise([*found, ""]))
+
+
+def _hedges(word: str, after: str, question: str) -> bool:
+    """Returns whether a word before the word `after` is a hedge or a negation that the question does not have there.
+
+    "Or so" is none: it says "about".
+    """
+    return word in _UNSURE and (word, after) != ("or", "so") and (word, after) not in _pairs_in(question)
+
+
+@lru_cache(maxsize=16)
+def _pairs_in(question: str) -> frozenset[tuple[str, str]]:
+    """Returns each word of a question with the word after it, in lower case."""
+    return frozenset(itertools.pairwise(_WORDS.findall(question[-QUESTION_READ:].lower().replace("'", ""))))
+
+
+def _conclusion(parts: list[str]) -> str:
+    """Returns the last sentence with a numeral if it concludes from a sentence with a numeral before it: "So she has
+    9."; empty otherwise.
+
+    Args:
+        parts: the sentences of a text.
+    """
+    numbered = [part for part in parts if _DIGIT.search(part)]
+    if len(numbered) < 2 or _CONCLUDING.match(numbered[-1]):
+        return numbered[-1] if len(numbered) > 1 else ""
+    return numbered[-1] if _goes_on(numbered) else ""
+
+
+_EXPLAINS = re.compile(
+    r"\W*(?:(?:to\s+)?(?:check|verify)|verification|proof|this|that|it|because|since|as|note)\b", re.I
+)
+
+
+def _calculates_several(numbered: list[str]) -> bool:
+    """Returns whether sentences calculate two results of which neither is used for the other: "2 * 3 = 6. 2 * 7 = 14."
+
+    Args:
+        numbered: the sentences with a numeral.
+    """
+    if len(numbered) < 2 or "=" not in numbered[0] or "=" not in numbered[-1] or _EXPLAINS.match(numbered[-1]):
+        return False
+    first, last = (part.rpartition("=") for part in (numbered[0], numbered[-1]))
+    one, other = quantities(first[2]), quantities(last[2])
+    if not one or not other or _goes_on(numbered) or _CONCLUDING.match(numbered[-1]):
+        return False
+    before = {quantity.numeral for part in numbered[:-1] for quantity in quantities(part)}
+    return other[0].numeral not in before
+
+
+def _goes_on(numbered: list[str]) -> bool:
+    """Returns whether the last sentence calculates with the result of an earlier sentence: "12 - 3 = 9. 9 * 2 = 18."
+
+    Args:
+        numbered: the sentences with a numeral, at least two.
+    """
+    left, equals, right = numbered[-1].rpartition("=")
+    if not equals or not _DIGIT.search(right) or _EXPLAINS.match(numbered[-1]):
+        return False
+    used = {quantity.numeral for quantity in quantities(left)}
+    ends = [quantities(part.rpartition("=")[2]) for part in numbered[:-1] if "=" in part]
+    return "=" in numbered[0] and any(end and end[0].numeral in used for end in ends)
+
+
+def _of_first(parts: list[str], question: str) -> Quantity | None:
+    """Returns the number of the first sentence. If that sentence has only numbers of the question, returns the one
+    number that the sentences together add.
+
+    A first sentence of at most `MAX_TEXT_ANSWER_WORDS` words without a number may be the answer: "Impossible."
+
+    Args:
+        parts: the sentences of a text. A sentence after the first may explain.
+        question: the question.
+    """
+    if (
+        len(parts) < 2
+        or _added(parts[0], question)
+        or not (rest := [part for part in parts[1:] if _added(part, question)])
+    ):
+        return _of_sentence(parts[0], question) if parts else None
+    spoken = _WORDS.findall(parts[0].lower())
+    if len(spoken) <= MAX_TEXT_ANSWER_WORDS and not _OPENERS.issuperset(spoken) and not _DIGIT.search(parts[0]):
+        return None
+    keys = {quantity.key for part in rest for quantity in _added(part, question)}
+    return _of_sentence(rest[0], question) if len(keys) == 1 else None
+
+
+def _added(sentence: str, question: str) -> list[Quantity]:
+    """Returns the numbers of a sentence that the question does not give."""
+    return [quantity for quantity in quantities(sentence, question) if quantity.key not in _given(question)]
+
+
+def _of_sentence(sentence: str, question: str) -> Quantity | None:
+    """Returns the one number that a sentence gives; None if there is none or several.
+
+    Args:
+        sentence: the sentence, folded. Only its part after "so" or "therefore" is read, if that part has a numeral.
+        question: numbers that the question gives count only if there is no other.
+    """
+    if _has_several_values(sentence):
+        return None
+    conclusion = _CONCLUDES.split(sentence)[-1]
+    first = conclusion if _DIGIT.search(conclusion) else sentence
     # The sides of an equation, the last one first.
     sides = [(side, found) for side in _SIDE.split(first) if (found := quantities(side, question))]
     if _is_equation(first):
@@ -514,6 +810,8 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
             if len({quantity.key for quantity in found}) == 1 and found[0].value is not None:
                 if found[0].key in _given(question) and _only_describes(first, side, question):
                     break  # "160 days for 3 books that are 400 pages each"
+                if _LONG_WORD.search(side, 0, found[0].start) and _is_counted_subject(sides[0]):
+                    break  # "9 are left after 3 are sold"
                 return found[0] if _is_alone(side, found[0].start, found[-1].end) else None
             if not _SOLVABLE.fullmatch(side):
                 break
@@ -523,7 +821,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     found = quantities(first, question)
     if any(not _SAID_AGAIN.search(first[quantity.end : other.start]) for quantity, other in itertools.pairwise(found)):
         return None  # "5 5" is not 5
-    found = tuple(quantity for quantity in found if not _ORDINAL.match(first, quantity.end)) or found
+    found = tuple(quantity for quantity in found if not _NUMBERS_NEXT.match(first, quantity.end)) or found
     values = {quantity.key: quantity for quantity in found}
     given_keys = _given(question)
     left = {
@@ -531,13 +829,19 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         for key, quantity in values.items()
         if key not in given_keys and not (quantity.value is None and quantity.numeral in given_keys)
     }
-    if not left and (text.find(first) + len(first) < len(text)) and _goes_on(text, first, question):
-        return None
     left = left or values
     if len(left) != 1:
         return None
     quantity = next(iter(left.values()))
+    before = first[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
+    if _LOWER_END.search(before) or _UPPER_END.search(before):
+        return None
     return quantity if quantity.value is not None and _is_alone(first, quantity.start, quantity.end) else None
+
+
+def _has_several_values(text: str) -> bool:
+    """Returns whether a text gives values to several letters, or several values to one."""
+    return len(set(_ASSIGNED.findall(text))) > 1 or _ASSIGNED_AGAIN.search(text) is not None
 
 
 def _only_describes(sentence: str, side: str, question: str) -> bool:
@@ -552,6 +856,16 @@ def _only_describes(sentence: str, side: str, question: str) -> bool:
     return before[-1:].isalpha() and any(
         quantity.key not in _given(question) for quantity in quantities(before, question)
     )
+
+
+_SUBJECT = re.compile(r"\W*(?:[^\W\d_]+\W*){0,2}")
+
+
+def _is_counted_subject(side: tuple[str, tuple[Quantity, ...]]) -> bool:
+    """Returns whether a part of a sentence is one number with at most two words: "9" or "9 red eggs" before "are"."""
+    text, found = side
+    alone = len(found) == 1 and found[0].value is not None and not has_words(text[: found[0].start])
+    return alone and _SUBJECT.fullmatch(text, found[0].end) is not None
 
 
 _OPERATORS = re.compile(r"[±∓√π∞^<>≤≥≠∈∉∪∩|{}\[\]\\×÷·/!_%°&]|[+*-]\s*$|=\s*\S|\)\s?[A-Za-z]")
@@ -570,7 +884,10 @@ def _is_alone(text: str, start: int, end: int) -> bool:
         start: where the number begins in the text.
         end: where the number ends.
     """
-    before, after = text[max(0, start - MOST_END) : start].rpartition("=")[2], text[end : end + MOST_END]
+    before, after = (
+        text[max(0, start - MOST_AROUND_NUMBER) : start].rpartition("=")[2],
+        text[end : end + MOST_AROUND_NUMBER],
+    )
     beside = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
     if any(
         word.lower() not in _OPERATES_ON and (len(word) > 2 or word == "in" or not unit_at(word, 0)) for word in beside
@@ -579,22 +896,10 @@ def _is_alone(text: str, start: int, end: int) -> bool:
     return not beside and not _OPERATORS.search(before) and not _OPERATORS.search(after)
 
 
-def _goes_on(text: str, first: str, question: str) -> bool:
-    """Returns whether a text states, after its first sentence, a number that is not in the question.
-
-    Args:
-        text: the text.
-        first: its first sentence, which only repeats the question.
-        question: the question.
-    """
-    rest = text[text.find(first) + len(first) :]
-    return any(quantity.key not in _given(question) for quantity in quantities(rest[-MOST_END:], question))
-
-
 @lru_cache(maxsize=16)
 def _given(question: str) -> frozenset[object]:
-    """Returns the keys and the digits of the numbers that a question states."""
-    parts = SENTENCE_END.split(folded(without_accents(question[-QUESTION_READ:])))
+    """Returns `Quantity.key` and the digits (`Quantity.numeral`) of each number that a question states."""
+    parts = SENTENCE_END.split(folded(without_accents(question[-QUESTION_READ:]), question))
     found = [quantity for part in parts for quantity in quantities(part, question)]
     return frozenset((*(quantity.key for quantity in found), *(quantity.numeral for quantity in found)))
 
@@ -605,14 +910,22 @@ _OWED = re.compile(r"\(\s?[$€£¥]\s?[\d.,]+\s?\)")
 _TIGHT_LIST = re.compile(r"[-−–]?\d+(?:,[-−–]?\d+){2,}")
 _GROUPED_ONLY = re.compile(_GROUPED)
 _SPACED_MINUS = re.compile(r"[-−–]\s+(?=[\d.$£€¥])([^\n]*)")
+_CROSSED_OUT = re.compile(r"~~[^~\n]+~~")
+_CALCULATED = re.compile(r"<<[^<>\n]{1,200}>>")
+"""Matches the note of a calculator as GSM8K writes it: "2 + 1 = <<2+1=3>>3"."""
 
 
-def _undressed(answer: str) -> str:
+@lru_cache(maxsize=16)  # an answer that is no single number is read as several numbers next
+def _undressed(answer: str, question: str) -> str:
     """Returns the last part of an answer, folded and without decoration.
 
     A minus before a lone number is read as its sign, not as a bullet.
     """
     text = last_part(answer.strip())
+    if "<<" in text:
+        text = _CALCULATED.sub("", text)
+    if "~~" in text:
+        text = _CROSSED_OUT.sub("", text)
     if _HALF.fullmatch(text):
         return "1/2"
     if _TIGHT_LIST.fullmatch(text) and not _GROUPED_ONLY.fullmatch(text.lstrip("-−–")):
@@ -620,7 +933,7 @@ def _undressed(answer: str) -> str:
     spaced = _SPACED_MINUS.fullmatch(text)
     if spaced and not any(map(str.isalpha, text)):
         text = "-" + spaced[1]
-    return folded(strip_decoration(text))
+    return folded(strip_decoration(text), question)
 
 
 _LONE_LETTER = re.compile(r"(?<![^\W\d_])[^\W\d_](?![^\W\d_])")
@@ -654,12 +967,30 @@ def canonical_number(question: str, answer: str) -> str:
     """
     quantity = read_quantity(question, answer)
     if quantity is not None:
+        if place := place_named(question, answer):
+            return f"{place} {_form(quantity, question)}"
         assigned = _ASSIGNED.match(answer.strip().lstrip("\\([{$*"))
         if assigned and not _is_asked(assigned[1], question):
             return f"{assigned[1]} = {_form(quantity, question)}"
         return _form(quantity, question)
-    stated = _last_numbers(question, answer)
+    stated = _several_numbers(question, answer)
     return stated or _as_text(question, answer)
+
+
+_PLACE = re.compile(
+    r"\W*((?:mon|tues?|wednes|thurs?|fri|satur|sun)(?:day)?|wed|sat|week|day|month|chapter|verse|room|route|page|line|level"
+    r"|grade|season|episode|platform|gate|flight|bus|area|zone|district|version|type|class|question|step|item)\s+\d{1,4}\W*",
+    re.I,
+)
+"""Matches an answer that is a number with the name of what it numbers: "Week 7"."""
+
+
+def place_named(question: str, answer: str) -> str:
+    """Returns the name of what an answer's number numbers, such as "week" for "Week 7"; empty if there is none, or if
+    the question has the name.
+    """
+    place = _PLACE.fullmatch(answer.strip())
+    return place[1].casefold() if place and not _is_named(place[1].casefold(), question) else ""
 
 
 @lru_cache(maxsize=64)
@@ -678,51 +1009,124 @@ def _is_asked(letter: str, question: str) -> bool:
     return letter.lower() in initials | {"x", "n"}
 
 
+_COUNTS_NOTHING = FILLER | frozenset(
+    """left more total altogether remaining remain all each per times because since as so which that who when if after
+    before for and or but from than out away apart long old tall high wide deep respectively approximately exactly only
+    combined together overall instead not the a an his her their its here these while during within until too also less
+    fewer extra additional such can may could must exact whole full equal back again later earlier ad ce people children
+    men women stuck stycken pieces piezas pezzi""".split()
+)
+"""Stems of words after a number that name no unit."""
+_YEAR = re.compile(r"1\d{3}|20\d\d")
+"""Matches a number that is a year unless a known unit follows: "built in 1745" and "1745 built"."""
+_PLURAL = re.compile(r"[a-z]{3,}s")
+"""Matches an English plural. Things that are counted are left out, as in "7 apples"; units have names of their own."""
+
+
+@lru_cache(maxsize=64)
+def _names_in(question: str) -> frozenset[str]:
+    """Returns the stems of the words of a question."""
+    return frozenset(map(stem, words(without_accents(question[-QUESTION_READ:]))))
+
+
 def _form(quantity: Quantity, question: str) -> str:
-    unit = without_asked(quantity.unit, quantity.dimension, question)
-    return f"{quantity.value} {unit}" if unit else str(quantity.value)
+    """Returns the value with its unit.
 
-
-def _last_numbers(question: str, answer: str) -> str:
-    """Returns the last number of an answer, with what makes it another answer: "5", but "3 or 5", "3 5" and "not 5".
-
-    A list is numbers with at most one word after each, and a comma, "and" or "or" between them. Empty if there is no
-    number, or if the last number cannot be read as a whole.
+    An unknown word after the number counts as its unit, unless it is in the question or says what is counted.
     """
-    text = _undressed(answer)
+    unit = without_asked(quantity.unit, quantity.dimension, question)
+    if not quantity.unit and quantity.counted and not _YEAR.fullmatch(quantity.numeral):
+        word = quantity.counted.casefold()
+        plain = stem(word) in _COUNTS_NOTHING or (_PLURAL.fullmatch(word) and word not in _COLLECTIVES)
+        known = plain or _is_named(word, question)
+        unit = "" if known else word
+    if quantity.per and not _is_named(quantity.per.casefold(), question):
+        unit = f"{unit}/{stem(quantity.per.casefold())}"
+    less = "less" if quantity.decreases and not _asks_less(question) else ""
+    return " ".join(part for part in (less, str(quantity.value), unit) if part)
+
+
+@lru_cache(maxsize=64)
+def _asks_less(question: str) -> bool:
+    return _ASKS_LESS.search(question[-QUESTION_READ:]) is not None
+
+
+def _is_named(word: str, question: str) -> bool:
+    """Returns whether a question names what is counted, also in the plural: "fish" in "How many fishes?"."""
+    named = _names_in(question)
+    return stem(word) in named or any(name.startswith(word) for name in named)
+
+
+def _several_numbers(question: str, answer: str) -> str:
+    """Returns the numbers of an answer that is no single number, with what makes them another answer: "3 5", "3 or 5",
+    "not 5".
+
+    A list is numbers with at most one word after each, and a comma, "and" or "or" between them. All numbers of the
+    answer belong to the list, but those that the question gives. Empty if there is no such list, or if a number of the
+    list cannot be read as a whole.
+    """
+    text = _undressed(answer, question)
     if _OWED.fullmatch(text):
         return ""
-    cut = len(text) - MOST_END
-    if cut > 0:
-        blank = _BLANK.search(text, cut)
-        text = text[blank.end() :] if blank else ""
+    if (aside := _ASIDE.search(text)) and _DIGIT.search(text, 0, aside.start()) and not _changes(aside[1]):
+        text = text[: aside.start()]
+    whole, text = text, _conclusion([part for part in SENTENCE_END.split(text) if has_words(part)]) or text
     found = quantities(text, question)
     if not found or len(found) > MOST_NUMERALS or (text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!"))):
         return ""
-    if len(set(_ASSIGNED.findall(text))) > 1 or _is_equation(text):
+    if _has_several_values(text) or _is_equation(text):
         return ""
     found = _without_given(text, found, question)
     between = [text[quantity.end : other.start] for quantity, other in itertools.pairwise(found)]
-    if found and between and _is_parallel(between[-1], found):
-        return ""
     first = len(found) - 1
     while first > 0 and _JOINT.fullmatch(between[first - 1]):
         first -= 1
-    if any(quantity.value is None for quantity in found[first:]) or (cut > 0 and not first):
+    listed = found[first:]
+    known = {*_given(question), *(quantity.key for quantity in listed)}
+    if any(quantity.value is None for quantity in listed) or any(quantity.key not in known for quantity in found):
         return ""
     if first and not _is_apart(words(between[first - 1])):
         return ""
-    if not _is_alone(text, found[first].start, found[-1].end):
+    if not _is_alone(text, listed[0].start, listed[-1].end) or _OR_AFTER.match(text, listed[-1].end):
         return ""
-    values = [_form(quantity, question) for quantity in found[first:]]
+    if _calculates_several([part for part in SENTENCE_END.split(whole) if _DIGIT.search(part)]):
+        return ""
+    if any("than" in words(joint) for joint in between) or (len(listed) == 1 and _is_denied_after(text, listed[0])):
+        return ""
+    values = [_form(quantity, question) for quantity in listed]
     form = values[:1]
     for joint, value in zip(between[first:], values[1:], strict=True):
         form += ["or", value] if "or" in words(joint) else [value]
     before = words(between[first - 1] if first else text[: found[0].start])[-_NEAR:]
-    hedges = _UNSURE - set(words(question[-QUESTION_READ:]))
-    return " ".join([*(word for word in before if word in hedges), *form])
+    hedges = [one for one, after in itertools.pairwise([*before, ""]) if _hedges(one, after, question)]
+    return " ".join([*hedges, *form])
 
 
+_DENIES_AFTER = re.compile(
+    r"[^.!?\n]{0,40}\b(?:is|was|are|seems|looks)(?:\s(?:not\s(?:right|correct|true|the\sanswer)|wrong|incorrect|false)|n't\s(?:right|correct))"
+    r"|[^.!?\n]{0,20}\?\s*(?:no|nope|wrong)\b",
+    re.I,
+)
+
+
+def _is_denied_after(text: str, quantity: Quantity) -> bool:
+    """Returns whether the text takes a number back: "18 is wrong", "18? No." and "18. My mistake"."""
+    return bool(_DENIES_AFTER.match(text, quantity.end) or TAKES_BACK.search(text) or _TOO_MUCH.search(text))
+
+
+_ASIDE = re.compile(r"\s\(([^()]*\d[^()]*)\)?\W*\Z")
+"""Matches an explanation with a number in brackets at the end: "28.3 cm (using 3.14)"."""
+_CHANGING = _UNSURE | {"mod", "base", "to"}
+
+
+def _changes(aside: str) -> bool:
+    """Returns whether an explanation in brackets makes a number another answer: "5 (mod 7)", "5 (or 6)"."""
+    said = words(aside)
+    return not any(map(str.isalpha, said)) or not _CHANGING.isdisjoint(said)
+
+
+_OR_AFTER = re.compile(r"\W*\bor\b(?!\s+(?:so|about)\b)", re.I)
+"""Matches another answer after a number: "7 or undefined"."""
 _STATES = re.compile(r"=|\b(?:is|are|was|were|be|equals|makes|making|total|so|thus|therefore|hence)\b", re.I)
 
 
@@ -753,22 +1157,6 @@ def _without_given(text: str, found: tuple[Quantity, ...], question: str) -> tup
     return found
 
 
-_AND = re.compile(r"\b(?:and|while|whereas)\b", re.I)
-
-
-def _is_parallel(joint: str, found: tuple[Quantity, ...]) -> bool:
-    """Returns whether the last two numbers are parallel, so that neither is the answer: "5 on Monday and 7
-    on Tuesday".
-    """
-    return (
-        found[-1].unit == found[-2].unit
-        and _AND.search(joint) is not None
-        and _JOINT.fullmatch(joint) is None
-        and _STATES.search(joint) is None
-        and SENTENCE_END.search(joint) is None
-    )
-
-
 def _is_apart(joint: tuple[str, ...]) -> bool:
     """Returns whether the words between two numbers start a second statement; in "3 to 5" and "5 or 6" they do not."""
     if joint[-2:] in _RATIOS or "or" in joint:
@@ -776,16 +1164,19 @@ def _is_apart(joint: tuple[str, ...]) -> bool:
     return (len(joint) > 1 and any(_LONG_WORD.search(word.replace("π", " ")) for word in joint)) or "but" in joint
 
 
-_RATIOS = (("out", "of"), ("for", "every"), ("for", "each"), ("in", "every"))
+_RATIOS = (("out", "of"), ("of", "the"), ("for", "every"), ("for", "each"), ("in", "every"))
 """Last words between two numbers that make a ratio of them."""
 
 
-_BLANK = re.compile(r"\s")
 _MATHEMATICAL = re.compile(r"[\d\\^√π∞∅±=<>≤≥+∪∩]")
 MAX_TEXT_ANSWER_WORDS = 2
 """Most words of an answer without a numeral that is compared as text, such as "no solution". A longer one counts as no
 answer.
 """
+
+
+MAX_NUMBER_TEXT_WORDS = 6
+"""Most words of an answer whose number is spelled out and that is compared as text, such as "ten past seven"."""
 
 
 def _as_text(question: str, answer: str) -> str:
@@ -796,7 +1187,9 @@ def _as_text(question: str, answer: str) -> str:
         return f"{AS_TEXT} {plain_form(answer)}"
     bare = strip_decoration(answer)
     spoken = words_beside(bare, question)
-    if not spoken or not (_MATHEMATICAL.search(bare) or len(bare.split()) <= MAX_TEXT_ANSWER_WORDS):
+    count = len(bare.split())
+    with_number = count <= MAX_NUMBER_TEXT_WORDS and _DIGIT.search(with_digits(bare))
+    if not spoken or not (_MATHEMATICAL.search(bare) or count <= MAX_TEXT_ANSWER_WORDS or with_number):
         return ""
     return f"{AS_TEXT} {' '.join(spoken)}"
 
@@ -808,22 +1201,25 @@ AS_TEXT = "text:"
 def same_quantity(one: Quantity, gold: Quantity, question: str) -> bool:
     """Returns whether a number equals the gold number.
 
-    If the gold has no unit, the answer may have any unit, unless the question asks in another unit of that dimension.
+    If the gold has no unit, the answer may have a unit that `suits_question`: "18 dollars" equals 18 if the question
+    does not ask for something else. A per cent, a dozen or a thousand is no unit but a part of the value.
 
     Args:
         one: number of the answer.
         gold: the gold number.
         question: the question.
     """
-    if one.value != gold.value:
+    if one.per and not gold.per and not is_rate_named(one.per, question):
+        return False
+    if one.value != gold.value or (one.decreases and not gold.decreases and not _asks_less(question)):
         return False
     unit, gold_unit = (without_asked(each.unit, each.dimension, question) for each in (one, gold))
     if gold_unit:
         return unit == gold_unit
-    return not (unit and _asks_other(one, question))
+    if not one.unit and one.counted.casefold() in _COLLECTIVES:
+        return _is_named(one.counted.casefold(), question)
+    return not unit or suits_question(one.unit, one.dimension, question)
 
 
-def _asks_other(quantity: Quantity, question: str) -> bool:
-    """Returns whether the question asks in another unit of the same dimension."""
-    asked_unit, _ = asked_units(question)
-    return asked_unit is not None and asked_unit[1] == quantity.dimension and asked_unit[0] != quantity.unit
+_COLLECTIVES = frozenset("grand gross score scores couple couples".split())
+"""Words that multiply the number before them, as in "18 gross", unless the question counts in them."""

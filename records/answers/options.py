@@ -1,6 +1,8 @@
 """Reads which option an answer names: by its letter or number if the question shows labels, else by its words."""
 
+import itertools
 import re
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +16,7 @@ from metaprobe.records.answers.texts import (
     LEADS,
     NEGATIONS,
     POLAR,
+    TAKES_BACK,
     Words,
     find_words,
     is_hedged,
@@ -61,34 +64,96 @@ class _Labels:
     """Finds a label at the beginning of a line."""
     denied: re.Pattern[str]
     """Finds a label after denied labels, as in "Neither A nor B, it's C"."""
+    overruling: re.Pattern[str]
+    """Finds another label that takes the first one back, as in "C is tempting, but D is right"."""
+    series: tuple[str, ...]
+    """The labels in their order, as the question shows them."""
+
+    def place(self, label: str) -> int:
+        """Returns the place of an option's label, or -1 if it is none of these labels."""
+        folded = label.casefold()
+        return next((place for place, name in enumerate(self.series) if name.casefold() == folded), -1)
 
 
-def _labels(upper: str, lower: str, any_case: str) -> _Labels:
+_NO_PRONOUN = r"(?!I\s+[a-z])"
+"""Pattern that keeps the "I" of "so I choose C" from being the label of a ninth option."""
+
+
+def _labels(series: Sequence[str], upper: str, lower: str, any_case: str) -> _Labels:
     name = rf"\(?({any_case})\)?(?![\w'])"
     return _Labels(
         re.compile(
-            rf"(?i:{_TO_LETTER})(?:({upper})(?=\s*[).:,;/\n–—-](?!\d)|\W*$|\s+(?:is|was|because|since|as|and|or)\b"
+            rf"(?i:{_TO_LETTER})(?:({upper})(?![+#])(?=\s*[).:,;/\n–—-](?!\d)|\W*$|\s+(?:is|was|because|since|as|and|or)\b"
             rf"|\s*(?:{_any_of(('です', 'である', '입니다', '이다', 'है'))})\W*$|\s+\(not\s+[A-Z]\)\W*$)"
             rf"|({lower})(?=\s*[).:](?!\d)|\W*$))(?!')",
             re.X,
         ),
         re.compile(rf"\b(?i:option|choice|answer)\s+(?:(?i:is)\s+)?(?:(?i:option)\s+)?\(?({upper})(?!\w|'|\.\d)"),
         re.compile(
-            rf"^\W*?(?:,|/|;|&|\band\b|\bor\b)\s*(?:option\s*)?(?:\(?({upper})(?![\w'])|\(?({lower})(?=[).:]|\W*$))"
+            rf"^\W*?(?:,|/|;|&|\band\b|\bor\b)\s*(?:(?:and|or|maybe|perhaps|possibly)\s+)*(?:option\s*)?{_NO_PRONOUN}(?:\(?({upper})(?![\w'])"
+            rf"|\(?({lower})(?=[).:]|\W*$))"
         ),
         re.compile(rf"{AT_LINE}({upper})[).:](?!\d)", re.M),
         re.compile(
-            rf"\W*(?:neither\s+(?:option\s+)?{name}\s+nor|not)\s+(?:option\s+)?{name}\W+(?:(?:so|but|rather)\s+)?"
+            rf"\W*(?:it'?s\s+|it\s+is\s+)?(?:neither\s+(?:option\s+)?{name}\s+nor|not)\s+(?:option\s+)?{name}\W+(?:(?:so|but|rather)\s+)?"
             rf"(?:it'?s\s+|it\s+is\s+|(?:the\s+)?(?:correct\s+|right\s+)?(?:answer|option|choice)\s+is\s+)?(?:option\s+)?{name}\W*",
             re.I,
         ),
+        re.compile(
+            rf"\b(?i:but|therefore|thus|hence|so)\W+(?:(?i:(?:the\s+)?(?:correct\s+|right\s+)?answer\s+is|it's|it\s+is|option)\s+)*"
+            rf"{_NO_PRONOUN}\(?({upper})(?![\w'])|(?<![\w'])({upper})\)?\s+(?i:is|would\s+be)\s+(?i:(?:the\s+|my\s+)?(?:right|correct|answer|better|best))\b"
+            rf"|\b(?i:answer\s+(?:is|should\s+be|must\s+be))\W{{1,4}}(?:(?i:option)\s+)?\(?({upper})(?![\w'])"
+        ),
+        tuple(series),
     )
 
 
-_LETTERS, _DIGITS = _labels("[A-Z]", "[a-z]", "[A-Za-z]"), _labels(r"\d{1,2}", r"\d{1,2}", r"\d{1,2}")
-_SHOWN_BY = (")", ".", ":", "]", ".**", ")**", "**")
-"""Marks between a label and its option in a question."""
-_TAKEN_BACK = re.compile(r"^\W{0,8}(?:is|was)(?:n't|\s+(?:not|wrong|incorrect))\b|\b(?:wait|actually|sorry)\b", re.I)
+def _marked_labels(*series: str) -> _Labels:
+    """Returns labels that an answer must set apart with a mark. Elsewhere they are words, as the Roman I is."""
+    forms = {form for name in series for form in (name, name.lower())}
+    names = "|".join(sorted(forms, key=len, reverse=True))
+    return _labels(series, "(?!)", names, names)
+
+
+_ALPHABET = string.ascii_uppercase
+_LETTERS = _labels(_ALPHABET, "[A-Z]", "[a-z]", "[A-Za-z]")
+_DIGITS = _labels(tuple(map(str, range(1, 100))), r"\d{1,2}", r"\d{1,2}", r"\d{1,2}")
+_ROMAN = _marked_labels(*"I II III IV V VI VII VIII IX X XI XII".split())
+_OTHER_SERIES = tuple(
+    _marked_labels(*names) for names in ("АБВГДЕЖЗ", "ابجدهوز", "アイウエオカキク", "가나다라마바사", "甲乙丙丁戊己")
+)
+_SERIES = (
+    (tuple(_ALPHABET), _LETTERS),
+    (tuple(_ALPHABET.lower()), _LETTERS),
+    (_DIGITS.series, _DIGITS),
+    (_ROMAN.series, _ROMAN),
+    (tuple(name.lower() for name in _ROMAN.series), _ROMAN),
+    *((labels.series, labels) for labels in _OTHER_SERIES),
+)
+"""Labels that a question may show before its options, and how an answer repeats them."""
+MOST_LABELLED_OPTIONS = 40
+"""Most options of a question whose labels are searched."""
+_TAKEN_BACK = re.compile(r"\b(?:wait|actually|sorry)\b", re.I)
+_DENIED_LABEL = re.compile(
+    r"^[^\w\n❌✗✘✖]{0,8}(?P<crossed>[❌✗✘✖])|^\W{0,8}(?:(?:is|was|seems|looks|can|could|would)(?:n't|\s?not)\b(?P<right>\s+(?:be\s+)?(?:(?:the\s+)?(?:right|correct|answer)))?"
+    r"|(?:is|was|seems|looks|would\s+be|must\s+be|can\s+be)\s+(?:clearly\s+|also\s+|ruled\s+)?"
+    r"(?P<wrong>(?:(?:the|a)\s+)?(?:wrong|worst|bad|poor|least)|incorrect|false|out|eliminated|excluded|impossible|my\s+first)\b"
+    r"|(?P<fails>fails)\b|(?P<lone>no|wrong|incorrect|false)(?=\W*(?:\n|$|[A-Z][).:-]|[A-Z]\s-)|[.;]\s))",
+    re.I,
+)
+"""Matches what says after a label that it is not the answer, unless the question asks for what is wrong."""
+_DENIED_BEFORE_LABEL = re.compile(r"\b(wrong|incorrect|false|worst)\s+\Z", re.I)
+_CROSSED = re.compile("[❌✗✘✖]")
+_VERDICT = re.compile(
+    r"[^\w✅✓✔☑❌✗✘✖]{0,8}(?:(?P<tick>[✅✓✔☑]|\b(?:correct|right)\b)|[❌✗✘✖]|\b(?:incorrect|wrong)\b)\W{0,8}\Z", re.I
+)
+"""Matches what says at the end of a line whether its option is the answer."""
+MOST_BESIDE_OPTION = 40
+"""Most characters beside an option in a line that only repeats it, with its verdict."""
+_MARK_BEFORE = re.compile("(?P<tick>[✅✓✔☑])|[❌✗✘✖]")
+_STRUCK_OUT = re.compile(r"~~[^~\n]+~~")
+_TO_LAST_LABEL = re.compile(r"\s*(?:[-–—]+>?|=>|→|⇒)\s*\(?([A-Z])\)?\W*")
+"""Matches a range or a change to another label: "A-C", "C -> B"."""
 _NEGATED = re.compile(r"(?:(?<=\w)n't|(?<!\s)\s*+\bnot)\s+(true|false)\b|(?<!\s)\s*+\buntrue\b", re.IGNORECASE)
 """Matches "not true" and "not false". True and false are the only options of which the negation of one
 names the other.
@@ -123,43 +188,104 @@ def _shown(question: str, choices: tuple[str, ...]) -> _Labels | None:
     """Returns how the question labels its options: letters (`A) ...`, `(a) ...`, `c. ...`) or numbers (`3) ...`). None
     if it does not.
     """
-    for first, labels in (("A", _LETTERS), ("a", _LETTERS), ("1", _DIGITS)):
-        if choices and all(
-            any(_has_line(question, f"{_label(first, place)}{mark} {choice}") for mark in _SHOWN_BY)
-            for place, choice in enumerate(choices)
-        ):
+    if not choices or len(choices) > MOST_LABELLED_OPTIONS:
+        return None
+    text, plain_choices = _plain(question), tuple(map(_plain, choices))
+    # An option of emphasis alone, such as Python's `**`, is searched as it is written.
+    shown = [
+        _labels_before(text, plain) if plain else _labels_before(question, choice)
+        for plain, choice in zip(plain_choices, choices, strict=True)
+    ]
+    for names, labels in _SERIES:
+        if len(choices) <= len(names) and all(name in before for name, before in zip(names, shown, strict=False)):
             return labels
     return None
 
 
-_OPTION_LINE = re.compile(r"^[^\S\n]*\(?([A-Ja-j])(?:\)|\.|:|\]) (\S[^\n]*?)[^\S\n]*$", re.M)
+_EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
+_BOLD_LABEL = re.compile(r"(?:\*\*|__)([A-Za-z]|\d{1,2})(?:\*\*|__)(?=[^\S\n])")
+_CIRCLED = re.compile("[\u2460-\u2473\u24b6-\u24e9]")
+_TO_OPTION = r"[^\w\n]"
+
+
+def _plain(text: str) -> str:
+    """Returns a text without emphasis, with fullwidth and circled letters as plain ones, and without accents."""
+    text = _CIRCLED.sub(r"\g<0>) ", text)
+    return _EMPHASIS.sub("", _BOLD_LABEL.sub(r"\1)", without_accents(text))).strip()
+
+
+_MARKED_LABEL = re.compile(rf"(?<![^\W_])([^\W_]{{1,4}}){_TO_OPTION}{{0,3}}[^\w\s]{_TO_OPTION}{{0,5}}\Z")
+_LINE_LABEL = re.compile(r"^([^\W_]{1,4})([^\S\n]+)\Z", re.M)
+MOST_BEFORE_OPTION = 16
+"""Characters before an option in which its label is searched."""
+
+
+def _labels_before(question: str, choice: str) -> set[str]:
+    """Returns the labels that a question shows before an option: followed by marks such as ")". Blanks alone are enough
+    only for a letter at the beginning of a line.
+    """
+    lower, wanted = question.replace("İ", "I").lower(), choice.replace("İ", "I").lower()
+    found: set[str] = set()
+    place = lower.find(wanted) if wanted else -1
+    while place >= 0:
+        near = max(0, place - MOST_BEFORE_OPTION)
+        if marked := _MARKED_LABEL.search(question, near, place):
+            found.add(marked[1])
+        elif (line := _LINE_LABEL.search(question, near, place)) and (line[1].isalpha() or line[2] == "\t"):
+            found.add(line[1])
+        place = lower.find(wanted, place + 1)
+    return found
+
+
+_OPTION_LINE = re.compile(
+    r"""^[^\S\n]*(?:[-+*•·>|][^\S\n]*)?(?:(?i:option|choice|选项)[^\S\n]*)?[("'\[<]{0,2}
+    (?P<label>[A-Ja-j]|\d{1,2}|[IVX]{1,4}|[ivx]{1,4}|[АБВГДЕ]|[ابجده]|[アイウエオ]|[가나다라마])
+    (?:[)\].:>、"']{1,3}|[^\S\n]+[-–—|]|\t)[^\S\n]*["']?(?P<text>\S[^\n]*?)["']?[^\S\n]*[|,;]?$""",
+    re.M | re.X,
+)
+_OPTION_INSIDE = re.compile(
+    r"""(?<![^\W_])["'(\[]{0,2}(?P<label>[A-Ja-j])["']?(?:[)\].:][)\].:"']{0,2})[^\S\n]*(?=\S)"""
+)
 MOST_OPTION_LINES = 40
-"""Most lines beginning with a letter that are read, counted from the end of the question."""
+"""Most lines beginning with a label that are read, counted from the end of the question."""
 
 
 @lru_cache(maxsize=64)
 def options_in(question: str) -> tuple[str, ...]:
-    """Returns the options that a question shows in lines with letters, from the last such list. Empty if there are
-    fewer than two.
+    """Returns the options that a question shows with labels, a line each or in one line, from the last such list.
+
+    Empty if there are fewer than two.
     """
-    lines = _OPTION_LINE.findall(question[-MOST_OPTION_TEXT:])[-MOST_OPTION_LINES:]
-    starts = [place for place, (letter, _) in enumerate(lines) if letter in "Aa"]
-    if not starts:
-        return ()
-    last = lines[starts[-1] :]
-    names = [chr(ord(last[0][0]) + place) for place in range(len(last))]
-    found = tuple(text for _, text in last)
-    return found if [letter for letter, _ in last] == names and len(set(found)) == len(found) > 1 else ()
+    text = _plain(question[-MOST_OPTION_TEXT:])
+    lines = [(found["label"], found["text"]) for found in _OPTION_LINE.finditer(text)][-MOST_OPTION_LINES:]
+    if options := _last_list(lines):
+        return options
+    for line in reversed(text.splitlines()):
+        marks = list(_OPTION_INSIDE.finditer(line))[:MOST_OPTION_LINES]
+        if len(marks) < 2:
+            continue
+        ends = [*(mark.start() for mark in marks[1:]), len(line)]
+        inside = [
+            (mark["label"], line[mark.end() : end].strip(" ,;\t\"'{}[]()"))
+            for mark, end in zip(marks, ends, strict=True)
+        ]
+        if options := _last_list(inside):
+            return options
+    return ()
 
 
-def _label(first: str, place: int) -> str:
-    return str(place + 1) if first == "1" else chr(ord(first) + place)
-
-
-def _has_line(question: str, shown: str) -> bool:
-    """Returns whether the question holds the text, and not as the end of a longer word."""
-    place = question.find(shown)
-    return place == 0 or (place > 0 and not question[place - 1].isalnum())
+def _last_list(labelled: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Returns the options of the last list whose labels are the first ones of a series. Empty without a list."""
+    for names, _ in _SERIES:
+        starts = [place for place, (label, _) in enumerate(labelled) if label == names[0]]
+        if not starts:
+            continue
+        last = labelled[starts[-1] :]
+        options = tuple(option for _, option in last)
+        labels = tuple(label for label, _ in last)
+        if labels == tuple(names[: len(last)]) and len(set(options)) == len(options) > 1 and all(options):
+            return options
+    return ()
 
 
 def find_choices(among: Words, options: Mapping[str, Words]) -> list[str]:
@@ -175,11 +301,6 @@ def find_choices(among: Words, options: Mapping[str, Words]) -> list[str]:
     return found_choices
 
 
-def letter_options(choices: Sequence[str]) -> str:
-    """Returns the options, one a line, with letters: `A) ...`."""
-    return "\n".join(f"{chr(ord('A') + place)}) {choice}" for place, choice in enumerate(choices))
-
-
 def chosen(item: Item, answer: str) -> str | None:
     """Returns the one option that an answer names, or None if it names none or several, hedges, or takes it back.
 
@@ -190,6 +311,7 @@ def chosen(item: Item, answer: str) -> str | None:
         answer = f"{answer[: MOST_OPTION_TEXT // 2]}\n{answer[-MOST_OPTION_TEXT // 2 :]}"
     if {choice.casefold() for choice in item.choices} == {"true", "false"}:
         answer = _NEGATED.sub(lambda match: " false" if (match[1] or "true").casefold() == "true" else " true", answer)
+    answer = _STRUCK_OUT.sub("", answer) if "~~" in answer else answer
     text = strip_decoration(answer)
     labels = _shown(item.question, item.choices)
     bare = _bare(text)
@@ -199,13 +321,13 @@ def chosen(item: Item, answer: str) -> str | None:
     if labels is None:
         return _of_words(item, text, labels)
     if denied := labels.denied.fullmatch(text):
-        places = [_place(name) for name in denied.groups() if name]
+        places = [labels.place(name) for name in denied.groups() if name]
         if places[-1] not in places[:-1] and places[-1] < len(item.choices):
             return item.choices[places[-1]]
         return None
     whole = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
     if letter := _chosen_label(labels, item, whole):
-        place = _place(letter[1] or letter[2])
+        place = labels.place(letter[1] or letter[2])
         if labels is _DIGITS and literal and literal != {item.choices[place]}:
             return None  # "3" is the number of one option and the text of another
         # The option of the letter, unless what follows is another letter or another option, or takes it back.
@@ -215,7 +337,17 @@ def chosen(item: Item, answer: str) -> str | None:
         other_places = {number for number, choice in enumerate(item.choices) if choice != option}
         following = [found[1] or found[2] for found in labels.next.finditer(rest)]
         following += [found[1] for found in labels.line.finditer(rest)]
-        if not other_places.isdisjoint(map(_place, following)) or _TAKEN_BACK.search(rest.replace(option, "")):
+        following += [found[1] or found[2] or found[3] for found in labels.overruling.finditer(rest)]
+        if changed := _TO_LAST_LABEL.fullmatch(rest):
+            following.append(changed[1])
+        beside = rest.replace(option, "")
+        if (
+            not other_places.isdisjoint(map(labels.place, following))
+            or _TAKEN_BACK.search(beside)
+            or TAKES_BACK.search(beside)
+            or _CROSSED.search(whole, 0, letter.end())
+            or _denies(beside, item.question)
+        ):
             return None
         spoken, words_of = words(rest), {choice: words(choice) for choice in item.choices}
         opening = [choice for choice, said in words_of.items() if said and spoken[: len(said)] == said]
@@ -223,10 +355,132 @@ def chosen(item: Item, answer: str) -> str | None:
     return _of_words(item, text, labels)
 
 
+_EXCEPTING = {"except", "wrong", "incorrect", "false"}
+"""Words of a question to which what is not so is the answer."""
+
+
+def _denies(rest: str, question: str) -> bool:
+    """Returns whether the text after a label says that it is not the answer.
+
+    "C is wrong" denies C, unless the question asks what is wrong: "Which statement is wrong?".
+    """
+    found = _DENIED_LABEL.match(rest)
+    if found is None:
+        return False
+    asked = set(words(question))
+    if word := found["wrong"] or found["lone"]:
+        return word.casefold().split()[-1] not in asked
+    return bool(found["crossed"] or found["fails"] or found["right"]) or not (
+        _negations_in(question) or asked & _EXCEPTING
+    )
+
+
 def names_letter(item: Item, line: str) -> bool:
     """Returns whether a line begins with an option's label, and the question shows labels."""
     labels = _shown(item.question, item.choices)
     return labels is not None and _chosen_label(labels, item, line) is not None
+
+
+def denies_letter(item: Item, line: str) -> bool:
+    """Returns whether a line begins with an option's label and says that it is not the answer: "A: wrong"."""
+    labels = _shown(item.question, item.choices)
+    letter = _chosen_label(labels, item, line) if labels is not None else None
+    denied = letter is not None and (
+        _denies(line[letter.end() :], item.question) or _CROSSED.search(line, 0, letter.end()) is not None
+    )
+    return denied and chosen(item, line) is None
+
+
+_TICK = re.compile(r"[✅✓✔☑]\ufe0f?|\[[xX]\](?!\()")
+_LIST_MARK = re.compile(rf"(?P<tick>{_TICK.pattern})|\[[^\S\n]?\]|[☐□⬜◻❌✗✘✖]")
+"""Matches a tick mark, an empty box or a cross."""
+
+
+def ticked_options(item: Item, lines: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    """Returns the options beside tick marks, and the number of lines up to the last mark; 0 without such an option.
+
+    A mark belongs to the option after it if it begins its line, else to the option before it: "✓ A", "A ✓, C ✓".
+    """
+    options, end = [], 0
+    for number, line in enumerate(lines):
+        marks = list(_LIST_MARK.finditer(line[:MOST_OPTION_TEXT]))
+        if not marks:
+            continue
+        begins = not any(map(str.isalnum, line[: marks[0].start()]))
+        places = [mark.end() if begins else mark.start() for mark in marks]
+        parts = itertools.pairwise([*places, len(line)] if begins else [0, *places])
+        for mark, (start, stop) in zip(marks, parts, strict=True):
+            option = chosen(item, _LIST_MARK.sub(" ", line[start:stop]).strip(" ,;-*")) if mark["tick"] else None
+            options += [] if option is None else [option]
+        end = number + 1
+    return tuple(dict.fromkeys(options)), end if options else 0
+
+
+_RADIO_EMPTY = re.compile(r"^\W{0,4}?(?:[○◯⚪]|\(\s\))(?=\s)")
+_RADIO_CHOSEN = re.compile(r"^\W{0,4}?(?:[●◉⬤⚫🔘]|\([xX•*]\))(?=\s)")
+_BOX_EMPTY = re.compile(r"^\W{0,4}?(?:\[\s?\]|[☐□⬜◻])")
+
+
+def with_check_boxes(lines: Sequence[str]) -> list[str]:
+    """Returns the lines with round buttons as check boxes, and without a list of boxes of which none is ticked.
+
+    A filled button counts only beside an empty one. Alone it is the mark of a list.
+    """
+    if any(map(_RADIO_EMPTY.match, lines)):
+        lines = [_RADIO_EMPTY.sub("[ ]", _RADIO_CHOSEN.sub("[x]", line)) for line in lines]
+    empty = [line for line in lines if _BOX_EMPTY.match(line)]
+    if len(empty) < 2 or any(mark["tick"] for line in lines for mark in _LIST_MARK.finditer(line[:MOST_OPTION_TEXT])):
+        return list(lines)
+    return [line for line in lines if line not in empty] or [""]
+
+
+def discussed_options(item: Item, lines: Sequence[str]) -> tuple[str, ...]:
+    """Returns the options that are not denied in a text that begins with a line about each option; empty for others."""
+    labels, count = _shown(item.question, item.choices), len(item.choices)
+    if labels is None or not 1 < count <= len(lines):
+        return ()
+    for place, line in enumerate(lines[:count]):
+        letter = _chosen_label(labels, item, line)
+        if letter is None or labels.place(letter[1] or letter[2]) != place:
+            return ()
+    return tuple(dict.fromkeys(option for line in lines[:count] if (option := chosen(item, line))))
+
+
+def repeats_option(item: Item, line: str) -> bool:
+    """Returns whether a line is an option with its label as the question shows it, and nothing else."""
+    labels = _shown(item.question, item.choices)
+    letter = _chosen_label(labels, item, line) if labels is not None else None
+    if labels is None or letter is None:
+        return False
+    return words(line[letter.end() :]) == words(item.choices[labels.place(letter[1] or letter[2])])
+
+
+def repeated_options(item: Item, lines: Sequence[str]) -> tuple[str, ...] | None:
+    """Returns the options that are ticked in a list of all options with which a text begins.
+
+    They are those with a tick or "correct" beside them, or else, where some are crossed out, those that are not. None
+    if the text does not begin with all options, a line each with its label and nothing but such a verdict.
+    """
+    labels, count = _shown(item.question, item.choices), len(item.choices)
+    if labels is None or not 1 < count <= len(lines):
+        return None
+    ticked, left = [], []
+    for place, (choice, line) in enumerate(zip(item.choices, lines, strict=False)):
+        letter = _chosen_label(labels, item, line)
+        if letter is None or labels.place(letter[1] or letter[2]) != place:
+            return None
+        rest = line[letter.end() :]
+        if len(rest) > len(choice) + MOST_BESIDE_OPTION:
+            return None
+        says = words(rest) != words(choice)
+        verdict = _VERDICT.search(rest) if says else _MARK_BEFORE.search(line, 0, letter.end())
+        if says and (verdict is None or words(rest[: verdict.start()]) != words(choice)):
+            return None
+        if verdict is None or verdict["tick"]:
+            left.append(choice)
+        if verdict is not None and verdict["tick"]:
+            ticked.append(choice)
+    return tuple(ticked) or (tuple(left) if len(left) < count else ())
 
 
 def _chosen_label(labels: _Labels, item: Item, answer: str) -> re.Match[str] | None:
@@ -238,13 +492,65 @@ def _chosen_label(labels: _Labels, item: Item, answer: str) -> re.Match[str] | N
         answer: the answer.
     """
     letter = labels.first.match(answer)
-    if letter and letter.end() < len(answer) and answer[letter.end()] == ":" and _place(letter[1] or letter[2]) == 0:
+    if (
+        letter
+        and letter.end() < len(answer)
+        and answer[letter.end()] == ":"
+        and labels.place(letter[1] or letter[2]) == 0
+    ):
         letter = labels.first.match(answer, letter.end() + 1) or letter  # "A: B" answers B
-    return letter if letter and 0 <= _place(letter[1] or letter[2]) < len(item.choices) else None
+    return letter if letter and 0 <= labels.place(letter[1] or letter[2]) < len(item.choices) else None
 
 
-def _place(label: str) -> int:
-    return int(label) - 1 if label.isdigit() else ord(label.upper()) - ord("A")
+_LONE_LABEL = re.compile(r"(?<![A-Za-z0-9'])([A-Z])(?![A-Za-z0-9'+#])(?!\s+[a-z]{2,}\b(?<!\bis)(?<!\bes)(?<!\best))")
+"""Matches a letter that is no word: not the A of "A correct answer"."""
+_LEADS_TO_LETTER = frozenset(
+    """definitely clearly obviously certainly surely
+    the answer answers option choice letter correct right best final is are would should must will be it its that so
+    therefore thus hence i believe think guess feel my selected select choose chose pick picked go going with solution
+    ans conclusion result opcion respuesta correcta correcto es la el lo por tanto antwort richtig richtige korrekt
+    korrekte ist lautet die der das daher also somit losung reponse bonne juste correcte est le donc choix resposta
+    correta certa e a o alternativa opcao letra portanto risposta corretta giusta opzione quindi lettera dogru cevap
+    secenek yanit jawaban jawabannya adalah yang benar tepat pilihan antwoord juiste het svaret ar ratt ответ
+    правильный верный вариант odpowiedz poprawna to dap an dung الاجابة الجواب الصحيحة هي هو
+    因此 所以 故 本题 正确 答案 选项 应 选择 选 为 是 最终 答え 正解 は が です 解答 選項 選 選択肢
+    정답 답 은 는 이 가 입니다""".split()
+)
+"""Words that may stand beside the letter of an option and only say that it is the answer."""
+_JOINED_LEADS = re.compile("|".join(sorted((w for w in _LEADS_TO_LETTER if not w[0].isascii()), key=len, reverse=True)))
+MOST_BESIDE_LETTER = 120
+"""Longest answer, in characters, in which a letter is read among words that only lead to it."""
+
+
+def _led_to(text: str) -> str | None:
+    """Returns the one letter in a text that holds only words leading to it: "La opción C es correcta"."""
+    if len(text) > MOST_BESIDE_LETTER:
+        return None
+    letters = set(_LONE_LABEL.findall(text))
+    if len(letters) != 1:
+        return None
+    letter = letters.pop()
+    beside = words(_JOINED_LEADS.sub(" ", _LONE_LABEL.sub(" ", text)))
+    return (
+        letter
+        if all(word in _LEADS_TO_LETTER or word == letter.casefold() for word in beside if word.isalnum())
+        else None
+    )
+
+
+def _is_meant(text: str, label: re.Match[str], item: Item) -> bool:
+    """Returns whether a label in a text is given as the answer: not in "the wrong answer is C" and "option C fails"."""
+    before = _DENIED_BEFORE_LABEL.search(text[max(0, label.start() - 20) : label.start()])
+    if before and before[1].casefold() not in words(item.question):
+        return False
+    return not _denies(text[label.end() :], item.question)
+
+
+_LABEL_ASIDE = re.compile(r"\(([A-Z])\)")
+_EXCLUDED = frozenset("except excluding exclude excluded eliminate eliminated ruled".split())
+"""Words before or soon after an option that make it no answer, unless the question has them."""
+_NEAR = 4
+"""Number of words after an option in which a word of `_EXCLUDED` is searched."""
 
 
 def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
@@ -260,12 +566,20 @@ def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
         beside = {word for word in left if all(word not in options[choice] for choice in subject)}
         asking = {"is", "are", "was"} | _asked_last(item.question)
         found_choices = subject if len(subject) == len(other) == 1 and beside <= asking else found_choices
+    if labels is _LETTERS and not found_choices and (letter := _led_to(text)):
+        place = labels.place(letter)
+        return item.choices[place] if place < len(item.choices) else None
     if labels is not None and len(found_choices) != 1:
-        places = {_place(label) for label in labels.anywhere.findall(text)}
+        places = {labels.place(found[1]) for found in labels.anywhere.finditer(text) if _is_meant(text, found, item)}
         found_choices = [item.choices[place] for place in places if 0 <= place < len(item.choices)]
     elif not found_choices and spoken:
         content = {word for word in spoken if stem(word) not in FILLER} or set(spoken)
         found_choices = [choice for choice, option in options.items() if content <= set(option)]
+    elif labels is not None and labels is not _DIGITS:
+        overruling = {labels.place(found[1] or found[2] or found[3]) for found in labels.overruling.finditer(text)}
+        overruling |= {labels.place(label) for label in _LABEL_ASIDE.findall(text)}
+        if any(0 <= place < len(item.choices) and item.choices[place] != found_choices[0] for place in overruling):
+            return None  # "It is 4, so C" and "4 (C)" where 4 is option B
     if len(found_choices) != 1 or list(options.values()).count(options.get(found_choices[0], ())) > 1:
         return None
     option = options.get(found_choices[0], ())
@@ -276,4 +590,6 @@ def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
     else:
         # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
         unsure = is_hedged(before, option) or is_hedged(after, _negations_in(item.question) | set(option))
-    return None if unsure else found_choices[0]
+    excluded = _EXCLUDED.intersection((*before, *after[:_NEAR])) - {*words(item.question), *option}
+    taken_back = TAKES_BACK.search(text) and not TAKES_BACK.search(found_choices[0])
+    return None if unsure or excluded or taken_back else found_choices[0]

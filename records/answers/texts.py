@@ -17,7 +17,8 @@ Words = tuple[str, ...]
 _UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty"""
 _HEDGES = """or either neither nor not no never isnt wasnt arent dont doesnt cannot cant unless maybe perhaps possibly
-    but and actually wait sorry instead incorrect wrong"""
+    but and actually wait sorry instead incorrect wrong nicht kein keine oder sondern pas ou ni nao niet nie oppure
+    sino не нет или ليس"""
 _FILLER = """is are was were be it its this that they there he she his her has have had in of to for on at by as with
     will would now so then therefore thus answer result output print make do return equal call called known located
     official officially spoken written mainly primarily typically usually correct value you we"""
@@ -28,6 +29,12 @@ ARTICLES = frozenset(("a", "an", "the"))
 HEDGES = frozenset(_HEDGES.split())
 """Words that make an answer no answer, unless they occur in the gold."""
 NEGATIONS = frozenset("not no never isnt wasnt arent dont doesnt cannot cant".split())
+TAKES_BACK = re.compile(
+    r"\b(?:just kidding|my (?:mistake|bad)|on second thoughts?|scratch that|correction(?=[:,])|oops"
+    r"|i (?:meant|doubt))\b",
+    re.I,
+)
+"""Matches words that take back the answer before them, or doubt the answer after them."""
 FILLER = frozenset(f"{_FILLER} {_SHADES}".split())
 """Stems of words that add nothing beside the gold, for any question."""
 POLAR = frozenset(("yes", "no", "true", "false"))
@@ -44,7 +51,9 @@ _OFFERS = frozenset("or and between against versus vs v".split())
 _LISTS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|what)\b[^,]*,", re.I)
 """Matches separators that may list options in the sentence that asks: "Who is taller: Ann, Bob?"."""
 
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+|(?<=[。！？।])(?=\s*\S)")
+_NO_TITLE = "".join(rf"(?<!\b{title}\.)" for title in ("Mr", "Mrs", "Ms", "Dr", "St", "Prof"))
+"""Pattern that keeps the point of a title, as in "Mrs. Snyder", from ending a sentence."""
+SENTENCE_END = re.compile(rf"(?<=[.!?]){_NO_TITLE}\s+|\n+|(?<=[。！？।])(?=\s*\S)")
 LEADS = (
     *("answer", "antwort", "lösung", "réponse", "reponse", "respuesta", "resposta", "risposta", "antwoord", "svar"),
     *(
@@ -62,6 +71,7 @@ LEADS = (
         "正解",
     ),
     *("정답", "답", "उत्तर", "الإجابة", "الجواب", "תשובה", "απάντηση", "คำตอบ", "উত্তর", "జవాబు", "jibu", "选项"),
+    *("vastaus", "válasz", "răspuns", "जवाब", "సమాధానం", "விடை", "பதில்", "جواب", "پاسخ", "atsakymas", "vastus"),
     *("opción correcta", "opción", "opção", "opzione"),
 )
 """Words before a colon that lead to an answer, in the languages in which models are asked."""
@@ -115,7 +125,14 @@ _LEAD = re.compile(
 )
 _FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)(?:```|\Z)", re.S)
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]*)(?<=[^\s*])\*{1,3}(?![\w*])")
-_BOLD = re.compile(r"(?<!\w)__(?=[^\s_])([^_\n]*)(?<=[^\s_])__(?!\w)|(?<!\w)_(?=[^\s_])([^_\n]*)(?<=[^\s_])_(?!\w)")
+_SPECIAL_NAMES = (
+    "init main name str repr len iter next call eq hash doc file dict class new del enter exit add getitem all"
+)
+"""Names that Python writes between double underscores, which are no bold type there."""
+_BOLD = re.compile(
+    rf"(?<!\w)__(?!(?:{_SPECIAL_NAMES.replace(' ', '|')})__)(?=[^\s_])([^_\n]*)(?<=[^\s_])__(?!\w)"
+    r"|(?<!\w)_(?=[^\s_])([^_\n]*)(?<=[^\s_])_(?!\w)"
+)
 _BULLET = re.compile(r"^[^\S\n]*[-*+•·][^\S\n]+(?=\w)", re.M)
 _FORMATS = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe00-\ufe0f\ufeff]")
 """Matches invisible characters that direct or join text."""
@@ -124,9 +141,26 @@ _HAS_WORD = re.compile(r"[^\W_]")
 
 _POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_VULGAR = re.compile("[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒]")
-_DASHES = re.compile("[‐‑‒–−﹣－➖](?=\\s*[\\d.$£€])|(?<!\\w)[—―](?=[\\d.])")
-"""Matches signs that mean minus before a digit."""
+_VULGAR = re.compile(" ?[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒]")
+_DASHES = re.compile(
+    "[‐‑‒–−﹣－➖﹘˗](?=\\s*[\\d.$£€])|(?<!\\w)[—―](?=[\\d.])|(?<=\\b[^\\W\\d_])[‐‑‒–−﹣－﹘](?=\\W*\\Z)"
+)
+"""Matches signs that mean minus before a digit, or after a letter that stands alone, such as a grade."""
+_ACCENTS = re.compile(
+    "[\u0300-\u0333\u0339-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed]"
+)
+"""Matches accents of letters and points of Hebrew and Arabic, which some writers leave out.
+
+Other combining characters make other letters: か and が, क and क्. So does the stroke that makes ≠ of =.
+"""
+_SHORT_I = re.compile("(?<=[иИ])\u0306")
+"""Matches the mark that makes й of и. Nobody leaves it out."""
+_REPEATED_DIGIT = re.compile("(?<=\\d)[\u0304\u0305\u0307]")
+"""Matches a line or a dot over a digit that repeats without end."""
+
+_KEPT_MARK = "\ufdd0"
+"""A character that no text holds, in place of a mark that is kept."""
+_PLAIN_SIGNS = str.maketrans({"٫": ".", "٬": ",", "−": "-", "⁄": "/", "∕": "/"})
 
 _NUMBER = r"(?<![^\W\d_]{2})-?\d+(?:\.\d+)*|\d+(?:\.\d+)*|(?<![\w.])-?\.\d+"
 _NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))"
@@ -135,14 +169,17 @@ _SPELLED = r"[^\W_]+(?:'[^\W_]+)*"
 _JOINING = "|".join(
     (
         r"(?<=\d)[:,;](?=\d)|(?<=\w):(?=\w)|(?<=\b[^\W\d_]),(?=\s*[^\W_])",  # 3:45, "a, b"
-        r"(?<=[^\W_]{2})\.(?=[a-z0-9_]{2})|(?<=\b[a-z])\.(?=[a-z]\b)|(?<![\w.])\.(?=[^\W\d_]{2})",  # os.path, .NET
+        r"(?<=[^\W_]{2})\.(?=[a-z0-9_]{2})|(?<=\b[A-Za-z])\.(?=[A-Za-z]\b)|(?<![\w.])\.(?=[^\W\d_]{2})",  # a.b, .NET
         r"(?<=\d)(?:\.{3}|…)",
-        r"(?<=[^\W_])_+(?=[^\W_])|(?<!\w)_+(?=[^\W_])",
-        r"!(?==)|(?<![\w!?.)])!(?=\w)",
+        r"\.{1,2}(?=[/\\*+?])",  # ../a, .*
+        r"(?<=[^\W_])_+(?=[^\W_])|(?<!\w)_+(?=[^\W_])|(?<=[a-z])__(?!\w)",  # a_b, __init__
+        r"(?<=\b[^\W\d_])'+(?=\()",  # f'(x)
+        r"[!:.?-](?==)|(?<=<)[!?]|\?(?=>)|(?<=#)!",  # :=, -=, <?, #!
+        r"(?<![\w!?.)])!(?=\w)|(?<=\w)\?(?=\w)",
         r"(?<![\w-])-{1,2}(?=[^\W\d_]|[∞π√(\\$£€])|(?<=[^\W_])-{1,2}(?=[.\s]*\Z)",  # -x, i--
         r"(?<=\d\s)-(?=\s\d)|(?<=\b\w\s)-(?=\s\w\b)|(?<=\b\w)-(?=\w\b)|-(?=>)|(?<=<)-",
         r"(?<=\w)·(?=\w)|(?<=\w\s)·(?=\s\w)",
-        r"(?<=\w)\((?=[^\s)])|\((?=[^()]{0,40}[-+*/^×÷<>=])|\)(?=\s*[-+*/^×÷])",  # f(x), 2 * (3 + 4)
+        r"(?<=\w)\((?=[^\s)])|(?<=\w)\(\)|\((?=[^()]{0,40}[-+*/^×÷<>=])|\)(?=\s*[-+*/^×÷])",  # f(x), 2 * (3 + 4)
     )
 )
 """Pattern of decoration that carries meaning in its place: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
@@ -151,16 +188,29 @@ _SCRIPTS = "¿¡。、，；！？：「」『』《》〈〉【】।،؛؟۔"
 _PLAIN = rf"""\s\w.,;:!?{_SCRIPTS}'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
 """Characters of white space, letters, and signs that are decoration unless `_JOINING` matches them."""
 _TOKEN = re.compile(
-    rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!()·…-])(?:{_JOINING})"
+    rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!?()·…'-])(?:{_JOINING})"
 )
-_SIMPLE = re.compile(r"\s*[A-Za-z0-9][A-Za-z0-9\s]*(?:[.?]|(?<!\d)!)?")
+_SIMPLE = re.compile(r"\s*[A-Za-z0-9][A-Za-z0-9\s]*(?:\.|(?<=[A-Za-z]{2})!|(?<=[A-Za-z0-9]{2})\?)?")
 _SIMPLE_TOKEN = re.compile(r"\d+|[A-Za-z][A-Za-z0-9]*")
+_INITIALS = re.compile(
+    r"(?<![\w.])(?:(?:[A-Z]\.\s?)+[A-Z]\.|(?:[A-Z]\.){2,}[A-Z]|(?:[A-Z][a-z]?\.)+[A-Z]\.|(?:[a-z]\.){2,})(?!\w|\.\w)"
+)
+"""Matches letters with a point each: "U.S.", "J. R. R.", "Ph.D.", "a.m."."""
 _LITERAL_TOKEN = re.compile(rf"{_NUMBER}|{_SPELLED}|[^\s\w]|_")
 _TUPLE = re.compile(r"(?<!\w)\([-\d'\"][^(),\n]{0,200},[^()\n]{0,200}\)")
 _CLOSED_BY = {"[": "])", "{": "}", "(": ")]"}
-_FACTORIAL = re.compile(r"\s*\d+!+\s*")
+_FACTORIAL = re.compile(r"\s*(?:\d+|[a-z])(!+)\s*")
+_STOP_AFTER_SIGN = re.compile(rf"(?<=[^{_PLAIN}])[.,;:]\s*\Z")
+"""Matches the stop after a text of signs, as in "∞." but not in "?."."""
+_SIGN_AT_END = re.compile(r"(?:[A-Za-z]|\S*[\])}*+])(\?+)")
+"""Matches "?" that belongs to the sign or to the one letter before it, as in the pattern `a?`.
+
+After a word this mark only ends a sentence.
+"""
 _INCHES = re.compile(r"\s*\d+(?:\.\d+)?\s*(['\"])\s*")
 """Matches a length in feet or inches that stands alone."""
+_PRIMED = re.compile(r"[^\W\d_]('+)")
+"""Matches a letter with primes, such as a derivative."""
 _SPACED_MINUS = re.compile(r"-\s+[\d.,/]+\s?%?")
 _MINUS_INSIDE = re.compile(r"([$€£¥₹])\s?-\s?(?=[\d.])")
 
@@ -172,7 +222,7 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
     """
     if "```" in text and (fence := _FENCE.search(text)):
         text = fence.group(1)
-    if "\\" in text or "$" in text or "{,}" in text or "~" in text:
+    if "\\" in text or "$" in text or "{" in text or "~" in text:
         text = plain_latex(text)
     if "*" in text:
         bold = text.startswith("**") and text.endswith("**") and text.count("*") == 4
@@ -186,30 +236,37 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
             return "-" + text[1:].lstrip()
         text = _MINUS_INSIDE.sub(r"-\1", text)  # $-5
     bare = _BULLET.sub("", text).strip()
-    if bare[-1:] in ("'", '"') and bare[0] not in _QUOTES and bare[-2:-1].isdigit():
-        return bare  # feet, inches
+    if bare[-1:] in ("'", '"') and bare[0] not in _QUOTES and (bare[-2:-1].isdigit() or _PRIMED.fullmatch(bare)):
+        return bare  # feet, inches, a derivative
     return bare.strip(_QUOTES).strip() or text.strip()
 
 
 def without_accents(text: str) -> str:
-    """Returns the text in NFKD without accents. Powers, one-sign fractions and minus signs are spelled out before."""
+    """Returns the text with compatible characters replaced by plain ones, without accents.
+
+    Powers, one-sign fractions and minus signs are spelled out before.
+    """
     if text.isascii():
         return text
     text = _RAISED.sub(lambda found: "^" + found.group().translate(_POWERS), _FORMATS.sub("", text))
-    text = _VULGAR.sub(lambda found: " " + unicodedata.normalize("NFKC", found.group()).replace("⁄", "/"), text)
-    text = normalize("NFKD", _DASHES.sub("-", text).replace("’", "'"))
-    text = "".join(c for c in text if unicodedata.combining(c) <= 1)  # 1: a stroke, which makes ≠ of =
+    text = _VULGAR.sub(lambda found: " " + unicodedata.normalize("NFKC", found.group().strip()).replace("⁄", "/"), text)
+    text = _DASHES.sub("-", text).replace("’", "'").replace("ʼ", "'").replace("′", "'").replace("″", '"')
+    text = _REPEATED_DIGIT.sub("…", normalize("NFKD", text))
+    text = _ACCENTS.sub("", _SHORT_I.sub(_KEPT_MARK, text)).replace(_KEPT_MARK, "\u0306")
+    text = normalize("NFC", text)
     if any(c.isdecimal() and not c.isascii() for c in text):
         text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
-    return text.replace("٫", ".").replace("٬", ",").replace("−", "-").replace("⁄", "/")
+    return text.translate(_PLAIN_SIGNS)
 
 
 def words(text: str, *, fold: bool = True) -> Words:
     """Returns the words of a text, and the signs that carry meaning.
 
-    Number words become digits. Articles are left out, unless the text has nothing else. A text of marks alone gives
-    these marks.
+    Number words become digits. Letters with points are one word: "U.S." is "US". Articles are left out, unless the
+    text has nothing else. A text of marks alone gives these marks.
     """
+    if "." in text:
+        text = _INITIALS.sub(lambda found: "".join(filter(str.isalpha, found.group())), text)
     found = _SIMPLE_TOKEN.findall(text) if _SIMPLE.fullmatch(text) else _tokens(text)
     folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in found]
     if ARTICLES.isdisjoint(map(str.casefold, folded)):
@@ -226,12 +283,19 @@ def _tokens(text: str) -> list[str]:
     """Returns the words and signs of a text that holds more than letters, digits and blanks."""
     first, last = _literal_part(text)
     parts = ((_TOKEN, text[:first]), (_LITERAL_TOKEN, text[first:last]), (_TOKEN, text[last:]))
-    found = [word.replace("'", "") or '"' for pattern, part in parts if part for word in pattern.findall(part)]
-    if not found:
-        found = [sign for sign in text if not sign.isspace()]
-    elif text.endswith("!") and _FACTORIAL.fullmatch(text):
-        found.append("!")
-    elif inches := _INCHES.fullmatch(text):
+    found = [
+        word.replace("'", "") or ('"' if len(word) == 1 else word)
+        for pattern, part in parts
+        if part
+        for word in pattern.findall(part)
+    ]
+    if not any(map(str.isalnum, text)):
+        found = [sign for sign in _STOP_AFTER_SIGN.sub("", text) if not sign.isspace()]
+    elif text.endswith("!") and (factorial := _FACTORIAL.fullmatch(text)):
+        found.append(factorial[1])
+    elif text[-1] == "?" and (marks := _SIGN_AT_END.fullmatch(text)):
+        found.append(marks[1])
+    elif inches := _INCHES.fullmatch(text) or _PRIMED.fullmatch(text):
         found.append(inches[1])
     return found
 
@@ -276,11 +340,25 @@ def words_beside(answer: str, question: str) -> Words:
     left, the question's words are kept. If still nothing is left, all words are kept.
     """
     spoken = words(strip_decoration(answer))
+    if _only_affirms(spoken, question):
+        return spoken[:1]
     for empty in (_asking_words(question) | _EMPTY, _EMPTY):
         left = [word for word in spoken if stem(word) not in empty or word in HEDGES | POLAR or not word.isalpha()]
         if not HEDGES.issuperset(left):
             return tuple(left)
     return spoken
+
+
+def _only_affirms(spoken: Words, question: str) -> bool:
+    """Returns whether an answer is "yes" or "no" with words of the question: "Yes, 7 is prime." to "Is 7 prime?".
+
+    "No" may have a "not" beside it.
+    """
+    if len(spoken) < 2 or spoken[0] not in ("yes", "no"):
+        return False
+    asked = set(words(without_accents(question)))
+    beside = set(spoken[1:]) - ({"not"} if spoken[0] == "no" else set())
+    return asked.isdisjoint(_OFFERS | NEGATIONS | {"than"}) and asked >= beside
 
 
 MAX_COMPARED_CHARS = 4000
@@ -304,8 +382,14 @@ def _asking_words(question: str) -> frozenset[str]:
     """
     parts = sentences(without_accents(question))
     asking = [part for part in parts if part.rstrip().endswith("?")][-1:] or parts
-    asking_words = set(words(asking[0])) if len(asking) == 1 and not _LISTS.search(asking[0]) else set()
+    asking_words = with_past(words(asking[0])) if len(asking) == 1 and not _LISTS.search(asking[0]) else set()
     return frozenset(map(stem, asking_words)) if asking_words & _ASKS and not asking_words & _OFFERS else frozenset()
+
+
+def with_past(asking: Words) -> set[str]:
+    """Returns the words of a question, with "ended" where it asks when something did end."""
+    past = {word + ending for word in asking for ending in ("d", "ed") if len(word) > 2} if "did" in asking else set()
+    return {*asking, *past}
 
 
 def stem(word: str) -> str:

@@ -1,17 +1,18 @@
 """Reads units of measure beside a number. A unit is part of the answer: 5 cm is neither 5 m nor 5 cm^2."""
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from metaprobe.records.answers.texts import sentences, without_accents
 
 _NAMES = {
     "length": {
-        "mm": "millimeter millimetre",
-        "cm": "centimeter centimetre",
-        "m": "meter metre",
-        "km": "kilometer kilometre",
-        "ft": "foot feet",
+        "mm": "millimeter millimetre мм 毫米",
+        "cm": "centimeter centimetre zentimeter centimetro centimetros см 厘米",
+        "m": "meter metre metros metri м 米",
+        "km": "kilometer kilometre kilometro kilometros kilometri км 公里 千米 كم",
+        "ft": "foot feet footage",
         "yd": "yard",
         "mi": "mile",
         "in": "inch inches",
@@ -24,9 +25,9 @@ _NAMES = {
     },
     "mass": {
         "µg": "μg mcg microgram",
-        "mg": "milligram",
-        "g": "gram gramme",
-        "kg": "kilogram kilogramme kilo",
+        "mg": "milligram milligramm мг 毫克",
+        "g": "gram gramme gramm gramo gramos г 克",
+        "kg": "kilogram kilogramme kilogramm kilo kilogramo kilogramos кг 公斤 千克 كغ",
         "lb": "lbs pound",
         "oz": "ounce",
         "ton": "tonne",
@@ -39,36 +40,43 @@ _NAMES = {
         "ns": "nanosecond",
         "µs": "μs microsecond",
         "ms": "millisecond",
-        "s": "sec secs second",
-        "min": "mins minute",
-        "h": "hr hrs hour",
-        "day": "",
-        "week": "wk",
-        "month": "",
-        "year": "yr yrs",
+        "s": "sec secs second sekunde sekunden seconde secondes segundo segundos secondi сек секунда секунды секунд 秒",
+        "min": "mins minute minuten minuto minutos minuti мин минута минуты минут 分钟",
+        "h": "hr hrs hour stunde stunden heure heures hora horas час часа часов 小时 時間",
+        "day": "tage tagen jour jours dias giorno giorni день дня дней 天",
+        "week": "wk woche wochen semaine semaines semana semanas settimana settimane неделя недели недель",
+        "month": "monat monate monaten mois meses mesi месяц месяца месяцев",
+        "year": "yr yrs jahr jahre jahren ans ano anos anno anni år jaar год года лет",
+        "decade": "",
+        "century": "centuries",
+        "millennium": "millennia",
+        "fortnight": "",
     },
     "volume": {
         "µL": "μL µl μl microliter microlitre",
         "dL": "dl deciliter decilitre",
         "ml": "mL milliliter millilitre",
-        "l": "L liter litre",
+        "l": "L liter litre litro litros litri литр литра литров л",
         "gal": "gallon",
         "qt": "quart",
         "pt": "pint",
+        "cup": "cups",
+        "tsp": "teaspoon",
+        "tbsp": "tablespoon",
     },
     "money": {
         "$": "USD usd dollar buck US$",
         "€": "EUR eur euro",
         "£": "GBP gbp quid",
-        "¥": "JPY jpy yen",
-        "元": "CNY RMB cny rmb yuan",
+        "¥": "JPY jpy yen 円",
+        "元": "CNY RMB cny rmb yuan 人民币",
         "₹": "INR inr rupee Rs",
         "¢": "cent",
-        "CHF": "chf franc",
+        "CHF": "chf franc Fr",
         "CAD": "",
         "AUD": "",
         "₩": "KRW",
-        "₽": "RUB ruble rouble",
+        "₽": "RUB ruble rouble руб рубль рубля рублей",
         "₺": "TRY lira",
         "₱": "PHP peso",
         "₪": "ILS shekel",
@@ -76,16 +84,28 @@ _NAMES = {
         "₫": "VND",
         "₦": "NGN naira",
         "SEK": "",
+        "kr": "krona kronor krone kroner",
         "NOK": "",
         "DKK": "",
-        "PLN": "zloty",
+        "PLN": "zloty zł",
     },
-    "part": {"%": "percent percents percentage pct per_cent", "bps": "basis_point basis_points"},
-    "era": {"BC": "BCE B.C. B.C.E."},
+    "part": {
+        "%": "percent percents percentage pct per_cent prozent procent процент процента процентов pour_cent por_ciento "
+        "por_cento per_cento ٪ パーセント 퍼센트 بالمئة بالمائة प्रतिशत पर्सेंट",
+        "‰": "per_mille permille promille per_mil per_thousand pour_mille por_mil промилле",
+        "bps": "basis_point basis_points ‱",
+        "pp": "percentage_point percentage_points prozentpunkt prozentpunkte",
+    },
+    "era": {"BC": "BCE B.C. B.C.E.", "AD": "CE A.D. C.E."},
     "scale": {"mil": ""},
+    "count": {"pair": ""},
     "angle": {"°": "deg degree", "rad": "radian"},
-    "heat": {"°C": "celsius", "°F": "fahrenheit", "K": "kelvin"},
-    "speed": {"mph": "", "km/h": "kph kmh", "m/s": "mps"},
+    "heat": {
+        "°C": "celsius degree_Celsius degrees_Celsius degrees_celsius",
+        "°F": "fahrenheit degree_Fahrenheit degrees_Fahrenheit degrees_fahrenheit",
+        "K": "kelvin",
+    },
+    "speed": {"mph": "", "knot": "", "km/h": "kph kmh", "m/s": "mps"},
     "power": {"mW": "milliwatt", "W": "watt", "kW": "kilowatt", "MW": "megawatt", "GW": "gigawatt", "hp": "horsepower"},
     "energy": {
         **{"J": "joule", "kJ": "kilojoule", "MJ": "megajoule", "cal": "calorie", "kcal": "Cal kilocalorie"},
@@ -105,18 +125,21 @@ _NAMES = {
     },
     "radiation": {"Bq": "becquerel", "Ci": "curie", "Gy": "gray", "Sv": "sievert", "mSv": ""},
     "sound": {"dB": "decibel"},
-    "data": {"KB": "kb kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte"},
-    "clock": {"am": "a.m. AM A.M.", "pm": "p.m. PM P.M.", "o'clock": ""},
+    "light": {"lx": "lux", "lm": "lumen", "cd": "candela"},
+    "size": {"px": "pixel"},
+    "data": {"bit": "bits", "byte": "bytes", "KB": "kb kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte"},
+    "clock": {"am": "a.m. AM A.M.", "pm": "p.m. PM P.M.", "o'clock": "Uhr uhr"},
 }
 """Maps dimension -> unit -> other names of the unit. Full names may have an s at the end."""
 _CANONICAL: dict[str, tuple[str, str]] = {}
 for _dimension, _units in _NAMES.items():
     for _unit, _others in _units.items():
         for _name in (_unit, *(name.replace("_", " ") for name in _others.split())):
-            for _form in {_name, f"{_name}s" if len(_name) > 3 or _name == "day" else _name}:
+            for _form in {_name, without_accents(_name), f"{_name}s" if len(_name) > 3 or _name == "day" else _name}:
                 _CANONICAL[_form] = (_unit, _dimension)
-                if len(_form) > 2:
-                    _CANONICAL[_form.lower()] = (_unit, _dimension)
+for _form, _named in tuple(_CANONICAL.items()):
+    if len(_form) > 2:
+        _CANONICAL.setdefault(_form.lower(), _named)  # "cal" stays what it is beside "Cal"
 
 _LONG = "|".join(map(re.escape, sorted((name for name in _CANONICAL if len(name) > 3), key=len, reverse=True)))
 _SYMBOLS = "|".join(map(re.escape, sorted(_CANONICAL, key=len, reverse=True)))
@@ -133,10 +156,11 @@ _INCHES = re.compile(r"\s+in(?=\s+\w)")
 _BEGINS = re.compile(r"\s?([^\W\d_]+|\S)")
 _FIRST = {"square", "sq", "cubic", "cu", *(_BEGINS.match(name)[1].lower() for name in _CANONICAL)}  # type: ignore[index]
 """First words of units, and signs. Most words after a number are in no unit; this set rejects them quickly."""
+_WORD_OR_SIGN = re.compile(r"[^\W\d_]+|[^\s\d]")
 _IN_TEXT = re.compile(rf"(?<![^\W\d_]){_PATTERN}")
 _MONEY = re.compile(r"[$€£¥₹₩₽₺₱₪฿₫₦](?=\s?[\d.])")
 _ASKED = re.compile(
-    r"\b(?:how\s+(?:many|much)(?:\s+(?:more|total|additional|extra|fewer|full|whole|us))*|number\s+of|what\s+percent)\s+"
+    r"\b(?:how\s+(?:many|much)(?:\s+(?:more|total|additional|extra|fewer|full|whole|us))*(?:\s+in)?|number\s+of|what\s+percent)\s+"
     r"|\b(?:in|as\s+a)\s+(?=[^\W\d_]+(?:\s?(?:/|per\s)\s?[^\W\d_]+)?(?:\^?\d)?\s*[?.]?\s*$)",
     re.I,
 )
@@ -160,6 +184,41 @@ def unit_of(found: re.Match[str]) -> tuple[str, str]:
     return unit, dimension
 
 
+_SMALLER = {
+    "week": ("day", 7),
+    "day": ("h", 24),
+    "h": ("min", 60),
+    "min": ("s", 60),
+    "year": ("month", 12),
+    "decade": ("year", 10),
+    "yd": ("ft", 3),
+    "ft": ("in", 12),
+    "lb": ("oz", 16),
+    "km": ("m", 1000),
+    "m": ("cm", 100),
+    "cm": ("mm", 10),
+    "kg": ("g", 1000),
+    "l": ("ml", 1000),
+    "$": ("¢", 100),
+    "€": ("¢", 100),
+}
+"""Maps a unit to a smaller unit that may follow it in one quantity, and how many of the smaller unit it has."""
+
+
+def units_in(unit: str, smaller: str) -> int:
+    """Returns how many of a smaller unit are in a unit, as 60 min are in 1 h; 0 if the two make no quantity together.
+
+    Both are units as `unit_of` returns them.
+    """
+    ratio = 1
+    while unit in _SMALLER:
+        unit, count = _SMALLER[unit]
+        ratio *= count
+        if unit == smaller:
+            return ratio
+    return 0
+
+
 def unit_at(text: str, place: int) -> re.Match[str] | None:
     """Returns the unit at a place of the text, after a number; None if there is no unit."""
     begins = _BEGINS.match(text, place)
@@ -168,18 +227,37 @@ def unit_at(text: str, place: int) -> re.Match[str] | None:
     return None if _INCHES.match(text, place) else UNIT.match(text, place)
 
 
+def _units_in_text(text: str) -> Iterator[re.Match[str]]:
+    """Yields the units of a text from left to right, without the word "in".
+
+    Most words begin no unit, and `_FIRST` rejects them before the long pattern is tried.
+    """
+    place = 0
+    while begins := _WORD_OR_SIGN.search(text, place):
+        place = begins.end()
+        if begins.group().lower() in _FIRST and (unit := _IN_TEXT.match(text, begins.start())):
+            place = unit.end()
+            if not _INCHES.match(text, unit.start() - 1):
+                yield unit
+
+
+@lru_cache(maxsize=64)
+def _asking_sentence(question: str) -> str:
+    """Returns the last sentence of a question that ends in "?", or else its last sentence, without accents."""
+    parts = sentences(without_accents(question)[-QUESTION_READ:])
+    return next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+
+
 @lru_cache(maxsize=64)
 def asked_units(question: str) -> tuple[tuple[str, str] | None, frozenset[tuple[str, str]]]:
     """Returns the unit in which a question asks for its answer (or None), and all units that it names."""
     text = without_accents(question)[-QUESTION_READ:]
-    shown = (unit for unit in _IN_TEXT.finditer(text) if not _INCHES.match(text, unit.start() - 1))
-    named_units = {*map(unit_of, shown), *(_CANONICAL[sign] for sign in _MONEY.findall(text))}
+    named_units = {*map(unit_of, _units_in_text(text)), *(_CANONICAL[sign] for sign in _MONEY.findall(text))}
     for unit, dimension in tuple(named_units):
         if dimension == "speed":  # 60 km/h over 2 h names kilometres
             named_units.add(("mi" if unit == "mph" else unit.partition("/")[0], "length"))
     everywhere = frozenset(named_units)
-    parts = sentences(text)
-    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    asking = _asking_sentence(question)
     if _AGE.search(asking):
         return ("year", "time"), everywhere
     for lead in reversed(list(_ASKED.finditer(asking))):
@@ -190,7 +268,12 @@ def asked_units(question: str) -> tuple[tuple[str, str] | None, frozenset[tuple[
     return None, everywhere
 
 
-_AGE = re.compile(r"\bhow\s+old\b|\bwhat\s+age\b|\bage\s*\?|\bage\s+(?:of|is|was|will)\b|'s?\s+age\b", re.I)
+_AGE = re.compile(
+    r"\bhow\s+old\b|\bwhat\s+age\b|\bage\s*\?|\bage\s+(?:of|is|was|will)\b|'s?\s+age\b"
+    r"|\bwie\s+alt\b|\bquel\s+age\b|\bcuant[oa]s\s+anos\b|\bquantos\s+anos\b|\bquanti\s+anni\b|\bhoe\s+oud\b"
+    r"|\bhur\s+gammal\b|\bhvor\s+gammel\b|\bсколько\s+лет\b",
+    re.I,
+)
 """Matches words that ask for years."""
 _RATE_WORDS = re.compile(r"\b(?:per|an?|each|every)\s+([^\W\d_]+)", re.I)
 
@@ -198,8 +281,7 @@ _RATE_WORDS = re.compile(r"\b(?:per|an?|each|every)\s+([^\W\d_]+)", re.I)
 @lru_cache(maxsize=64)
 def _asked_rates(question: str) -> frozenset[str]:
     """Returns the units or words per which the question wants its answer: "h" for "How much does he earn per hour?"."""
-    parts = sentences(without_accents(question)[-QUESTION_READ:])
-    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    asking = _asking_sentence(question)
     return frozenset(_CANONICAL.get(word.lower(), (word.lower(), ""))[0] for word in _RATE_WORDS.findall(asking))
 
 
@@ -234,7 +316,99 @@ def without_asked(unit: str, dimension: str, question: str) -> str:
         unit, dimension = alone, dimension.removesuffix("/per")
     if asked_unit is not None and asked_unit[1] == dimension:
         return "" if asked_unit[0] == unit else unit
+    if asked_unit is not None and asked_unit[1] == "speed" and dimension in ("length", "time"):
+        return unit  # "How fast in km/h?" names kilometres, and "18 km" is no speed
     named_units = {unit_name for unit_name, dimension_of_unit in everywhere if dimension_of_unit == dimension}
     if unit == "$" and not named_units and _ASKS_FOR_MONEY.search(question[-QUESTION_READ:]):
         return ""  # "How much does she pay?" is answered by "12" and by "$12"
     return "" if named_units == {unit} else unit
+
+
+_CHANGES_VALUE = frozenset(("part", "scale", "count"))
+"""Dimensions of which a unit multiplies the number before it. A question that wants such a unit names it."""
+_COUNTS = re.compile(
+    r"\b(?:how\s+many|number\s+of)(?:\s+(?:more|fewer|total|additional|extra|other|different|full|whole|new))*\s+"
+    r"(?:people|children|men|women|fish|[a-z]{2,}[^s\W]s)\b(?<!\bdoes)",
+    re.I,
+)
+"""Matches a question that asks for a number of things, if the things are no unit: "How many eggs"."""
+_MEASURED = {
+    "far": ("length",),
+    "tall": ("length",),
+    "high": ("length",),
+    "deep": ("length",),
+    "wide": ("length",),
+    "heavy": ("mass", "force"),
+    "fast": ("speed", "frequency"),
+    "hot": ("heat", "angle"),
+    "cold": ("heat", "angle"),
+    "long": ("length", "time", "area"),
+}
+"""Maps the word after "how" to the dimensions in which it is measured."""
+_HOW = re.compile(rf"\bhow\s+(?P<word>{'|'.join(_MEASURED)})\b", re.I)
+_COINS = re.compile(r"\b(?:coins?|penn(?:y|ies)|nickels?|dimes?|quarters?)\b", re.I)
+"""Matches names of coins: a question with them may be answered in cents."""
+_ASKS_YEAR = re.compile(r"\b(?:when|what\s+year|which\s+year)\b", re.I)
+"""Matches a question whose answer may be a year, so that "1990s" is no number of seconds."""
+_SHARES = re.compile(r"\b(?:each|every\w*|average|mean|equally|per|rate|one)\b", re.I)
+"""Matches words of a question that make "per person" say nothing."""
+_ASKS_PAY = re.compile(
+    r"\bhow\s+much\s+(?:money|change|profit"
+    r"|(?:do|does|did|will|would|should|must|can|could|has|have|had|is|are)\b[^?]*\b(?:make|earn|pay|spend|cost|charge|owe))\b",
+    re.I,
+)
+"""Matches a question whose answer is an amount of money."""
+
+
+def is_rate_named(per: str, question: str) -> bool:
+    """Returns whether a rate "per day" suits a question: it names days, or asks what each has if `per` is no time.
+
+    Args:
+        per: unit or word after "per".
+        question: the question.
+    """
+    unit, dimension = _CANONICAL.get(per.lower(), (per.lower(), ""))
+    text = without_accents(question[-QUESTION_READ:])
+    if dimension != "time":
+        return _SHARES.search(text) is not None or re.search(rf"\b{re.escape(per)}", text, re.I) is not None
+    named = {name.partition("/")[0] for name, _ in asked_units(question)[1]} | _asked_rates(question)
+    return unit in named or re.search(rf"\b(?:{re.escape(unit)}|dai)ly\b", text, re.I) is not None
+
+
+def suits_question(unit: str, dimension: str, question: str) -> bool:
+    """Returns whether an answer with this unit may be meant where the gold answer has no unit.
+
+    The unit is not meant if the question asks for another unit or for a number of things, if it names other units of
+    the dimension, or if the unit changes the value, as per cent does. Names of times do not count: "8 hours" may answer
+    "How long does she work every day?".
+
+    Args:
+        unit: unit of the answer, as `unit_of` returns it.
+        dimension: dimension that the unit measures.
+        question: the question.
+    """
+    if dimension.partition("^")[0] in _CHANGES_VALUE or unit == "BC":
+        return False
+    asked_unit, everywhere = asked_units(question)
+    alone, _, per = unit.partition("/")
+    names = {name.partition("/")[0].partition("^")[0] for name, _ in everywhere}
+    if (alone == "¢" and alone not in names and not _COINS.search(question)) or (
+        alone == "s" and _ASKS_YEAR.search(question)
+    ):
+        return False
+    if asked_unit is not None:
+        wanted, _, rate = ("mi/h" if asked_unit[0] == "mph" else asked_unit[0]).partition("/")
+        same_rate = per == rate or (not rate and is_rate_named(per, question)) or (not per and dimension == "money")
+        return alone == wanted and same_rate
+    asking, base = _asking_sentence(question), alone.partition("^")[0]
+    kind = dimension.partition("^")[0].removesuffix("/per")
+    if base not in names and _COUNTS.search(asking):
+        return False
+    if (measured := _HOW.search(asking)) and kind not in _MEASURED[measured["word"].lower()]:
+        return False
+    if kind != "money" and _ASKS_PAY.search(asking):
+        return False
+    if kind == "money" and per and not is_rate_named(per, question):
+        return False
+    named_units = {name.partition("^")[0] for name, named in everywhere if named.partition("^")[0] == kind}
+    return not named_units - {"¢"} or kind == "time" or base in named_units

@@ -19,7 +19,7 @@ from typing import Any
 
 from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.extras import require
-from metaprobe.records.label_state import MAXIMIZE, LabelWords, why_no_label
+from metaprobe.records.label_state import MAXIMIZE, LabelState, LabelWords
 from metaprobe.records.lines import hand_over, is_damage
 from metaprobe.records.logs.sample import (
     LogOptions,
@@ -290,7 +290,7 @@ def _why_unscored(scorer: str, score: Mapping[str, Any]) -> str:
     if reason not in _JUDGED:
         return f"its scorer failed ({reason[:40]})"
     state_fields = {key: value for key, value in score.items() if key not in ("value", "reason", "metadata", "history")}
-    if why := why_no_label(state_fields, inner):
+    if why := LabelState(state_fields, inner).why_not:
         return f"its scorer failed ({why})"
     if _UNGRADED.match(explanation) or (scorer in _GRADERS and explanation and not _GRADED.search(explanation)):
         return "its grader gave no grade"

@@ -15,15 +15,16 @@ stored as the text, with the decisions beside it.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.decisions import decision_answers
+from metaprobe.records.decision_questions import decision_answers
 from metaprobe.records.errors import ImportFileError, InvalidResponse, name_value
-from metaprobe.records.label_state import why_no_label
-from metaprobe.records.lines import records_of
+from metaprobe.records.label_state import LabelState
+from metaprobe.records.lines import iter_json_lines, records_of
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
@@ -165,7 +166,7 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
             pass
         if counts:
             passed = component.get("pass")
-            judged = not why_no_label({}, metadata) and _is_judged(kind, component, metadata)
+            judged = not LabelState({}, metadata).why_not and _is_judged(kind, component, metadata)
             checks.append(
                 _Check(kind or "an unnamed assertion", passed if isinstance(passed, bool) and judged else None)
             )
@@ -222,7 +223,7 @@ def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
     """Yields (place, line, name of the evaluation, result)."""
-    if "testIdx" in first_keys(path):
+    if _is_lines(path):
         for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             yield f"line {number}", number, "", record
         return
@@ -238,6 +239,23 @@ def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None,
         if before.get("version") == _OLD and isinstance(result, Mapping):
             result = {"id": place.replace(" ", "-"), **result}
         yield place, None, name, result
+
+
+FIRST_LINES = 9
+"""First lines of a file of which one tells that it has a result in each: others may be bad."""
+
+
+def _is_lines(path: Path) -> bool:
+    """Returns whether a file has a result in each line. Its first line may be bad."""
+    if first := first_keys(path):
+        if "testIdx" in first:
+            return True
+        if "results" in first:
+            return False
+    with suppress(ImportFileError):  # what is wrong with the file is said when it is read
+        lines = islice(iter_json_lines(path, on_error=lambda error: None), FIRST_LINES)
+        return any("testIdx" in record for _, record in lines)
+    return False
 
 
 def _samples(place: str, number: int | None, evaluation: str, result: object, options: LogOptions) -> Iterator[Sample]:

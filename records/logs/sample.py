@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from metaprobe.records.bad_lines import OTHER_TOKENS, RawLine, reason_of
-from metaprobe.records.errors import ImportFileError, name_value
+from metaprobe.records.errors import ImportFileError, RecordError, name_value
 from metaprobe.records.import_line import LABEL_BOUNDS, LABEL_VALUES
 from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, opened
 
@@ -228,7 +228,7 @@ def without_end_tokens(text: str) -> str:
     return text[:end]
 
 
-class NoAnswer(Exception):
+class NoAnswer(RecordError):
     """Raised for a sample that is no answer, or whose numbers belong to another one; its message is a reason to count
     by.
     """

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import cluster_weights, resampled_interval
 from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.routing.panel_answers import comparable_form
-from metaprobe.routing.panel_rows import UNREADABLE_CLASS
+from metaprobe.routing.panel.compared_answers import comparable_form
+from metaprobe.routing.panel.model_rows import UNREADABLE_CLASS
 from metaprobe.training.agreement import SampledQuestion, sampled_questions
 from metaprobe.training.ladder import ALL_TERMS
-from metaprobe.training.panel_same import classes_by
+from metaprobe.training.panel.same_answers import classes_by
 from research.agreement.ways import (
     BEST_FREE,
     CHOOSING,
@@ -34,6 +34,7 @@ from research.agreement.ways import (
     MANY,
     NONE_KEPT,
     PARTNERS,
+    REFUSED,
     SAMPLINGS,
     SHUFFLED,
     USUAL_FREE,
@@ -430,30 +431,45 @@ def _answer(stores: dict[str, Any]) -> list[str]:
         _counted(found, first, control) for control in (labels_way(50), USUAL_FREE, BEST_FREE, STRONGEST_FREE)
     )
     mean, usual_mean = mean_aurocs(stores, first, USUAL_FREE)
-    sure = _sure_of(stores, 25)
+    larger = _counted(_of_size(stores, "1.5B"), first, labels_way(50))
+    refused = [str(count) for one in found if (count := one["ways"][first].get("reached", {}).get(REFUSED, 0))]
+    sure = stores_calibrated(stores, 25)
     return [
         f"In part: learned from 100 questions that are asked twice, without a label, the score of a single answer "
         f"is behind 50 labels, by an interval, on {labels[1]} of {len(found)} stores of samples and ahead on "
-        f"{labels[0]}, at worst {labels[2]:+.3f} AUROC.",
+        f"{labels[0]}, at worst {labels[2]:+.3f} AUROC; on the {len(_of_size(stores, '1.5B'))} stores of the 1.5B "
+        f"coder, on which nothing was chosen, behind on {larger[1]} and ahead on {larger[0]}.",
         f"Its mean is {mean:.3f}, that of the fixed free number `{USUAL_FREE}`, which asks nothing, {usual_mean:.3f}: "
-        f"ahead on {usual[0]}, behind on {usual[1]}, at worst {usual[2]:+.3f}.",
+        f"ahead on {usual[0]}, behind on {usual[1]}, at worst {usual[2]:+.3f} (in {', '.join(refused)} of {DRAWS} "
+        f"draws of {len(refused)} stores too little agrees to learn, and the score is `{USUAL_FREE}`).",
         f"It is ahead of the free number that 50 labels would choose on {chosen[0]} and behind on {chosen[1]}, at "
         f"worst {chosen[2]:+.3f}; ahead of the free number that is strongest in hindsight on {strongest[0]}, behind on "
         f"{strongest[1]}, at worst {strongest[2]:+.3f}.",
         f"It says how probable it is that the model says the same again, which is no probability of being right: by 25 "
-        f"labels that becomes one with an ECE of at most {SMALL_ECE} on {sure} of {len(found)}.",
+        f"labels that becomes one with an ECE of at most {SMALL_ECE} on {sure} of {len(found)}, counted where "
+        f"{MOST_DRAWS} of {DRAWS} draws learn one (the goal was {GOAL_STORES}).",
     ]
 
 
 SMALL_ECE = 0.08
 """Calibration error that the goal allows."""
+GOAL_STORES = 8
+"""Number of stores on which the goals about 50 labels and about the calibration error are to hold."""
+MOST_DRAWS = 18
+"""Fewest of the `DRAWS` draws with a probability for which the mean calibration error of a store counts. The other
+draws learned nothing, and a mean without them would hide it."""
 
 
-def _sure_of(stores: dict[str, Any], count: int) -> int:
-    """Returns on how many stores agreement that so many labels adapt has a small calibration error."""
+def stores_calibrated(stores: dict[str, Any], count: int) -> int:
+    """Returns on how many stores agreement that `count` labels adapt has a small calibration error."""
     way = f"{agreement_way(*SAMPLINGS[0])}, adapted by {count} labels"
-    errors = [one["calibration"].get(way) for one in stores.values()]
-    return sum(each is not None and each["ece"] <= SMALL_ECE for each in errors)
+    return sum(error <= SMALL_ECE for error in _errors(stores, way))
+
+
+def _errors(stores: dict[str, Any], way: str) -> list[float]:
+    """Returns the mean calibration error of each store on which `MOST_DRAWS` draws give a probability."""
+    found = [one["calibration"].get(way) for one in stores.values()]
+    return [each["ece"] for each in found if each is not None and each["draws"] >= MOST_DRAWS]
 
 
 def _goals(stores: dict[str, Any]) -> list[str]:
@@ -463,15 +479,16 @@ def _goals(stores: dict[str, Any]) -> list[str]:
     not_behind = len(found) - _counted(found, first, labels_way(50))[1]
     over_free, _, least = _counted(found, first, STRONGEST_FREE)
     over_chosen = _counted(found, first, BEST_FREE)[0]
-    sure = _sure_of(stores, 25)
+    sure = stores_calibrated(stores, 25)
     gsm = stores[GSM]["ways"]
     free = gsm[stores[GSM]["strongest"][STRONGEST_FREE]["all"]]["all"]
     return [
-        f"- Not behind 50 labels, by an interval, on 8 of {len(found)}: {_met(not_behind >= 8)}, {not_behind}.",
+        f"- Not behind 50 labels, by an interval, on {GOAL_STORES} of {len(found)}: "
+        f"{_met(not_behind >= GOAL_STORES)}, {not_behind}.",
         f"- Ahead of the best free number on 6: {_met(over_free >= 6)}, {over_free} in hindsight, {over_chosen} of the "
         "number that 50 labels choose.",
         f"- Never more than 0.01 behind it: {_met(least >= -0.01)}, {least:+.3f}.",
-        f"- An ECE of at most {SMALL_ECE} by 25 labels on 8: {_met(sure >= 8)}, {sure}.",
+        f"- An ECE of at most {SMALL_ECE} by 25 labels on {GOAL_STORES}: {_met(sure >= GOAL_STORES)}, {sure}.",
         f"- At least 0.83 on GSM8K of the 1.5B coder: {_met(gsm[first]['all'] >= 0.83)}, {gsm[first]['all']:.3f}; the "
         f"strongest free number has {free:.3f}, being cut alone {gsm[CUT]['all']:.3f}.",
     ]
@@ -503,11 +520,8 @@ def _scale(stores: dict[str, Any]) -> list[str]:
     """Returns what labels make of agreement as a probability."""
     first = agreement_way(*SAMPLINGS[0])
 
-    def errors(way: str) -> list[float]:
-        return [one["calibration"][way]["ece"] for one in stores.values() if way in one["calibration"]]
-
     def range_of(way: str) -> str:
-        values = errors(way)
+        values = _errors(stores, way)
         return (
             f"{min(values):.3f} to {max(values):.3f}, at most {SMALL_ECE} on {sum(v <= SMALL_ECE for v in values)} of "
             f"{len(values)}"
@@ -515,9 +529,9 @@ def _scale(stores: dict[str, Any]) -> list[str]:
 
     lines = [f"Agreement that is taken for P(right) has an ECE, freed of noise, of {range_of(first)}."]
     lines += [
-        f"Adapted by {count} labels: {range_of(f'{first}, adapted by {count} labels')}; the free number that these "
-        f"labels choose, with Platt's map: {range_of(f'best free number, {count} labels')}; the predictor trained on "
-        f"them alone: {range_of(labels_way(count))}."
+        f"By a scale and {count} labels: {range_of(f'{first}, adapted by {count} labels')}; the free number that these "
+        f"choose, by Platt's map: {range_of(f'best free number, {count} labels')}; labels alone: "
+        f"{range_of(labels_way(count))}."
         for count in FEW_LABELS
     ]
     return lines

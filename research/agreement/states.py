@@ -29,9 +29,10 @@ from metaprobe.records.types import Run
 from metaprobe.training.agreement import agreement_pairs
 from metaprobe.training.folds import final_roles
 from metaprobe.training.ladder import USUAL_BAR, Bar, LadderRows
+from metaprobe.training.linear_probe import fit_linear_probe
 from metaprobe.training.methods import agreement_ladder, make_tfidf
-from metaprobe.training.recipes.quality import fit_probability
-from metaprobe.training.states import ChosenRows, InMemory, fit_linear_probe
+from metaprobe.training.recipes.train_quality import fit_probability
+from metaprobe.training.stored_states import ChosenRows, InMemory
 from research.agreement.measure import KEPT, PAGE, paired_differences
 from research.agreement.ways import Draw, Floats, Rows, Samples, form_of, of_other_questions, read_samples
 from research.blocks import ROOT, ahead, behind, keep_figures, markdown, read_figures, signed, write

@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from metaprobe.eval.answer_table import group_of
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.eval.table import group_of
 from metaprobe.probes.features import SCALED, TERM_NAMES, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import STOP
@@ -22,11 +22,12 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training import agreement
 from metaprobe.training.agreement import agreement_pairs
-from metaprobe.training.calibration import fit_platt, log_odds_of, sigmoid
+from metaprobe.training.base_rates import AGREEMENT_SD, fit_scale
+from metaprobe.training.calibrators import fit_platt, log_odds_of, sigmoid
 from metaprobe.training.folds import final_roles, join_groups
-from metaprobe.training.ladder import AGREEMENT_SD, ALL_TERMS, USUAL_BAR, WHOLE, Bar, LadderRows, fit_scale
+from metaprobe.training.ladder import ALL_TERMS, USUAL_BAR, WHOLE, Bar, LadderRows
 from metaprobe.training.methods import agreement_ladder, make_tfidf
-from metaprobe.training.recipes.quality import RunProbability, fit_probability
+from metaprobe.training.recipes.train_quality import RunProbability, fit_probability
 from metaprobe.training.rescale import FEWEST, FEWEST_OF_A_KIND
 
 Floats = NDArray[np.float64]

@@ -27,9 +27,10 @@ STYLE = """text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif
 .room { fill: #e7f0fa; stroke: #1864ab } .light { fill: #e6f5ec; stroke: #2b8a3e }
 .flow { fill: #fdf1e6; stroke: #c2570c }
 .arrow { stroke: #7b8794; stroke-width: 1.6; marker-end: url(#tip) } .tip { fill: #7b8794 }
+.core { stroke: #1864ab; stroke-width: 1.6 }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .small { fill: #9fb0c0 } .paper { fill: #0d1117 } .room { fill: #12263a; stroke: #6cb6ff }
-.light { fill: #12291b; stroke: #69db7c } .flow { fill: #2e1d0e; stroke: #ff9d5c }
+.core { stroke: #6cb6ff } .light { fill: #12291b; stroke: #69db7c } .flow { fill: #2e1d0e; stroke: #ff9d5c }
 }"""
 
 
@@ -54,7 +55,17 @@ def svg() -> str:
     for floor, rooms in enumerate(FLOORS):
         y = top + (len(FLOORS) - 1 - floor) * (FLOOR + GAP)
         parts += floor_of(rooms, floor, y)
+    parts += core_label(top + FLOOR + GAP, bottom - GAP)
     return "\n".join([*parts, *flow(bottom + 20), "</svg>"]) + "\n"
+
+
+def core_label(top: float, bottom: float) -> list[str]:
+    """A line beside the floors of the core, and its name; papers and production stand above it."""
+    x, middle = WIDTH - 18, (top + bottom) / 2
+    return [
+        f'<line class="core" x1="{x}" y1="{top}" x2="{x}" y2="{bottom}"/>',
+        f'<g transform="rotate(90 {x + 6} {middle:.1f})">{words(x + 6, middle, "core", "name")}</g>',
+    ]
 
 
 def floor_of(rooms: dict[str, str], floor: int, y: float) -> list[str]:

@@ -2,10 +2,12 @@
 
 python -m research.before.states DATA                 # the prompts, read once
 python -m research.before.minilm DATA FOLDER          # the control's embeddings
-python -m research.before.measure DATA                # docs/measured/before.json, then the page
+python -m research.before.measure DATA [TASK]         # docs/measured/before.json and the page; with TASK out/before
+python -m research.before.measure page                # the page alone
 """
 
 import hashlib
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +39,8 @@ from research.blocks import DOCS, ROOT, markdown, read_figures, write, write_fig
 EMBEDDINGS = ROOT / "out" / "before"
 """Folder of the embeddings that `research.before.minilm` keeps, and of the figures of each task."""
 PAGE, KEPT = DOCS / "research" / "before.md", DOCS / "measured" / "before.json"
+SPEED = DOCS / "measured" / "reader_speed.json"
+"""Figures of `benchmarks.reader_speed`."""
 LABELS = (200, 1000)
 TEST_SHARE = 1 / 3
 """Share of the groups that are only tested on, the same for every draw."""
@@ -46,10 +50,16 @@ RESAMPLES = 400
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
 """1 / penalty of TF-IDF, of which inner folds choose."""
 OWN, TFIDF, TABLE, BOTH, MINILM = "states", "TF-IDF", "dimension table", "TF-IDF and dimension", "MiniLM"
-METHODS = (OWN, TFIDF, TABLE, BOTH, MINILM)
+SURFACE = "surface"
+"""Control of all that needs no language model: words, characters, the form of the question and its dimension."""
+METHODS = (OWN, TFIDF, TABLE, BOTH, SURFACE, MINILM)
+FORM_SCALE = 0.3
+"""Standard deviation of the columns of form beside TF-IDF vectors of length 1."""
 LENGTH, SHUFFLED = "question length", "shuffled labels"
 FEWEST = 600
 """Questions of a task that must have been read for it to be measured."""
+AIM_MS = 30.0
+"""Milliseconds that a prompt of 64 tokens may take."""
 FOREIGN = 100
 """Questions of another task that are planted."""
 Floats = NDArray[np.float64]
@@ -81,8 +91,11 @@ def main(data: Path, only: str = "") -> None:
 
 
 def merge() -> None:
-    """Keeps the figures of all measured tasks, and writes the page."""
-    kept = {task: read_figures(EMBEDDINGS / f"measured-{task.replace(' ', '-')}.json") for task in TASKS}
+    """Keeps the figures of the measured tasks beside those of tasks that were kept before, and writes the page."""
+    before = read_figures(KEPT).get("tasks", {})
+    made = {task: read_figures(EMBEDDINGS / f"measured-{task.replace(' ', '-')}.json") for task in TASKS}
+    # A run without the other tasks' states gives no shares of foreign questions: those of before stay.
+    kept = {task: {**before.get(task, {}), **made[task]} for task in TASKS}
     write_figures(KEPT, {"tasks": {task: found for task, found in kept.items() if found}})
     page()
 
@@ -134,7 +147,7 @@ def compared(values: Mapping[str, list[MetricValues]], weights: NDArray[Any]) ->
         )
         for name, many in values.items()
     }
-    controls = {name: mean[name] for name in (TFIDF, TABLE, BOTH, MINILM) if name in mean}
+    controls = {name: mean[name] for name in METHODS[1:] if name in mean}
     result = control_comparison(mean[OWN], controls, weights)
     against = {
         one.name: [round(float(v), 4) for v in (one.difference.estimate, one.difference.low, one.difference.high)]
@@ -163,9 +176,11 @@ def scores_of(
     scores = {OWN: heads.log_odds(chosen[test], there)}
     if len(whole.dimensions) > 1:
         scores[TABLE] = there
-    scores[TFIDF] = tfidf(whole, train, test, np.zeros_like(whole.score), draw)
+    words, nothing, offset = word_columns(whole, train), np.zeros_like(whole.score), table[:, whole.dimension].T
+    scores[TFIDF] = text_control(words, whole, train, test, nothing, draw)
     if len(whole.dimensions) > 1:
-        scores[BOTH] = tfidf(whole, train, test, table[:, whole.dimension].T, draw)
+        scores[BOTH] = text_control(words, whole, train, test, offset, draw)
+    scores[SURFACE] = text_control(surface_columns(whole, train), whole, train, test, offset, draw)
     if embedded is not None:
         of_encoder = fit_heads({MINILM: embedded[train]}, data, prior, seed=draw)
         scores[MINILM] = of_encoder.log_odds(embedded[test], there)
@@ -188,15 +203,48 @@ def scores_of(
     return scores, told
 
 
-def tfidf(whole: SuccessData, train: NDArray[Any], test: NDArray[Any], offset: Floats, draw: int) -> Floats:
-    """Returns log-odds (t, A) of logistic regression on TF-IDF, its strength chosen on inner folds by group.
-
-    `offset` (n, A): log-odds that are added; reached by a column for it, whose weight is learned.
-    """
+def word_columns(whole: SuccessData, train: NDArray[Any], **units: Any) -> Any:
+    """Returns TF-IDF (n, D) of words and pairs of words, counted on the labelled questions; `units`: other units."""
     text = require("sklearn.feature_extraction.text", "fit")
+    reader = text.TfidfVectorizer(**{"min_df": 2, "sublinear_tf": True, "ngram_range": (1, 2)} | units)
+    return reader.fit([whole.questions[row] for row in train.tolist()]).transform(whole.questions)
+
+
+def surface_columns(whole: SuccessData, train: NDArray[Any]) -> Any:
+    """Returns (n, D): TF-IDF of words and of 2 to 5 characters, and seven counts of the form of the question."""
+    sparse = require("scipy.sparse", "fit")
+    form = np.array([_form(question) for question in whole.questions])
+    form = FORM_SCALE * (form - form[train].mean(axis=0)) / (form[train].std(axis=0) + 1e-9)
+    characters = word_columns(whole, train, analyzer="char_wb", ngram_range=(2, 5))
+    return sparse.hstack([characters, word_columns(whole, train), sparse.csr_matrix(form)]).tocsr()
+
+
+def _form(question: str) -> tuple[float, ...]:
+    """Returns length, words, numbers, mean length of a word, words with a capital, commas and line ends."""
+    words = question.split()
+    length = float(np.mean([len(word) for word in words])) if words else 0.0
+    counts = len(re.findall(r"\d+", question)), sum(word[:1].isupper() for word in words)
+    return (
+        *(float(np.log1p(count)) for count in (len(question), len(words))),
+        length,
+        *map(float, (*counts, question.count(","), question.count("\n"))),
+    )
+
+
+def text_control(
+    words: Any, whole: SuccessData, train: NDArray[Any], test: NDArray[Any], offset: Floats, draw: int
+) -> Floats:
+    """Returns log-odds (t, A) of logistic regression on columns of texts, its strength chosen on inner folds by group.
+
+    Args:
+        words: the columns, (n, D) as scipy CSR.
+        whole: the questions.
+        train: the labelled questions.
+        test: the test questions, (t,).
+        offset: log-odds (n, A) that are added, by a column whose weight is learned.
+        draw: number of the draw of labels.
+    """
     linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
-    reader = text.TfidfVectorizer(min_df=2, sublinear_tf=True, ngram_range=(1, 2))
-    words = reader.fit([whole.questions[row] for row in train.tolist()]).transform(whole.questions)
     fold = fold_numbers([whole.groups[row] for row in train.tolist()], INNER_FOLDS, draw + 1)
     columns = []
     for at in range(whole.score.shape[1]):
@@ -246,6 +294,14 @@ def page() -> None:
         for name in (OWN, TFIDF, MINILM, LENGTH, SHUFFLED)
         if any(n == str(labels) and name in row["auroc"] for _, n, _, row in rows)
     }
+    # The states' mean over the rows that MiniLM has too.
+    with_minilm = {
+        labels: [row for _, n, _, row in rows if n == str(labels) and MINILM in row["auroc"]] for labels in LABELS
+    }
+    beside = {
+        labels: float(np.mean([row["auroc"][OWN] for row in many])) if many else 0.0
+        for labels, many in with_minilm.items()
+    }
     told = {
         labels: f"ahead of all controls on {many.count('ahead')} of {len(many)} pairs of task and model, level on "
         f"{many.count('level')}, behind on {many.count('behind')}"
@@ -253,7 +309,11 @@ def page() -> None:
     }
     means = "; ".join(
         f"{labels:,} labels: states {mean[labels, OWN]:.3f}, TF-IDF {mean[labels, TFIDF]:.3f}"
-        + (f", MiniLM {mean[labels, MINILM]:.3f}" if (labels, MINILM) in mean else "")
+        + (
+            f" (MiniLM {mean[labels, MINILM]:.3f} where it was run; states {beside[labels]:.3f})"
+            if beside[labels]
+            else ""
+        )
         for labels in LABELS
         if counts[labels]
     )
@@ -272,7 +332,21 @@ def page() -> None:
         gain = f"{strongest[1][0]:+.3f} [{low:+.3f}, {high:+.3f}]"
         table.append([task, labels, target, *values.values(), f"{gain}, {standing(row)}"])
     head = ("task", "labels", "model", *METHODS, "states over the strongest")
-    write(PAGE, "rows", markdown(head, table))
+    write(PAGE, "rows-all", markdown(head, table))
+    # The mean over the models of a task stands on the page itself.
+    means_of = []
+    for task, found in tasks.items():
+        for labels, many in found["labels"].items():
+            values = [
+                f"{np.mean([row['auroc'][name] for row in many.values()]):.3f}"
+                if all(name in row["auroc"] for row in many.values())
+                else "-"
+                for name in METHODS
+            ]
+            stands = [standing(row) for row in many.values()]
+            counted = ", ".join(str(stands.count(word)) for word in ("ahead", "level", "behind"))
+            means_of.append([task, labels, str(len(many)), *values, counted])
+    write(PAGE, "rows", markdown(("task", "labels", "models", *METHODS, "ahead, level, behind"), means_of))
     seen, foreign = [], []
     for task, found in tasks.items():
         if "foreign" in found:
@@ -287,7 +361,24 @@ def page() -> None:
             f"the same task {100 * np.mean(seen):.0f}%."
         )
         write(PAGE, "foreign", [told_apart])
+    speed = read_figures(SPEED)
+    first, *others = (
+        f"{row['processor_ms']:.0f} ms{' of the processor' if at == 0 else ''} at layer {layer}"
+        for at, (layer, row) in enumerate(speed["layers"].items())
+    )
+    least = min(row["processor_ms"] for row in speed["layers"].values())
+    walls = [row["wall_ms"] for row in speed["layers"].values()]
+    reached = "reached" if least <= AIM_MS else "not reached"
+    cost = (
+        f"A prompt of 64 tokens, {speed['read_tokens']} with the chat template, takes {first}, {', '.join(others)}, "
+        f"with int8 products on one thread. The wall clock showed {min(walls):.0f} to {max(walls):.0f} ms, as other "
+        f"programs kept both cores busy. The aim of {AIM_MS:.0f} ms was {reached}."
+    )
+    write(PAGE, "cost", [cost])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    if sys.argv[1:] == ["page"]:
+        page()
+    else:
+        main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,4 +1,6 @@
-"""Reads the prompts of all tasks once with the embedded reader; resumable. `python -m research.before.states DATA`.
+"""Reads the prompts of all tasks, or of one, once with the embedded reader; resumable.
+
+python -m research.before.states DATA [TASK]
 
 Prompts are read in the drawn order, a few hundred at a time, so that a reading that was stopped holds the first
 questions of a task and no others.
@@ -16,13 +18,15 @@ FIRST = 800
 """Prompts of the first tasks' rows that are read before any task is finished."""
 
 
-def main(data: Path) -> None:
-    """Reads the first prompts of every task, and then the others."""
+def main(data: Path, only: str = "") -> None:
+    """Reads the first prompts of every task, and then the others; `only`: the one task that is read."""
     prompts = {task: [question.question for question in outcomes(task, data)] for task in TASKS}
     files = reader_files("smollm2-135m", prompts["places"])
     reader = files.reader()
     for begin, end in ((0, FIRST), (FIRST, None)):
         for task, texts in prompts.items():
+            if only not in ("", task):
+                continue
             part = texts[begin:end]
             for start in range(0, len(part), TURN):
                 prompt_states(files, part[start : start + TURN], reader=reader)
@@ -30,4 +34,4 @@ def main(data: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

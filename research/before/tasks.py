@@ -11,8 +11,9 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "states"
-QUESTIONS = 1500
-"""Most questions of a task, drawn with seed 0: 1,000 with labels and at least 500 others."""
+QUESTIONS, MORE_QUESTIONS = 1500, {"MMLU-Pro": 2500}
+"""Most questions of a task, drawn with seed 0: 1,000 with labels and at least 500 others. Tasks with many models have
+more, as each prompt is read once for all of them."""
 
 
 def _lines(data: Path, name: str) -> list[dict[str, Any]]:
@@ -106,4 +107,4 @@ def outcomes(task: str, data: Path) -> list[QuestionOutcomes]:
     names = {name for question in questions for name in question.agents}
     whole = [question for question in questions if set(question.agents) == names and question.question]
     random.Random(0).shuffle(whole)
-    return whole[:QUESTIONS]
+    return whole[: MORE_QUESTIONS.get(task, QUESTIONS)]

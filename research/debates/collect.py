@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from metaprobe.llms.cache import CachedLLM, CallCache
+from metaprobe.llms.cache import CallCache
 from metaprobe.llms.local import LocalLLM
 from metaprobe.papers.collecting.collect import collect_runs
 from metaprobe.papers.collecting.judge import judge_runs as decide
@@ -92,8 +92,8 @@ def pairs(data: Path) -> list[Item]:
 
 async def work(llm: LocalLLM, cache: CallCache, items: list[Item], debated: Path, judged: Path, until: int) -> None:
     """Do all rounds. The decisions wait for the debates, so that one thing at a time is computed."""
-    setup = Setup(Models(CachedLLM(llm, cache)), Prompts.load(SYSTEM.name, SYSTEM.prompts))
-    options = CachedLLM(OptionJudge(llm), cache)
+    setup = Setup(Models(cache.before(llm)), Prompts.load(SYSTEM.name, SYSTEM.prompts))
+    options = cache.before(OptionJudge(llm))
     for count in ROUNDS[:until]:
         started = time.monotonic()
         report = await collect_runs(

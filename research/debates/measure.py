@@ -15,15 +15,15 @@ from typing import Any
 import click
 import numpy as np
 
+from metaprobe.eval.answer_table import answer_table
 from metaprobe.eval.compare import method_results
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, quadratic_weighted_kappa
 from metaprobe.eval.results import Family
-from metaprobe.eval.table import answer_table
 from metaprobe.papers.systems.essay_debate import ARGUMENT_STAGE
 from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
-from metaprobe.probes.decisions import decision_signals
+from metaprobe.probes.decision_predictor import decision_signals
 from metaprobe.probes.features import COUNTS, PLUS_TERMS, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

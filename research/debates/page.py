@@ -43,7 +43,7 @@ def page_command() -> None:
     largest = max(learned, key=lambda name: int(learned[name][TARGET]["n"]))
     texts = stores[largest].get("texts", {})
     write(PAGE, "answer", [*answer(STORES[largest], learned[largest], texts), ""])
-    write(PAGE, "judges", [*table_of(learned[largest][TARGET], stores[largest]["price"]), ""])
+    write(PAGE, "judges-stores", [*stores_in_short(learned), ""])
     write(PAGE, "verdict", [*verdict(learned), *of_texts(STORES[largest], stores[largest]), ""])
     every, by_window = [], []
     for name, target, of in by_program(learned):
@@ -193,6 +193,20 @@ def table_of(of: Figures, price: Figures) -> list[str]:
     rows.append([f"strongest control: {control['name']}", shown(control["auroc"]), *["-"] * 3, "0", "-"])
     head = ["judge", "AUROC", "kappa", "ECE as said", "ECE on labels", "tokens", "over the control"]
     return [f"{of['n']} arguments on {of['groups']} essays, {of['good']:.1%} good.", "", *markdown(head, rows)]
+
+
+def stores_in_short(learned: Figures) -> list[str]:
+    """Returns a line for each set of debates: the program's flag by the text judge and by the terms, and the aim."""
+    lines = []
+    for name, targets in learned.items():
+        methods = targets[TARGET]["methods"]
+        early, whole = (shown(methods[Early("terms", k).name]["auroc"]) for k in (EARLY, 0))
+        judges = [f"{judge} {shown(methods[judge]['auroc'])}, " for judge in asked_of(targets[TARGET])]
+        lines.append(
+            f"- **{STORES[name]}**, AUROC on the program's flag: {''.join(judges)}terms {whole}, {early} after {EARLY} "
+            f"tokens. Ahead of the strongest control by {AIM}: {len(ahead_of(targets))} of {len(targets)} targets."
+        )
+    return lines
 
 
 def verdict(learned: Figures) -> list[str]:

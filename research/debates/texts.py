@@ -38,7 +38,7 @@ from metaprobe.training.methods import (
     control_methods,
     standard_terms,
 )
-from metaprobe.training.states import InMemory, States
+from metaprobe.training.stored_states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import packed, read_figures
 from research.debates.measure import (

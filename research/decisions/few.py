@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, statistic_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibration import fit_platt
+from metaprobe.training.calibrators import fit_platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
-from metaprobe.training.recipes.text import BOTH, STATES, WORDS, TextMethod, TextRows
-from metaprobe.training.states import InMemory
+from metaprobe.training.recipes.train_text import BOTH, STATES, WORDS, TextMethod, TextRows
+from metaprobe.training.stored_states import InMemory
 from research.blocks import ROOT, add_figures, ahead, behind, markdown, packed, read_figures, shown, signed, write
 from research.decisions.text import (
     ENCODER,

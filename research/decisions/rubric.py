@@ -8,7 +8,7 @@ the overall rating (Q0, 1 to 4) of people. Ratings of 0, which its files do not 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
-from metaprobe.probes.decisions import decision_columns
-from metaprobe.training.calibration import sigmoid
-from metaprobe.training.ladder import fit_offsets
-from metaprobe.training.recipes.text import rmse
+from metaprobe.probes.decision_predictor import decision_columns
+from metaprobe.training.base_rates import fit_offsets
+from metaprobe.training.calibrators import sigmoid
+from metaprobe.training.recipes.train_text import rmse
 from research.blocks import ROOT, markdown, packed, read_figures, signed, write, write_figures
 
 MEASURED = ROOT / "docs" / "measured" / "rubric.json"
@@ -289,6 +289,26 @@ def page_command() -> None:
             f"{QUESTIONS_RATER.capitalize()} err {share:.2f} times as much as the judge's own expectation.",
         ]
     write(PAGE, "rubric", [*lines, ""])
+    write(PAGE, "rubric-answer", [answer(figures), ""])
+
+
+def answer(figures: Mapping[str, Any]) -> str:
+    """Returns the first paragraph of the page."""
+    talks = ("real", "synthetic")
+
+    def error(method: str) -> str:
+        return " and ".join(f"{figures[name]['text']['rmse'][method][0]:.3f}" for name in talks)
+
+    def change(split: str, one: str, other: str) -> str:
+        return " and ".join(signed(figures[name][split]["difference"][f"{one} minus {other}"]) for name in talks)
+
+    return (
+        f"The error of a predicted rating, on real and on synthetic talks, is {error(RATER)} by the rater's own mean, "
+        f"which reads no text, {error(CALIBRATED)} by the calibrated judge, {error(CONSTANT)} by a constant, and "
+        f"{error(JUDGE)} by the judge's own expectation. The judge's nine questions change that of the rater's mean by "
+        f"{change('text', QUESTIONS_RATER, RATER)}. For a rater whom nobody has seen they change the constant's by "
+        f"{change('rater', QUESTIONS, CONSTANT)}."
+    )
 
 
 if __name__ == "__main__":

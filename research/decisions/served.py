@@ -40,7 +40,7 @@ from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.ladder import SURE, USUAL_BAR, Bar
 from metaprobe.training.methods import LogprobLadder
-from metaprobe.training.recipes.quality import load_heads
+from metaprobe.training.recipes.train_quality import load_heads
 from metaprobe.training.study import crossfit
 from research.blocks import BAR_BEFORE, ROOT, keep_figures, markdown, older_ladder, packed, read_figures, shown, write
 

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from benchmarks.page import machine
 from metaprobe.checkpoints.checkpoint import GraphSession
+from metaprobe.eval.answer_table import bare_table
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.controls import ANSWER, PROMPT
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.eval.table import bare_table
 from metaprobe.llms.hidden_capture import layer_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.text_pairs import PairReader
@@ -36,13 +36,13 @@ from metaprobe.probes.adapter import IDS, MASK, AdapterProbe, padded_batches
 from metaprobe.probes.text import TextReader
 from metaprobe.records.activations import Activations, to_float16
 from metaprobe.records.types import Message
-from metaprobe.training.calibration import Platt
+from metaprobe.training.adapter import AdapterScorer, adapter_graph, load_base
+from metaprobe.training.calibrators import Platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import join_groups, roles_without
 from metaprobe.training.methods import TextWords
-from metaprobe.training.recipes.adapter import AdapterScorer, adapter_graph, load_base
-from metaprobe.training.recipes.text import BOTH, STATES, WORDS, TextMethod, TextRows
-from metaprobe.training.states import InMemory
+from metaprobe.training.recipes.train_text import BOTH, STATES, WORDS, TextMethod, TextRows
+from metaprobe.training.stored_states import InMemory
 from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import (
     ROOT,
@@ -129,7 +129,7 @@ def essays(trait: str) -> Callable[[Path], list[Text]]:
 
 def recorded(data: Path) -> list[Text]:
     """Whether the 0.5B coder's recorded answer is right; a task is one of the task families."""
-    from metaprobe.training.evidence import load_texts
+    from metaprobe.training.text_data import load_texts
 
     texts = load_texts([ROOT / "recorded" / "breadth" / "qwen-coder-0.5b"])
     table = texts.table

@@ -58,7 +58,6 @@ def page_command() -> None:
     write(PAGE, "answer", [answer(figures), ""])
     write(PAGE, "flags", ["```text", *figures["flags"]["table"], "```", "", *took(figures), ""])
     write(PAGE, "not-shown", [*not_shown(figures), ""])
-    write(PAGE, "methods", [*in_short(figures), ""])
     write(PAGE, "demo-results", in_full(figures, figures["about"]))
     write(README, "demo", ["```text", *figures["flags"]["table"], "```", ""])
 
@@ -115,13 +114,6 @@ def not_shown(tables: Tables) -> list[str]:
         f"- **The truth is what a program reads.** {len(named)} of the {len(mistakes)} mistakes hold the right country "
         f"beside other words, and count as wrong; {sum(one['flagged'] for one in named)} of them are flagged.",
     ]
-
-
-def in_short(tables: Tables) -> list[str]:
-    """Returns the one table of the measured page: each method beside the strongest control."""
-    usual = strongest_control(tables["methods"])
-    rows = [[row["method"], spread(row, "auroc"), over_strongest(row, tables, usual)] for row in tables["methods"]]
-    return markdown(["method", "AUROC", f"over the strongest control ({usual})"], rows)
 
 
 def strongest_control(methods: list[Row]) -> str:

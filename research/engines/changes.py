@@ -22,8 +22,8 @@ from metaprobe.eval.results import plain
 from metaprobe.records.store import RunStore
 from metaprobe.training.check import Check, check
 from metaprobe.training.ladder import SURE
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.recipes.train_quality import train_quality
+from metaprobe.training.training_options import QualityOptions
 from research.blocks import ROOT, markdown, older_ladder, read_figures, signed, write, write_figures
 
 RECORDED, MEASURED = ROOT / "recorded", ROOT / "docs" / "measured" / "changes.json"

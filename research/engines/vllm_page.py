@@ -1,4 +1,4 @@
-"""Blocks of docs/tables/engines.md, docs/tables/import.md and docs/research/production.md, by what was found.
+"""Blocks of docs/tables/engines.md, docs/tables/import.md and docs/research/speed.md, by what was found.
 
 python -m research.engines.vllm_page
 """
@@ -12,7 +12,7 @@ from research.blocks import ROOT, columns, markdown, read_figures, write
 MEASURED = ROOT / "docs" / "measured"
 PAGE = ROOT / "docs" / "engines.md"
 IMPORTS = ROOT / "docs" / "import.md"
-PRODUCTION = ROOT / "docs" / "research" / "production.md"
+SPEED_PAGE = ROOT / "docs" / "research" / "speed.md"
 
 
 def server_lines(found: dict[str, Any]) -> list[str]:
@@ -131,7 +131,7 @@ def main() -> None:
     """Writes the blocks."""
     for block, page, lines in (
         ("vllm-server", PAGE, server_lines),
-        ("vllm-proxy", PRODUCTION, proxy_lines),
+        ("vllm-proxy", SPEED_PAGE, proxy_lines),
         ("vllm-rates", PAGE, rates_lines),
         ("vllm-async", PAGE, async_lines),
         ("vllm-states", PAGE, states_lines),

@@ -17,10 +17,11 @@ import numpy as np
 
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.probes.adapter import AdapterProbe, When
-from metaprobe.training.evidence import load_evidence, load_texts
+from metaprobe.training.adapter import AdapterSettings, adapter_roles, write_adapter
+from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
-from metaprobe.training.options import AdapterOptions
-from metaprobe.training.recipes.adapter import AdapterSettings, adapter_roles, write_adapter
+from metaprobe.training.text_data import load_texts
+from metaprobe.training.training_options import AdapterOptions
 from research.blocks import markdown, packed, read_figures, shown, write, write_figures
 from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from metaprobe.eval.answer_table import group_of
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc
-from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
 from metaprobe.training.folds import group_folds
 from metaprobe.training.methods import make_tfidf

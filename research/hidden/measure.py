@@ -18,10 +18,10 @@ from typing import Any
 import click
 import numpy as np
 
+from metaprobe.eval.answer_table import answer_table
 from metaprobe.eval.compare import add_details, method_results
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.calibration import stated_calibration
-from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
 from metaprobe.training.evidence import Evidence, load_evidence
 from metaprobe.training.ladder import SURE

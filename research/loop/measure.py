@@ -24,8 +24,8 @@ from metaprobe.eval.metrics.calibration import brier, ece
 from metaprobe.eval.results import plain
 from metaprobe.production.monitoring.drift import LABEL_STREAM, DriftWatch
 from metaprobe.production.monitoring.estimates import estimate_accuracy
-from metaprobe.training.calibration import sigmoid
-from metaprobe.training.ladder import fit_scale
+from metaprobe.training.base_rates import fit_scale
+from metaprobe.training.calibrators import sigmoid
 from research.blocks import ROOT, keep_figures
 from research.loop.worlds import Floats, Traffic, World, build_worlds, read_consistency
 

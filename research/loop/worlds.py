@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.probes.features import TERMS
-from metaprobe.training.calibration import fit_platt
+from metaprobe.training.calibrators import fit_platt
 from research.quality.data import lines
 from research.travel.sets import BREADTH, Answers, join, of_stores, others, recorded
 

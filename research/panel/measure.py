@@ -22,16 +22,43 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import EXACT
-from metaprobe.routing.panel_rows import ANSWER_SIGNALS, JOINT, MAJORITY, PICKS, SUREST, WEIGHTED, Floats
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.compared_answers import EXACT
+from metaprobe.routing.panel.model_rows import ANSWER_SIGNALS, JOINT, MAJORITY, PICKS, SUREST, WEIGHTED, Floats
 from metaprobe.training.folds import group_folds
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import Panels, panels_of_outcomes, panels_of_runs, right_classes
-from metaprobe.training.panel_fit import MIN_PANEL_GROUPS, ORDERS, Placed, kept_right
-from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.panel.fitted_panel import MIN_PANEL_GROUPS, Placed, kept_right
+from metaprobe.training.panel.labelled_panels import Panels, panels_of_outcomes, panels_of_runs, right_classes
+from metaprobe.training.panel.played_panels import ORDERS, PlayedPanels
+from metaprobe.training.recipes.panel import statistics_of, stopped, train_panel
 from metaprobe.training.recipes.panel_evaluate import MEAN_ANSWERS, SIMPLE, at_budget, played_by
-from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, signed, write, write_figures
+from metaprobe.training.training_options import PanelOptions
+from research.blocks import (
+    ROOT,
+    ahead,
+    behind,
+    markdown,
+    packed,
+    points,
+    read_figures,
+    shown,
+    signed,
+    write,
+    write_figures,
+)
+from research.panel.field import (
+    BETA,
+    Confidences,
+    Stopped,
+    batch_stops,
+    beta_stops,
+    confidences_of,
+    esc_stops,
+    majority_right,
+    stopped_at,
+    tokens_in_order,
+    tuned_window,
+    votes_of,
+)
 from research.routing.data import SETS
 
 KEPT = ROOT / "docs" / "measured" / "panel.json"
@@ -70,6 +97,10 @@ WORTH, SURER = 0.015, 0.03
 """Gains that were hoped for: of accuracy over the plain vote, and of AUROC over the vote's share."""
 PERFECT = 1000
 """Draws of labels for the ECE of a perfect forecast."""
+PANEL = "panel"
+"""Name of the panel among ways to stop."""
+_STOPS = (f"Beta {BETA}", "ESC", "batch")
+"""The field's ways to stop."""
 STOPPED = ("3", "4", "6")
 """Mean numbers of answers at which ways to stop are summed up."""
 LABELS = 1000
@@ -101,7 +132,7 @@ def measure(only: tuple[str, ...], data: Path | None) -> None:
     """Measure on recorded runs, and with --data on the shared outcomes too; keeps what was measured before."""
     for name, store in SAMPLED.items():
         if not only or name in only:
-            _keep("samples", name, _samples(_kinds(ROOT / "recorded" / store)))
+            _keep("samples", name, _samples(_with_confidences(RunStore(ROOT / "recorded" / store))))
     for row, (name, best) in POOLS.items() if data is not None else ():
         assert data is not None
         if not only or row in only:
@@ -118,16 +149,22 @@ def _keep(part: str, row: str, figures: dict[str, Any]) -> None:
     click.echo(row)
 
 
-def _kinds(store: Path) -> list[Panels]:
-    """The panels of a run store, apart by how their answers are compared: a panel is trained for one kind of question.
+def kinds_of(runs: Iterable[Run]) -> list[tuple[Panels, list[Run]]]:
+    """Returns the panels of runs with their runs, apart by how their answers are compared: a panel is trained for one
+    kind of question.
 
     Kinds with too few groups to learn from in each fold are left out.
     """
     by_check: dict[str, list[Run]] = {}
-    for run in RunStore(store):
+    for run in runs:
         by_check.setdefault(run.item.check, []).append(run)
-    kinds = [panels_of_runs(runs) for _, runs in sorted(by_check.items())]
-    return [data for data in kinds if len(set(data.groups)) * (FOLDS - 1) / FOLDS >= MIN_PANEL_GROUPS]
+    kinds = [(panels_of_runs(alike), alike) for _, alike in sorted(by_check.items())]
+    return [(data, alike) for data, alike in kinds if len(set(data.groups)) * (FOLDS - 1) / FOLDS >= MIN_PANEL_GROUPS]
+
+
+def _with_confidences(runs: Iterable[Run]) -> list[tuple[Panels, Confidences]]:
+    """Returns the panels of runs with the confidences of the field's votes, by kind."""
+    return [(data, confidences_of(alike, data)) for data, alike in kinds_of(runs)]
 
 
 def _pool(questions: Sequence[QuestionOutcomes], best: int | None) -> Panels:
@@ -172,8 +209,10 @@ def _confident(data: Panels, panel: Panel) -> dict[float, Floats]:
     return right
 
 
-def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
+def _samples(with_confidences: Sequence[tuple[Panels, Confidences]]) -> dict[str, Any]:
     """The figures of a store; of several kinds of questions each is trained alone, and all are counted together."""
+    kinds, by_kind = [data for data, _ in with_confidences], dict(enumerate(with_confidences))
+    field = _Field(sum(len(data) for data in kinds))
     n, ways = sum(len(data) for data in kinds), (*PICKS, CONFIDENT, KEPT_BY_IT)
     forms = np.concatenate([right_classes(data.form, data.present, data.right).sum(axis=1) for data in kinds])
     K = min(data.form.shape[1] for data in kinds)
@@ -183,9 +222,11 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
     own, spent = {b: np.zeros(n) for b in budgets}, {b: np.zeros(n) for b in budgets}
     simple, sured = ({b: {way: np.zeros(n) for way in SIMPLE} for b in budgets} for _ in range(2))
     picks = []
-    for data, panel, learned, test, place in _folds_of(kinds):
+    for kind, panel, learned, test, place in folds_of(kinds):
+        data, confidences = by_kind[kind]
         picks.append(panel.pick)
         played = played_by(panel, data.take(test), seed=0)
+        field.add(data, confidences, panel, played, (learned, np.asarray(test), place))
         known = {T: float(found[..., 1:].mean()) for T, found in _confident(data.take(learned), panel).items()}
         confident = _confident(data.take(test), panel)[max(TEMPERATURES, key=lambda T: known[T])]
         found = {**played.right, CONFIDENT: confident, KEPT_BY_IT: played.right[panel.pick]}
@@ -233,6 +274,7 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
             }
             for size in sizes
         },
+        "field": field.figures({size: right[size][KEPT_BY_IT] for size in sizes}, weights),
         "budgets": {
             str(budget): {
                 "panel": float(own[budget].mean()),
@@ -251,13 +293,103 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
     }
 
 
-def _folds_of(kinds: Sequence[Panels]) -> Iterator[tuple[Panels, Panel, Any, Any, Any]]:
-    """Yields each fold of each kind: its questions, panel, rows learned from, test rows, and their places among all."""
+def folds_of(kinds: Sequence[Panels]) -> Iterator[tuple[int, Panel, Any, Any, Any]]:
+    """Yields each fold of each kind: the kind, the panel, rows learned from, test rows, and their places among all."""
     start = 0
-    for data in kinds:
+    for kind, data in enumerate(kinds):
         for panel, learned, test in _folds(data):
-            yield data, panel, learned, test, start + np.asarray(test)
+            yield kind, panel, learned, test, start + np.asarray(test)
         start += len(data)
+
+
+class _Field:
+    """Holds the results of the field's ways on n questions, filled fold by fold."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.votes: dict[int, dict[str, Floats]] = {}
+        """Size -> way -> whether the kept answer is right, (o, n)."""
+        self.stops: dict[str, Stopped] = {}
+        """Way to stop -> what it comes to."""
+
+    def add(
+        self, data: Panels, confidences: Confidences, panel: Panel, played: PlayedPanels, rows: tuple[Any, Any, Any]
+    ) -> None:
+        """Takes in the test questions of a fold.
+
+        Args:
+            data: the questions of one kind.
+            confidences: of their answers.
+            panel: the panel of the fold.
+            played: the test questions, played by it.
+            rows: of the questions learned from, of the test questions, and their places among all.
+        """
+        learned, test, place = rows
+        seen, new = (
+            votes_of(data.take(part), panel.agents, {kind: values[:, part] for kind, values in confidences.items()})
+            for part in (learned, test)
+        )
+        for way, setting in seen.tuned().items():
+            for size, values in new.right[way].items():
+                by_way = self.votes.setdefault(size, {})
+                by_way.setdefault(way, np.zeros((ORDERS, self.n)))[:, place] = values[setting]
+        # Beta stopping, and the fewest answers that bring the panel as much accuracy, by the questions learned from.
+        known = played_by(panel, data.take(learned), seed=0)
+        at = beta_stops(known)
+        target = float(np.take_along_axis(majority_right(known), at[..., None], axis=2).mean())
+        enough = [samples for samples in self.grid(panel) if panel.plan(samples=samples).accuracy >= target]
+        plan = panel.plan(samples=enough[0]) if enough else panel.plan(price=0.0)
+        tokens, vote = tokens_in_order(data.take(test), panel.agents), majority_right(played)
+        mean = float(beta_stops(played).mean() + 1)
+        self._put(_STOPS[0], place, stopped_at(vote, tokens, beta_stops(played)))
+        self._put(_STOPS[1], place, stopped_at(vote, tokens, esc_stops(played, tuned_window(known, target))))
+        self._put(_STOPS[2], place, stopped_at(vote, tokens, batch_stops(played, mean)))
+        parts = []
+        for setting, share in ((plan.first, plan.share), (plan.second, 1 - plan.share)):
+            at = stopped(played, statistics_of(played)[setting.way], setting)
+            own = stopped_at(played.right[panel.pick], tokens, at)
+            parts.append([share * values for values in (own.right, own.tokens, own.answers)])
+        self._put(PANEL, place, Stopped(*(first + second for first, second in zip(*parts, strict=True))))
+
+    @staticmethod
+    def grid(panel: Panel) -> list[float]:
+        """Returns the mean numbers of answers that are tried, rising."""
+        return np.arange(1.0, max(one.samples for one in panel.settings) + 0.05, 0.05).tolist()
+
+    def _put(self, way: str, place: Any, came: Stopped) -> None:
+        whole = self.stops.setdefault(way, Stopped(*(np.zeros((ORDERS, self.n)) for _ in range(3))))
+        for values, part in zip(
+            (whole.right, whole.tokens, whole.answers), (came.right, came.tokens, came.answers), strict=True
+        ):
+            values[:, place] = part
+
+    def figures(self, kept: Mapping[int, Floats], weights: Any) -> dict[str, Any]:
+        """Returns the panel's gain over each vote, and over each way to stop its gain and the share of tokens saved."""
+        own = self.stops[PANEL]
+
+        def saved(mine: Floats, theirs: Floats) -> Interval:
+            less, more = mine.mean(axis=0), theirs.mean(axis=0)
+            return statistic_interval(lambda drawn: 1 - (drawn @ less) / (drawn @ more), weights)
+
+        return {
+            "picks": {
+                str(size): {
+                    way: packed(mean_interval((kept[size] - values).mean(axis=0), weights))
+                    for way, values in by_way.items()
+                }
+                for size, by_way in self.votes.items()
+            },
+            "stops": {
+                way: {
+                    "accuracy": float(one.right.mean()),
+                    "answers": float(one.answers.mean()),
+                    "tokens": float(one.tokens.mean()),
+                    "panel_over": packed(mean_interval((own.right - one.right).mean(axis=0), weights)),
+                    "saved": packed(saved(own.tokens, one.tokens)),
+                }
+                for way, one in self.stops.items()
+            },
+        }
 
 
 def auroc_over_orders(weights: Any, of: tuple[Floats, Floats], less: tuple[Floats, Floats] | None = None) -> Interval:
@@ -312,6 +444,9 @@ def page() -> None:
     write(PAGE, "samples", _sample_rows(kept["samples"]))
     write(PAGE, "picks", _picks(kept["samples"]))
     write(PAGE, "stops", _stops(kept["samples"]))
+    write(PAGE, "field", _field(kept["samples"]))
+    write(PAGE, "votes", _votes(kept["samples"]))
+    write(PAGE, "saved", _saved(kept["samples"]))
     rows = [
         [
             f"{name} ({row['agents']} agents, {row['questions']} questions)",
@@ -352,11 +487,11 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         f"{_standing(over_best)} ({_one(min(gaps))} to {_one(max(gaps))} points), level elsewhere.",
         "Its probability of the kept answer has a higher AUROC than the vote's share on",
         f"{_standing(sure)}, of {len(texts)} stores of texts on {_listed(map(ahead, sure_of_texts))};",
-        f"its ECE at {SHOWN[-1]} is at most {WELL} on {_at(samples, _well)[-1]}, where noise alone gives a perfect",
-        f"forecast {min(noise):.3f} to {max(noise):.3f}, and worse than 95 % of perfect forecasts on",
+        f"its ECE at {SHOWN[-1]} is at most {WELL} on {_at(samples, _well)[-1]}, where a perfect forecast would show",
+        f"{min(noise):.3f} to {max(noise):.3f} by noise, and worse than 95 % of perfect forecasts on",
         f"{_at(samples, _worse)[-1]}.",
-        f"Stopping at a price is ahead of every simple way to stop and vote, at {_listed(STOPPED)} mean",
-        f"answers, in {earlier} of {len(stops)} cases, by an interval, and behind one of them in {later}.",
+        f"Stopped at a price, it is more accurate than every simple way to stop and vote, at {_listed(STOPPED)} mean",
+        f"answers each, in {earlier} of {len(stops)} cases, by an interval, and less than one of them in {later}.",
         f"Of several agents it is ahead of every simple way on {won} of {len(agents)} rows, at worst {_one(worst)}",
         "points from the strongest.",
     ]
@@ -413,27 +548,26 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 def _sample_rows(samples: dict[str, Any]) -> list[str]:
-    ends, rows = (SHOWN[0], SHOWN[-1]), []
+    rows, most = [], SHOWN[-1]
     for name, one in samples.items():
-        at = [one["sizes"][size] for size in ends]
+        at = one["sizes"][most]
         rows.append(
             [
                 name,
                 f"{one['accuracy_of_one']:.3f}",
-                f"{at[-1]['accuracy'][KEPT_BY_IT]:.3f}",
-                *(points(row["kept_over"][MAJORITY]) for row in at),
-                *(points(over_strongest(row)[1]) for row in at),
-                *(points(row["auroc_over_share"]) for row in at),
-                "{:.3f} ({:.3f})".format(at[-1]["ece"][0], at[-1]["ece_perfect"][1]),
+                f"{at['accuracy'][KEPT_BY_IT]:.3f}",
+                points(at["kept_over"][MAJORITY]),
+                points(over_strongest(at)[1]),
+                points(at["auroc_over_share"]),
+                "{:.3f} ({:.3f})".format(at["ece"][0], at["ece_perfect"][1]),
             ]
         )
-    vote, strongest, auroc = ([f"{over}, {size}" for size in ends] for over in ("vote", "strongest", "AUROC"))
-    head = ["samples", "one", f"kept of {ends[-1]}", *vote, *strongest, *auroc, f"ECE, {ends[-1]}"]
-    return [*markdown(head, rows), "", *_hoped(samples)]
+    head = ["samples", "one", f"kept of {most}", "over the vote", "over the strongest", "AUROC", "ECE"]
+    return markdown(head, rows)
 
 
 def _picks(samples: dict[str, Any]) -> list[str]:
-    lines = []
+    lines = [*_hoped(samples), ""]
     for name, one in samples.items():
         rows = [
             [
@@ -476,6 +610,63 @@ def _stops(samples: dict[str, Any]) -> list[str]:
         ]
         lines += [f"### {name}", "", *markdown(["mean answers", "spent", "panel", *SIMPLE], rows), ""]
     return lines
+
+
+def _field(samples: Mapping[str, Any]) -> list[str]:
+    """Returns the sentences about the field's ways."""
+    found = {name: one["field"] for name, one in samples.items() if "field" in one}
+    gains = [gains for one in found.values() for gains in one["picks"].values()]
+    most = [max(row, key=lambda way: -row[way][0]) for row in gains]
+    strongest = [row[way] for row, way in zip(gains, most, strict=True)]
+    tenth = [gain for row in gains for way, gain in row.items() if way.endswith("top 10 %")]
+    others = [gain for row in gains for way, gain in row.items() if not way.endswith("top 10 %")]
+    beta, esc, batch = ([one["stops"][way] for one in found.values()] for way in _STOPS)
+    saved, level = [row["saved"][0] for row in beta], [row["panel_over"] for row in beta]
+    level_esc, level_batch = ([row["panel_over"] for row in rows] for rows in (esc, batch))
+    return [
+        f"On {len(found)} stores the kept answer is ahead, by an interval, of votes after DeepConf over all or the",
+        f"surest 90 % of the answers in {won(others)}, over the surest 10 % in {won(tenth)}, and of the strongest",
+        f"of the twelve in hindsight in {won(strongest)} ({range_of(strongest)} points).",
+        "Where it stops by what the questions learned from promise, it takes",
+        f"{min(saved):.0%} to {max(saved):.0%} fewer tokens than Beta stopping, and is behind its accuracy in",
+        f"{behind(level)} of {len(level)} ({range_of(level)} points), behind that of ESC in {behind(level_esc)}",
+        f"and of the batch in {behind(level_batch)}.",
+    ]
+
+
+def won(gains: Sequence[Gain]) -> str:
+    """Returns how many gains are above 0 by their interval, of how many, and how many are below it."""
+    return f"{ahead(gains)} of {len(gains)} (behind in {behind(gains)})"
+
+
+def range_of(gains: Sequence[Gain]) -> str:
+    return f"{_one(min(gain for gain, _, _ in gains))} to {_one(max(gain for gain, _, _ in gains))}"
+
+
+def _votes(samples: Mapping[str, Any]) -> list[str]:
+    """Returns the table of the kept answer over each vote of the field, in points, at each number of answers."""
+    found = {name: one["field"]["picks"] for name, one in samples.items() if "field" in one}
+    ways = sorted({way for by_size in found.values() for row in by_size.values() for way in row})
+    body = [
+        [name, size, *(points(row[way]) for way in ways)]
+        for name, by_size in found.items()
+        for size, row in by_size.items()
+    ]
+    return [*markdown(["samples", "answers", *ways], body), ""]
+
+
+def _saved(samples: Mapping[str, Any]) -> list[str]:
+    """Returns the table of ways to stop: what they take, and the panel beside them."""
+    body = []
+    for name, one in samples.items():
+        if "field" not in one:
+            continue
+        for way, row in one["field"]["stops"].items():
+            numbers = [f"{row['accuracy']:.3f}", f"{row['answers']:.1f}", f"{row['tokens']:.0f}"]
+            beside = ["", ""] if way == PANEL else [points(row["panel_over"]), shown(row["saved"], "+.0%")]
+            body.append([name, way, *numbers, *beside])
+    head = ["samples", "way to stop", "accuracy", "answers", "tokens", "panel over it, points", "tokens saved"]
+    return [*markdown(head, body), ""]
 
 
 def _one(value: float) -> str:

@@ -17,16 +17,17 @@ from typing import Any
 import click
 import numpy as np
 
+from metaprobe.eval.answer_table import group_of
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
-from metaprobe.eval.table import group_of
 from metaprobe.records.correctness import canonical, strip_decoration, words
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel_answers import OVERLAP, number_classes, overlapping, signals_in
-from metaprobe.routing.panel_lines import read_call
-from metaprobe.routing.panel_rows import ANSWER_SIGNALS, JOINT, MAJORITY, Floats
-from metaprobe.training.panel_data import Panels, _Answer, _arrays, _Row
-from metaprobe.training.panel_fit import cross_fit, play_panels
+from metaprobe.routing.panel.compared_answers import OVERLAP, number_classes, overlapping, signals_in
+from metaprobe.routing.panel.model_rows import ANSWER_SIGNALS, JOINT, MAJORITY, Floats
+from metaprobe.routing.panel.stored_panels import read_of_run
+from metaprobe.training.panel.fitted_panel import cross_fit
+from metaprobe.training.panel.labelled_panels import Panels, _Answer, _arrays, _Row
+from metaprobe.training.panel.played_panels import play_panels
 from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, signed, write, write_figures
 from research.panel.measure import auroc_over_orders
 
@@ -163,7 +164,7 @@ def _labelled(run: Run, call: Call) -> bool:
 
 
 def _answer(run: Run, call: Call, agent: str, form: Form) -> _Answer:
-    read = read_call(run.item, call, run.stated("confidence", call.id))
+    read = read_of_run(run, call)
     return _Answer(
         agent=agent,
         form=None if read.cut else form(run.item, read.text) or None,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.eval.systems import mgv
+from metaprobe.eval.systems import mgv_figures as mgv
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.records.correctness import canonical
 from metaprobe.records.types import Run

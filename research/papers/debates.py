@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from metaprobe.eval.answer_table import group_of
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.eval.table import group_of
 from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run

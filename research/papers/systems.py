@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
-from metaprobe.eval.systems import metacrit, mgv
+from metaprobe.eval.systems import metacrit_figures as metacrit
+from metaprobe.eval.systems import mgv_figures as mgv
 from metaprobe.records.types import Run
 from research.papers.controls import (
     CHAIN,

@@ -30,11 +30,11 @@ from metaprobe.production.http.settings import Settings
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.training.ladder import SURE
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.recipes.train_quality import train_quality
+from metaprobe.training.training_options import QualityOptions
 from research.blocks import ROOT, keep_figures, markdown, older_ladder, packed, read_figures, shown, write
 
-PAGE = ROOT / "docs" / "research" / "production.md"
+PAGE = ROOT / "docs" / "research" / "speed.md"
 FIGURES = ROOT / "docs" / "measured" / "decisions.json"
 SETS = ("arithmetic", "places", "factual-qa", "creak")
 FOLDS, ASKED = 5, 100

@@ -1,4 +1,4 @@
-"""Writes the speed section of docs/research/production.md from what predict.py and serving.py measured.
+"""Writes the speed section of docs/research/speed.md from what predict.py and serving.py measured.
 
 python -m benchmarks.predict --peers PEERS --json docs/measured/predict.json
 python -m benchmarks.serving --json docs/measured/serving.json
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from benchmarks.serving import CONNECTIONS, MOST_AT_ONCE
 from research.blocks import ROOT, columns, read_figures, write
 
-PAGE = ROOT / "docs" / "research" / "production.md"
+PAGE = ROOT / "docs" / "research" / "speed.md"
 MEASURED = ROOT / "docs" / "measured"
 FRONTS = {"upstream": "the upstream itself", "metaprobe": "`metaprobe serve`", "litellm": "LiteLLM's proxy"}
 

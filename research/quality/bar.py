@@ -32,7 +32,7 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.records.store import RunStore
 from metaprobe.training import ladder as ladders
-from metaprobe.training.calibration import fit_platt
+from metaprobe.training.calibrators import fit_platt
 from metaprobe.training.evidence import Evidence, runs_of
 from metaprobe.training.ladder import Bar
 from metaprobe.training.methods import LADDER, LogprobLadder
@@ -163,7 +163,7 @@ def measured(evidence: Evidence) -> Figures:
 
 
 def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> Figures:
-    """Returns the same of a planted world: means over draws, of an exported head on new answers."""
+    """Returns log loss, AUROC and gain of each rule in a planted world: means over draws, on new answers."""
     figures: Figures = {"n": size, "rules": {rule: {"log_loss": [], "auroc": [], "gain": []} for rule in RULES}}
     for of in draws_of(draw, size):
         with trees_once():
@@ -189,11 +189,13 @@ def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> Figur
 @main.command("page")
 def page_command() -> None:
     """Write the block from the numbers."""
-    write(PAGE, "bar", lines_of(read_figures(FIGURES)))
+    table, said = lines_of(read_figures(FIGURES))
+    write(PAGE, "bar", [*said, ""])
+    write(PAGE, "bar-rules", [*table, ""])
 
 
-def lines_of(figures: Figures) -> list[str]:
-    """Returns a table of the rules, which of them is taken, and where that one loses most."""
+def lines_of(figures: Figures) -> tuple[list[str], list[str]]:
+    """Returns the table of the rules, and sentences: which rule is taken, and what it does on the debates."""
     fourteen = {**figures["sets"], **figures["planted"]}
     parts: dict[str, list[Figures]] = {}
     for section, of in figures.items():
@@ -241,13 +243,14 @@ def lines_of(figures: Figures) -> list[str]:
         ]
         for rule in RULES
     ]
-    return [
-        *markdown(["rule", "log loss", "AUROC", "worst against free", "rows missed", "admitted"], table),
-        "",
-        f"Taken is {taken}. With one data set left out the lowest log loss is the same rule's in "
-        f"{len(parts) - len(changed)} of {len(parts)} cases{': else ' + ', '.join(changed) if changed else ''}.",
+    head = ["rule", "log loss", "AUROC", "worst against free", "rows missed", "admitted"]
+    return markdown(head, table), [
+        f"Of {len(RULES)} rules {len(admitted)} are admitted, and {taken} has the lowest log loss "
+        f"({mean(taken, loss):.4f}; {TODAY} has {mean(TODAY, loss):.4f}). At worst it loses "
+        f"{-behind(taken, FREE_ALONE):.4f} AUROC to the free number.",
+        f"With one data set left out the same rule is taken in {len(parts) - len(changed)} of {len(parts)} cases"
+        f"{': else ' + ', '.join(changed) if changed else ''}.",
         *(debate(name, one, taken) for name, one in figures["debates"].items()),
-        "",
     ]
 
 

@@ -1,5 +1,5 @@
 """Measures what the recipe of `bundled:quality` knows beyond its controls, pooled and within runs;
-docs/research/bundled.md.
+docs/research/travel.md.
 
     python -m research.quality.bundled measure      # out-of-fold scores of the recorded runs: minutes of one core
     python -m research.quality.bundled page         # writes the table from docs/measured/bundled_controls.json
@@ -11,18 +11,18 @@ from typing import Any
 
 import click
 
-from metaprobe.checkpoints.table import p_cell
+from metaprobe.checkpoints.rendered_table import p_cell
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.controls import FITTED, free_controls
 from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import MetricFunction, StratifiedAuroc, auroc
 from metaprobe.training.methods import LogprobLadder
-from metaprobe.training.recipes.quality import load_heads
+from metaprobe.training.recipes.train_quality import load_heads
 from metaprobe.training.study import crossfit, standard_methods
 from research.blocks import ROOT, markdown, packed, read_figures, shown, signed, write, write_figures
 
 MEASURED = ROOT / "docs" / "measured" / "bundled_controls.json"
-PAGE = ROOT / "docs" / "research" / "bundled.md"
+PAGE = ROOT / "docs" / "research" / "travel.md"
 RESAMPLES = 1000
 COLUMNS = ("control", *(f"{where}: {what}" for where in ("pooled", "within runs") for what in ("AUROC", "gain", "p")))
 
@@ -76,29 +76,34 @@ def measure() -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Writes the page from the stored numbers."""
-    write(PAGE, "bundled-controls", lines_of(read_figures(MEASURED)))
+    """Writes the blocks from the stored numbers."""
+    found = read_figures(MEASURED)
+    write(PAGE, "bundled-controls", [summary(found), ""])
+    write(PAGE, "bundled-every-control", [*every_control(found), ""])
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
-    """The sentence and the table, the strongest control within runs first."""
+def summary(found: dict[str, Any]) -> str:
+    """Says what the recipe of `quality` reaches, and which controls it is not shown to beat within runs."""
+    controls = found["within"]["controls"]
+    held = [name for name, control in controls.items() if not control["beaten"]]
+    own = [shown([where["estimate"], *where["interval"]]) for where in (found["pooled"], found["within"])]
+    return (
+        f"Out of fold, on {found['answers']:,} answers in {found['groups']:,} groups and {found['runs']} runs, the "
+        f"recipe of `quality` reaches AUROC {own[0]} pooled and {own[1]} within runs. Within runs it beats "
+        f"{len(controls) - len(held)} of {len(controls)} controls after Holm"
+        f"{', and is not shown to beat ' + ', '.join(held) if held else ''}."
+    )
+
+
+def every_control(found: dict[str, Any]) -> list[str]:
+    """Returns the table of the controls, the strongest within runs first."""
     pooled, within = found["pooled"], found["within"]
-    held = [name for name, control in within["controls"].items() if not control["beaten"]]
-    answers, groups = f"{found['answers']:,} answers", f"{found['groups']:,} groups"
-    own = [shown([where["estimate"], *where["interval"]]) for where in (pooled, within)]
     rows = []
     for name, inside in within["controls"].items():
         rows.append([name])
         for control in (pooled["controls"][name], inside):
             rows[-1] += [f"{control['estimate']:.3f}", signed(control["gain"]), p_cell(control["p_holm"]).text]
-    return [
-        f"Out of fold, on {answers} in {groups} and {found['runs']} runs, the recipe",
-        f"of `quality` reaches AUROC {own[0]} pooled and {own[1]} within runs.",
-        f"Within runs it is not shown to beat: {', '.join(held)}." if held else "Within runs it beats every control.",
-        "",
-        *markdown(COLUMNS, rows),
-        "",
-    ]
+    return markdown(COLUMNS, rows)
 
 
 if __name__ == "__main__":

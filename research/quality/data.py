@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from metaprobe.eval.table import AnswerTable, group_of
+from metaprobe.eval.answer_table import AnswerTable, group_of
 from metaprobe.probes.features import features, schema
 from metaprobe.records.types import Call, Run
-from metaprobe.training.evidence import Evidence, load_runs
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.stored_runs import load_runs
 
 Row = Mapping[str, Any]
 Labels = NDArray[np.int64]

@@ -28,13 +28,13 @@ from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
 from metaprobe.eval.metrics.ranked import MetricFunction, StratifiedAuroc, auroc
 from metaprobe.probes.features import FREE, TERMS, features, schema
-from metaprobe.training.calibration import sigmoid
+from metaprobe.training.calibrators import sigmoid
 from metaprobe.training.evidence import load_evidence, runs_of
 from metaprobe.training.folds import Roles, final_roles
 from metaprobe.training.ladder import FEWEST_FOR_TREES, USUAL_BAR, Bar, Ladder, LadderRows, fit_ladder
 from metaprobe.training.methods import USUAL_LADDER
 from metaprobe.training.study import crossfit
-from research.blocks import ROOT, ahead, behind, columns, keep_figures, markdown, packed, read_figures, signed, write
+from research.blocks import ROOT, ahead, behind, columns, keep_figures, packed, read_figures, signed, write
 from research.quality.data import DataSet
 from research.quality.figures import fold_of, too_few
 from research.quality.measure import is_wanted, sets
@@ -232,7 +232,8 @@ def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> dict[
 def page_command() -> None:
     """Write the blocks from the numbers."""
     found = read_figures(FIGURES)
-    write(PAGE, "equal-terms", lines_of(found))
+    write(PAGE, "equal-terms", [summary(found), ""])
+    write(PAGE, "equal-terms-all", [*every_row(found), ""])
     cells: dict[str, Callable[..., object]] = {
         "world": lambda name, of: name,
         "reached, by draws": lambda name, of: ", ".join(
@@ -245,29 +246,44 @@ def page_command() -> None:
     write(PAGE, "worlds", [*columns(found["planted"].items(), cells), ""])
 
 
-def lines_of(found: Mapping[str, Any]) -> list[str]:
-    """Returns the table of the data sets, and how many rows keep to `ALLOWED`."""
-    rows, gains = [], []
-    for name, of in found["sets"].items():
-        for where in ("pooled", "within runs") if of["runs"] > 1 else ("pooled",):
-            one = of[where]
-            gains.append(one["gain"])
-            reached = f"{one['auroc']:.3f}", f"{one['best_auroc']:.3f} ({one['best']})", signed(one["gain"])
-            rows.append([name, where, f"{of['n']:,}", *reached])
+def compared(found: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Returns each row as (data set, `pooled` or `within runs`, its figures)."""
+    return [
+        (name, where, of)
+        for name, of in found["sets"].items()
+        for where in (("pooled", "within runs") if of["runs"] > 1 else ("pooled",))
+    ]
+
+
+def every_row(found: Mapping[str, Any]) -> list[str]:
+    """Returns the table of the data sets."""
+    cells: dict[str, Callable[..., object]] = {
+        "data set": lambda name, where, of: name,
+        "compared": lambda name, where, of: where,
+        "answers": lambda name, where, of: f"{of['n']:,}",
+        "predictor": lambda name, where, of: f"{of[where]['auroc']:.3f}",
+        "best free number": lambda name, where, of: f"{of[where]['best_auroc']:.3f} ({of[where]['best']})",
+        "gain": lambda name, where, of: signed(of[where]["gain"]),
+    }
+    return columns(compared(found), cells)
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """Says how many rows keep to `ALLOWED`, how many are ahead or behind, and where the predictor loses most."""
+    rows = compared(found)
+    gains = [of[where]["gain"] for _, where, of in rows]
     kept, held = (
         sum(gain[0] >= -ALLOWED for gain in some) for some in (gains, [of["gain"] for of in found["planted"].values()])
     )
     own = coders(found)
-    return [
-        f"The predictor is at most {ALLOWED} AUROC behind the free number that is best on the very answers that both "
-        f"are judged on in {kept} of {len(rows)} rows of {len(found['sets'])} data sets, and in {held} of "
-        f"{len(found['planted'])} planted rows. By an interval it is ahead in {ahead(gains)} of the {len(rows)} and "
-        f"behind in {behind(gains)}; on the answers of two coders to eight lists, on which no rule was chosen, ahead "
-        f"in {ahead(own)} of {len(own)} and behind in {behind(own)}.",
-        "",
-        *markdown(["data set", "compared", "answers", "predictor", "best free number", "gain"], rows),
-        "",
-    ]
+    worst, where, of = min(rows, key=lambda row: row[2][row[1]]["gain"][0])
+    return (
+        f"The predictor is at most {ALLOWED} AUROC behind the free number that is best on the very answers in {kept} "
+        f"of {len(rows)} rows of {len(found['sets'])} data sets, and in {held} of {len(found['planted'])} planted "
+        f"rows. It is ahead in {ahead(gains)} of the {len(rows)} rows and behind in {behind(gains)}; at worst "
+        f"{signed(of[where]['gain'])} ({worst}, {where}). On the answers of two coders to eight lists, on which no "
+        f"rule was chosen, it is ahead in {ahead(own)} of {len(own)} and behind in {behind(own)}."
+    )
 
 
 def coders(found: Mapping[str, Any]) -> list[list[float]]:

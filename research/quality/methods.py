@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import Family
-from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import baseline_scores, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence, Scores

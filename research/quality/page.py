@@ -53,7 +53,7 @@ SHORT = 20
 
 
 def every_set(sets: Figures) -> Lines:
-    """Returns the one table of the measured page: a row a set, trees beside the free numbers."""
+    """Returns a table with a row a set, trees beside the free numbers."""
     rows = []
     for name, found in sets.items():
         if "methods" in found:

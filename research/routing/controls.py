@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.extras import require
-from metaprobe.routing.panel_asks import hull_corners
-from metaprobe.routing.panel_rows import ANSWER_SIGNALS, STATED, Floats, Ints
+from metaprobe.routing.panel.model_rows import ANSWER_SIGNALS, STATED, Floats, Ints
+from metaprobe.routing.panel.planner import hull_corners
 from metaprobe.training.folds import group_folds
-from metaprobe.training.panel_data import RATE_PRIOR_ANSWERS, Panels
-from metaprobe.training.panel_fit import LEAST_EQUAL, PRICES, RANGE, mean_prices
+from metaprobe.training.panel.fitted_asks import LEAST_EQUAL, PRICES, RANGE, mean_prices
+from metaprobe.training.panel.labelled_panels import RATE_PRIOR_ANSWERS, Panels
 
 FIXED = "plain table", "Platt cascade", "ask two, else a third", "TF-IDF logistic", "kNN on TF-IDF SVD"
 """Names of the ways, where a set has what they need."""

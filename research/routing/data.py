@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.systems.metacogagent import outcomes
+from metaprobe.eval.systems.metacogagent_figures import outcomes
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore
 from research.blocks import ROOT

@@ -12,8 +12,8 @@ from metaprobe.papers.systems.self_report import (
     p_true,
 )
 from metaprobe.papers.systems.system_options import Constant
+from metaprobe.papers.systems.votes import most_voted
 from metaprobe.probes.verbalized import parse_confidence
-from metaprobe.records.correctness import most_voted
 from metaprobe.records.types import Call, Item, Run
 
 SAMPLES = Constant("samples", 10, "answers to a question")

@@ -7,6 +7,7 @@ From docs/measured/states_check.json (`research.states.check`).
 
 from typing import Any
 
+from metaprobe.records.canaries import OTHER_LIBRARY, TOLERANCES
 from research.blocks import DOCS, MEASURED, columns, read_figures, write
 
 PAGE = DOCS / "research" / "states.md"
@@ -36,9 +37,10 @@ def page_command() -> None:
         PAGE,
         "answer",
         [
-            f"Canaries notice {len(found['18'])} of {len(planted)} planted faults at layer 18 and {len(found['30'])} "
-            f"of {len(planted) - 1} at layer 30 of SmolLM2-135M; {_missed(missed)}. The head notices {len(by_head)}. "
-            f"In {requests} requests without a fault, {failed} of {len(batches)} batches failed a check.",
+            f"On one model (SmolLM2-135M), machine and library, canaries notice {len(found['18'])} of {len(planted)} "
+            f"planted faults at layer 18 and {len(found['30'])} of {len(planted) - 1} at layer 30; {_missed(missed)}; "
+            f"the head notices {len(by_head)}. {_near_the_limit(faults)} In {requests} requests without a fault, "
+            f"{failed} of {len(batches)} batches failed a check{_at_most(failed, len(batches))}.",
             "",
         ],
     )
@@ -67,6 +69,27 @@ def page_command() -> None:
             "",
         ],
     )
+
+
+def _near_the_limit(faults: dict[str, Any]) -> str:
+    """Returns a sentence on the faults that only the limit for two libraries, which is wider, lets pass."""
+    limit = TOLERANCES["bfloat16"]
+    drifts: dict[str, list[float]] = {}
+    for name, row in faults.items():
+        for layer in LAYERS:
+            wide = row[layer]["drift"] <= OTHER_LIBRARY * limit.drift and row[layer]["worst"] <= limit.worst
+            if name not in SOUND and (name, layer) != NO_FAULT and wide:
+                drifts.setdefault(name, []).append(row[layer]["drift"])
+    near = " and ".join(f"{name} ({min(of):.3f} to {max(of):.3f})" for name, of in drifts.items())
+    return (
+        f"The limits were set with these faults in view: a median of {limit.drift} passes as rounding, and by the "
+        f"limit for another library, {OTHER_LIBRARY * limit.drift:.3f}, so do {near}."
+    )
+
+
+def _at_most(failed: int, batches: int) -> str:
+    """Returns the upper bound at 95 % of the rate of failing batches; empty where a batch failed."""
+    return "" if failed else f" (the rate is below {1 - 0.05 ** (1 / batches):.0%} at 95 %)"
 
 
 def _canaries(row: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 from metaprobe.llms.base import LLM
-from metaprobe.llms.cache import CachedLLM, CallCache
+from metaprobe.llms.cache import CallCache
 from metaprobe.papers.collecting.collect import collect_runs
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup, System
 from metaprobe.papers.systems.system_options import Options
@@ -108,7 +108,7 @@ def main(
             continue
         llm = loaded(f"{engine}{models / model / 'model.gguf'}", batch_size)
         with CallCache(folder(out / model) / "calls.sqlite") as cache:
-            asyncio.run(work(jobs, CachedLLM(llm, cache), data, out / model, until, batch_size))
+            asyncio.run(work(jobs, cache.before(llm), data, out / model, until, batch_size))
 
 
 def loaded(weights: str, batch_size: int) -> LLM:

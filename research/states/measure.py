@@ -34,10 +34,11 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.training.evidence import Evidence, load_evidence
 from metaprobe.training.folds import Roles, outer_folds
-from metaprobe.training.ladder import SURE, USUAL_BAR, Bar, LadderRows, fit_ladder, fit_trees
+from metaprobe.training.ladder import SURE, USUAL_BAR, Bar, LadderRows, fit_ladder
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB, Fitted, terms_of
-from metaprobe.training.recipes.comparison import efficiency_of
+from metaprobe.training.recipes.compare_runs import efficiency_of
 from metaprobe.training.study import crossfit, standard_methods
+from metaprobe.training.trees import fit_trees
 from research.blocks import BAR_BEFORE, ROOT, keep_figures, packed
 from research.hidden.controls import over_strongest
 from research.hidden.measure import evidence_in, measured

@@ -54,7 +54,7 @@ def larger(figures: Figures) -> str:
         for task, held in harder.items()
     )
     return (
-        f"**The larger coder (Qwen2.5-Coder-1.5B), {min(row['n'] for row in rows.values()):,} to "
+        f"**The larger coder (1.5B), {min(row['n'] for row in rows.values()):,} to "
         f"{max(row['n'] for row in rows.values()):,} answers a task.** On {len(won)} of {len(rows)} tasks "
         f"({', '.join(task for _, task in reversed(won))}) the blend is ahead of every control, the answer's words "
         f"and all free signals joined among them, by {won[0][0]:+.2f} to {won[-1][0]:+.2f} in AUROC over the "

@@ -3,7 +3,7 @@
     python -m research.states.solutions MODELS/qwen-coder-1.5b/model.gguf recorded/gsm8k-samples-1.5b out/solutions
 
 One file holds 48 solutions; files that are there are not read again. First samples come before second and third ones,
-so what is read until a stop is of as many questions as possible. The plan stands in research/states/README.md.
+so what is read until a stop is of as many questions as possible. `research.states.gate` measures a gate on them.
 """
 
 import sys
@@ -23,8 +23,8 @@ from metaprobe.records.types import Call
 from metaprobe.records.writing import atomic_write
 
 LAYERS = (14, 18)
-LOOKS = (0, 10, 20, 30, 40, 50, 60, 80, 100, 130, 160, 200)
-"""Answer tokens read before each look; the end of the answer is one look more."""
+LOOKS = (0, 3, 5, 10, 20, 30, 50, 80, 130, 200)
+"""Answer tokens read before each look: those of the gate, the end of the prompt, and three later ones."""
 NEWEST = 20
 """Tokens over which the mean state is taken."""
 SAMPLES, IN_FILE = 3, 48
@@ -37,6 +37,7 @@ def main() -> None:
     llm = LocalLLM.load(model)
     blocks = decoder_blocks(llm.model)
     del blocks[max(LAYERS) :]  # the blocks above the read ones are not computed
+    llm.model.config.num_hidden_layers = max(LAYERS)
     rows = list(solutions(store))
     for start in range(0, len(rows), IN_FILE):
         path = out / f"{start:05d}.npz"
@@ -48,6 +49,8 @@ def main() -> None:
             "call": np.array([call.id for _, call, _ in part]),
             "right": np.array([right for _, _, right in part]),
             "states": np.stack([states_at_looks(llm, call) for _, call, _ in part]),
+            "looks": np.array(LOOKS),
+            "layers": np.array(LAYERS),
         }
         with atomic_write(path) as file:
             np.savez(file, **columns)
@@ -70,16 +73,18 @@ def solutions(store: Path) -> Iterator[tuple[str, Call, int]]:
 
 @torch.inference_mode()
 def states_at_looks(llm: LocalLLM, call: Call) -> NDArray[np.float16]:
-    """Returns the states of one answer, float16, (looks + 1, layers, 2, width): of the newest token, and the mean of
-    the newest `NEWEST`; NaN at looks that the answer did not reach. At look 0 both are the last prompt token's."""
-    prompt, answer = llm.encode(call.messages), encode_text(llm.tokenizer, call.text)
+    """Returns the states of one answer, float16, (looks, layers, 2, width): of the newest token, and the mean of the
+    newest `NEWEST`; NaN at looks that the answer did not reach. At look 0 both are the last prompt token's."""
+    prompt = llm.encode(call.messages)
+    answer = encode_text(llm.tokenizer, call.text) if call.token_ids is None else call.token_ids.tolist()
+    answer = answer[: max(LOOKS)]
     seen: dict[int, torch.Tensor] = {}
     ids = torch.tensor([prompt + answer], device=llm.model.device)
     with layer_hooks(llm.model, LAYERS, lambda layer, hidden: seen.update({layer: hidden[0].float().cpu()})):
         llm.model.base_model(input_ids=ids, use_cache=False)
     states = torch.stack([seen[layer] for layer in LAYERS], dim=1).numpy()  # (T, layers, width)
-    kept = np.full((len(LOOKS) + 1, len(LAYERS), 2, states.shape[-1]), np.nan, dtype=np.float16)
-    for place, look in enumerate((*LOOKS, len(answer))):
+    kept = np.full((len(LOOKS), len(LAYERS), 2, states.shape[-1]), np.nan, dtype=np.float16)
+    for place, look in enumerate(LOOKS):
         if look <= len(answer):
             end = len(prompt) + look
             kept[place, :, 0] = states[end - 1]

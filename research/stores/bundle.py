@@ -23,7 +23,7 @@ from metaprobe.checkpoints.files import BUNDLED_FOLDER, bundled_names
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
 from research.blocks import ROOT, markdown, shown, write
 
-PAGE = ROOT / "docs" / "research" / "bundled.md"
+PAGE = ROOT / "docs" / "research" / "travel.md"
 MEAN_GAIN, OVER_STRONGEST = "over mean log-probability", "over the strongest control"
 WITHIN = (
     ("auroc", ".3f", "auroc_within_runs"),
@@ -156,7 +156,7 @@ def run(command: str) -> None:
 
 
 def write_table() -> None:
-    """Writes the table of bundled checkpoints into docs/research/bundled.md."""
+    """Writes the table of bundled checkpoints into docs/research/travel.md."""
     write(PAGE, "bundled", table({name: load_checkpoint(BUNDLED_FOLDER / name).manifest for name in bundled_names()}))
 
 

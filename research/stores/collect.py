@@ -94,7 +94,7 @@ def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only:
     out.mkdir(parents=True, exist_ok=True)
     for name in names or COMMANDS:
         if not pack_only:
-            prompts = begun_alike(out / "prompts" / "self-refine-execute")
+            prompts = self_refine_with_mgv_start(out / "prompts" / "self-refine-execute")
             command = shlex.split(COMMANDS[name].format(models=models, data=data, prompts=prompts))
             line = [sys.executable, "-m", "metaprobe.cli", "collect", *command, "--out", str(out / name)]
             subprocess.run([*line, "--cache", str(out / "calls.sqlite")], check=True)
@@ -105,10 +105,10 @@ def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only:
         pack(out / name, STORES / name, without=without, text=name not in WITHOUT_TEXT, alternatives=alternatives)
 
 
-def begun_alike(folder: Path) -> Path:
-    """Self-Refine's prompts, but for the first answer Monitor-Generate-Verify's: a folder for `--prompts`, made here.
+def self_refine_with_mgv_start(folder: Path) -> Path:
+    """Writes Self-Refine's prompts, with Monitor-Generate-Verify's prompt for the first answer, and returns `folder`.
 
-    With this the two loops begin with the same question to the model, and differ only in what they do afterwards.
+    `folder` is for `--prompts`. Both systems then ask for the first answer with one prompt, and differ only afterwards.
     """
     system, other = SYSTEMS["self-refine"], SYSTEMS["monitor-generate-verify"]
     texts = Prompts.load(system.folder, system.prompts).texts

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
+from metaprobe.eval.answer_table import group_of
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
-from metaprobe.eval.table import group_of
 from metaprobe.papers.systems.caelf import CRITERIA, REVERSED_ORDER
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
@@ -131,7 +131,7 @@ def _rows(runs: Iterable[Run]) -> dict[str, list[_Row]]:
 def _summary(variant: str, rows: list[_Row], resamples: int, seed: int) -> Contested:
     def share(of: Sequence[_Row], values: Sequence[float]) -> Interval | None:
         pairs = [(value, group_of(row.run.item)) for value, row in zip(values, of, strict=True)]
-        return grouped_mean(pairs, resamples=resamples, seed=seed)
+        return Interval.of_mean(pairs, resamples=resamples, seed=seed)
 
     graded = [row for row in rows if row.gold is not None]
     right = [row for row in graded if row.right[0]]

@@ -19,10 +19,10 @@ import click
 import numpy as np
 
 from metaprobe.checkpoints import FlagOptions, UntrustedCheckpoint
-from metaprobe.checkpoints.table import p_cell
+from metaprobe.checkpoints.rendered_table import p_cell
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
-from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.recipes.train_quality import write_quality
 from metaprobe.training.study import study
 from research.blocks import markdown, points, read_figures, write, write_figures
 from research.systems.figures import ABOUT_ORDERS, GUIDE, PAGE, ROOT, about, cell, packed, recorded

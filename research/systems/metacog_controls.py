@@ -11,12 +11,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.systems import metacogagent
+from metaprobe.eval.systems import metacogagent_figures as metacogagent
 from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.papers.policies.profiles import UNKNOWN
 from metaprobe.papers.systems.metacogagent import extract_final
+from metaprobe.papers.systems.votes import most_voted
 from metaprobe.probes.source import SignalSource, When
-from metaprobe.records.correctness import most_voted
 from metaprobe.records.types import Item, Run
 from research.systems.figures import recorded
 from research.systems.metacog_orders import Floats, Series

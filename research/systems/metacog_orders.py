@@ -23,7 +23,7 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.calibration import ece, ece_equal_width
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.systems.dispatch import DispatchedRun
-from metaprobe.eval.systems.metacogagent import competence, delegate
+from metaprobe.eval.systems.metacogagent_figures import competence, delegate
 from metaprobe.records.types import Run
 
 Floats = NDArray[np.float64]

@@ -22,8 +22,9 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_d
 from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import TERMS
+from metaprobe.training.base_rates import fit_offsets
 from metaprobe.training.folds import final_roles, group_folds
-from metaprobe.training.ladder import SURE, LadderRows, fit_ladder, fit_offsets
+from metaprobe.training.ladder import SURE, LadderRows, fit_ladder
 from research.blocks import ROOT, keep_figures, packed
 from research.travel.sets import Answers, join, names_of, others, recorded
 from research.travel.ways import SIX, WAYS, Floats

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.table import answer_table
+from metaprobe.eval.answer_table import answer_table
 from metaprobe.probes.features import TERM_NAMES, features, schema
-from metaprobe.training.evidence import load_runs, runs_of
+from metaprobe.training.evidence import runs_of
+from metaprobe.training.stored_runs import load_runs
 from research.quality.data import DataSet, gsm8k_token_entropy, mu_shroom, token_logprobs_qa
 from research.stores import bundle
 

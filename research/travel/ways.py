@@ -7,9 +7,11 @@ from numpy.typing import NDArray
 
 from metaprobe.probes.features import TERMS
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibration import fit_platt
+from metaprobe.training.base_rates import fit_offsets, fit_scale
+from metaprobe.training.calibrators import fit_platt
 from metaprobe.training.folds import Roles, group_folds
-from metaprobe.training.ladder import LadderRows, fit_ladder, fit_offsets, fit_scale, fit_trees
+from metaprobe.training.ladder import LadderRows, fit_ladder
+from metaprobe.training.trees import fit_trees
 from research.travel.sets import Answers, names_of
 
 SIX = ("mean", "min", "total", "first", "halves", "length")

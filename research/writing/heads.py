@@ -31,7 +31,7 @@ from metaprobe.probes.hashed_words import hashed_pieces
 from metaprobe.probes.text_classes import PIECES_INPUT, TEXT_CLASSES
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
-from metaprobe.training.states import linear_graph
+from metaprobe.training.linear_probe import linear_graph
 from metaprobe_writing_assistant.system.classifiers import read_reasoning, read_stage, turn_text
 from research.blocks import ROOT, packed, read_figures, write_figures
 

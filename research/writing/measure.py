@@ -27,6 +27,8 @@ CHAIN = ("reasoning", "answer", "monitor", "control", "synthesis")
 """Stages of MetaCrit's agents, and the check before them."""
 NAMES = {"single": "one model alone", "multi": "modules", "metacrit": "modules with monitor and control"}
 CLEAN, HARMLESS = "clean", "harmless"
+UNORDERED = (CLEAN, HARMLESS)
+"""Kinds of text without an order in them."""
 
 
 def of_condition(runs: Sequence[Run]) -> dict[str, Any]:
@@ -78,6 +80,24 @@ def of_orders(runs: Sequence[Run]) -> dict[str, Any]:
     return found
 
 
+def answer(figures: dict[str, Any]) -> str:
+    """Returns the first paragraph of the page."""
+    whole = {model: conditions["metacrit"] for model, conditions in figures["cases"].items()}
+    one = next(iter(whole.values()))
+    kinds = [kind for by_kind in figures["orders"].values() for name, kind in by_kind.items() if name not in UNORDERED]
+    followed, counted = (sum(kind[key] for kind in kinds) for key in ("obeyed", "open"))
+
+    calls = " and ".join(f"{found['calls']:.0f} calls of {model}" for model, found in whole.items())
+    tokens = " and ".join(f"{found['read'] + found['written']:,}" for found in whole.values())
+    stages = " and ".join(f"{found['stages']:.0%}" for found in whole.values())
+    return (
+        f"A turn with MetaCrit's agents takes {calls}, with {tokens} tokens. The prompted models tell the stage of "
+        f"{one['turns']} turns in {stages}; always the commonest stage is right in {one['stages_commonest']:.0%}, and "
+        f"a small trained model in {one['stages_learned']:.0%}. An order inside an essay changed the score as ordered "
+        f"in {followed} of {counted} texts that tell it."
+    )
+
+
 def cost_table(figures: dict[str, Any]) -> list[str]:
     """Returns the cost of a turn, a row a model and condition."""
     head = ["model", "condition", "turns", "calls", "tokens read", "tokens written", "of them MetaCrit's agents"]
@@ -108,7 +128,7 @@ def orders_table(figures: dict[str, Any]) -> list[str]:
     """How often a score moved and an order in the essay was followed, a row a model; by kind where any was."""
     rows = []
     for model, kinds in figures["orders"].items():
-        orders = {kind: one for kind, one in kinds.items() if kind not in (CLEAN, HARMLESS)}
+        orders = {kind: one for kind, one in kinds.items() if kind not in UNORDERED}
         texts, moved, open_, obeyed = (
             sum(one[key] for one in orders.values()) for key in ("texts", "moved", "open", "obeyed")
         )
@@ -184,6 +204,7 @@ def orders(runs: Path, name: str) -> None:
 def write_page() -> None:
     """Writes the blocks of the page."""
     figures, heads = read_figures(FIGURES), read_figures(HEADS)
+    write(PAGE, "writing-answer", [answer(figures), ""])
     write(PAGE, "writing-cost", cost_table(figures))
     write(PAGE, "writing-heads", heads_table(heads))
     write(PAGE, "writing-orders", orders_table(figures))

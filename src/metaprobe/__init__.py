@@ -17,7 +17,7 @@ from metaprobe.probes.elsewhere import DONE_IN  # noqa: E402
 
 if TYPE_CHECKING:
     from metaprobe.checkpoints.checkpoint import Checkpoint
-    from metaprobe.checkpoints.errors import CheckpointError
+    from metaprobe.checkpoints.checkpoint_errors import CheckpointError
     from metaprobe.loading import load
     from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
     from metaprobe.probes.quality import QualityPredictor
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from metaprobe.records.parse import parse_response
     from metaprobe.records.store import RunStore
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.routing.panel import Panel
+    from metaprobe.routing.panel.asking import Panel
     from metaprobe.routing.paper import PaperRules
     from metaprobe.routing.watch_stream import watch
     from metaprobe.train import (
@@ -77,11 +77,11 @@ __all__ = [
 ]
 _LATER = {
     "Checkpoint": "metaprobe.checkpoints.checkpoint",
-    "CheckpointError": "metaprobe.checkpoints.errors",
+    "CheckpointError": "metaprobe.checkpoints.checkpoint_errors",
     "ConfidenceProbe": "metaprobe.probes.hidden",
     "DifficultyProbe": "metaprobe.probes.hidden",
     "MissingExtra": "metaprobe.records.errors",
-    "Panel": "metaprobe.routing.panel",
+    "Panel": "metaprobe.routing.panel.asking",
     "PaperRules": "metaprobe.routing.paper",
     "QualityPredictor": "metaprobe.probes.quality",
     "RecordError": "metaprobe.records.errors",
@@ -110,11 +110,11 @@ ones.
 
 DONE_IN.update(
     {
-        "adapt a predictor": ("metaprobe.training.rescale", "fit"),
-        "fit a probe": ("metaprobe.training.recipes.hidden", "train"),
+        "adapt a predictor": ("metaprobe.training.adapt", "fit"),
+        "fit a probe": ("metaprobe.training.recipes.train_hidden", "train"),
         "read a blend": ("metaprobe.probes.blend", "fit"),
         "read a text": ("metaprobe.llms.hidden_capture", "train"),
-        "read decisions": ("metaprobe.probes.decisions", "fit"),
+        "read decisions": ("metaprobe.probes.decision_predictor", "fit"),
         "read texts": ("metaprobe.llms.text_pairs", "train"),
     }
 )

@@ -11,16 +11,16 @@ from typing import Annotated, Any, Literal
 
 import click
 
-from metaprobe.checkpoints.options import Option
-from metaprobe.checkpoints.table import Table
+from metaprobe.checkpoints.option_fields import Option
+from metaprobe.checkpoints.rendered_table import Table
 from metaprobe.option_commands import AsJson, command
-from metaprobe.progress import bar_counters, progress_bar, quiet_libraries
+from metaprobe.progress import progress_bar, quiet_libraries
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.importer import LOG_FORMAT_NAMES
 from metaprobe.records.types import POSITIONS
 from metaprobe.terminal import advice_table, printable_lines, show_result
-from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Stage, TopLogprobs
+from metaprobe.training.training_options import Agent, LineOptions, Stage, TopLogprobs
 
 COMMANDS = click.Group()
 EVERY = 100
@@ -34,26 +34,29 @@ def import_(
     out: Annotated[Path, Option("Run store to add to.", kind="folder")],
     lines: LineOptions,
     form: Annotated[
-        str, Option("What FILE is; told by its content by default.", name="from", choices=("auto", *LOG_FORMAT_NAMES))
+        str,
+        Option(
+            "Format of FILE; by default recognised by its content.", name="from", choices=("auto", *LOG_FORMAT_NAMES)
+        ),
     ] = "auto",
-    correct: Annotated[str, Option("The score whose 1 and 0 say right and wrong, where the log has several.")] = "",
+    correct: Annotated[str, Option("Score whose 1 and 0 mean right and wrong, if the log has several.")] = "",
     requests: Annotated[Path | None, Option("Input file of a batch, joined.", kind="file")] = None,
-    stated_only: Annotated[bool, Option("Take answers without log-probabilities for what they state.")] = False,
-    plain: Annotated[
-        bool, Option("Take answers without log-probabilities too, for `extract --logprobs` to read.")
+    stated_only: Annotated[
+        bool, Option("Also take answers without log-probabilities that state a confidence.")
     ] = False,
+    plain: Annotated[bool, Option("Also take answers without log-probabilities, for `extract --logprobs`.")] = False,
 ) -> None:
     """Import answers into a run store.
 
     Answer lines are JSON: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response"
-    is required. They may be compressed (.gz), or rows of a Parquet or CSV file. Of an answer already
-    stored, what the line says (labels, group, messages, ...) replaces what was said before. `metaprobe advise FILE`
-    says beforehand what a file holds and lacks.
+    is required. They may be compressed (.gz), or rows of a Parquet or CSV file. If an answer is already stored, the
+    fields of its line (labels, group, messages, ...) replace the stored ones. `metaprobe advise FILE` tells beforehand
+    what a file holds and lacks.
 
-    Bad lines are left out, and each reason is said with its count and its first line. Where more than half of the lines
-    are bad, nothing is stored.
+    Bad lines are left out; each reason is printed with its count and its first line. If more than half of the lines are
+    bad, nothing is stored.
 
-    Logs are read of Inspect (.eval, .json), lm-evaluation-harness (samples), HELM (a run's folder), promptfoo (its
+    Logs can come from Inspect (.eval, .json), lm-evaluation-harness (samples), HELM (a run's folder), promptfoo (its
     output) and OpenAI's Batch API (its output).
     """
     from metaprobe.probes.verbalized import parse_named_confidence
@@ -137,7 +140,8 @@ def advise_command(
     file: Annotated[Path, Option(kind="path", argument=True)],
     as_json: AsJson = False,
 ) -> None:
-    """Which signals of answer quality FILE supports, how many labels it has, and the next command for each.
+    """Print which signals of answer quality FILE supports, how many labels it has, and the next command for each
+    signal.
 
     FILE is a run store, or any file that `import` reads. Nothing is stored, and no model is asked.
     """
@@ -158,7 +162,9 @@ def extract(
         Path | None, Option("Run store for the runs with the log-probabilities of --logprobs.", kind="folder")
     ] = None,
     top_logprobs: TopLogprobs = 0,
-    via: Annotated[Literal["transformers", "vllm"], Option("What runs the model for hidden states.")] = "transformers",
+    via: Annotated[
+        Literal["transformers", "vllm"], Option("Library that runs the model for hidden states.")
+    ] = "transformers",
     layers: Annotated[str, Option("'all', 'every:N', or numbers such as '0,8,16'.")] = "all",
     positions: Annotated[
         tuple[str, ...],
@@ -172,17 +178,15 @@ def extract(
     agent: Agent = None,
     batch_size: Annotated[int, Option("Calls read at once.", low=1)] = 32,
     shard_calls: Annotated[int, Option("Calls written to one file.", low=1)] = 64,
-    other_model: Annotated[
-        bool, Option("Read calls of whatever model, and leave out the check that it is one.")
-    ] = False,
+    other_model: Annotated[bool, Option("Read calls of any model, without the check that all are of one.")] = False,
 ) -> None:
     """Read recorded calls again with a model.
 
-    With --llm its hidden states are kept beside the RUNS. What is there already is passed over, so a killed extraction
-    goes on. Under `accelerate launch` or `torchrun` the processes share the work.
+    With --llm the model's hidden states are stored beside the RUNS. States that are already stored are not read again,
+    so a killed extraction can be continued. Under `accelerate launch` or `torchrun` the processes share the work.
 
-    With --logprobs another model than the one that answered reads messages and answers, and its log-probabilities go
-    into a run store of their own (--out), with the labels as they were.
+    With --logprobs a model other than the one that answered reads messages and answers. Its log-probabilities go into a
+    run store of their own (--out), with the labels unchanged.
     """
     if (llm is None) == (logprobs is None):
         raise click.UsageError(
@@ -200,7 +204,7 @@ def extract(
 
     shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
     with progress_bar("extract", " calls" if out is None else " runs", ends=True) as bar:
-        shared["watch"] = ExtractionWatch(*bar_counters(bar))
+        shared["watch"] = ExtractionWatch(*bar.counters())
         if logprobs is not None and out is not None:
             reread = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **shared)
         else:
@@ -227,8 +231,7 @@ def outcomes(
     signals: Annotated[
         tuple[str, ...],
         Option(
-            "confidence[@AGENT]=[stated+]CHECKPOINT: what a checkpoint reads of the answers in place of what is "
-            "stated; repeatable.",
+            "confidence[@AGENT]=[stated+]CHECKPOINT: a checkpoint's number in place of the stated one; repeatable.",
             name="signal",
         ),
     ] = (),
@@ -239,12 +242,13 @@ def outcomes(
             kind="file",
         ),
     ] = None,
-    lines: LineOptions = LEFT_OUT,
+    *,
+    lines: LineOptions,
 ) -> None:
-    """Join the answers of two or more agents, one a file of import lines, by their ids.
+    """Join the answers of two or more agents by their ids. Each file holds the import lines of one agent.
 
-    A line is one that `metaprobe import` takes, with "id" and "labels": {"correct": 0 or 1}. The agent is its "agent",
-    else the name of the file. `metaprobe train router OUT` learns from what comes out.
+    A line is one that `metaprobe import` takes, with "id" and "labels": {"correct": 0 or 1}. The agent is the line's
+    "agent", else the name of the file. `metaprobe train router OUT` learns from the result.
     """
     from metaprobe.llms.pricing import Price
     from metaprobe.probes.source import SignalSource
@@ -272,7 +276,7 @@ def outcomes(
     )
 
 
-@command(COMMANDS, "What an endpoint gives, drops or fakes of log-probabilities.")
+@command(COMMANDS, "Whether an endpoint's log-probabilities are whole and genuine.")
 def doctor(
     url: Annotated[str, Option(argument=True)],
     model: Annotated[str, Option(argument=True)],
@@ -284,9 +288,7 @@ def doctor(
         ),
     ] = "OPENAI_API_KEY",
     timeout_s: Annotated[float, Option("Seconds that one answer may take.", name="timeout", above=0)] = 60.0,
-    thinking_tokens: Annotated[
-        int, Option("Tokens that a model which thinks may use before each answer.", low=0)
-    ] = 512,
+    thinking_tokens: Annotated[int, Option("Most thinking tokens before each answer.", low=0)] = 512,
     extra_body: Annotated[
         dict[str, Any] | None, Option("Further fields of every request, as a JSON object.", kind="json object")
     ] = None,
@@ -294,8 +296,8 @@ def doctor(
 ) -> None:
     """Ask the OpenAI-compatible endpoint at URL (it usually ends in /v1) at most 10 small questions of MODEL.
 
-    Says what it gives, drops, shifts or fakes of log-probabilities, and what to set. Ends with 0 if its answers can be
-    scored, with 1 if a fault makes scores wrong or impossible, with 2 if it could not be asked.
+    Prints which log-probabilities the endpoint gives, drops, shifts or fakes, and what to set. Exit code 0 if its
+    answers can be scored, 1 if a fault makes scores wrong or impossible, 2 if the endpoint could not be asked.
     """
     try:
         examining = require("metaprobe.llms.doctor", "api")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import click
 
 from metaprobe.checkpoints import FlagOptions
-from metaprobe.checkpoints.options import Option
+from metaprobe.checkpoints.option_fields import Option
 from metaprobe.option_commands import AsJson, Digest, OneCheckpoint, command, is_store
 from metaprobe.progress import lines_done, quiet_libraries, steps
 from metaprobe.records.extras import require
@@ -21,7 +21,7 @@ from metaprobe.terminal import (
     panel_table,
     show_result,
 )
-from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Seed, Stage
+from metaprobe.training.training_options import Agent, LineOptions, Seed, Stage
 
 COMMANDS = click.Group()
 
@@ -31,9 +31,10 @@ def inspect(
     checkpoint: Annotated[str, Option(kind="checkpoint or runs", argument=True, metavar="CHECKPOINT|RUNS")],
     sha256: Digest = None,
 ) -> None:
-    """Prints what a checkpoint is: contract, metrics with intervals, audits, digest. Verifies it first.
+    """Print what a checkpoint is: contract, metrics with intervals, audits, digest. It is verified first.
 
-    Of a run store: how many runs, calls, labels and hidden states it holds, of which systems, tasks and models.
+    For a run store, print how many runs, calls, labels and hidden states it holds, and of which systems, tasks and
+    models.
     """
     if is_store(checkpoint):
         if sha256 is not None:
@@ -49,11 +50,12 @@ def inspect(
         click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
 
 
-@command(COMMANDS, "Whether a checkpoint is whole, and the one that is meant.")
+@command(COMMANDS, "Whether a checkpoint is undamaged and has the expected digest.")
 def verify(checkpoint: OneCheckpoint, sha256: Digest = None) -> None:
-    """Whether a checkpoint is whole: sizes, hashes, manifest, safe model, golden rows. Exit code 0 where it is, else 1.
+    """Check that a checkpoint is undamaged: sizes, hashes, manifest, safe model, golden rows. Exit code 0 if it is,
+    else 1.
 
-    Without --sha256 it shows that nothing was damaged, not who made it.
+    Without --sha256 this shows that nothing was damaged, not who made the checkpoint.
     """
     from metaprobe.checkpoints import describe_verified, load_checkpoint
 
@@ -64,12 +66,13 @@ def verify(checkpoint: OneCheckpoint, sha256: Digest = None) -> None:
 def diff(
     a: OneCheckpoint,
     b: OneCheckpoint,
-    as_json: Annotated[bool, Option("As one JSON object, for programs.", name="json")] = False,
+    as_json: Annotated[bool, Option("One JSON object, for programs.", name="json")] = False,
 ) -> None:
-    """How checkpoint B differs from A: contract, thresholds, metrics, data, versions, and answers on A's golden rows.
+    """Print how checkpoint B differs from A: contract, thresholds, metrics, data, versions, and answers on A's golden
+    rows.
 
-    Exit code 0 where they are the same but for the time they were made, 1 where they differ, 2 where one cannot be
-    read.
+    Exit code 0 if they differ at most in the time at which they were made, 1 if they differ otherwise, 2 if one cannot
+    be read.
     """
     from metaprobe.checkpoints import CheckpointError, compare, describe_differences
     from metaprobe.checkpoints.checkpoint import load_verified
@@ -89,12 +92,12 @@ def push(
     repository: Annotated[str, Option(argument=True)],
     license_: Annotated[str, Option("Identifier of the hub, such as apache-2.0, or 'other'.")],
     tags: Annotated[tuple[str, ...], Option("Further tag on the hub; repeatable.", name="tag")] = (),
-    private: Annotated[bool, Option("Make the repository private, where it is new.")] = False,
+    private: Annotated[bool, Option("Make a new repository private.")] = False,
     sha256: Digest = None,
 ) -> None:
     """Upload a checkpoint to the hub repository OWNER/NAME, with the hub's metadata in its card.
 
-    Log in first: `hf auth login`. Prints where it is, and the digest to give to those who load it.
+    Log in first: `hf auth login`. Prints the location, and the digest to give to users of the checkpoint.
     """
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.checkpoints import push as pushed
@@ -107,17 +110,19 @@ def push(
 @command(COMMANDS, "Whether hidden states belong to their tokens.", name="check-states")
 def check_states(
     checked: Annotated[str, Option(kind="checkpoint or runs", argument=True, metavar="CHECKPOINT|RUNS")],
-    llm: Annotated[str, Option("The model of the states: embedded name, folder, GGUF file or hub id.")],
-    via: Annotated[Literal["transformers", "vllm"], Option("What runs the model, for a CHECKPOINT.")] = "transformers",
+    llm: Annotated[str, Option("Model whose states are checked: embedded name, folder, GGUF file or hub id.")],
+    via: Annotated[
+        Literal["transformers", "vllm"], Option("Library that runs the model, for a CHECKPOINT.")
+    ] = "transformers",
     calls: Annotated[int, Option("Calls of RUNS that are read again.", low=4)] = 32,
     stage: Stage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Whether hidden states belong to their tokens.
+    """Check that hidden states belong to their tokens.
 
-    Of a CHECKPOINT, a probe or a blend: the model reads the canaries, fixed short texts, and its states are compared
-    with those of the training. Of RUNS: calls that kept states are read again, and where the last layer was kept, the
-    model's own head must give the recorded log-probabilities. Exit code 1 where a check fails.
+    With a CHECKPOINT (a probe or a blend) the model reads the canaries, twelve fixed texts, and its states are compared
+    with those of the training. With RUNS some calls with stored states are read again. If the last layer was stored,
+    the model's own head must also give the recorded log-probabilities. Exit code 1 if a check fails.
     """
     require("torch", "train")
     quiet_libraries()
@@ -160,18 +165,22 @@ def score(
     run: Annotated[
         str | None,
         Option(
-            "Which of the checkpoint's runs all responses are of; by default what each says of its model and task.",
+            "The checkpoint's run of all responses; by default by each response's model and task.",
             metavar="MODEL|TASK|VARIANT",
         ),
     ] = None,
-    stage: Annotated[str | None, Option("Of a run store, only the answers of this stage.")] = None,
+    stage: Annotated[str | None, Option("For a run store: only answers of this stage.")] = None,
+    flagged: Annotated[bool, Option("Print only flagged answers; stderr says how many others there are.")] = False,
 ) -> None:
-    """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
+    """Score OpenAI-format JSON lines: one line out for each line in, with null for a response that cannot be scored.
+
+    The "id" of a line out is the line's own "id"; else its custom_id, request_id, trace_id or response_id; else the id
+    of the response; else line-N.
 
     FILE may be '-' for standard input, or a run store: then each answer in it gets a line, and a blend or a probe reads
-    the hidden states that it holds; what only states a number about an answer has a line with --stage alone. A panel
-    gives a line for each question: which of its answers to keep, and how sure it is. A text reader takes a store with
-    its texts, or lines with question and answer; neither needs log-probabilities.
+    the stored hidden states. Calls that only state a number about an answer are scored only with --stage. A panel gives
+    a line for each question: which of its answers to keep, and how sure that answer is right. A text reader takes a
+    store with its texts, or lines with question and answer; neither needs log-probabilities.
     """
     from metaprobe.checkpoints.checkpoint import check_kind, load_verified
     from metaprobe.probes import blend, hidden, quality, text
@@ -182,10 +191,12 @@ def score(
     kind = load_verified(checkpoint).manifest.kind
     left_out = Counter[str]()
     if kind == "panel":
-        if flags.flags or run is not None:
-            raise click.UsageError("flags and --run are for quality predictors: a panel says which answer to keep")
-        from metaprobe.routing.panel import Panel
-        from metaprobe.routing.panel_lines import panel_lines
+        if flags.flags or run is not None or flagged:
+            raise click.UsageError(
+                "flags, --flagged and --run are for quality predictors: a panel says which answer to keep"
+            )
+        from metaprobe.routing.panel.asking import Panel
+        from metaprobe.routing.panel.stored_panels import panel_lines
 
         verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
     elif stage is not None and not file.is_dir():
@@ -213,14 +224,27 @@ def score(
         elif not isinstance(reader, hidden.HiddenProbe):
             verdicts = lines_done("score", score_lines(reader, file, by_run=run is None), file)
     # Print the verdicts.
-    scored = lines = 0
+    scored = lines = shown = judged = 0
     for line in verdicts:
-        click.echo(json.dumps(line))
+        shown += line.get("flagged") is True
+        judged += line.get("flagged") is not None
+        if not flagged or line["flagged"]:
+            click.echo(json.dumps(line))
         lines += 1
         scored += line["score"] is not None or bool(line.get("heads"))
     # Report what was not scored.
     if scored < lines:
-        click.echo(f"scored {scored} of {lines} lines; the reasons stand in the lines", err=True)
+        where = "without --flagged the lines say why" if flagged else "the reasons stand in the lines"
+        click.echo(f"scored {scored} of {lines} lines; {where}", err=True)
+    if flagged and lines:
+        click.echo(f"flagged {shown} of {lines} lines; of {lines - judged} it is not known", err=True)
+    if flagged and scored and not judged:
+        click.echo(
+            "Error: no answer is flagged or passed: the checkpoint stores no threshold for these answers. Adapt it with"
+            " labelled answers, or give --flag-rate or --flag-below",
+            err=True,
+        )
+        sys.exit(1)
     for reason, calls in left_out.items():
         click.echo(f"no line for {calls} call{'s' * (calls > 1)} {reason}", err=True)
     if not lines:
@@ -232,14 +256,14 @@ def score(
 Budget = Annotated[
     float | None,
     Option(
-        "Mean cost of 1,000 questions, all agents asked counted; by default the cheapest near the best accuracy.",
+        "Mean cost of 1,000 questions, over all agents asked; by default the cheapest with nearly the best accuracy.",
         above=0,
         metavar="USD_PER_1000",
     ),
 ]
 AskPrice = Annotated[
     float | None,
-    Option("Accuracy that a US dollar for 1,000 questions must bring, in place of --budget.", low=0),
+    Option("Accuracy that each US dollar for 1,000 questions must gain, in place of --budget.", low=0),
 ]
 
 
@@ -254,7 +278,7 @@ def _asking_panel(checkpoint: str, sha256: str | None, budget: float | None, pri
         budget: mean cost of 1,000 questions in US dollars.
         price: accuracy that one US dollar for 1,000 questions must bring.
     """
-    from metaprobe.routing.panel import Panel
+    from metaprobe.routing.panel.asking import Panel
 
     if budget is not None and price is not None:
         raise click.UsageError("--budget and --price: a budget fixes the price; give either")
@@ -270,20 +294,22 @@ def route(
     budget: Budget = None,
     price: AskPrice = None,
     sha256: Digest = None,
-    bad_lines: LineOptions = LEFT_OUT,
+    *,
+    bad_lines: LineOptions,
 ) -> None:
-    """Decides what to do next about each line's question, given what is known so far: one decision out for each line
-    in.
+    """Decide what to do next about each line's question, from what is known so far: one decision out for each line in.
 
-    A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
-    asked; all of it may be missing. "candidates" names those that may be asked, by default all. A bad line has null and
-    the reason; the others are decided. Exit code 1 where more than half of the lines are bad.
+    A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that were
+    asked so far; every field may be missing. "candidates" names the agents that may be asked, by default all. A bad
+    line gives null and the reason; the others are decided. Exit code 1 if more than half of the lines are bad.
     """
-    from metaprobe.records.bad_lines import reading
-    from metaprobe.routing.panel_lines import step_lines
+    from metaprobe.records.bad_lines import BadFile
+    from metaprobe.routing.panel.stored_panels import step_lines
 
     panel = _asking_panel(checkpoint, sha256, budget, price)
-    with bad_lines.handling(), reading(file) as bad:
+    if budget is None and price is None:
+        click.echo(panel.asks.curves.default_in_words(), err=True)
+    with bad_lines.handling(), BadFile.reading(file) as bad:
         decided = step_lines(panel, file, budget=budget, price=price, on_bad=bad.leave_out)
         for line in lines_done("route", decided, file):
             click.echo(json.dumps(line))
@@ -301,30 +327,32 @@ def evaluate() -> None:
 COMMANDS.add_command(evaluate)
 
 
-@command(evaluate, "Accuracy and cost of asking by a panel, every simple way beside it.", name="router")
+@command(evaluate, "Accuracy and cost of a panel, compared with every simple way.", name="router")
 def evaluate_router_command(
     checkpoint: OneCheckpoint,
     outcomes: Annotated[Path, Option(kind="file", argument=True)],
     budget: Budget = None,
-    decisions: Annotated[Path | None, Option("File for one decision a question.", kind="new file")] = None,
+    decisions: Annotated[Path | None, Option("File for the decisions, one line per question.", kind="new file")] = None,
     sha256: Digest = None,
     seed: Seed = 0,
     as_json: AsJson = False,
-    lines: LineOptions = LEFT_OUT,
+    *,
+    lines: LineOptions,
 ) -> None:
-    """Accuracy and cost at a budget, or at those of the checkpoint's own curve; all agents asked are paid for.
+    """Print accuracy and cost at a budget, or at the budgets of the checkpoint's own curve. The cost includes all
+    agents asked.
 
-    Which way decides and how it is mixed comes from the checkpoint, never from the file that is evaluated.
+    The way to decide comes from the checkpoint, never from the file that is evaluated.
     """
     from metaprobe.records.outcomes import read_outcomes
-    from metaprobe.training.panel_data import panels_of_outcomes
+    from metaprobe.training.panel.labelled_panels import panels_of_outcomes
     from metaprobe.training.recipes.panel_evaluate import evaluate_logged, evaluate_panel
 
     panel = _asking_panel(checkpoint, sha256, budget, None)
     if decisions is not None and budget is None:
         raise click.UsageError("--decisions needs --budget: at which budget is it to decide?")
     with lines.handling():
-        questions = read_outcomes(outcomes)
+        questions = read_outcomes(outcomes, agents=panel.agents.names)
     with steps("playing the panel and the simple ways"):
         if any(question.propensities for question in questions):
             figures, decided = evaluate_logged(panel, questions, budget=budget)
@@ -337,7 +365,7 @@ def evaluate_router_command(
     show_result({"budget": budget, **figures}, as_json, asking_table)
 
 
-@command(evaluate, "Accuracy by number of answers, every simple way beside it.", name="panel")
+@command(evaluate, "Accuracy by number of answers, compared with every simple way.", name="panel")
 def evaluate_panel_command(
     checkpoint: OneCheckpoint,
     answers: Annotated[Path, Option(kind="path", argument=True)],
@@ -345,20 +373,22 @@ def evaluate_panel_command(
     sha256: Digest = None,
     seed: Seed = 0,
     as_json: AsJson = False,
-    lines: LineOptions = LEFT_OUT,
+    *,
+    lines: LineOptions,
 ) -> None:
-    """Accuracy of the answer that is kept, by the number of answers and by their mean number where asking stops.
+    """Print the accuracy of the kept answer: by the number of answers, and by their mean number if asking may stop
+    early.
 
     ANSWERS is what `train panel` takes. Simple ways to stop are tuned on these very answers, which favours them.
     """
-    from metaprobe.routing.panel import Panel
-    from metaprobe.training.panel_data import panels_at
+    from metaprobe.routing.panel.asking import Panel
+    from metaprobe.training.panel.labelled_panels import panels_at
     from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
     panel = Panel.load(checkpoint, sha256=sha256)
     same = None if answers.is_dir() else panel.same
     with steps("playing the panel and the simple ways"), lines.handling():
-        data = panels_at(answers, stage=sampled, same=same, score_by=panel.score_by)
+        data = panels_at(answers, stage=sampled, same=same, score_by=panel.score_by, columns=panel.agents.names)
         result = evaluate_panel(panel, data, seed=seed)
     result.pop("decisions", None)
     show_result(result, as_json, panel_table)
@@ -375,15 +405,15 @@ def check_command(
     flags: FlagOptions,
     before: Annotated[
         tuple[Path, ...],
-        Option("Labelled answers of before to the same questions; repeatable.  [default: stored figures]", kind="path"),
+        Option("Earlier labelled answers to the same questions; repeatable.  [default: stored figures]", kind="path"),
     ] = (),
     margin: Annotated[
-        float, Option("Change of AUROC, and of a share of the answers, that is still none.", above=0, below=1)
+        float, Option("Largest change of AUROC, and of a share of answers, that counts as no change.", above=0, below=1)
     ] = 0.05,
     run: Annotated[
         str | None,
         Option(
-            "The checkpoint's run that the answers were before; by default that of their task and way of asking.",
+            "The checkpoint's run of the earlier answers; by default the run of their task and variant.",
             metavar="MODEL|TASK|VARIANT",
         ),
     ] = None,
@@ -393,17 +423,19 @@ def check_command(
     seed: Seed = 0,
     sha256: Digest = None,
     as_json: AsJson = False,
-    lines: LineOptions = LEFT_OUT,
+    *,
+    lines: LineOptions,
 ) -> None:
-    """Whether CHECKPOINT holds for AFTER: labelled answers of another engine, quantisation, number format or prompt.
+    """Check whether CHECKPOINT holds for AFTER: labelled answers of another engine, quantisation, number format or
+    prompt.
 
-    AFTER are run stores, or files of OpenAI-format lines with labels, that it has not learned from. The order of the
-    scores, the share that is flagged, the share of wrong answers among the others and the mean score must each be shown
-    to have changed by less than the margin; that no difference was found is not enough.
+    AFTER are run stores, or files of OpenAI-format lines with labels, from which CHECKPOINT has not learned. To pass,
+    four things must be shown to have changed by less than the margin: the order of the scores, the share flagged, the
+    share of wrong answers among the others, and the mean score. It is not enough that no difference was found.
 
-    Exit code 0: PASS. 3: THRESHOLD STALE, the scores still order the answers, but a share or the mean is surely off:
-    adapt. 4: SCORER DEGRADED, their order is surely worse: train again. 5: INCONCLUSIVE, with how many more labels
-    would tell.
+    Exit code 0: PASS. 3: THRESHOLD STALE, the scores still order the answers, but a share or the mean has certainly
+    changed: adapt. 4: SCORER DEGRADED, the order is certainly worse: train again. 5: INCONCLUSIVE, with how many more
+    labels would decide.
     """
     from metaprobe.eval.results import plain
     from metaprobe.training.check import check

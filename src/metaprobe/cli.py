@@ -16,14 +16,16 @@ from metaprobe import (
 )
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import MissingExtra, RecordError
-from metaprobe.records.plugins import entry_point_names, load_plugin
+from metaprobe.records.plugins import Plugins
 from metaprobe.terminal import printable_lines
-from metaprobe.training.options import WrongOptions
+from metaprobe.training.training_options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract", "teach")
 """Commands that continue where they were stopped."""
 COMMAND_ENTRY_POINTS = "metaprobe.commands"
 """Group of entry points under which an installed package registers its commands."""
+COMMAND_PLUGINS = Plugins(COMMAND_ENTRY_POINTS, click.Command, "command")
+"""Commands of installed packages, those of production and papers among them."""
 IN_APPS = {"assist": "writing_assistant", "study": "writing_assistant"}
 """Maps a command to the folder in apps/ whose package provides it."""
 
@@ -36,7 +38,7 @@ class Command(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the sorted names of all commands, of this package and of installed ones."""
-        return sorted({*super().list_commands(ctx), *entry_point_names(COMMAND_ENTRY_POINTS)})
+        return sorted({*super().list_commands(ctx), *COMMAND_PLUGINS.names()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Returns the command with this name, or None if the name is unknown. Commands of this package come first.
@@ -47,9 +49,9 @@ class Command(click.Group):
         """
         if (ours := super().get_command(ctx, cmd_name)) is not None:
             return ours
-        if cmd_name in entry_point_names(COMMAND_ENTRY_POINTS):
+        if cmd_name in COMMAND_PLUGINS.names():
             try:
-                return load_plugin(cmd_name, COMMAND_ENTRY_POINTS, click.Command, "command")
+                return COMMAND_PLUGINS.load(cmd_name)
             except RecordError as error:
                 reason = str(error)
 

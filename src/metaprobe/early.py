@@ -29,11 +29,11 @@ def hold_early_hangups() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
-def _is_server(written: list[str], given: list[str]) -> bool:
+def _is_server(written: list[str], arguments: list[str]) -> bool:
     """Returns whether the command line is `python -m metaprobe serve` or the script `metaprobe serve`.
 
-    `written` is the command line with the interpreter and its options; `given` is `sys.argv`.
+    `written` is the command line with the interpreter and its options; `arguments` is `sys.argv`.
     """
-    script = given[0].replace("\\", "/").rpartition("/")[2] if given else ""
+    script = arguments[0].replace("\\", "/").rpartition("/")[2] if arguments else ""
     as_module = "-m" in written and written[written.index("-m") + 1 :][:1] == ["metaprobe"]
-    return (as_module or script == "metaprobe") and given[1:2] == ["serve"]
+    return (as_module or script == "metaprobe") and arguments[1:2] == ["serve"]

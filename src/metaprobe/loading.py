@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from metaprobe.probes.text import TextReader
     from metaprobe.probes.text_classes import TextClassifier
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.routing.panel import Panel
-    from metaprobe.routing.success import SuccessEstimator
+    from metaprobe.routing.panel.asking import Panel
+    from metaprobe.routing.success_estimator import SuccessEstimator
 
     Loaded: TypeAlias = (
         QualityPredictor
@@ -38,8 +38,8 @@ BY_KIND = {
     "hidden": "metaprobe.probes.hidden:ConfidenceProbe.of",
     "blend": "metaprobe.probes.quality:QualityPredictor.of",
     "adapter": "metaprobe.probes.adapter:AdapterProbe.of",
-    "panel": "metaprobe.routing.panel:Panel",
-    "success": "metaprobe.routing.success:SuccessEstimator",
+    "panel": "metaprobe.routing.panel.asking:Panel",
+    "success": "metaprobe.routing.success_estimator:SuccessEstimator",
     "text": "metaprobe.probes.text:TextReader",
     "text-classes": "metaprobe.probes.text_classes:TextClassifier.of",
 }

@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -19,8 +19,8 @@ from click.shell_completion import CompletionItem
 
 from metaprobe.checkpoints import ContractMismatch, FlagOptions
 from metaprobe.checkpoints.files import BUNDLED, HUB, bundled_names
-from metaprobe.checkpoints.options import Described, Kind, Option, described, options_of, split_name
-from metaprobe.training.options import WrongOptions
+from metaprobe.checkpoints.option_fields import Described, Kind, Option, described, split_name
+from metaprobe.training.training_options import WrongOptions
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -180,13 +180,6 @@ Digest = Annotated[str | None, Option("Digest that the checkpoint must have, fro
 AsJson = Annotated[bool, Option("JSON for programs, in place of a table.", name="json")]
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """Metadata of a parameter that takes the options of the dataclass `of` as a dictionary."""
-
-    of: type
-
-
 def command(
     group: click.Group, short: str, *, name: str | None = None, cls: type[click.Command] = click.Command
 ) -> Callable[[Callable[..., Any]], click.Command]:
@@ -206,12 +199,11 @@ def command(
         hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters
         single: dict[str, Described] = {}
-        grouped: dict[str, type] = {}
+        grouped: dict[str, Any] = {}
         for parameter in parameters.values():
             hint = hints[parameter.name]
-            options_type = next(
-                (metadata.of for metadata in getattr(hint, "__metadata__", ()) if isinstance(metadata, Fields)), hint
-            )
+            written = [option for option in getattr(hint, "__metadata__", ()) if isinstance(option, Option)]
+            options_type: Any = next((option.fields_of for option in written if option.fields_of), hint)
             if is_dataclass(options_type):
                 grouped[parameter.name] = options_type
             else:
@@ -235,7 +227,7 @@ def command(
         # The command.
         shown: dict[str, Described] = {}
         for key in parameters:
-            options = options_of(grouped[key]) if key in grouped else [single[key]]
+            options = Option.all_in(grouped[key]) if key in grouped else [single[key]]
             shown |= {option.name: option for option in options if option.name == key or option.name not in single}
         made = cls(
             name or function.__name__.replace("_", "-"),

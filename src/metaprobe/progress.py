@@ -21,7 +21,27 @@ LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]
 T = TypeVar("T")
 
 
-class Lines(tqdm):  # type: ignore[misc]
+class TokenBar(tqdm):  # type: ignore[misc]
+    """A progress bar that also takes counts of tokens."""
+
+    def counters(self) -> tuple[Callable[[int], None], Callable[[int, int], None]]:
+        """Returns two functions that draw the bar: one takes the total, the other calls and tokens of each chunk."""
+        tokens = 0
+
+        def on_total(total: int) -> None:
+            self.reset(total)  # loading is no part of the rate
+
+        def on_chunk(done: int, read: int) -> None:
+            nonlocal tokens
+            tokens += read
+            rate = tokens / max(self.format_dict["elapsed"], 1e-9)
+            self.set_postfix_str(f"{tokens:,} tokens, {rate:.0f} tokens/s", False)
+            self.update(done)
+
+        return on_total, on_chunk
+
+
+class Lines(TokenBar):
     """A progress bar for logs: it writes a whole line every `LINE_S` seconds.
 
     It also writes a last line if it has written one before, or if `ends`.
@@ -60,7 +80,7 @@ class Lines(tqdm):  # type: ignore[misc]
 def progress_bar(
     what: str, unit: str, total: int | None = None, *, ends: bool = False, scaled: bool = False, quiet: bool = False
 ) -> Iterator[Any]:
-    """Yields a tqdm bar that shows the count, the total, the time passed and left, and the rate.
+    """Yields a bar that shows the count, the total, the time passed and left, and the rate.
 
     Args:
         what: text before the bar.
@@ -74,7 +94,7 @@ def progress_bar(
         quiet_libraries()
     tqdm_options = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
     tqdm_options["unit_scale"] = scaled
-    made = tqdm(**tqdm_options) if sys.stderr.isatty() else Lines(ends=ends, **tqdm_options)
+    made = TokenBar(**tqdm_options) if sys.stderr.isatty() else Lines(ends=ends, **tqdm_options)
     with made as bar, _ticking(bar):
         try:
             yield bar
@@ -142,20 +162,3 @@ def quiet_libraries() -> None:
         import transformers
 
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def bar_counters(bar: Any) -> tuple[Callable[[int], None], Callable[[int, int], None]]:
-    """Returns two functions that draw the bar: one takes the total, the other the calls and tokens of each chunk."""
-    tokens = 0
-
-    def on_total(total: int) -> None:
-        bar.reset(total)  # loading is no part of the rate
-
-    def on_chunk(done: int, read: int) -> None:
-        nonlocal tokens
-        tokens += read
-        rate = tokens / max(bar.format_dict["elapsed"], 1e-9)
-        bar.set_postfix_str(f"{tokens:,} tokens, {rate:.0f} tokens/s", False)
-        bar.update(done)
-
-    return on_total, on_chunk

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metaprobe.checkpoints.manifest import printable
-from metaprobe.checkpoints.table import TERMINAL_CHARS, Table, number
+from metaprobe.checkpoints.rendered_table import TERMINAL_CHARS, Table, number
 
 if TYPE_CHECKING:
     pass
@@ -36,22 +36,22 @@ def show_result(result: Line, as_json: bool, table: Callable[[Line], Iterable[st
 
 
 def panel_table(result: Line) -> Iterator[str]:
-    """A row for each number of answers with every way to pick, and one for each mean number of answers."""
+    """Yields a row for each number of answers with every way to pick, and one for each mean number of answers."""
     sizes = result["answers"]
     ways = list(next(iter(sizes.values()))["accuracy"])
     rows = [["answers", *ways, "AUROC of kept"]]
-    for size, one in sizes.items():
-        auroc = "-" if one["auroc"] is None else shown_number(one["auroc"]["estimate"])
-        rows.append([size, *(shown_number(one["accuracy"][way]["estimate"]) for way in ways), auroc])
+    for size, figures in sizes.items():
+        auroc = "-" if figures["auroc"] is None else shown_number(figures["auroc"]["estimate"])
+        rows.append([size, *(shown_number(figures["accuracy"][way]["estimate"]) for way in ways), auroc])
     yield f"kept by: {result['pick']}; accuracy of the kept answer on {result['questions']} questions"
     yield from aligned(rows)
     if budgets := result["mean_answers"]:
         rows = [["mean answers", "panel", "spent", "strongest simple way", "its accuracy", "panel over it"]]
-        for budget, one in budgets.items():
-            over = one["panel_over_it"]
+        for budget, figures in budgets.items():
+            over = figures["panel_over_it"]
             gap = f"{over['estimate']:+.3f} [{over['low']:+.3f}, {over['high']:+.3f}]"
-            best, own = one["strongest_simple"], shown_number(one["panel"]["estimate"])
-            rows.append([budget, own, f"{one['answers']:.1f}", best, shown_number(one[best]["estimate"]), gap])
+            best, own = figures["strongest_simple"], shown_number(figures["panel"]["estimate"])
+            rows.append([budget, own, f"{figures['answers']:.1f}", best, shown_number(figures[best]["estimate"]), gap])
         yield ""
         yield from aligned(rows)
     if result.get("reason"):
@@ -59,25 +59,31 @@ def panel_table(result: Line) -> Iterator[str]:
 
 
 def quickstart_table(result: Line) -> Iterator[str]:
-    """Three steps on recorded answers, the flags beside the truth, and the commands for answers of one's own."""
+    """Yields four steps on recorded answers, the flags beside the truth, and the commands for answers of one's own."""
     labels, right, held_out = result["labels"], result["right_among_labels"], result["held_out"]
     auroc, flagged, caught, cost = (result[name] for name in ("auroc", "flagged", "caught", "cost"))
+    again, least_sure = result["agreement_auroc"], result["least_sure"]
+    wrong = f"Of the {least_sure} least sure answers {result['wrong_among_least_sure']:.0%} are wrong, of all"
+    asked_twice = f"{result['sampled_questions']} other questions, each asked twice"
     yield f"{labels + len(held_out)} recorded answers of {result['model']}, to questions of as many kinds; no network."
     yield ""
     yield f"1. Score   Of a right and a wrong answer the right one has the higher score in {_percent(auroc)} of pairs."
     yield "           Nothing is flagged yet: log-probabilities do not say how often this model is right."
-    yield f"2. Adapt   {labels} labels ({right} right, {labels - right} wrong) make the score a probability."
+    yield f"2. Agree   {asked_twice}, teach without labels whether an answer would be said again."
+    yield f"           {wrong} {1 - result['right']:.0%}. The right one is the surer in {_percent(again)} of pairs."
+    yield f"3. Adapt   {labels} labels ({right} right, {labels - right} wrong) make the score a probability."
     yield f"           Flagged is what lies below {result['threshold']:.2f}: as many as are expected to be wrong."
-    yield f"3. Decide  The other {len(held_out)} answers, whose labels were not used, by flag and truth:"
+    yield f"4. Decide  The other {len(held_out)} answers, whose labels were not used, by flag and truth:"
     yield ""
-    rows = [["verdict", "truth", "answers", "P(right)", "an example"]]
+    rows = [["verdict", "truth", "answers", "P(said again)", "P(right)", "an example"]]
     for flag, truth in ((False, True), (True, False), (True, True), (False, False)):
-        those = [one for one in held_out if (one["flagged"], one["right"]) == (flag, truth)]
-        texts = [" ".join(f"{one['question']} -> {one['answer']}".split()) for one in those]
-        scores = [one["score"] for one in those]
+        those = [answer for answer in held_out if (answer["flagged"], answer["right"]) == (flag, truth)]
+        texts = [" ".join(f"{answer['question']} -> {answer['answer']}".split()) for answer in those]
+        scores = [answer["score"] for answer in those]
         cells = ["FLAG" if flag else "keep", "right" if truth else "wrong", str(len(those))]
-        span = f"{min(scores):.2f} to {max(scores):.2f}"
-        rows.append([*cells, span, next(text for text in texts if len(text) <= EXAMPLE)])
+        agreements = [answer["agreement"] for answer in those]
+        spans = [f"{min(values):.2f} to {max(values):.2f}" for values in (agreements, scores)]
+        rows.append([*cells, *spans, next(text for text in texts if len(text) <= EXAMPLE)])
     yield from aligned(rows)
     yield ""
     yield f"The flag catches {_percent(caught)} of the wrong answers and costs {_percent(cost)} of the right ones."
@@ -89,6 +95,7 @@ def quickstart_table(result: Line) -> Iterator[str]:
     yield "Next, with your own answers (one JSON object a line: docs/start.md):"
     yield ""
     yield "  pip install '.[fit]'                                                 # in a checkout of metaprobe"
+    yield "  metaprobe teach URL questions.jsonl --out out/taught                 # no labels: each asked twice"
     yield "  metaprobe advise labelled.jsonl                                      # what your log can support"
     yield "  metaprobe adapt bundled:quality labelled.jsonl --out out/mine        # fifty labels, as here"
     yield "  metaprobe score out/mine answers.jsonl                               # P(right) and a flag for each answer"
@@ -104,32 +111,36 @@ def advice_table(advised: Line) -> Iterator[str]:
     if advised["left_out"]:
         yield f"{advised['left_out']:,} more cannot be read:"
         yield from (f"  {count:,} x {reason}" for reason, count in advised["reasons"].items())
-    for one in advised["signals"]:
+    for signal in advised["signals"]:
         yield ""
         yield from textwrap.wrap(
-            f"{'yes' if one['supported'] else 'no ':3}  {one['signal']}: {one['why']}", TERMINAL_CHARS
+            f"{'yes' if signal['supported'] else 'no ':3}  {signal['signal']}: {signal['why']}", TERMINAL_CHARS
         )
-        yield from (f"       {line}" for line in one["commands"])
+        yield from (f"       {line}" for line in signal["commands"])
 
 
 def check_table(checked: Line) -> Iterator[str]:
-    """The result, each figure before and after with its interval and margin, and what to do."""
+    """Yields the result, each figure before and after with its interval and margin, and what to do."""
     yield f"{checked['status']}, compared with {checked['reference']}"
     rows = [["figure", "before", "after", "change", "95 % interval", "accepted", ""]]
-    for one in checked["criteria"]:
+    for criterion in checked["criteria"]:
         accepted = [
-            f"{'from' if end == 'low' else 'to'} {one[end]:+g}" for end in ("low", "high") if one[end] is not None
+            f"{'from' if end == 'low' else 'to'} {criterion[end]:+g}"
+            for end in ("low", "high")
+            if criterion[end] is not None
         ]
-        change = one["change"]
+        change = criterion["change"]
         values = [
-            shown_number(one["before"]),
-            shown_number(one["after"]["estimate"]),
+            shown_number(criterion["before"]),
+            shown_number(criterion["after"]["estimate"]),
             shown_number(change["estimate"], sign=True),
         ]
-        rows.append([one["name"], *values, _interval(change, sign=True), " ".join(accepted), one["verdict"]])
+        rows.append(
+            [criterion["name"], *values, _interval(change, sign=True), " ".join(accepted), criterion["verdict"]]
+        )
     yield from aligned(rows)
     yield f"{checked['criteria'][0]['after']['n']} answers in {checked['criteria'][0]['after']['groups']} groups"
-    yield from notes(("note", one) for one in checked["reasons"])
+    yield from notes(("note", reason) for reason in checked["reasons"])
     if checked["status"] in CURES:
         yield from notes([("next", CURES[checked["status"]])])
     elif checked["more"]:
@@ -144,20 +155,22 @@ CURES = {
 
 
 def asking_table(figures: Line) -> Iterator[str]:
-    """At each budget what asking by the panel comes to, and every simple way beside it."""
+    """Yields what asking by the panel comes to at each budget, and every simple way beside it."""
     yield f"{figures['questions']} questions of {figures['groups']} groups, agents {', '.join(figures['agents'])}"
     if figures.get("logged"):
         rows = [["estimated from logged decisions", "accuracy", "95 % interval"]]
-        rows += [[name, shown_number(one["estimate"]), _interval(one)] for name, one in figures["accuracy"].items()]
+        rows += [
+            [name, shown_number(figure["estimate"]), _interval(figure)] for name, figure in figures["accuracy"].items()
+        ]
         yield from aligned(rows)
         yield f"The estimates {'may be' if figures['reliable'] else 'come from too few decisions to be'} relied on."
         return
-    for budget, one in figures["budgets"].items():
-        own = one["accuracy"]
-        cost = f"{one['cost_per_1000']['estimate']:.4g}"
+    for budget, figure in figures["budgets"].items():
+        own = figure["accuracy"]
+        cost = f"{figure['cost_per_1000']['estimate']:.4g}"
         rows = [["who decides", "accuracy", "95 % interval", "$ / 1,000", "panel minus it"]]
-        rows.append([f"panel ({one['by']})", shown_number(own["estimate"]), _interval(own), cost, ""])
-        for name, way in one["ways"].items():
+        rows.append([f"panel ({figure['by']})", shown_number(own["estimate"]), _interval(own), cost, ""])
+        for name, way in figure["ways"].items():
             over = way["panel_over_it"]
             gap = f"{shown_number(over['estimate'], sign=True)} {_interval(over, sign=True)}"
             accuracy = way["accuracy"]
@@ -165,12 +178,12 @@ def asking_table(figures: Line) -> Iterator[str]:
                 [name, shown_number(accuracy["estimate"]), _interval(accuracy), f"{way['cost_per_1000']:.4g}", gap]
             )
         for name, end in (
-            (f"best agent, {one['best_single']['agent']}", one["best_single"]),
-            ("oracle", one["oracle"]),
+            (f"best agent, {figure['best_single']['agent']}", figure["best_single"]),
+            ("oracle", figure["oracle"]),
         ):
             accuracy = end["accuracy"] if isinstance(end["accuracy"], float) else end["accuracy"]["estimate"]
             rows.append([name, shown_number(accuracy), "", f"{end['cost_per_1000']:.4g}", ""])
-        yield f"budget {budget} US dollars for 1,000 questions; {one['asked']:.2f} agents asked of each"
+        yield f"budget {budget} US dollars for 1,000 questions; {figure['asked']:.2f} agents asked of each"
         yield from aligned(rows)
         yield ""
 
@@ -193,7 +206,7 @@ def text_table(rows: list[list[str]], named_notes: Iterable[tuple[str, Any]] = (
 
 
 def notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """A sentence below the table for each different thing that is to be known."""
+    """Yields a sentence for each different note, to stand below a table."""
     held: dict[str, list[str]] = {}
     for name, note in named:
         if note:
@@ -215,7 +228,7 @@ def _interval(held: Line, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def _percent(share: Line) -> str:
-    """A share with its interval, in percent."""
+    """Returns a share with its interval, in percent."""
     return f"{share['estimate']:.0%} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
 
 
@@ -226,7 +239,8 @@ def say_checkpoint(checkpoint: Any) -> None:
 
 
 def say_taught(taught: Any) -> None:
-    """Prints what was learned, what is flagged, and what to run next, a line each; nothing after a dry run."""
+    """Prints what was learned, what is flagged, what to run next, and what labels would add, a line each; nothing after
+    a dry run."""
     if taught.checkpoint is None:
         return
     manifest, path = taught.checkpoint.manifest, shlex.quote(str(taught.checkpoint.path))
@@ -244,9 +258,10 @@ def say_taught(taught: Any) -> None:
     answers = shlex.quote(str(taught.answers))
     click.echo(f"learned   {learned}")
     click.echo(f"flags     {flagged}")
-    label = f'for P(right) write "correct": 0 or 1 into 20 to 50 lines of {answers}, save these as labelled.jsonl'
+    label = f'write "correct": 0 or 1 into 20 to 50 lines of {answers}, save these as labelled.jsonl'
     adapt = f"metaprobe adapt {path} labelled.jsonl --out {path}-right"
-    click.echo(f"next      metaprobe score {path} ANSWERS.jsonl; {label}: {adapt}")
+    click.echo(f"next      metaprobe score {path} ANSWERS.jsonl")
+    click.echo(f"P(right)  {label}: {adapt}")
 
 
 def wait_without_spinning() -> None:

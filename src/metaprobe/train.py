@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_type_hint
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.display import with_fields
 from metaprobe.records.extras import require
-from metaprobe.training.options import (
+from metaprobe.training.success_options import SuccessOptions
+from metaprobe.training.training_options import (
     AdapterOptions,
     BlendOptions,
     CompareOptions,
@@ -26,7 +27,6 @@ from metaprobe.training.options import (
     TeachOptions,
     TextOptions,
 )
-from metaprobe.training.success_options import SuccessOptions
 
 if TYPE_CHECKING:
     from metaprobe.eval.results import Comparison
@@ -87,7 +87,7 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
         >>> checkpoint.manifest.training.command
         'metaprobe.train_quality(folds=2)'
     """
-    from metaprobe.training.recipes.quality import train_quality
+    from metaprobe.training.recipes.train_quality import train_quality
 
     return train_quality(_list(runs), options)
 
@@ -122,7 +122,7 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
         >>> checkpoint.manifest.contract["position"]
         'prompt_last'
     """
-    from metaprobe.training.recipes.hidden import train_hidden
+    from metaprobe.training.recipes.train_hidden import train_hidden
 
     return train_hidden(_list(runs), options)
 
@@ -135,7 +135,7 @@ def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
     also scores answers that lack some of these. Raises `RecordError` if the runs do not suffice, `MissingExtra`
     without the extra `train`.
     """
-    from metaprobe.training.recipes.blend import train_blend
+    from metaprobe.training.recipes.train_blend import train_blend
 
     return train_blend(_list(runs), options)
 
@@ -203,7 +203,7 @@ def train_success(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: 
         >>> checkpoint.manifest.kind
         'success'
     """
-    from metaprobe.training.recipes.success import train_success
+    from metaprobe.training.recipes.train_success import train_success
 
     return train_success(outcomes, options)
 
@@ -220,7 +220,7 @@ def train_text(data: Stores, options: TextOptions) -> Checkpoint:
         >>> checkpoint.manifest.contract["target"]
         'correct'
     """
-    from metaprobe.training.recipes.text import train_text
+    from metaprobe.training.recipes.train_text import train_text
 
     return train_text(_list(data), options)
 
@@ -237,7 +237,7 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
     """
     require("torch", "train")
     require("peft", "train")
-    from metaprobe.training.recipes.adapter import train_adapter
+    from metaprobe.training.adapter import train_adapter
 
     return train_adapter(_list(runs), options)
 
@@ -254,6 +254,6 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
         ('stated confidence', True)
     """
-    from metaprobe.training.recipes.comparison import compare
+    from metaprobe.training.recipes.compare_runs import compare
 
     return compare(_list(runs), options)

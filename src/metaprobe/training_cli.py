@@ -9,7 +9,7 @@ import click
 
 import metaprobe.train as library
 from metaprobe.checkpoints import FlagOptions
-from metaprobe.checkpoints.options import Option
+from metaprobe.checkpoints.option_fields import Option
 from metaprobe.option_commands import Answers, AsJson, CheckpointOut, OneCheckpoint, Stores, command
 from metaprobe.progress import quiet_libraries, say, steps
 from metaprobe.terminal import (
@@ -20,7 +20,8 @@ from metaprobe.terminal import (
     show_result,
     wait_without_spinning,
 )
-from metaprobe.training.options import (
+from metaprobe.training.success_options import SuccessOptions
+from metaprobe.training.training_options import (
     AdapterOptions,
     Agent,
     BlendOptions,
@@ -38,7 +39,6 @@ from metaprobe.training.options import (
     TeachOptions,
     TextOptions,
 )
-from metaprobe.training.success_options import SuccessOptions
 
 COMMANDS = click.Group()
 Result = TypeVar("Result")
@@ -82,38 +82,39 @@ def _write(trained: Callable[..., Any], data: Any, options: RunOptions) -> None:
 
 @command(train, "On log-probabilities: a calibrated verdict.", name="quality")
 def train_quality_command(runs: Answers, options: QualityOptions) -> None:
-    """A predictor on log-probabilities, one calibrated head a target.
+    """Train a predictor on log-probabilities, with one calibrated head for each target.
 
-    A head that is a probability begins with a free number and climbs to seven terms, or terms and trees, only where
-    held-out groups pay for it; the card says how far it came.
+    A head that is a probability begins with one free number. It grows to seven terms, and then to terms and trees, only
+    if this pays on held-out groups; the card says which step it reached.
 
     RUNS are run stores, or files of lines. A target is a label: 0 or 1 (correct, critical, ...), 1 to 3 (instruction,
     justification, evidence), or quality, the judge's sum from 0 to 9. Labels may be missing: each head learns from the
-    answers that have its own.
+    answers that have its own label.
     """
     _write(library.train_quality, runs, options)
 
 
 @command(train, "On hidden states: difficulty before, confidence after.", name="hidden")
 def train_hidden_command(runs: Stores, options: HiddenOptions) -> None:
-    """A probe on hidden states; the layer is chosen on rows that it was not fitted on."""
+    """Train a probe on hidden states. The layer is chosen on rows on which the probe was not fitted."""
     _write(library.train_hidden, runs, options)
 
 
 @command(train, "On hidden states, log-probabilities and what is stated, together.", name="blend")
 def train_blend_command(runs: Stores, options: BlendOptions) -> None:
-    """One predictor of hidden states, log-probabilities and what the model stated; any of them may be missing later.
+    """Train one predictor on hidden states, log-probabilities and what the model stated; any of them may be missing
+    later.
 
-    What was stated, and the state of the prompt, are joined only where they pay on groups left out.
+    The stated number and the state of the prompt are used only if they pay on held-out groups.
     """
     _write(library.train_blend, runs, options)
 
 
 @command(train, "On the first log-probabilities: when to stop a stream.", name="gate")
 def train_gate_command(runs: Answers, options: GateOptions) -> None:
-    """Heads on the first tokens of an answer, and when to stop it at a promised rate of false alarms.
+    """Train heads on the first tokens of an answer, and thresholds that stop it at a promised rate of false alarms.
 
-    It looks after 3, 5, 10, 20, 30 and 50 tokens. Failures that begin later are not seen.
+    The gate looks after 3, 5, 10, 20, 30 and 50 tokens. Failures that begin later are not seen.
 
     RUNS are run stores, or files of lines.
     """
@@ -122,18 +123,19 @@ def train_gate_command(runs: Answers, options: GateOptions) -> None:
 
 @command(train, "On outcomes of several agents: whom to ask, whose answer to keep.", name="router")
 def train_router_command(outcomes: Annotated[Path, Option(kind="path", argument=True)], options: RouterOptions) -> None:
-    """Whom to ask next and whose answer to keep, from outcomes: one question a line, with every agent's answer.
+    """Train a panel that chooses whom to ask next and whose answer to keep, from outcomes: one question a line, with
+    every agent's answer.
 
     OUTCOMES may also be a folder of runs of `collect metacogagent --variant every-agent`: the router then learns from
     what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
-    With --signal it learns from other confidences, and must then be given those (`collect ... --signal`).
+    With --signal it learns from other confidences, and `collect` must then get the same --signal.
     """
     _write(library.train_router, outcomes, options)
 
 
 @command(train, "On several answers to a question: which to keep, how sure.", name="panel")
 def train_panel_command(answers: Annotated[Path, Option(kind="path", argument=True)], options: PanelOptions) -> None:
-    """Which of several answers to keep, how sure it is, and when to stop asking for more.
+    """Train a panel: which of several answers to keep, how sure it is right, and when to stop asking for more.
 
     ANSWERS is a run store with several labelled answers to each item, a file of OpenAI-format lines that share a
     question_id, or a file of outcomes of several agents.
@@ -145,31 +147,31 @@ def train_panel_command(answers: Annotated[Path, Option(kind="path", argument=Tr
 def train_success_command(
     outcomes: Annotated[Path, Option(kind="path", argument=True)], options: SuccessOptions
 ) -> None:
-    """P(success) of each model on a request, before any of them is asked.
+    """Train an estimator of P(success) of each model on a request, before any model is asked.
 
-    OUTCOMES holds one question a line, with what came of each model, or is a table with a column a model. Rates,
-    dimensions, words and with --read-by states of the prompt are tried in this order; a step is taken only where
-    held-out groups show that it pays. The card says what each step brought.
+    OUTCOMES holds one question a line, with the outcome of each model, or is a table with a column for each model.
+    Rates, dimensions, words and, with --read-by, states of the prompt are tried in this order; a step is taken only if
+    it pays on held-out groups. The card says what each step gained.
     """
     _write(library.train_success, outcomes, options)
 
 
 @command(train, "On question and answer as text: words, no log-probabilities.", name="text")
 def train_text_command(data: Answers, options: TextOptions) -> None:
-    """A reader of question and answer alone: P(right), or the level of a rubric.
+    """Train a reader of question and answer alone: P(right), or the level of a rubric.
 
-    DATA are run stores, or files of lines, with log-probabilities or without. It reads words, which needs no extra to
-    score. With --read-by a local model reads the texts too, where held-out groups show that this helps; the card says
-    what it gained.
+    DATA are run stores, or files of lines, with log-probabilities or without. The reader of words needs no extra to
+    score. With --read-by a local model reads the texts too, if this helps on held-out groups; the card says what it
+    gained.
     """
     _write(library.train_text, data, options)
 
 
 @command(train, "On prompt and answer as text: a small language model.", name="adapter")
 def train_adapter_command(runs: Answers, options: AdapterOptions) -> None:
-    """A small language model with LoRA and a confidence head, merged and exported; it needs no torch to run.
+    """Train a small language model with LoRA and a confidence head, merged and exported; it needs no torch to run.
 
-    Stopped at any moment and called again, it goes on from its last evaluation.
+    Stopped at any moment and called again, the training goes on from its last evaluation.
     """
     quiet_libraries()
     _write(library.train_adapter, runs, options)
@@ -184,8 +186,8 @@ def teach_command(
 
     A URL is the address of an OpenAI-compatible endpoint (it usually ends in /v1); MODEL is openai:NAME[@URL], or an
     embedded name, folder, GGUF file or hub id. QUESTIONS are lines {"question": ...} or {"messages": [...]}, with "id"
-    and "group" where you have them. Calls and price are said first; --dry-run ends there. What was answered is kept:
-    the same command goes on where it was stopped.
+    and "group" if you have them. The number of calls and the price are printed first; --dry-run ends there. Answers are
+    kept: the same command continues where it was stopped.
 
     The checkpoint gives P(said again) of a single answer, never P(right): a model may say the same wrong thing each
     time. 20 to 50 labels and `adapt` make P(right) of it.
@@ -207,12 +209,13 @@ def adapt(
     agent: Agent = None,
     seed: Seed = 0,
 ) -> None:
-    """Give CHECKPOINT the base rate and the scale of LABELLED: run stores, or files of lines with labels.
+    """Fit the base rate and the scale of CHECKPOINT to LABELLED: run stores, or files of lines with labels.
 
-    It takes at least 20 labels. The order of answers of one run stays as it is. As many answers are flagged as are
+    It takes at least 20 labels. The order of answers of one run does not change; of a CHECKPOINT that was taught
+    agreement, the labels correct the order too. As many answers are flagged as are
     expected to be wrong, unless an option says otherwise.
     """
-    from metaprobe.training.rescale import adapt_quality
+    from metaprobe.training.adapt import adapt_quality
 
     made = adapt_quality(
         checkpoint,
@@ -231,7 +234,9 @@ def adapt(
 
 @command(COMMANDS, "Explicit against implicit metacognition: report and tables.")
 def compare(runs: Answers, options: CompareOptions) -> None:
-    """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
+    """Compare explicit with implicit metacognition on stored runs: a report, tables, and a row for each item and
+    method.
+    """
     wait_without_spinning()
     from metaprobe.eval.report.write import comparison_table
 
@@ -247,9 +252,9 @@ def quickstart_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score recorded answers that come with the package, adapt on fifty of them, and show flags beside the truth.
+    """Score recorded answers that come with the package, adapt to fifty of them, and show flags beside the truth.
 
-    It needs the base install only and takes seconds. What it prints ends with the commands for answers of your own.
+    It needs the base install only and takes seconds. The output ends with the commands for answers of your own.
     """
     from metaprobe.eval.results import plain
     from metaprobe.quickstart import RECORDED, quickstart

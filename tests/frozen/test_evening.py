@@ -9,17 +9,16 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from frozen.freeze import RECORDED, check, done, run
+from local_server import Asked, Reply, serving
 
 from metaprobe import QualityPredictor, RunStore
 
@@ -41,43 +40,19 @@ def answers(store: str, *, wrong: int = 1) -> Iterator[tuple[list[float], int]]:
             yield [float(value) for value in call.logprobs], int(one.outcome)
 
 
-class Upstream(BaseHTTPRequestHandler):
+def reply(asked: Asked) -> Reply:
     """Answers a question with the log-probabilities in it."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else each answer waits 40 ms for the acknowledgement of its head
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        logprobs = json.loads(body["messages"][-1]["content"].partition(" ")[2])
-        content = [{"token": f" w{i}", "logprob": value, "bytes": None} for i, value in enumerate(logprobs)]
-        text = "".join(each["token"] for each in content)
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        held = {"id": "c", "object": "chat.completion", "created": 7, "model": body["model"]}
-        sent = json.dumps(held | {"choices": [choice | {"logprobs": {"content": content}}]}).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
+    body = asked.json()
+    logprobs = json.loads(body["messages"][-1]["content"].partition(" ")[2])
+    content = [{"token": f" w{i}", "logprob": value, "bytes": None} for i, value in enumerate(logprobs)]
+    text = "".join(each["token"] for each in content)
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    held = {"id": "c", "object": "chat.completion", "created": 7, "model": body["model"]}
+    return Reply.of(held | {"choices": [choice | {"logprobs": {"content": content}}]})
 
 
 @contextmanager
-def upstream() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@contextmanager
-def serving(*words: object) -> Iterator[HTTPConnection]:
+def served_by_program(*words: object) -> Iterator[HTTPConnection]:
     """A connection to `metaprobe serve` in a process of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -209,7 +184,7 @@ def played(folder: Path) -> dict[str, Any]:
     pins.write_text(f"bundled:quality {old}\n", encoding="utf-8")
     found: dict[str, Any] = {}
     options = ("--pins", pins, "--log", folder / "scores.sqlite", "--log-texts")
-    with upstream() as url, serving("bundled:quality", "--upstream", url, *options) as connection:
+    with serving(reply) as url, served_by_program("bundled:quality", "--upstream", f"{url}/v1", *options) as connection:
         evening = Evening(folder, connection)
         found["asked first"] = evening.ask(good, 210)
         found["labelled first"] = evening.label(by_file=True)

@@ -85,13 +85,16 @@ def gate(folder: Path) -> dict[str, Any]:
     done("train", "gate", runs, "--alpha", 0.1, "--alpha", 0.3, "--out", folder / "c", *SOON)
     found: dict[str, Any] = {**figures(folder / "c"), "fired": {}}
     for alpha in (0.1, 0.3):
-        gates, scores, actions = metaprobe.StreamingGate.load(folder / "c", stop=alpha), [], []
-        for call in answers(new):
-            stream = gates.start(model=call.model, logprobs_mode="raw")
-            actions += [[stream.push(float(logprob)) for logprob in call.logprobs][-1]]
-            scores += [stream.score] if stream.score is not None else []
-        found["fired"][str(alpha)] = actions.count("stop")
-        found |= spread(scores)
+        gates = metaprobe.StreamingGate.load(folder / "c", stop=alpha)
+        for with_question in (True, False):
+            scores, actions = [], []
+            for call in answers(new):
+                question = call.messages[-1].content if with_question else ""
+                stream = gates.start(model=call.model, logprobs_mode="raw", question=question)
+                actions += [[stream.push(float(logprob)) for logprob in call.logprobs][-1]]
+                scores += [stream.score] if stream.score is not None else []
+            found["fired"][f"{alpha}, {'question' if with_question else 'log-probabilities'}"] = actions.count("stop")
+            found["with the question" if with_question else "log-probabilities alone"] = spread(scores)
     return found
 
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Metric, load_checkpoint
-from metaprobe.checkpoints.table import TERMINAL_CHARS, Table, format_interval
+from metaprobe.checkpoints.rendered_table import TERMINAL_CHARS, Table, format_interval
+from metaprobe.eval.answer_table import bare_table, group_of
 from metaprobe.eval.controls import JOINED, STATED, control_named
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.report.words import recommended
 from metaprobe.eval.results import Comparison, MethodResult, plain
-from metaprobe.eval.table import bare_table, group_of
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_lines import store_lines
@@ -26,19 +26,19 @@ from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.training.evidence import load_runs
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
-from metaprobe.training.options import OnStep, ReplaceOptions
-from metaprobe.training.recipes.comparison import (
+from metaprobe.training.recipes.compare_runs import (
     comparison_of_study,
     require_report,
     with_place_read,
     write_method,
     write_report,
 )
+from metaprobe.training.stored_runs import load_runs
 from metaprobe.training.study import study
 from metaprobe.training.taught_by_samples import TAUGHT, sample_methods, stage_of_labels
 from metaprobe.training.thresholds import measure_shares
+from metaprobe.training.training_options import OnStep, ReplaceOptions
 
 RIGHT_LABEL = "correct"
 SHOWN_FLAGS, SHOWN_KEPT = 4, 2
@@ -90,17 +90,17 @@ class CaughtMistakes:
     @property
     def mistakes(self) -> int:
         """Number of wrong answers."""
-        return sum(not one.right for one in self.answers)
+        return sum(not answer.right for answer in self.answers)
 
     @property
     def found(self) -> int:
         """Number of wrong answers that are flagged."""
-        return sum(one.flagged and not one.right for one in self.answers)
+        return sum(answer.flagged and not answer.right for answer in self.answers)
 
     @property
     def lost(self) -> int:
         """Number of right answers that are flagged."""
-        return sum(one.flagged and one.right for one in self.answers)
+        return sum(answer.flagged and answer.right for answer in self.answers)
 
     @property
     def sentence(self) -> str:
@@ -121,8 +121,8 @@ class CaughtMistakes:
 
     def shown(self) -> list[JudgedAnswer]:
         """Returns the first flagged and the first kept answers, in the order of the answers."""
-        flagged = [one for one in self.answers if one.flagged][:SHOWN_FLAGS]
-        return [*flagged, *[one for one in self.answers if not one.flagged][:SHOWN_KEPT]]
+        flagged = [answer for answer in self.answers if answer.flagged][:SHOWN_FLAGS]
+        return [*flagged, *[answer for answer in self.answers if not answer.flagged][:SHOWN_KEPT]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,18 +228,18 @@ class TrainedRuns:
 
     def flag_lines(self) -> list[str]:
         """Returns the table of flagged and kept answers beside the truth, and below it what was found and lost."""
-        shown, (before, after) = self.used.shown(), common_ends([one.question for one in self.used.answers])
+        shown, (before, after) = self.used.shown(), common_ends([answer.question for answer in self.used.answers])
         asked = f"{before}...{after}" if before or after else "question"
         rows = [
             [
-                "FLAG" if one.flagged else "keep",
-                f"{one.score:.2f}",
-                "right" if one.right else "wrong",
-                _brief(one.question[len(before) : len(one.question) - len(after)]),
-                _brief(one.answer),
-                one.gold,
+                "FLAG" if answer.flagged else "keep",
+                f"{answer.score:.2f}",
+                "right" if answer.right else "wrong",
+                _brief(answer.question[len(before) : len(answer.question) - len(after)]),
+                _brief(answer.answer),
+                answer.gold,
             ]
-            for one in shown
+            for answer in shown
         ]
         table = Table.of(["", "P(right)", "truth", asked, "answer", "right is"], rows)
         return [*table.text(width=None), "", *textwrap.wrap(self.used.sentence, TERMINAL_CHARS)]
@@ -261,13 +261,13 @@ class TrainedRuns:
 
 
 def _names_of(item: Item) -> list[str]:
-    """Returns what tells that two items are one question: the group, and the text, which two tasks may share."""
+    """Returns keys by which two items are the same question: the group, and the normalised text if there is one."""
     asked = " ".join(" ".join((item.question, *item.choices, *item.fields.values())).casefold().split())
     return [group_of(item), *[asked] * bool(item.question.strip())]
 
 
 def common_ends(texts: Sequence[str]) -> tuple[str, str]:
-    """Returns what all texts begin with and what all end with, in whole words; empty where one text holds no more."""
+    """Returns the common prefix and suffix of all texts, in whole words; empty if a text has nothing else."""
     words = [text.split(" ") for text in texts]
     before = " ".join(_same_at_first(words))
     after = " ".join(reversed(_same_at_first([list(reversed(each)) for each in words])))
@@ -318,12 +318,12 @@ def flag_answers(checkpoint: Path, store: Path, *, seed: int = 0) -> CaughtMista
         gold = run.item.gold[0] if run.item.gold else ""
         texts = run.item.question, call.text.strip(), gold, group_of(run.item)
         judged.append(JudgedAnswer(*texts, float(line["score"]), bool(line["flagged"]), bool(right)))
-    judged.sort(key=lambda one: (one.group, one.answer))
+    judged.sort(key=lambda answer: (answer.group, answer.answer))
     shares = None
     if judged:
-        y = np.array([one.right for one in judged], dtype=np.int64)
-        table = bare_table(y, np.array([one.group for one in judged]))
-        flagged: NDArray[np.bool_] = np.array([one.flagged for one in judged])
+        y = np.array([answer.right for answer in judged], dtype=np.int64)
+        table = bare_table(y, np.array([answer.group for answer in judged]))
+        flagged: NDArray[np.bool_] = np.array([answer.flagged for answer in judged])
         shares = measure_shares(table, flagged, cluster_weights(table.groups.tolist(), seed=seed))
     if shares is None:
         raise RecordError(
@@ -360,5 +360,5 @@ def _brief(text: str) -> str:
 
 
 def _percent(share: Metric) -> str:
-    """A share with its interval, in percent."""
+    """Returns a share with its interval, in percent."""
     return f"{share.estimate:.0%} [{100 * share.low:.0f}, {100 * share.high:.0f}]"

@@ -3,7 +3,8 @@
 A look judges by the ladder of `metaprobe.training.ladder`: by the best free number of the first tokens, or by what is
 shown to be better than it. In each fold, and for the model that is exported: heads are fitted on learning rows, looks
 are made comparable on learning rows that what is compared did not see, heads are calibrated and the joint thresholds
-found on calibration rows.
+found on calibration rows. Where the form of the question pays at most looks, it is read too, and answers that come with
+their question have thresholds of their own (`metaprobe.training.gate_question`).
 """
 
 import math
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.audits import AuditInputs, AuditReport
 from metaprobe.eval.compare import control_names
 from metaprobe.eval.controls import REVERSED
@@ -28,14 +30,15 @@ from metaprobe.eval.gate_performance import (
     interval_text,
 )
 from metaprobe.eval.results import Finding
-from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import COUNTS, features, schema
+from metaprobe.probes.question_form import QUESTION_FORM
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.gate import GATE, GATE_INPUT, head_name, threshold_name
-from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator_on, choose_calibrator, fit_platt
-from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.routing.gate import GATE, GATE_INPUT, QUESTION_INPUT, head_name, threshold_name
+from metaprobe.training.calibrators import PARITY, Calibrator, calibrator_on, rising_calibrator
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence
+from metaprobe.training.export import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.folds import Roles, final_roles, outer_folds
+from metaprobe.training.gate_question import JoinedLook, forms_of, join_question
 from metaprobe.training.ladder import (
     ALL_TERMS,
     WITH_TREES,
@@ -46,8 +49,6 @@ from metaprobe.training.ladder import (
     unseen_scores,
 )
 from metaprobe.training.methods import USUAL_LADDER, calibrators_of, control_methods
-from metaprobe.training.options import GateOptions, OnStep, WrongOptions, quiet
-from metaprobe.training.recipes.quality import trees_graph
 from metaprobe.training.study import crossfit, made_audits
 from metaprobe.training.thresholds import (
     Surprise,
@@ -57,6 +58,7 @@ from metaprobe.training.thresholds import (
     score_thresholds,
     too_few_groups,
 )
+from metaprobe.training.training_options import GateOptions, OnStep, WrongOptions, quiet
 
 GATE_SCHEMA = schema("prefix-50")
 LEARNING_ROLES = ("train", "selection", "calibration")
@@ -67,9 +69,9 @@ MIN_LOOK_ANSWERS = 5
 """Good answers, and bad ones, that a look needs in each role."""
 ROLE_PARTS = 5
 """Parts of the groups that the roles divide; the smallest role has one of them."""
-FLAT = 1e-6
-"""Log-odds that a calibrator must rise by to be called rising."""
-
+FEWEST_PAYING = 0.5
+"""Share of the looks at which the form of the question must pay. At one look of six it pays by chance in a third of the
+trainings."""
 AUDIT_FOLDS = 2
 """Outer folds of the refits on shuffled labels: their scores need be held out, not good."""
 GATE_METHOD = "streaming gate"
@@ -84,6 +86,8 @@ ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 """False-alarm rates for which thresholds are stored, where the calibration groups allow them."""
 
 Features = NDArray[np.float32]
+Thresholds = Mapping[float, Mapping[int, float]]
+"""Alpha -> look -> the P(good) below which an answer is stopped."""
 
 
 def readings_of(look: int) -> LadderColumns:
@@ -106,16 +110,51 @@ class GateHead:
     calibrator: Calibrator
     """Strictly rising: a threshold on the probability is one on the score."""
     surprise: Surprise
+    question: JoinedLook | None = None
+    """The judgement of answers that come with their question; None where the question is not read at this look."""
 
-    def probability(self, X: Features) -> Scores:
-        """P(good) (n,) of features of `GATE_SCHEMA`."""
-        return self.calibrator.probability(self.scorer.score(X))
+    def score(self, X: Features, forms: Features | None = None) -> Scores:
+        """Returns log-odds (n,), not yet calibrated.
+
+        Args:
+            X: (n, d) features of `GATE_SCHEMA`.
+            forms: (n, 5) of the questions; None for answers that come without their question.
+        """
+        own = self.scorer.score(X)
+        return own if forms is None or self.question is None else self.question.score(own, forms)
+
+    def probability(self, X: Features, forms: Features | None = None) -> Scores:
+        """Returns P(good) (n,) from the same."""
+        return self.judgement(with_question=forms is not None).calibrator.probability(self.score(X, forms))
+
+    def judgement(self, *, with_question: bool) -> "GateHead | JoinedLook":
+        """Returns the judgement whose calibrator and surprise hold for answers with, or without, their question."""
+        return self if self.question is None or not with_question else self.question
+
+    def add_to(self, graph: GraphBuilder, output: str) -> None:
+        """Adds P(good) to a graph, `output` (n, 1): with the question in rows where its form is not NaN."""
+        own = self.scorer.add_to(graph, GATE_INPUT, len(GATE_SCHEMA.names))
+        if self.question is None:
+            self.calibrator.add_to(graph, own, output)
+        else:
+            alone = self.calibrator.add_to(graph, own)
+            self.question.add_to(graph, own, QUESTION_INPUT, alone, output)
 
 
-def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: int = 0) -> GateHead:
-    """The head of a look from the answers that long. Raises `RecordError` where they are too few.
+def fit_head(
+    X: Features, table: AnswerTable, roles: Roles, look: int, *, forms: Features | None = None, seed: int = 0
+) -> GateHead:
+    """Returns the head of a look from the answers that long. Raises `RecordError` where they are too few.
 
     The ladder knows no runs: the stream that the gate watches may be of any.
+
+    Args:
+        X: (n, d) features of `GATE_SCHEMA`.
+        table: the answers.
+        roles: the answers of each role: train, selection, calibration and test.
+        look: the number of tokens that the head sees.
+        forms: (n, 5) of the questions, read where they pay; None for a head that is not to read the question.
+        seed: seed of the folds.
     """
     y, long = table.y, table.tokens >= look
     own = replace(roles, **{role: rows[long[rows]] for role in LEARNING_ROLES for rows in (getattr(roles, role),)})
@@ -127,8 +166,13 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
     sample = LadderRows(seen, y, groups, runs, GATE_SCHEMA.names, readings_of(look))
     ladder = fit_ladder(sample, own, seed=seed)
     unseen = unseen_scores(ladder, sample, rows, folds=REFERENCE_FOLDS, seed=seed)
-    calibrator = rising_calibrator(ladder.score(X[at]), y[at], groups[at].tolist(), seed=seed)
-    return GateHead(ladder, calibrator, Surprise.fit(unseen[y[rows] == 1]))
+    held = ladder.score(X[at])
+    calibrator = rising_calibrator(held, y[at], groups[at].tolist(), seed=seed)
+    head = GateHead(ladder, calibrator, Surprise.fit(unseen[y[rows] == 1]))
+    if forms is None:
+        return head
+    question = join_question(forms, y, groups, own, unseen=unseen, held=held, folds=REFERENCE_FOLDS, seed=seed)
+    return replace(head, question=question)
 
 
 def _too_few(table: AnswerTable, look: int, needed: int) -> str:
@@ -141,74 +185,118 @@ def _too_few(table: AnswerTable, look: int, needed: int) -> str:
     )
 
 
-def rising_calibrator(scores: Scores, y: NDArray[np.int64], groups: Sequence[str], *, seed: int = 0) -> Calibrator:
-    """Returns a strictly rising calibrator, so that a threshold on the probability is one on the score.
-
-    Platt's may fall and beta calibration may be flat on one side of its centre; isotonic regression is flat at its
-    ends, where the thresholds lie. Scores that go the wrong way all get the share of good answers, so nearly the same
-    that no threshold is crossed.
-    """
-    ends = np.array([scores.min() - 1, np.median(scores), scores.max() + 1])
-    chosen = choose_calibrator(scores, y, groups, candidates=("platt", "beta"), seed=seed)
-    for calibrator in (chosen, fit_platt(scores, y)):
-        if (np.diff(calibrator.logit(ends)) > FLAT).all():
-            return calibrator
-    share = (float(y.sum()) + 1) / (len(y) + 2)
-    return Platt(slope=2 * FLAT / (ends[-1] - ends[0]), intercept=float(np.log(share / (1 - share))))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedGate:
     """Heads by look, and the P(good) below which each rate fires at each look."""
 
     heads: Mapping[int, GateHead]
-    thresholds: Mapping[float, Mapping[int, float]]
-    """Alpha -> look -> P(good). Only the rates that the calibration groups allow."""
+    thresholds: Thresholds
+    """Thresholds of answers that come without their question. Only the rates that the calibration groups allow."""
+    thresholds_with_question: Thresholds
+    """Thresholds of answers that come with their question; empty for a gate that does not read the question."""
     calibration_groups: int
     """Groups with a good calibration answer."""
     left_out: Mapping[int, str]
     """Looks that could not be fitted, and why."""
 
-    def probability(self, X: Features, tokens: NDArray[np.int64]) -> Scores:
-        """P(good) (n, len(COUNTS)) of answers of so many tokens; NaN beyond their end and where there is no head."""
+    @property
+    def reads_question(self) -> bool:
+        """Whether some look reads the form of the question."""
+        return any(head.question is not None for head in self.heads.values())
+
+    def probability(self, X: Features, tokens: NDArray[np.int64], forms: Features | None = None) -> Scores:
+        """Returns P(good) (n, len(COUNTS)); NaN beyond an answer's end and where there is no head.
+
+        Args:
+            X: (n, d) features of `GATE_SCHEMA`.
+            tokens: (n,) tokens of each answer.
+            forms: (n, 5) of the questions; None for answers that come without their question.
+        """
         result = np.full((len(X), len(COUNTS)), np.nan)
         for look, head in self.heads.items():
             if (rows := tokens >= look).any():
-                result[rows, COUNTS.index(look)] = head.probability(X[rows])
+                here = None if forms is None else forms[rows]
+                result[rows, COUNTS.index(look)] = head.probability(X[rows], here)
         return result
+
+    def limits(self, alpha: float, *, with_question: bool) -> Scores:
+        """Returns the P(good) (len(COUNTS),) below which an answer is stopped; 0 where there is no head.
+
+        `with_question`: whether the answers come with their question. Raises `KeyError` for a rate that is not in
+        `thresholds`.
+        """
+        read = with_question and self.reads_question
+        stored = (self.thresholds_with_question if read else self.thresholds)[alpha]
+        return np.array([stored.get(look, 0.0) for look in COUNTS])
 
 
 def fit_gate(
-    X: Features, table: AnswerTable, roles: Roles, *, alphas: Sequence[float] = (), seed: int = 0
+    X: Features,
+    table: AnswerTable,
+    roles: Roles,
+    *,
+    forms: Features | None = None,
+    alphas: Sequence[float] = (),
+    seed: int = 0,
 ) -> FittedGate:
-    """Heads and thresholds from these roles; X: features of `GATE_SCHEMA`. Raises `RecordError` where no look can be
-    fitted.
+    """Returns heads and thresholds. Raises `RecordError` where no look can be fitted.
 
     A look is left out where too few answers are that long to fit a head or a calibrator.
+
+    Args:
+        X: (n, d) features of `GATE_SCHEMA`.
+        table: the answers.
+        roles: the answers of each role: train, selection, calibration and test.
+        forms: (n, 5) of the questions; read where they pay at `FEWEST_PAYING` of the looks or more. None for a gate
+            that is not to read the question.
+        alphas: the rates of false alarms; a rate that the calibration groups do not allow is left out.
+        seed: seed of the folds and draws.
     """
     heads: dict[int, GateHead] = {}
     left_out: dict[int, str] = {}
     for look in COUNTS:
         try:
-            heads[look] = fit_head(X, table, roles, look, seed=seed)
+            heads[look] = fit_head(X, table, roles, look, forms=forms, seed=seed)
         except RecordError as error:
             left_out[look] = str(error)
     if not heads:
         raise RecordError(left_out[COUNTS[0]])
     good = roles.calibration[table.y[roles.calibration] == 1]
     drawn = one_a_group(good, table.groups, seed=seed)
+    paying = sum(head.question is not None for head in heads.values())
+    if forms is None or paying < FEWEST_PAYING * len(heads):
+        heads, with_question = {look: replace(head, question=None) for look, head in heads.items()}, {}
+    else:
+        with_question = _joint_thresholds(heads, X[drawn], table.tokens[drawn], forms[drawn], alphas)
+    alone = _joint_thresholds(heads, X[drawn], table.tokens[drawn], None, alphas)
+    return FittedGate(heads, alone, with_question, len(drawn), left_out)
+
+
+def _joint_thresholds(
+    heads: Mapping[int, GateHead],
+    X: Features,
+    tokens: NDArray[np.int64],
+    forms: Features | None,
+    alphas: Sequence[float],
+) -> dict[float, dict[int, float]]:
+    """Maps alpha to look to the P(good) below which an answer is stopped. With `forms`, P(good) is read with the
+    question.
+
+    X (n, d), `tokens` (n,) and `forms` (n, 5) belong to good calibration answers, one for each group.
+    """
+    judgements = {look: head.judgement(with_question=forms is not None) for look, head in heads.items()}
+    surprises = {look: judgement.surprise for look, judgement in judgements.items()}
     surprise = [
-        np.where(table.tokens[drawn] >= look, head.surprise.of(head.scorer.score(X[drawn])), np.nan)
-        for look, head in heads.items()
+        np.where(tokens >= look, surprises[look].of(head.score(X, forms)), np.nan) for look, head in heads.items()
     ]
-    by_rate = score_thresholds({look: head.surprise for look, head in heads.items()}, joint_statistic(surprise), alphas)
     thresholds: dict[float, dict[int, float]] = {}
-    for alpha, scores in by_rate.items():
+    for alpha, scores in score_thresholds(surprises, joint_statistic(surprise), alphas).items():
         thresholds[alpha] = {}
         for look, score in scores.items():  # a rounding lower, so that ties are never stopped
-            p = float(heads[look].calibrator.probability(np.array([score]))[0]) - PARITY if np.isfinite(score) else 0.0
+            calibrator = judgements[look].calibrator
+            p = float(calibrator.probability(np.array([score]))[0]) - PARITY if np.isfinite(score) else 0.0
             thresholds[alpha][look] = 1.0 if score == np.inf else max(0.0, p)
-    return FittedGate(heads, thresholds, len(drawn), left_out)
+    return thresholds
 
 
 def judge_gates(
@@ -216,13 +304,16 @@ def judge_gates(
     X: Features,
     *,
     alphas: Sequence[float],
+    forms: Features | None = None,
     folds: int = 5,
     seed: int = 0,
     on_step: OnStep = quiet,
 ) -> tuple[HeldOutLooks, list[Roles]]:
-    """Returns what gates of outer folds, by group, say of unseen answers, when they fire, and the folds.
+    """Judges each answer by the gate of its outer fold, which saw no answer of its group. Returns the held-out looks,
+    and the roles of each fold.
 
-    A rate that some fold's calibration groups do not allow is left out.
+    A false-alarm rate is left out if the calibration groups of a fold do not suffice for it. `forms` (n, 5): forms of
+    the questions; None for gates that do not read the question.
     """
     table = evidence.table
     n = len(table)
@@ -234,13 +325,14 @@ def judge_gates(
         on_step(f"fold {number + 1} of {folds}")
         test, rows = roles.test, roles.calibration
         fold[test] = number
-        gate = fit_gate(X, table, roles, alphas=alphas, seed=seed)
-        probability[test] = gate.probability(X[test], table.tokens[test])
+        gate = fit_gate(X, table, roles, forms=forms, alphas=alphas, seed=seed)
+        here = None if forms is None else forms[test]
+        probability[test] = gate.probability(X[test], table.tokens[test], here)
         for alpha in [*fired]:
             if alpha not in gate.thresholds:
                 del fired[alpha]
                 continue
-            below = np.array([gate.thresholds[alpha].get(look, 0.0) for look in COUNTS])
+            below = gate.limits(alpha, with_question=forms is not None)
             fired[alpha][test] = first_below(probability[test], below, COUNTS)
         scores = USUAL_LADDER.fit(evidence, roles, seed=seed).score(np.arange(n))
         full[test] = calibrator_on(rows, scores, table, seed, calibrators_of(USUAL_LADDER)).probability(scores[test])
@@ -248,13 +340,15 @@ def judge_gates(
 
 
 def audit_gate(
-    evidence: Evidence, X: Features, held_out: HeldOutLooks, splits: Sequence[Roles], *, seed: int
+    evidence: Evidence,
+    X: Features,
+    held_out: HeldOutLooks,
+    splits: Sequence[Roles],
+    *,
+    forms: Features | None = None,
+    seed: int,
 ) -> AuditReport:
-    """The audits of the last judgement that each answer got.
-
-    The controls know the tokens that the gate has seen, the question, and how answers were collected. Words, stated
-    confidence and P(true) of the finished answer would know more.
-    """
+    """Returns the audits of the last judgement of each answer."""
     table, unknown = evidence.table, np.full(len(evidence.table), np.nan)
     read = np.empty(len(table), dtype=object)  # the tokens that the gate has seen at its last look
     read[:] = [
@@ -269,11 +363,12 @@ def audit_gate(
         relabelled = replace(table, y=y)
         probability = np.full((len(y), len(COUNTS)), np.nan)
         for roles in outer_folds(table.groups.tolist(), y, folds=AUDIT_FOLDS, seed=seed):
-            gate = fit_gate(X, relabelled, roles, seed=seed)
-            probability[roles.test] = gate.probability(X[roles.test], table.tokens[roles.test])
+            gate = fit_gate(X, relabelled, roles, forms=forms, seed=seed)
+            here = None if forms is None else forms[roles.test]
+            probability[roles.test] = gate.probability(X[roles.test], table.tokens[roles.test], here)
         return _last(probability)
 
-    inputs = AuditInputs(
+    audited = AuditInputs(
         name=GATE_METHOD,
         table=seen,
         score=_last(held_out.probability),
@@ -282,11 +377,11 @@ def audit_gate(
         refit_labels=refitted,
         labels=evidence.labels_by_source,
     )
-    return made_audits(inputs, seed=seed)
+    return made_audits(audited, seed=seed)
 
 
 def _last(probability: Scores) -> Scores:
-    """The last judgement of each answer (n,); of those that ended before the first, the middle of all."""
+    """Returns the last judgement of each answer (n,). Answers that ended before the first look get the median."""
     last = np.full(len(probability), np.nan)
     for column in probability.T:
         last = np.where(np.isnan(column), last, column)
@@ -321,10 +416,10 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     needed = math.ceil(ROLE_PARTS * MIN_LOOK_ANSWERS * options.folds / max(options.folds - 1, 1))
     if np.bincount(table.y[table.tokens >= COUNTS[0]], minlength=2).min() < needed:
         raise RecordError(f"{_too_few(table, COUNTS[0], needed)}: label more answers")
-    X = features(GATE_SCHEMA, list(table.logprobs))
+    X, forms = features(GATE_SCHEMA, list(table.logprobs)), forms_of(table.asked)
     options.on_step("fit on all groups")
     roles = final_roles(table.groups.tolist(), table.y, seed=seed)
-    gate = fit_gate(X, table, roles, alphas=asked or ALPHAS, seed=seed)
+    gate = fit_gate(X, table, roles, forms=forms, alphas=asked or ALPHAS, seed=seed)
     if refused := [alpha for alpha in asked or ALPHAS[-1:] if alpha not in gate.thresholds]:
         allowed = [alpha for alpha in ALPHAS if alpha >= 1 / (gate.calibration_groups + 1)]
         raise RecordError(
@@ -332,11 +427,17 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
             f"rates these runs allow {', '.join(f'{alpha:g}' for alpha in allowed) or 'none'}"
         )
     held_out, splits = judge_gates(
-        evidence, X, alphas=tuple(gate.thresholds), folds=options.folds, seed=seed, on_step=options.on_step
+        evidence,
+        X,
+        alphas=tuple(gate.thresholds),
+        forms=forms,
+        folds=options.folds,
+        seed=seed,
+        on_step=options.on_step,
     )
     report = gate_report(held_out, seed=seed)
     options.on_step("audits")
-    audits = audit_gate(evidence, X, held_out, splits, seed=seed)
+    audits = audit_gate(evidence, X, held_out, splits, forms=forms, seed=seed)
     # Looks that are shown to order answers worse than the mean log-probability of the tokens that they have seen.
     behind = [look for look in report.looks if look.gain.high < 0]
     told = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
@@ -349,23 +450,24 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     metrics |= {f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates}
     for rate in report.rates:
         metrics |= {f"false_alarms@{rate.alpha:g}.{task}": share for task, share in rate.by_task.items()}
+    read = forms if gate.reads_question else None
+    graph_inputs = {GATE_INPUT: X}
+    if read is not None:  # gaps in every second row, so that golden rows are of answers without their question too
+        graph_inputs[QUESTION_INPUT] = np.where((np.arange(len(X)) % 2 == 0)[:, None], read, np.float32(np.nan))
     export = Export(
         kind=GATE,
         title=f"Streaming gate: {target}",
         summary=_summary(gate, report, target),
-        graph=trees_graph(
-            {name: (head.scorer, head.calibrator) for name, head in heads.items()},
-            width=X.shape[1],
-            input_name=GATE_INPUT,
-        ),
-        inputs={GATE_INPUT: X},
-        expected={name: head.probability(X) for name, head in heads.items()},
+        graph=_graph(heads, graph_inputs),
+        inputs=graph_inputs,
+        expected={name: _expected(head, X, graph_inputs.get(QUESTION_INPUT)) for name, head in heads.items()},
         contract={
             "schema": GATE_SCHEMA.name,
             "features": list(GATE_SCHEMA.names),
             "looks": list(gate.heads),
             "target": target,
             "alphas": list(gate.thresholds),
+            **({} if read is None else question_contract(read)),
         },
         **evidence.origin(seed, options.recorded("train_gate")),
         logprobs_reader=evidence.logprobs_reader,
@@ -374,13 +476,43 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
         audits=(*audits.audits, kept_up),
         not_audited=audits.skipped,
         thresholds={
-            threshold_name(alpha, look): below
-            for alpha, by_look in gate.thresholds.items()
+            threshold_name(alpha, look, with_question=with_question): below
+            for with_question, by_rate in ((False, gate.thresholds), (True, gate.thresholds_with_question))
+            for alpha, by_look in by_rate.items()
             for look, below in by_look.items()
         },
         packages=("lightgbm", "onnxmltools", "onnx"),
     )
     return write_checkpoint(options.out, export), report
+
+
+def question_contract(forms: Features) -> dict[str, object]:
+    """Returns the contract's entry for question forms (n, 5): names, least and largest values of the counts."""
+    return {
+        "question": {
+            "counts": list(QUESTION_FORM),
+            "least": [float(value) for value in forms.min(axis=0)],
+            "largest": [float(value) for value in forms.max(axis=0)],
+        }
+    }
+
+
+def _graph(heads: Mapping[str, GateHead], inputs: Mapping[str, Features]) -> bytes:
+    """Returns the heads for ONNX: float32 (n, d) of each input in, (n, 1) a head out."""
+    graph = GraphBuilder()
+    for name, head in heads.items():
+        head.add_to(graph, name)
+    return graph.model({name: values.shape[1] for name, values in inputs.items()}, list(heads))
+
+
+def _expected(head: GateHead, X: Features, forms: Features | None) -> Scores:
+    """Returns P(good) (n,), without the question in rows whose form (n, 5) is NaN."""
+    if forms is None:
+        return head.probability(X)
+    result, came = np.empty(len(X)), np.isfinite(forms).all(axis=1)
+    result[came] = head.probability(X[came], forms[came])
+    result[~came] = head.probability(X[~came])
+    return result
 
 
 def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
@@ -407,6 +539,12 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
             f"good answers of the task that it harms most are stopped: {by_task} (`false_alarms@ALPHA.TASK` has the "
             "others). For a promise of a task's own train a gate on that task alone."
         )
+    with_question = (
+        " Where the question is given, its form (length, count of numbers) is read beside the log-probabilities, with "
+        "thresholds `stop@ALPHA/lookK+question`; the figures are of answers with their question."
+        if gate.reads_question
+        else ""
+    )
     n = gate.calibration_groups
     scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
     return (
@@ -417,5 +555,5 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
         f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
         f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
         "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
-        f"where answers have become longer more good ones may be stopped.{by_task}{left_out}"
+        f"where answers have become longer more good ones may be stopped.{with_question}{by_task}{left_out}"
     )

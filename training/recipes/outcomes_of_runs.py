@@ -1,14 +1,14 @@
-"""From runs of MetaCogAgent to outcomes: what a router in the pipeline's place learns from.
+"""Converts MetaCogAgent runs to outcomes, to train a router that replaces its pipeline.
 
-What the policy sees at its two points is what the router must be trained on: the confidence that an agent states before
-it answers, the dimension that the classifier gave, and neither the answer nor the question's words, which `State` does
-not carry. The price is of all that the agent was asked, its confidence and its answer.
+The router may read only what the pipeline's policy sees in `State`: the confidence that an agent states before it
+answers, and the dimension from the classifier. `State` holds neither the answer nor the question's words. An agent's
+price covers both its confidence and its answer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, outcomes
+from metaprobe.eval.systems.metacogagent_figures import ANSWER, ASKING, READ, STATED, outcomes
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
@@ -24,10 +24,10 @@ ROUTER_SIGNAL = "confidence"
 def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource:
     """Returns the checkpoints of `confidence[@AGENT]=[stated+]CHECKPOINT`, for the runs that a router will learn from.
 
-    A checkpoint that was trained on these runs is refused: it has seen whether these answers are right, and would look
-    surer here than it is of new ones. That is noticed where it was trained on just these runs, not where they are a
-    part of others. Raises `RecordError` for another name than `confidence`, which is all that a router reads, and
-    `ContractMismatch` for a probe of hidden states.
+    A checkpoint that was trained on these runs is refused: it has seen their labels, so its scores here are too sure.
+    This is detected only if it was trained on exactly these runs, not if they were a part of its training data. Raises
+    `RecordError` for a name other than `confidence`, the only signal that a router reads, and `ContractMismatch` for a
+    probe of hidden states.
     """
     answering = sorted({c.agent for run in store.runs(hidden=False) for c in run.calls if c.stage == ANSWER})
     for spec in specs:
@@ -63,7 +63,8 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
 def outcomes_of(
     runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, source: SignalSource | None = None
 ) -> list[QuestionOutcomes]:
-    """One question an item, with every agent that answered it: whether it was right, how sure it was, the price.
+    """Returns one question an item, with every agent that answered it: whether it was right, how sure it was, the
+    price.
 
     `source`: where each agent's confidence is read, by default as it stands in the run. What the agent need not
     state is not paid for. `prices`: by agent or by model; what is not among them costs what its calls say. Of several
@@ -82,8 +83,10 @@ def outcomes_of(
         }
         asked = sum(1 + (known.confidence is not None) for known in agents.values())
         if agents and asked > fullest.get(question.id, (0,))[0]:
-            one = QuestionOutcomes(question.id, question.group, dimension=question.dimension, agents=agents)
-            fullest[question.id] = asked, one
+            outcomes_of_question = QuestionOutcomes(
+                question.id, question.group, dimension=question.dimension, agents=agents
+            )
+            fullest[question.id] = asked, outcomes_of_question
     if not fullest:
         raise RecordError(
             "no run holds an agent's answer that a program judged; give runs of `metaprobe collect metacogagent "
@@ -125,11 +128,12 @@ def _outcome(
 def assessment_part(
     runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, source: SignalSource | None = None
 ) -> float | None:
-    """Part of what all agents were asked that went to how sure they are before they answer; None where nothing cost.
+    """Returns the share of the agents' cost that was spent on asking how sure they are before they answer; None if
+    nothing cost anything.
 
-    Over the agents that were asked both. It is all of it where the confidence is read in an answer, which is then the
-    draft that is paid for (`source`). Raises `RecordError` where that is so of some agents only: a router has one
-    such part.
+    Only agents that were asked for both count. The share is 1 if the confidence is read in an answer (`source`),
+    because the draft is then paid for. Raises `RecordError` if this holds for some agents only: a router has one such
+    share.
     """
     paid: dict[bool, float] = {True: 0.0, False: 0.0}
     runs = list(runs)

@@ -1,7 +1,7 @@
 """A panel's checkpoint: several answers to one question -> which to keep, how sure, and whom to ask next.
 
-The models are fitted in `training.panel_fit`. Which answer is kept, when to stop and whom to ask climbs ladders of
-simple ways (`routing.panel_rows.PICKS`, `panel_asks.STOPS`, `panel_asks.ASKS`).
+The models are fitted in `training.panel`. Which answer is kept, when to stop and whom to ask climbs ladders of
+simple ways (`routing.panel.model_rows.PICKS`, `planner.STOPS`, `planner.ASKS`).
 """
 
 from collections import Counter
@@ -14,37 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
-from metaprobe.checkpoints.table import format_interval
+from metaprobe.checkpoints.rendered_table import format_interval
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, statistic_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
+from metaprobe.records.outcomes import QuestionOutcomes, only_agents, read_outcomes
 from metaprobe.records.store import RunStore
-from metaprobe.routing.panel_answers import compared_by
-from metaprobe.routing.panel_asks import (
-    ASK_STATE,
-    ASKED_ON,
-    ASKS,
-    CONSISTENT,
-    FIRST_TO,
-    FIXED,
-    IN_A_ROW,
-    ONE,
-    SURE,
-    TABLE,
-    After,
-    AskPlan,
-    Asks,
-    Curves,
-    Setting,
-    majority_probability,
-    upper_hull,
-)
-from metaprobe.routing.panel_asks import GAIN as GAIN_OF_ASKING
-from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
-from metaprobe.routing.panel_judge import (
+from metaprobe.routing.panel.compared_answers import compared_by
+from metaprobe.routing.panel.judgement import (
     AGENTS,
     GAIN,
     GAIN_GRAPH,
@@ -57,9 +36,10 @@ from metaprobe.routing.panel_judge import (
     PROBABILITY,
     TOOL_CALLS,
     WORDS_FILE,
+    PanelJudge,
     agents_json,
 )
-from metaprobe.routing.panel_rows import (
+from metaprobe.routing.panel.model_rows import (
     JOINT,
     MAJORITY,
     PANEL_STATE,
@@ -73,41 +53,67 @@ from metaprobe.routing.panel_rows import (
     answer_columns,
     class_columns,
 )
-from metaprobe.routing.panel_sources import FROM_LOGPROBS, SIGNAL_SOURCES, SOURCES_KEY, source_for, source_in_words
-from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
-from metaprobe.training.ladder import Trees
-from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
-from metaprobe.training.panel_data import LoggedPanels, Panels, logged_panels, panels_at, panels_of_outcomes
-from metaprobe.training.panel_fit import (
+from metaprobe.routing.panel.planner import (
+    ASK_STATE,
+    ASKED_ON,
+    ASKS,
+    CONSISTENT,
+    FIRST_TO,
+    FIXED,
+    IN_A_ROW,
+    ONE,
+    SURE,
+    TABLE,
+    After,
+    Asks,
+    Setting,
+    majority_probability,
+    upper_hull,
+)
+from metaprobe.routing.panel.planner import GAIN as GAIN_OF_ASKING
+from metaprobe.routing.panel.planner import WORDS as ASK_BY_WORDS
+from metaprobe.routing.panel.sources import (
+    FROM_LOGPROBS,
+    LEFT_OUT_KEY,
+    SIGNAL_SOURCES,
+    SOURCES_KEY,
+    source_for,
+    source_in_words,
+)
+from metaprobe.training.export import Export, GraphBuilder, write_checkpoint, writes
+from metaprobe.training.panel.after_play import Ended, ended, fit_after, plans_of
+from metaprobe.training.panel.compared_asks import cross_played, standing_way
+from metaprobe.training.panel.fitted_asks import by_dimension, fit_asks
+from metaprobe.training.panel.fitted_panel import (
     MIN_PANEL_GROUPS,
-    ORDERS,
     PANEL_FOLDS,
     CrossFitPanel,
-    Ended,
     FittedPanel,
     Linear,
     Placed,
-    PlayedPanels,
-    by_agent,
-    by_dimension,
-    count_words,
     cross_fit,
-    cross_played,
-    ended,
-    fit_after,
-    fit_asks,
-    play_panels,
-    standing_way,
 )
-from metaprobe.training.panel_same import equality_audit
+from metaprobe.training.panel.labelled_panels import (
+    MIN_CARRIED,
+    LoggedPanels,
+    Panels,
+    logged_panels,
+    panels_at,
+    panels_of_outcomes,
+    signals_left_out,
+)
+from metaprobe.training.panel.played_asks import by_agent
+from metaprobe.training.panel.played_panels import ORDERS, PlayedPanels, play_panels
+from metaprobe.training.panel.question_words import count_words
+from metaprobe.training.panel.same_answers import equality_audit
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
+from metaprobe.training.training_options import PanelOptions, RouterOptions, WrongOptions
+from metaprobe.training.trees import Trees
 
 BEHIND = 0.003
 """Accuracy by which the chosen way may be behind a simple one. The whole interval must be above, or an audit fails."""
 MOST_GOLDEN = 16
 """Rows that a checkpoint records."""
-PLANS = 6
-"""Budgets whose plans P(right) after the play is corrected on."""
 LEAST_ENDED = 20
 """Questions after whose number of answers the reliability is shown."""
 NOT_BEHIND = 0.005
@@ -117,32 +123,35 @@ THRESHOLDS_TRIED = 80
 """Thresholds that are tried of a way to stop."""
 
 
-def choose_pick(held: PlayedPanels, sampled: bool) -> str:
+def choose_pick(plays: PlayedPanels, sampled: bool) -> str:
     """Returns the joint way, unless a simple way was ahead of it by more than a standard error on groups left out.
 
     The joint way reads what each simple way goes by, so that it falls back to one where that is all there is. Over all
     sizes from 2 on, or with all answers where they are of several agents.
     """
-    mean = {way: _by_question(held, held.right[way], sampled) for way in PICKS}
+    mean = {way: _by_question(plays, plays.right[way], sampled) for way in PICKS}
     best = max(PICKS, key=lambda way: float(mean[way].mean()))
-    ahead = mean_interval(mean[best] - mean[JOINT], cluster_weights(held.groups.tolist(), 200))
+    ahead = mean_interval(mean[best] - mean[JOINT], cluster_weights(plays.groups.tolist(), 200))
     return best if ahead.estimate > (ahead.high - ahead.low) / 4 else JOINT  # an interval is four standard errors wide
 
 
-def _by_question(held: PlayedPanels, right: Floats, sampled: bool) -> Floats:
+def _by_question(plays: PlayedPanels, right: Floats, sampled: bool) -> Floats:
     """Returns the mean (n,) of what was right (o, n, K) over the sizes that were asked, without the first answer; of
     several agents only with all answers."""
     K = right.shape[2]
     if not sampled:
         return np.asarray(right[..., -1].mean(axis=0))
-    asked = (np.arange(1, K + 1) <= held.answers[:, None]) & (np.arange(K) > 0)
-    return np.asarray((right.mean(axis=0) * asked).sum(axis=1) / np.maximum(asked.sum(axis=1), 1))
+    counts_answer = (np.arange(1, K + 1) <= plays.answers[:, None]) & (np.arange(K) > 0)
+    return np.asarray((right.mean(axis=0) * counts_answer).sum(axis=1) / np.maximum(counts_answer.sum(axis=1), 1))
 
 
-def stop_settings(held: PlayedPanels, way: str) -> list[Setting]:
-    """Returns every way to stop at all its thresholds, with what it gives where the class is kept by `way`."""
-    right, K = held.right[way], held.right[way].shape[2]
-    statistics = statistics_of(held)
+def stop_settings(plays: PlayedPanels, way: str) -> list[Setting]:
+    """Returns the settings of every way to stop, at all its thresholds, with mean answers and accuracy.
+
+    `way`: one of `PICKS`, which chooses the kept class.
+    """
+    right, K = plays.right[way], plays.right[way].shape[2]
+    statistics = statistics_of(plays)
     thresholds: dict[str, Floats] = {
         FIXED: np.arange(1.0, K + 1),
         FIRST_TO: np.arange(1.0, K + 1),
@@ -150,36 +159,36 @@ def stop_settings(held: PlayedPanels, way: str) -> list[Setting]:
         CONSISTENT: np.linspace(0.5, 0.9995, THRESHOLDS_TRIED),
         SURE: np.linspace(0.02, 0.995, THRESHOLDS_TRIED),
     }
-    if held.gain is not None:
+    if plays.gain is not None:
         thresholds[ASKED_ON] = np.geomspace(5e-4, 0.5, THRESHOLDS_TRIED)
     found = []
     for name, values in statistics.items():
         for threshold in thresholds[name]:
-            at = stopped(held, values, Setting(name, float(threshold), 0.0, 0.0))
-            accuracy = float(np.take_along_axis(right, at[..., None], axis=2).mean())
-            found.append(Setting(name, float(threshold), float(at.mean() + 1), accuracy))
+            stop_places = stopped(plays, values, Setting(name, float(threshold), 0.0, 0.0))
+            accuracy = float(np.take_along_axis(right, stop_places[..., None], axis=2).mean())
+            found.append(Setting(name, float(threshold), float(stop_places.mean() + 1), accuracy))
     return found
 
 
-def statistics_of(held: PlayedPanels) -> dict[str, Floats]:
-    """Returns what each way to stop looks at, (o, n, K)."""
-    shape = held.score.shape
-    K = int(held.counts[..., :2].max(initial=0)) + 1
+def statistics_of(plays: PlayedPanels) -> dict[str, Floats]:
+    """Maps each way to stop to the statistic (o, n, K) that it compares with its threshold."""
+    shape = plays.score.shape
+    K = int(plays.counts[..., :2].max(initial=0)) + 1
     table = np.array([[majority_probability(first, second) for second in range(K)] for first in range(K)])
     found = {
         FIXED: np.broadcast_to(np.arange(1.0, shape[2] + 1), shape),
-        FIRST_TO: held.counts[..., 0].astype(np.float64),
-        IN_A_ROW: held.counts[..., 2].astype(np.float64),
-        CONSISTENT: table[held.counts[..., 0], held.counts[..., 1]],
-        SURE: held.score,
+        FIRST_TO: plays.counts[..., 0].astype(np.float64),
+        IN_A_ROW: plays.counts[..., 2].astype(np.float64),
+        CONSISTENT: table[plays.counts[..., 0], plays.counts[..., 1]],
+        SURE: plays.score,
     }
-    return found if held.gain is None else {**found, ASKED_ON: held.gain}
+    return found if plays.gain is None else {**found, ASKED_ON: plays.gain}
 
 
-def stopped(held: PlayedPanels, values: Floats, setting: Setting) -> Ints:
+def stopped(plays: PlayedPanels, values: Floats, setting: Setting) -> Ints:
     """Returns the place (o, n), from 0, of the answer after which a setting stops, at latest the last one."""
     stops = values <= setting.threshold if setting.way == ASKED_ON else values >= setting.threshold
-    last = np.minimum(held.answers, values.shape[2]) - 1
+    last = np.minimum(plays.answers, values.shape[2]) - 1
     stops[:, np.arange(len(last)), last] = True
     return np.asarray(stops.argmax(axis=2))
 
@@ -195,7 +204,9 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
         panels = data
     else:
         options.on_step(f"reading {Path(data).name}")
-        panels = panels_at(Path(data), stage=options.sampled, same=options.same, score_by=options.score_by)
+        panels = panels_at(
+            Path(data), stage=options.sampled, same=options.same, score_by=options.score_by, only=options.agent
+        )
     if len(set(panels.groups)) < MIN_PANEL_GROUPS:
         raise RecordError(
             f"{len(panels)} questions in {len(set(panels.groups))} groups; a panel needs at least "
@@ -227,20 +238,17 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
             source = source_of_confidences(options.signal, runs) if options.signal else None
             questions = outcomes_of(runs, prices=prices, source=source)
             assessment = assessment_part(runs, prices=prices, source=source)
-        elif given := [name for name in ("prices", "signal") if getattr(options, name)]:
+        elif options_of_runs := [name for name in ("prices", "signal") if getattr(options, name)]:
             raise WrongOptions(
-                f"{given[0]} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
+                f"{options_of_runs[0]} is for a folder of runs; {path} is a file, whose outcomes hold their costs "
+                "and confidences"
             )
         else:
-            questions = read_outcomes(path)
+            questions = read_outcomes(path, agents=options.agent)
     else:
         questions = list(outcomes)
+    questions = only_agents(questions, options.agent)
     names = sorted({name for question in questions for name in question.agents})
-    if options.agent:
-        if strange := sorted(set(options.agent) - set(names)):
-            raise RecordError(f"no outcome of {', '.join(strange)}; the agents are {', '.join(names)}")
-        names = sorted(set(options.agent))
-        questions = [replace(q, agents={n: one for n, one in q.agents.items() if n in names}) for q in questions]
     for line in gaps_of(questions, names):
         options.on_line(line)
     more: dict[str, Any] = {}
@@ -256,7 +264,11 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     if note:
         raise RecordError(note)
     audits = [*export.audits, *([logged.audit] if logged else [])]
-    return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
+    checkpoint = write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
+    asks = PanelJudge(checkpoint).asks
+    assert asks is not None, "a training that stores no way of asking ends with the note"
+    options.on_line(asks.curves.default_in_words())
+    return checkpoint
 
 
 def gaps_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> Iterator[str]:
@@ -272,41 +284,50 @@ def gaps_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> Ite
             "on every line cannot be chosen to answer everything alone"
         )
     outcomes = [[(name, question.agents.get(name)) for name in agents] for question in questions]
-    if failed := _lines(questions, [[n for n, o in of if o is not None and o.error is not None] for of in outcomes]):
+    if failed := _lines(
+        questions,
+        [[n for n, o in agent_outcomes if o is not None and o.error is not None] for agent_outcomes in outcomes],
+    ):
         yield (
             f"{failed} hold failed calls: each counts as not right, at its cost_usd or else the agent's mean cost, and "
             "never as an answer that could be kept"
         )
-    if unlabelled := _lines(questions, [[n for n, o in of if o is not None and o.score is None] for of in outcomes]):
+    if unlabelled := _lines(
+        questions, [[n for n, o in agent_outcomes if o is not None and o.score is None] for agent_outcomes in outcomes]
+    ):
         yield f'{unlabelled} hold answers without "correct" or "score": these answers are left out'
-    if bare := sum(all(o is None or o.score is None for _, o in of) for of in outcomes):
+    if bare := sum(all(o is None or o.score is None for _, o in agent_outcomes) for agent_outcomes in outcomes):
         yield f"{bare} of {len(questions)} lines hold no scored answer of these agents: these lines are left out"
 
 
-def _lines(questions: Sequence[QuestionOutcomes], named: Sequence[Sequence[str]]) -> str:
-    """How many of the lines name an agent, and how often each is named; empty where none is."""
-    counts = Counter(name for names in named for name in names)
+def _lines(questions: Sequence[QuestionOutcomes], names_by_line: Sequence[Sequence[str]]) -> str:
+    """Returns how many lines name an agent, and how often each agent is named, as text; empty if no line names one."""
+    counts = Counter(name for names in names_by_line for name in names)
     if not counts:
         return ""
-    shown = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: -one[1]))
-    return f"{sum(map(bool, named))} of {len(questions)} lines ({shown})"
+    shown = ", ".join(
+        f"{name} {count}" for name, count in sorted(counts.items(), key=lambda name_count: -name_count[1])
+    )
+    return f"{sum(map(bool, names_by_line))} of {len(questions)} lines ({shown})"
 
 
 def _trained(
     panels: Panels, logged: LoggedPanels | None, options: PanelOptions | RouterOptions, command: str
 ) -> tuple[Export, str]:
-    """Returns what is written, and why nothing was learned of whom to ask; empty where something was, or one agent is
-    sampled."""
+    """Returns the export, and the reason if the panel did not learn which agent to ask.
+
+    The reason is empty if it learned this, and for samples of one agent.
+    """
     cross = cross_fit(panels, seed=options.seed, on_step=options.on_step)
-    fitted, held = play_panels(panels, cross, seed=options.seed)
-    way = choose_pick(held, panels.sampled)
+    fitted, plays = play_panels(panels, cross, seed=options.seed)
+    way = choose_pick(plays, panels.sampled)
     asks, note = fit_whom_to_ask(panels, cross, way, logged=logged, seed=options.seed, on_step=options.on_step)
-    return _export(fitted, held, way, asks, panels, options.seed, command), note
+    return _export(fitted, plays, way, asks, panels, options.seed, command), note
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhomToAsk:
-    """The ways to ask, and how they did on questions that they were not tuned on."""
+    """The ways to ask, with their results on held-out questions."""
 
     asks: Asks
     gain: Trees | None
@@ -334,9 +355,9 @@ def fit_whom_to_ask(
     seed: int = 0,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> tuple[WhomToAsk | None, str]:
-    """Returns what was learned of whom to ask; or None, and why nothing was.
+    """Returns (the learned ways to ask, a note), or (None, the reason) if nothing could be learned.
 
-    From `logged` decisions whom to ask alone: what a second answer adds is not known there.
+    From `logged` decisions only ways that ask one agent are learned: they do not show the worth of a second answer.
     """
     if data.sampled:
         return None, ""
@@ -356,29 +377,28 @@ def fit_whom_to_ask(
     on_step("whom to ask")
     ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
     fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
-    curves, held = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
+    curves, accuracy_of_way = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
     groups = [np.array(laid.groups)[cross.fold == fold] for fold in range(PANEL_FOLDS)]
     spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(np.concatenate(groups)))
     tokens = np.stack([by_dimension(laid.tokens[..., kind], laid) for kind in range(2)])
     ends = [ended(view, [curves.plan()], way) for view in fitted.views] if logged is None else []
-    learned = [ended(view, _plans(curves), way) for view in fitted.views] if logged is None else []
+    learned = [ended(view, plans_of(curves), way) for view in fitted.views] if logged is None else []
     after = fit_after(learned) if learned else After()
     asks = Asks(curves, fitted.price, fitted.words, tokens, fitted.sure, after)
     plan, weights = curves.plan(), cluster_weights(list(laid.groups))
     place = int(np.abs(curves.budgets - plan.cost).argmin())
-    own, over = held[plan.first.way][place], held[plan.first.way][place] - held[ONE][place]
-    simple = max(
-        (name for name in held if name not in (ASK_BY_WORDS, GAIN_OF_ASKING)), key=lambda n: held[n][place].mean()
+    accuracy_here, over = (
+        accuracy_of_way[plan.first.way][place],
+        accuracy_of_way[plan.first.way][place] - accuracy_of_way[ONE][place],
     )
-    behind = mean_interval(held[plan.first.way][place] - held[simple][place], weights)
+    simple = max(
+        (name for name in accuracy_of_way if name not in (ASK_BY_WORDS, GAIN_OF_ASKING)),
+        key=lambda n: accuracy_of_way[n][place].mean(),
+    )
+    behind = mean_interval(accuracy_of_way[plan.first.way][place] - accuracy_of_way[simple][place], weights)
     reliability = _reliability(ends, learned, groups)
-    accuracy, over_one = mean_interval(own, weights), mean_interval(over, weights)
+    accuracy, over_one = mean_interval(accuracy_here, weights), mean_interval(over, weights)
     return WhomToAsk(asks, fitted.gain, accuracy, over_one, spent, simple, behind, reliability), ""
-
-
-def _plans(curves: Curves) -> list[AskPlan]:
-    """Returns the plans of budgets that are spread over the curves."""
-    return [curves.plan(budget=float(budget)) for budget in curves.budgets[:: max(len(curves.budgets) // PLANS, 1)]]
 
 
 def _reliability(
@@ -397,43 +417,50 @@ def _reliability(
     if not ends:
         return {}
     said = np.concatenate([
-        one.probability(fit_after([other for place, other in enumerate(learned) if place != fold]))
-        for fold, one in enumerate(ends)
+        fold_ends.probability(fit_after([other for place, other in enumerate(learned) if place != fold]))
+        for fold, fold_ends in enumerate(ends)
     ])  # fmt: skip
     right, came, share = (
-        np.concatenate([getattr(one, name) for one in ends]) for name in ("score", "answers", "weight")
+        np.concatenate([getattr(fold_ends, name) for fold_ends in ends]) for name in ("score", "answers", "weight")
     )
-    group = np.concatenate([named[one.question] for one, named in zip(ends, groups, strict=True)])
+    group = np.concatenate(
+        [group_names[fold_ends.question] for fold_ends, group_names in zip(ends, groups, strict=True)]
+    )
     found = {}
     for count in range(1, 4):
         here = came == count
         if share[here].sum() >= LEAST_ENDED:
-            weights, own = cluster_weights(group[here]), share[here]
-            found[str(count)] = _share_mean(said[here], own, weights), _share_mean(right[here], own, weights)
+            weights, share_here = cluster_weights(group[here]), share[here]
+            found[str(count)] = (
+                _share_mean(said[here], share_here, weights),
+                _share_mean(right[here], share_here, weights),
+            )
     return found
 
 
 def _share_mean(values: Floats, share: Floats, weights: NDArray[np.integer]) -> Interval:
-    """Returns the mean of values (m,) that weigh by their shares (m,), with its interval over resamples of groups."""
+    """Returns the mean of values (m,), weighted by `share` (m,), with its interval over resamples of groups
+    (`weights`).
+    """
     return statistic_interval(lambda weight: weight @ (share * values) / (weight @ share), weights)
 
 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
-    """Returns the models of logged decisions with the questions laid out by agent, of whom one alone is asked."""
+    """Returns the models of logged decisions with the questions `laid`, one column per agent, and log-odds 0."""
     answers = laid.answers(cross.fitted.agents)
     return replace(cross, placed=Placed(answers, np.zeros(answers.form.shape), laid.right))
 
 
 def _export(
     fitted: FittedPanel,
-    held: PlayedPanels,
+    plays: PlayedPanels,
     way: str,
     asks: WhomToAsk | None,
     data: Panels,
     seed: int,
     command: str,
 ) -> Export:
-    K = held.right[way].shape[2]
+    K, left_out = plays.right[way].shape[2], signals_left_out(data)
     graph = classes_graph(fitted)
     rows, expected = _golden(fitted, data)
     odds = GraphBuilder()
@@ -446,8 +473,8 @@ def _export(
         extra[WORDS_FILE] = asks.asks.words.to_bytes()
         if asks.gain is not None:
             extra[GAIN_GRAPH] = gain_graph(asks.gain, len(ASK_STATE))
-    settings = stop_settings(held, way) if data.sampled else []
-    metrics, audits = _metrics(held, way), _audits(held, way, data.sampled)
+    settings = stop_settings(plays, way) if data.sampled else []
+    metrics, audits = _metrics(plays, way), _audits(plays, way, data.sampled)
     literal = np.full(data.form.shape, UNREADABLE_CLASS) if data.literal is None else data.literal
     equal = equality_audit(data.form, literal, data.right, data.groups)
     audits += [equal] if equal else []
@@ -461,10 +488,12 @@ def _export(
         plan, accuracy, over = asks.asks.curves.plan(), asks.accuracy, asks.over_one_agent
         metrics |= {"asking.accuracy": accuracy, "asking.accuracy_over_one_agent": over}
         metrics["asking.cost_per_1000"] = asks.spent
-        told = f"by {plan.first.way}, accuracy {accuracy.estimate:.4f}, {format_interval(over, 4, signed=True)}"
-        audits.append(("whom to ask: beats one agent at the same budget", over.low > 0, told))
-        told = f"by {plan.first.way}, over {asks.simple}: accuracy {format_interval(asks.over_simple, 4, signed=True)}"
-        audits.append(("whom to ask: not behind a simple way", asks.over_simple.low >= -NOT_BEHIND, told))
+        detail = f"by {plan.first.way}, accuracy {accuracy.estimate:.4f}, {format_interval(over, 4, signed=True)}"
+        audits.append(("whom to ask: beats one agent at the same budget", over.low > 0, detail))
+        detail = (
+            f"by {plan.first.way}, over {asks.simple}: accuracy {format_interval(asks.over_simple, 4, signed=True)}"
+        )
+        audits.append(("whom to ask: not behind a simple way", asks.over_simple.low >= -NOT_BEHIND, detail))
         for count, (said, right) in asks.reliability.items():
             metrics |= {f"asking.after_{count}.said": said, f"asking.after_{count}.right": right}
         standing = standing_way(asks.asks.curves.settings, bool(fitted.agents.leading))
@@ -491,9 +520,10 @@ def _export(
             **(data.reading.to_contract() if data.reading else {}),
             SOURCES_KEY: dict(data.sources) if STATED in fitted.agents.signals else {},
             SIGNAL_SOURCES: _signal_sources(fitted.agents, data),
+            **({LEFT_OUT_KEY: left_out} if left_out else {}),
             "pick": way,
             "most_answers": K,
-            "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],
+            "stops": [list(astuple(setting)) for setting in upper_hull(settings)] if settings else [],
             **({"asks": asks.asks.to_contract()} if asks else {}),
         },
         generator=data.generator,
@@ -510,6 +540,11 @@ def _export(
         reads=[
             f"signals of an answer: {', '.join(fitted.agents.signals) or 'none'}",
             *_sources_told(fitted.agents, data),
+            *(
+                f"not read: the {kind} that {share:.1%} of the answers have, for no agent has it on half of its "
+                f"answers and on {MIN_CARRIED} of them"
+                for kind, share in left_out.items()
+            ),
             f"agents: {', '.join(fitted.agents.names)}",
             f"answers are the same by: {data.same}"
             + (f" ({compared})" if (compared := compared_by(data.same)) else ""),
@@ -520,8 +555,8 @@ def _export(
 
 def _signal_sources(agents: Agents, data: Panels) -> dict[str, str]:
     """Returns the source of each signal that the panel reads; of a confidence whose agents have several, none."""
-    known = {STATED: source_for(data.sources, None), SCORE: data.score_by}
-    return {name: known.get(name, FROM_LOGPROBS[0]) for name in agents.signals}
+    source_of_signal = {STATED: source_for(data.sources, None), SCORE: data.score_by}
+    return {name: source_of_signal.get(name, FROM_LOGPROBS[0]) for name in agents.signals}
 
 
 def _sources_told(agents: Agents, data: Panels) -> Iterator[str]:
@@ -542,34 +577,34 @@ def sizes_shown(K: int) -> list[int]:
     return [size for size in (2, 3, 4, 8, 16, 32) if size < K] + [K]
 
 
-def _metrics(held: PlayedPanels, way: str) -> dict[str, Interval]:
-    K, weights = held.right[way].shape[2], cluster_weights(held.groups.tolist())
+def _metrics(plays: PlayedPanels, way: str) -> dict[str, Interval]:
+    K, weights = plays.right[way].shape[2], cluster_weights(plays.groups.tolist())
     metrics: dict[str, Interval] = {}
     for size in sizes_shown(K):
-        rows = held.answers >= size
-        here = cluster_weights(held.groups[rows].tolist()) if not rows.all() else weights
-        own, vote = (held.right[name][:, rows, size - 1].mean(axis=0) for name in (way, MAJORITY))
-        metrics[f"accuracy_{size}"] = mean_interval(own, here)
-        metrics[f"accuracy_{size}_over_majority"] = mean_interval(own - vote, here)
-        y, p = held.right[JOINT][0, rows, size - 1], held.score[0, rows, size - 1]
+        rows = plays.answers >= size
+        here = cluster_weights(plays.groups[rows].tolist()) if not rows.all() else weights
+        panel_accuracy, vote = (plays.right[name][:, rows, size - 1].mean(axis=0) for name in (way, MAJORITY))
+        metrics[f"accuracy_{size}"] = mean_interval(panel_accuracy, here)
+        metrics[f"accuracy_{size}_over_majority"] = mean_interval(panel_accuracy - vote, here)
+        y, p = plays.right[JOINT][0, rows, size - 1], plays.score[0, rows, size - 1]
         if y.min() < y.max():
             metrics[f"kept_{size}.auroc"] = interval(auroc, y, p, here)
             metrics[f"kept_{size}.ece"] = ece_interval(y, p, here)
     return metrics
 
 
-def _audits(held: PlayedPanels, way: str, sampled: bool) -> list[tuple[str, bool, str]]:
+def _audits(plays: PlayedPanels, way: str, sampled: bool) -> list[tuple[str, bool, str]]:
     """Returns whether what is kept is shown to be behind no other way; an interval that allows both is unclear."""
-    weights = cluster_weights(held.groups.tolist())
-    own = _by_question(held, held.right[way], sampled)
+    weights = cluster_weights(plays.groups.tolist())
+    accuracy = _by_question(plays, plays.right[way], sampled)
     audits = []
     for other in PICKS:
         if other != way:
-            gap = mean_interval(own - _by_question(held, held.right[other], sampled), weights)
+            gap = mean_interval(accuracy - _by_question(plays, plays.right[other], sampled), weights)
             passed = gap.low >= -BEHIND
             stands = "" if passed else "behind, " if gap.high < -BEHIND else "unclear, "
-            told = f"{stands}accuracy {format_interval(gap, 4, signed=True)}"
-            audits.append((f"not behind {other}", passed, told))
+            detail = f"{stands}accuracy {format_interval(gap, 4, signed=True)}"
+            audits.append((f"not behind {other}", passed, detail))
     return audits
 
 

@@ -18,8 +18,9 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.ope import Logged, doubly_robust, doubly_robust_gain, ips, snips
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import (
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.model_rows import JOINT, MAJORITY, PICKS, Floats, Ints
+from metaprobe.routing.panel.planner import (
     CONSISTENT,
     FIRST_TO,
     FIXED,
@@ -33,20 +34,10 @@ from metaprobe.routing.panel_asks import (
     mixed_plan,
     probability_of,
 )
-from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
-from metaprobe.training.panel_data import Panels, logged_panels
-from metaprobe.training.panel_fit import (
-    Played,
-    PlayedPanels,
-    View,
-    by_agent,
-    expected_at,
-    expected_of,
-    other_sources,
-    play_setting,
-    played_by,
-    view_of,
-)
+from metaprobe.training.panel.checkpoint_plays import other_sources, played_by, view_of
+from metaprobe.training.panel.labelled_panels import Panels, logged_panels
+from metaprobe.training.panel.played_asks import Played, View, by_agent, expected_at, expected_of, play_setting
+from metaprobe.training.panel.played_panels import PlayedPanels
 from metaprobe.training.recipes.panel import sizes_shown, statistics_of, stop_settings, stopped
 
 MEAN_ANSWERS = (2, 3, 4, 5, 6, 8, 10, 12)
@@ -67,27 +58,27 @@ def evaluate_panel(
     for 1,000 questions) what was asked of each question. Answers without costs have no figures by budget, and `reason`
     says so. Raises `RecordError` where the panel knows none of the agents, and for a `budget` where costs are missing.
     """
-    known = [name for name in data.agents if name in panel.agents.names]
+    known_agents = [name for name in data.agents if name in panel.agents.names]
     one = len(panel.agents.names) == 1 and len(data.agents) == 1  # samples of one agent, whatever its name
-    if not known and not one:
+    if not known_agents and not one:
         raise RecordError(
             f"the panel knows {', '.join(panel.agents.names)}, and the answers are of {', '.join(data.agents)}"
         )
     if data.same != panel.same:
         raise RecordError(f"the panel compares answers by {panel.same}, and these questions are checked by {data.same}")
-    held = played_by(panel, data, seed=seed)
-    K = held.states.shape[2]
+    plays = played_by(panel, data, seed=seed)
+    K = plays.states.shape[2]
     sizes = {}
     for size in sizes_shown(K):
-        rows = np.flatnonzero(held.answers >= size)
+        rows = np.flatnonzero(plays.answers >= size)
         sizes[str(size)] = _at_size(
-            panel, held, rows, size, cluster_weights(held.groups[rows].tolist(), resamples, seed)
+            panel, plays, rows, size, cluster_weights(plays.groups[rows].tolist(), resamples, seed)
         )
     result: dict[str, Any] = {
         "questions": len(data),
         "groups": len(set(data.groups)),
         "agents": list(data.agents),
-        "unknown_agents": [] if one else sorted(set(data.agents) - set(known)),
+        "unknown_agents": [] if one else sorted(set(data.agents) - set(known_agents)),
         "checkpoint": panel.checkpoint.digest,
         "pick": panel.pick,
         "answers": sizes,
@@ -95,9 +86,9 @@ def evaluate_panel(
         "reason": other_sources(panel, data),
     }
     if data.sampled and panel.settings:
-        weights = cluster_weights(held.groups.tolist(), resamples, seed)
+        weights = cluster_weights(plays.groups.tolist(), resamples, seed)
         result["mean_answers"] = {
-            str(budget): _at_budget(panel, held, float(budget), weights) for budget in MEAN_ANSWERS if budget < K
+            str(budget): _at_budget(panel, plays, float(budget), weights) for budget in MEAN_ANSWERS if budget < K
         }
     laid = None
     if panel.asks is not None:
@@ -135,8 +126,8 @@ def evaluate_logged(
     data = logged_panels(questions)
     names = data.single.agents
     if strangers := [name for name in names if name not in panel.agents.names]:
-        known = ", ".join(panel.agents.names)
-        raise RecordError(f"the panel knows nothing of {', '.join(strangers)}; it knows {known}")
+        panel_agents = ", ".join(panel.agents.names)
+        raise RecordError(f"the panel knows nothing of {', '.join(strangers)}; it knows {panel_agents}")
     plan = panel.ask_plan(budget=budget)
     assert panel.asks is not None
     n, A = data.propensity.shape
@@ -145,8 +136,8 @@ def evaluate_logged(
     decided = []
     chosen = {q.id: q.chosen for q in questions}
     for row, identity in enumerate(data.single.ids):
-        at = data.single.dimension[row]
-        dimension = data.single.dimensions[at] if at < len(data.single.dimensions) else ""
+        dimension_index = data.single.dimension[row]
+        dimension = data.single.dimensions[dimension_index] if dimension_index < len(data.single.dimensions) else ""
         gone = dict.fromkeys(panel.agents.names, math.inf)
         gone = {name: p for name, p in gone.items() if name not in names or not data.propensity[row, names.index(name)]}
         question = data.single.questions[row]
@@ -169,7 +160,7 @@ def evaluate_logged(
     }
     cost = doubly_robust(logged(1000 * data.cost), policy, dollars)
     gain = doubly_robust_gain(score, policy, data.propensity, rate)
-    one = estimates["doubly_robust"]
+    robust_estimate = estimates["doubly_robust"]
     return {
         "questions": n,
         "groups": len(set(data.single.groups)),
@@ -180,10 +171,10 @@ def evaluate_logged(
         "accuracy": {name: ends_of(value.value) for name, value in estimates.items()},
         "cost_per_1000": ends_of(cost.value),
         "accuracy_over_the_logging_policy": ends_of(gain),
-        "effective_sample_size": one.effective_sample_size,
-        "largest_weight": one.largest_weight,
-        "mean_weight": ends_of(one.mean_weight),
-        "reliable": one.reliable,
+        "effective_sample_size": robust_estimate.effective_sample_size,
+        "largest_weight": robust_estimate.largest_weight,
+        "mean_weight": ends_of(robust_estimate.mean_weight),
+        "reliable": robust_estimate.reliable,
     }, decided
 
 
@@ -194,17 +185,16 @@ def _at_cost(
     budget: float,
     weights: NDArray[np.int32],
 ) -> dict[str, Any]:
-    """Returns what asking gives at a budget, beside every way of the checkpoint alone.
+    """Returns accuracy and cost of the panel at a budget, and of every single way of the checkpoint.
 
-    Each way was tuned on the checkpoint's training data, as the panel's own choice was. It is mixed to spend on these
-    questions what the panel spends on them, whatever the budget. The best single agent and the oracle are chosen on
-    this very file.
+    Ways and panel were tuned on the checkpoint's training data. The settings of each way are mixed so that it spends as
+    much on these questions as the panel does. The best single agent and the oracle are chosen on these questions.
     """
     plan = panel.ask_plan(budget=budget)
-    own = expected_at(view, plan, panel.pick)
+    expected = expected_at(view, plan, panel.pick)
     ways = {}
     for way, played in curves.items():
-        first, second, share = mixed(list(played), float(own.cost.mean()))
+        first, second, share = mixed(list(played), float(expected.cost.mean()))
         ways[way] = expected_of(played[first], played[second], share)
     best = int(view.score.mean(axis=0).argmax())
     cheapest_right = np.where(view.score > 0.5, view.cost, np.inf).min(axis=1)
@@ -212,16 +202,16 @@ def _at_cost(
         "by": plan.first.way,
         "expected": plan.accuracy,
         "expected_cost": plan.cost,
-        "accuracy": mean_interval(own.score, weights),
-        "cost_per_1000": mean_interval(own.cost, weights),
-        "asked": float(own.asked.mean()),
+        "accuracy": mean_interval(expected.score, weights),
+        "cost_per_1000": mean_interval(expected.cost, weights),
+        "asked": float(expected.asked.mean()),
         "ways": {
             way: {
-                "accuracy": mean_interval(one.score, weights),
-                "cost_per_1000": float(one.cost.mean()),
-                "panel_over_it": mean_interval(own.score - one.score, weights),
+                "accuracy": mean_interval(way_expected.score, weights),
+                "cost_per_1000": float(way_expected.cost.mean()),
+                "panel_over_it": mean_interval(expected.score - way_expected.score, weights),
             }
-            for way, one in ways.items()
+            for way, way_expected in ways.items()
         },
         "best_single": {
             "agent": panel.agents.names[best],
@@ -236,7 +226,10 @@ def _at_cost(
 
 
 def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[dict[str, Any]]:
-    """Returns for each question who was asked, in order, and whose answer was kept."""
+    """Returns for each question who was asked, in order, whose answer was kept, and what came of it.
+
+    `correct` is the label of the kept answer in [0, 1], from the outcomes: no estimate of the panel.
+    """
     played = {one: play_setting(view, one, panel.pick) for one in (plan.first, plan.second)}
     lines = []
     for row, name in enumerate(data.ids):
@@ -247,17 +240,17 @@ def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[di
                 "id": name,
                 "asked": asked,
                 "kept": panel.agents.names[one.kept[row]] if one.kept[row] >= 0 else None,
-                "score": float(one.score[row]),
+                "correct": float(one.score[row]),
                 "cost_usd": float(one.cost[row]) / 1000,
             }
         )
     return lines
 
 
-def _at_size(panel: Panel, held: PlayedPanels, rows: Ints, size: int, weights: NDArray[np.int32]) -> dict[str, Any]:
-    right = {way: held.right[way][:, rows, size - 1] for way in PICKS}
-    y, p = right[JOINT][0], held.score[0, rows, size - 1]
-    share = held.counts[0, rows, size - 1, 0] / size
+def _at_size(panel: Panel, plays: PlayedPanels, rows: Ints, size: int, weights: NDArray[np.int32]) -> dict[str, Any]:
+    right = {way: plays.right[way][:, rows, size - 1] for way in PICKS}
+    y, p = right[JOINT][0], plays.score[0, rows, size - 1]
+    share = plays.counts[0, rows, size - 1, 0] / size
     two = bool(y.min() < y.max())
     vote = right[MAJORITY][0]
     return {
@@ -274,46 +267,48 @@ def _at_size(panel: Panel, held: PlayedPanels, rows: Ints, size: int, weights: N
     }
 
 
-def _at_budget(panel: Panel, held: PlayedPanels, budget: float, weights: NDArray[np.int32]) -> dict[str, Any]:
-    own, spent, others = at_budget(panel, held, budget)
+def _at_budget(panel: Panel, plays: PlayedPanels, budget: float, weights: NDArray[np.int32]) -> dict[str, Any]:
+    panel_accuracy, spent, others = at_budget(panel, plays, budget)
     best = max(others, key=lambda way: float(others[way].mean()))
     return {
-        "panel": mean_interval(own, weights),
+        "panel": mean_interval(panel_accuracy, weights),
         "answers": float(spent.mean()),
-        "by": sorted({one.way for one in (panel.plan(samples=budget).first, panel.plan(samples=budget).second)}),
+        "by": sorted(
+            {setting.way for setting in (panel.plan(samples=budget).first, panel.plan(samples=budget).second)}
+        ),
         **{way: mean_interval(values, weights) for way, values in others.items()},
         "strongest_simple": best,
-        "panel_over_it": mean_interval(own - others[best], weights),
+        "panel_over_it": mean_interval(panel_accuracy - others[best], weights),
     }
 
 
 def at_budget(
-    panel: Panel, held: PlayedPanels, budget: float, keeps: Sequence[str] = SIMPLE_PICKS
+    panel: Panel, plays: PlayedPanels, budget: float, keeps: Sequence[str] = SIMPLE_PICKS
 ) -> tuple[Floats, Floats, dict[str, Floats]]:
-    """Returns what asking gives at a mean number of answers, by question (n,): P(the kept answer is right) and the
-    answers asked for by the panel's plan, and the first by each simple way to stop.
+    """Returns P(right) of the kept answer, and the number of answers asked for, by question (n,), at a mean budget.
 
-    A simple way spends the budget by thresholds tuned here, and keeps its answer by that of `keeps` which is best here.
+    The third value maps each simple way to stop to its P(right) by question (n,). The thresholds of a simple way, and
+    the rule of `keeps` that chooses its answer, are tuned on these questions.
     """
-    own, spent = _expected(held, panel.plan(samples=budget), panel.pick)
+    panel_accuracy, spent = _expected(plays, panel.plan(samples=budget), panel.pick)
     others: dict[str, Floats] = {}
     for keep in keeps:
-        settings = stop_settings(held, keep)
+        settings = stop_settings(plays, keep)
         for way in SIMPLE:
-            tuned = [Setting(FIXED, 1.0, 1.0, 0.0), *(one for one in settings if one.way == way)]
-            right = _expected(held, mixed_plan(sorted(tuned, key=lambda one: one.samples), budget), keep)[0]
+            tuned = [Setting(FIXED, 1.0, 1.0, 0.0), *(setting for setting in settings if setting.way == way)]
+            right = _expected(plays, mixed_plan(sorted(tuned, key=lambda setting: setting.samples), budget), keep)[0]
             if way not in others or right.mean() > others[way].mean():
                 others[way] = right
-    return own, spent, others
+    return panel_accuracy, spent, others
 
 
-def _expected(held: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]:
-    """Returns what a plan gives on each question (n,): P(the kept answer is right), and the answers it asks for."""
-    right, spent = np.zeros(len(held.groups)), np.zeros(len(held.groups))
+def _expected(plays: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]:
+    """Returns P(right) of the kept answer, and the number of answers asked for, on each question (n,) by a plan."""
+    right, spent = np.zeros(len(plays.groups)), np.zeros(len(plays.groups))
     for setting, share in ((plan.first, plan.share), (plan.second, 1 - plan.share)):
-        at = stopped(held, statistics_of(held)[setting.way], setting)
-        right += share * np.take_along_axis(held.right[way], at[..., None], axis=2)[..., 0].mean(axis=0)
-        spent += share * (at + 1).mean(axis=0)
+        stop_places = stopped(plays, statistics_of(plays)[setting.way], setting)
+        right += share * np.take_along_axis(plays.right[way], stop_places[..., None], axis=2)[..., 0].mean(axis=0)
+        spent += share * (stop_places + 1).mean(axis=0)
     return right, spent
 
 
@@ -326,6 +321,6 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def ends_of(one: Interval) -> dict[str, float]:
+def ends_of(interval: Interval) -> dict[str, float]:
     """Returns an interval as the evaluation of a panel gives it."""
-    return {"estimate": one.estimate, "low": one.low, "high": one.high}
+    return {"estimate": interval.estimate, "low": interval.low, "high": interval.high}

@@ -47,7 +47,7 @@ class ReaderFiles:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what the states follow from."""
+        """SHA-256 of the graph, tokenizer and layout that determine the states."""
         digest = hashlib.sha256(self.graph)
         digest.update(self.tokenizer)
         digest.update(repr(self.layout).encode())
@@ -104,7 +104,7 @@ def reader_files(model: str, samples: Sequence[str], *, rounded: bool = True) ->
 def export_reader(model: str, samples: Sequence[str], *, rounded: bool = True) -> ReaderFiles:
     """Exports the reader of a local model; takes and raises what `reader_files` does."""
     torch, transformers = require("torch", "train"), require("transformers", "train")
-    from metaprobe.training.recipes.adapter import cut_layers, quantise
+    from metaprobe.training.adapter import cut_layers, quantise
 
     weights = resolve(model)
     try:
@@ -151,7 +151,7 @@ def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
     """Returns the float32 graph: token ids and mask (n, T) to the pooled states (n, D) of each layer."""
     import torch
 
-    from metaprobe.training.recipes.adapter import MASKED_ATTENTION, _quiet
+    from metaprobe.training.adapter import MASKED_ATTENTION, quiet_exporter
 
     require("onnxscript", "train")
 
@@ -180,7 +180,7 @@ def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
     length = prefix + 3
     inputs = (torch.ones(2, length, dtype=torch.int64), torch.ones(2, length, dtype=torch.int64))
     axes = {0: torch.export.Dim("n"), 1: torch.export.Dim("T")}
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet_exporter():
         program = torch.onnx.export(
             Pooled().eval(),
             inputs,
@@ -204,14 +204,14 @@ def cut_reader(graph: bytes, output: str) -> bytes:
         if wanted & set(node.output):
             kept.append(node)
             wanted |= set(node.input)
-    outputs = [one for one in model.graph.output if one.name == output]
+    outputs = [graph_part for graph_part in model.graph.output if graph_part.name == output]
     tensors = [tensor for tensor in model.graph.initializer if tensor.name in wanted]
     for held, left in (
         (model.graph.node, kept[::-1]),
         (model.graph.output, outputs),
         (model.graph.initializer, tensors),
     ):
-        copies = [type(one).FromString(one.SerializeToString()) for one in left]
+        copies = [type(graph_part).FromString(graph_part.SerializeToString()) for graph_part in left]
         del held[:]
         held.extend(copies)
     del model.graph.value_info[:]

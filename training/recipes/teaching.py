@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.checkpoints.flagging import AGREEMENT, promise_refused
-from metaprobe.eval.table import answers_in_words
+from metaprobe.checkpoints.flagging import AGREEMENT, MIN_THRESHOLD_GROUPS, promise_refused
+from metaprobe.eval.answer_table import answers_in_words
 from metaprobe.llms.base import LLM, LLMError, Request, WrappedLLM
-from metaprobe.llms.cache import CachedLLM, CallCache
-from metaprobe.llms.model_name import API, ModelName, api_options
+from metaprobe.llms.cache import CallCache
+from metaprobe.llms.model_name import API, ModelName
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.quality import QUALITY_KIND
-from metaprobe.records.bad_lines import at_line, reading
+from metaprobe.records.bad_lines import BadFile, at_line
 from metaprobe.records.errors import ImportFileError, RecordError, Unwritable, name_value
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import spelled_out, string
@@ -32,16 +32,18 @@ from metaprobe.records.reading import STOP
 from metaprobe.records.response import answer_logprobs, tokens_of
 from metaprobe.records.types import Call, Message, Sampling, Usage
 from metaprobe.records.writing import atomic_write
-from metaprobe.training.agreement import MIN_QUESTIONS
-from metaprobe.training.checkpoint import writes
-from metaprobe.training.options import OnStep, QualityOptions, TeachOptions, WrongOptions
-from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.agreement import MAX_PARTNERS, MIN_QUESTIONS
+from metaprobe.training.export import writes
+from metaprobe.training.recipes.train_quality import train_quality
+from metaprobe.training.training_options import OnStep, QualityOptions, TeachOptions, WrongOptions
 
 LEAST_ALTERNATIVES = 1
 """Alternatives asked for at each token: llama.cpp's server gives log-probabilities only with at least one. They are not
 written, so that no predictor comes to need them."""
 BYTES_A_TOKEN = 4
 """Bytes of a prompt that are counted as one token, for the price that is said beforehand."""
+CALIBRATING_SHARE = 0.2
+"""Share of the compared pairs on which the flag's threshold is set (`training.folds`)."""
 MOST_FAILURES = 10
 """Failed calls after which nothing more is asked: the endpoint is gone, or something is wrong with all requests."""
 LINE_ROLES = ("system", "developer", "user", "assistant")
@@ -107,7 +109,7 @@ def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
     return TaughtCheckpoint(**{**_shallow(taught), "checkpoint": checkpoint})
 
 
-QUALITY_KEYS = ("out", "seed", "folds", "on_step", "on_line", "replace", "pins", "log")
+QUALITY_KEYS = ("out", "seed", "folds", "same", "on_step", "on_line", "replace", "pins", "log")
 """Options of `teach` that are passed on to the training, beside the flags."""
 
 
@@ -125,7 +127,7 @@ def questions_to_ask(path: Path) -> list[QuestionToAsk]:
     left.
     """
     found: dict[str, QuestionToAsk] = {}
-    with reading(path) as bad:
+    with BadFile.reading(path) as bad:
         for number, record in records_of(path, on_error=bad.leave_out):
             try:
                 question = _question_of(record, f"line-{number}")
@@ -147,17 +149,17 @@ def questions_to_ask(path: Path) -> list[QuestionToAsk]:
 def _question_of(record: dict[str, Any], default_id: str) -> QuestionToAsk:
     """Returns the question of one line. Raises `ImportFileError`, without file and line, where it cannot be asked."""
     line = spelled_out({key: value for key, value in record.items() if key not in ("answer", "response")})
-    given = line.get("messages")
-    if not isinstance(given, list) or not given:
+    line_messages = line.get("messages")
+    if not isinstance(line_messages, list) or not line_messages:
         raise ImportFileError(
             f'the line has no question (the keys are {sorted(record)}); expected "question": "..." or "messages": [...]'
         )
     messages: list[Message] = []
-    for one in given:
-        role, content = (one.get("role"), one.get("content")) if isinstance(one, Mapping) else (None, None)
-        if role not in LINE_ROLES or not isinstance(content, str) or one.get("tool_calls"):
+    for message in line_messages:
+        role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
+        if role not in LINE_ROLES or not isinstance(content, str) or message.get("tool_calls"):
             raise ImportFileError(
-                f'"messages" hold {name_value(one)}; expected role ({", ".join(LINE_ROLES)}) and content as text: '
+                f'"messages" hold {name_value(message)}; expected role ({", ".join(LINE_ROLES)}) and content as text: '
                 "turns of tools and images cannot be asked again"
             )
         messages.append(Message(role, content))
@@ -182,7 +184,7 @@ class ScorableLLM(WrappedLLM):
 
     @property
     def asked_how(self) -> str:
-        """Address and settings by which an endpoint is asked; empty for a model of this machine."""
+        """Address and settings of the endpoint that answers; empty for a model of this machine."""
         return str(getattr(self._llm, "asked_how", ""))
 
     @property
@@ -216,7 +218,7 @@ def load_llm(options: TeachOptions) -> LLM:
     if not model.elsewhere and (options.api or options.prices is not None):
         raise WrongOptions("api and prices are for an endpoint, and a model of this machine is asked: leave them out")
     return model.open(
-        api=api_options(options.api, options.prices),
+        api=ModelName.api_options(options.api, options.prices),
         top_logprobs=LEAST_ALTERNATIVES if model.elsewhere else 0,
         batch_size=options.concurrency,
         concurrency=options.concurrency,
@@ -233,7 +235,8 @@ def _only_one(models: Sequence[str], url: str) -> str:
 async def _asked(
     llm: LLM, questions: Sequence[QuestionToAsk], options: TeachOptions
 ) -> tuple[TaughtCheckpoint, list[Call]]:
-    """Returns what is asked and what it costs at most, and the calls that have come, in the order of the questions."""
+    """Asks the questions. Returns the number of questions and calls with the largest cost, and the finished calls in
+    the order of the questions; no calls after a dry run."""
     sampling = Sampling(temperature=options.temperature, max_tokens=options.max_tokens)
     requests = [
         Request(id=f"{question.id}/{sample}", messages=question.messages, sampling=sampling, stage="answer")
@@ -246,7 +249,7 @@ async def _asked(
         # Counts what is there already, and what the rest costs.
         options.cache_file.parent.mkdir(parents=True, exist_ok=True)
         cache = stack.enter_context(CallCache(options.cache_file))
-        asking = CachedLLM(ScorableLLM(llm), cache)
+        asking = cache.before(ScorableLLM(llm))
         waiting = [request for request in requests if cache.get(asking.key(request)) is None]
         cost = most_usd(waiting, getattr(llm, "price", None))
         taught = TaughtCheckpoint(
@@ -287,6 +290,7 @@ async def ask_all(llm: LLM, requests: Sequence[Request], options: TeachOptions) 
             options.on_step(f"asked {len(came)} of {len(requests)}")
 
     rest = list(requests)
+    options.on_step(f"asked 0 of {len(requests)}")
     while rest and not any(answers_in_words(call) and call.text.strip() for call in came.values()):
         first = rest.pop(0)
         try:
@@ -333,7 +337,8 @@ def most_usd(requests: Sequence[Request], price: Price | None) -> float | None:
 
 
 def plan_in_words(taught: TaughtCheckpoint, llm: LLM, options: TeachOptions) -> str:
-    """Returns how many calls are to be made, of which model, and what they cost, as one line."""
+    """Returns how many calls are to be made, of which model, what they cost, and whether a flag takes more of them, as
+    one line."""
     new = taught.calls - taught.kept_before
     told = (
         f"{taught.calls} calls of {llm.name}: {taught.questions} questions, {options.samples} answers each, at "
@@ -342,10 +347,19 @@ def plan_in_words(taught: TaughtCheckpoint, llm: LLM, options: TeachOptions) -> 
     if taught.kept_before:
         told += f"; {taught.kept_before} are kept in {options.cache_file}, so that {new} are asked"
     if not hasattr(llm, "endpoint"):
-        return f"{told}; on this machine"
-    if taught.most_usd is None:
-        return f"{told}; the price is not known (--prices FILE states it)"
-    return f"{told}; at most about ${taught.most_usd:.4f}"
+        told += "; on this machine"
+    elif taught.most_usd is None:
+        told += "; the price is not known (--prices FILE states it)"
+    else:
+        told += f"; at most about ${taught.most_usd:.4f}"
+    pairs = taught.questions * options.samples * min(options.samples - 1, MAX_PARTNERS)
+    if CALIBRATING_SHARE * pairs < MIN_THRESHOLD_GROUPS:
+        needed = round(MIN_THRESHOLD_GROUPS / CALIBRATING_SHARE)
+        told += (
+            f". These are {pairs} pairs of answers, and a flag takes about {needed}: expect a score without a flag, or "
+            "ask more questions"
+        )
+    return told
 
 
 # Answers as lines

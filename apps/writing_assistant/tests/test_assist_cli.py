@@ -180,7 +180,7 @@ def test_the_assistant_answers_with_the_signals_and_the_endpoint_options_that_we
     monkeypatch.setattr(page_run.SignalSource, "load", lambda named: signals if named == ("answer=c",) else None)
     monkeypatch.setattr(page_run, "load_models", load)
     monkeypatch.setattr(page_run, "wordnet", lambda: None)
-    monkeypatch.setattr(page_run, "api_options", lambda api, extra: ("asked", api))
+    monkeypatch.setattr(page_run.ModelName, "api_options", staticmethod(lambda api, extra: ("asked", api)))
     settings, systems = page_run.plan_page(
         llm=("smollm2-135m",),
         api=("logprobs_mode=raw",),

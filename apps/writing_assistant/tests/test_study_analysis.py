@@ -105,7 +105,7 @@ def test_the_papers_counts_give_the_shares_that_it_prints(counts: tuple[int, ...
 
 
 def test_the_printed_shares_of_table_5_fit_other_numbers_of_questions_than_table_13_has() -> None:
-    """Holds the statement of docs/research/writing-assistant.md on the paper's table."""
+    """Holds the statement of docs/research/tables/writing-assistant.md on the paper's table."""
     critical, instructive = PUBLISHED["critical_thinking"], PUBLISHED["instructiveness"]
     assert answers_that_fit(critical, 45, 6) == answers_that_fit(instructive, 45, 5) == "no counts do"
     assert answers_that_fit(critical, 45, 8) == "150 / 95 / 115"

@@ -21,7 +21,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.policy import Action, Outcome, State, make_decision
+from metaprobe.routing.policy import Action, Outcome, State
 from metaprobe_writing_assistant.system.assistant import EMPTY_REPLY, SYSTEM, reply
 from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile, Remark, item_of_turn, turn_of_item
 
@@ -250,7 +250,7 @@ class Thrifty:
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         chosen = self.action if self.action in legal_actions else legal_actions[0]
-        return make_decision(state, chosen, legal_actions, {}, "thrifty")
+        return state.make_decision(chosen, legal_actions, {}, "thrifty")
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing."""

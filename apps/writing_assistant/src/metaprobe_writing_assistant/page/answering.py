@@ -46,7 +46,7 @@ class ToldLLM(WrappedLLM):
 
 
 def told_models(models: Models, on_stage: OnStage) -> tuple[Models, list[ToldLLM]]:
-    """Returns the same models, each of which reports its requests, and a list of them."""
+    """Returns models that call `on_stage` with the stage of each request, and a list of these models."""
     reporting = {id(llm): ToldLLM(llm, on_stage) for llm in models.all}
     by_name = {name: reporting[id(llm)] for name, llm in models.by_name.items()}
     return Models(reporting[id(models.default)], by_name), list(reporting.values())
@@ -56,12 +56,12 @@ class Answering:
     """Answers turns and keeps the results."""
 
     def __init__(self, sessions: Sessions, setup: Setup, on_run: OnRun = lambda run: None) -> None:
-        """`on_run` is called with the run of every answered turn, which holds its calls.
+        """Starts without turns.
 
         Args:
-            sessions: the sessions.
-            setup: the setup.
-            on_run: called with the run of every answered turn.
+            sessions: the sessions, in which results are kept.
+            setup: the models and settings that answer.
+            on_run: called with the run of every answered turn; the run holds the turn's calls.
         """
         self._sessions = sessions
         self._setup = setup

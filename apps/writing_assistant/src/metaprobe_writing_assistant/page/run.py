@@ -8,7 +8,7 @@ from pathlib import Path
 
 from uvicorn import Config, Server
 
-from metaprobe.llms.model_name import api_options
+from metaprobe.llms.model_name import ModelName
 from metaprobe.llms.weights import EMBEDDED
 from metaprobe.papers.collecting.models import (
     call_options,
@@ -66,7 +66,7 @@ def plan_page(
     options = call_options(ASSISTANT, tokens, constant)
     check_constants(ASSISTANT, ASSISTANT.variants, constant)
     check_limits(options, ASSISTANT, names_of_models, ())
-    options_of_api = api_options(api, None)
+    options_of_api = ModelName.api_options(api, None)
     settings = AssistSettings(
         sessions=sessions,
         models=places_of(names_of_models, tuple(EMBEDDED)),

@@ -2,7 +2,7 @@
 
 import math
 
-from metaprobe.checkpoints.table import Table
+from metaprobe.checkpoints.rendered_table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe_writing_assistant.study.analysis import AspectPreference, StudyAnalysis
 from metaprobe_writing_assistant.study.simulation import Power

@@ -1,0 +1,323 @@
+"""Runs as a table for fitting and comparing: one row a labelled answer, with what is known about it."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.reading import REFUSAL, TOOL_CALL
+from metaprobe.records.response import NO_LOGPROB, answer_logprobs, constant, series_of
+from metaprobe.records.types import Call, Item, Run
+
+LOGPROBS_NEEDED = (
+    "Everything trained is compared with the log-probabilities, also a probe of hidden states that were extracted "
+    "afterwards: collect or import the answers again with log-probabilities (`logprobs` in the request)"
+)
+DECISIONS_HINT = "; these answers hold decisions, which `metaprobe train quality --reads decisions` learns from"
+
+LEVELS = ("easy", "medium", "hard", "cross")
+"""Levels of items, in the order in which tables show them; `cross` is another kind of item, not a harder one."""
+
+STATED_COLUMNS = {"stated_difficulty": "difficulty", "stated_confidence": "confidence", "p_true": "p_true"}
+"""Maps the column of stated numbers to their kind."""
+
+
+def level_place(level: str) -> tuple[int, str]:
+    """Returns the place of a level in tables: other names come after `LEVELS`, in alphabetical order."""
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS), level
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswerTable:
+    """n labelled answers. Every field has n entries."""
+
+    call_ids: NDArray[np.str_]
+    items: NDArray[np.str_]
+    tasks: NDArray[np.str_]
+    groups: NDArray[np.str_]
+    """Group of each answer. Answers of one group stay in one split."""
+    variants: NDArray[np.str_]
+    dimensions: NDArray[np.str_]
+    levels: NDArray[np.str_]
+    questions: NDArray[np.str_]
+    models: NDArray[np.str_]
+    y: NDArray[np.int64]
+    """The target label, 0 or 1."""
+    stated_difficulty: NDArray[np.float64]
+    """In [0, 1]; `Run.stated_of` says to which call it belongs. NaN if the model stated none."""
+    stated_confidence: NDArray[np.float64]
+    """In [0, 1]; NaN if the model stated none."""
+    p_true: NDArray[np.float64]
+    """Probability with which the model calls its answer true, in [0, 1]; NaN if it was not asked."""
+    logprobs: NDArray[np.object_]
+    """Each entry float32 (T,), nats: the answer's log-probabilities, without the thinking before it."""
+    tokens: NDArray[np.int64]
+    cut: NDArray[np.bool_]
+    """Whether max_tokens ended the answer."""
+    answers: NDArray[np.object_] | None = None
+    """Each entry is the text of the answer, empty if it was not stored; None if no text was stored."""
+    prompts: NDArray[np.object_] | None = None
+    """Each entry is the user's last message as the model got it, empty if it was not stored; None if no message was
+    stored."""
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def measured(self) -> bool:
+        """Whether the answers hold log-probabilities: all of them do, or none."""
+        return bool(self.tokens.any())
+
+    @property
+    def asked(self) -> list[str]:
+        """The user's last message of each request as the model got it, with what a template wrote around the question;
+        the questions where no message was stored."""
+        return list(self.questions.tolist() if self.prompts is None else self.prompts)
+
+    def rows(self, chosen: NDArray[Any]) -> "AnswerTable":
+        """Returns the chosen rows, by index or by mask."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+
+def bare_table(
+    y: NDArray[np.int64],
+    groups: NDArray[np.str_],
+    *,
+    questions: Sequence[str] | None = None,
+    answers: Sequence[str] | None = None,
+    logprobs: Sequence[NDArray[np.float32]] | None = None,
+) -> AnswerTable:
+    """Returns a table of answers about which little is known.
+
+    Args:
+        y: the labels (n,).
+        groups: the groups (n,).
+        questions: the questions, if known.
+        answers: the texts, if known.
+        logprobs: the log-probabilities, if known.
+    """
+    n = len(y)
+    names, nothing = np.array([f"row-{i}" for i in range(n)]), np.full(n, "")
+    series = [np.empty(0, dtype=np.float32)] * n if logprobs is None else list(logprobs)
+    return AnswerTable(
+        call_ids=names,
+        items=names,
+        groups=groups,
+        y=y,
+        questions=nothing if questions is None else np.array(questions, dtype=np.str_),
+        **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "models"), nothing),
+        **dict.fromkeys(STATED_COLUMNS, np.full(n, np.nan)),
+        logprobs=_objects(series),
+        tokens=np.array([len(values) for values in series], dtype=np.int64),
+        cut=np.zeros(n, dtype=bool),
+        answers=None if answers is None else _objects(answers),
+    )
+
+
+def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    column = np.empty(len(values), dtype=object)
+    column[:] = list(values)
+    return column
+
+
+def answer_table(
+    runs: Iterable[Run],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    bare: bool = False,
+) -> AnswerTable:
+    """Returns a row for every call with a label `target`, log-probabilities and at least one token.
+
+    With `bare`, if at most half of the labelled calls have log-probabilities, it has a row for every call with the
+    label, without log-probabilities. Refusals and tool calls are left out with a warning, because no predictor scores
+    them. So are answers whose log-probabilities are missing or made up. A warning also names numbers that stand for
+    unknown ones. Raises `RecordError` if nothing is left, saying what was found instead, or if a label is not 0 or 1.
+
+    Args:
+        runs: the runs.
+        target: name of the label.
+        stage: only calls of this stage.
+        agent: only calls of this agent.
+        bare: whether answers without log-probabilities are allowed.
+    """
+    records: list[dict[str, Any]] = []
+    without: list[dict[str, Any]] = []
+    seen_calls = unlabelled = wordless = made_up = 0
+    seen: dict[str, set[str]] = {"labels": set(), "stages": set(), "agents": set()}
+    decided = False
+    # Sort labelled calls into those with and without log-probabilities.
+    for run in runs:
+        decided = decided or bool(run.decision_answers)
+        seen["labels"].update(label.name for label in run.labels)
+        for call in run.calls:
+            seen["stages"].add(call.stage)
+            seen["agents"].add(call.agent)
+            if (stage is not None and call.stage != stage) or (agent is not None and call.agent != agent):
+                continue
+            seen_calls += 1
+            y = run.label(target, call.id)
+            if y is None:
+                unlabelled += 1
+                continue
+            if y not in (0.0, 1.0):
+                raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
+            if not answers_in_words(call):
+                wordless += 1
+                continue
+            logprobs = answer_logprobs(call)
+            has_logprobs = logprobs is not None and len(logprobs) > 0
+            if has_logprobs and constant(np.asarray(call.logprobs), call.top_logprobs):
+                has_logprobs, made_up = False, made_up + 1
+            (records if has_logprobs else without).append(_row(run, call, int(y)))
+    # Refuse a selection without calls.
+    listed = {kind: ", ".join(sorted(filter(None, names))) or "none" for kind, names in seen.items()}
+    if not records and not seen_calls:
+        raise RecordError(
+            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {listed['stages']}; "
+            f"agents found: {listed['agents']}"
+        )
+    # Without log-probabilities, if most answers have none and that is allowed.
+    lost = len(without) - made_up if records else 0
+    if bare and len(records) <= len(without):
+        if records:
+            warnings.warn(
+                f"the log-probabilities of {len(records)} labelled answers are not read: the other {len(without)} have"
+                " none",
+                stacklevel=2,
+            )
+            lost = made_up = 0
+        nothing = np.empty(0, dtype=np.float32)
+        records = without + [{**record, "logprobs": nothing, "tokens": 0} for record in records]
+    if not records:
+        lacking = "" if bare else f"{len(without)} have it but no log-probabilities, "
+        raise RecordError(
+            f"no answer with a label {target!r}{'' if bare else ' and log-probabilities'}: {unlabelled} calls have no "
+            f"such label, {lacking}{wordless} are refusals or tool calls; labels found: {listed['labels']}"
+            + (f". {LOGPROBS_NEEDED}" if without else "")
+            + (DECISIONS_HINT if without and decided else "")
+        )
+    _warn(wordless, made_up, lost, records)
+    # Runs are stored in the order in which they ended; folds and fits must not depend on that.
+    records.sort(key=lambda record: record["call_ids"])
+    columns: dict[str, Any] = {
+        name: (_objects if name in ("logprobs", "answers", "prompts") else np.array)(
+            [record[name] for record in records]
+        )
+        for name in records[0]
+    }
+    for name in ("answers", "prompts"):
+        if not any(map(len, columns[name])):
+            del columns[name]
+    return AnswerTable(**columns)
+
+
+def answers_in_words(call: Call) -> bool:
+    """Whether the call answers in words. Refusals and tool calls do not, and no predictor scores them."""
+    return call.finish_reason not in (REFUSAL, TOOL_CALL)
+
+
+def _warn(wordless: int, made_up: int, lost: int, records: Sequence[dict[str, Any]]) -> None:
+    """Warns about labelled answers that are left out, and about numbers that are not the model's own.
+
+    Args:
+        wordless: number of refusals and tool calls.
+        made_up: number of answers with made-up log-probabilities.
+        lost: number of answers without log-probabilities.
+        records: the rows.
+    """
+    if wordless:
+        warnings.warn(
+            f"{wordless} labelled refusals and tool calls are left out: no predictor scores them", stacklevel=3
+        )
+    if made_up:
+        warnings.warn(
+            f"{made_up} labelled answers are left out: their log-probabilities are all 0 or all the same, as servers "
+            "write that have none",
+            stacklevel=3,
+        )
+    if lost:
+        warnings.warn(f"{lost} labelled answers are left out: they hold no log-probabilities", stacklevel=3)
+    if unknown := sum(len(r["logprobs"]) > 0 and r["logprobs"].min() <= NO_LOGPROB for r in records):
+        warnings.warn(
+            f"{unknown} of {len(records)} labelled answers hold a log-probability of {NO_LOGPROB:g} or lower, as "
+            "servers write of a token whose own they do not know; such answers weigh heavily in a fit, which may be "
+            "better without them",
+            stacklevel=3,
+        )
+
+
+def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
+    """Returns what the table keeps of one labelled call; keys are its columns.
+
+    Args:
+        run: the run.
+        call: the call.
+        y: its label.
+    """
+    logprobs_of_call = call.logprobs if call.logprobs is not None else np.empty(0, dtype=np.float32)
+    logprobs, _ = series_of(logprobs_of_call, call.segments)
+    item = run.item
+    return {
+        "call_ids": call.id,
+        "items": item.id,
+        "tasks": item.task,
+        "groups": group_of(item),
+        "variants": run.variant,
+        "dimensions": item.dimension,
+        "levels": item.level,
+        "questions": item.question,
+        "models": call.model,
+        "y": y,
+        **{column: np.float64(run.stated_of(call, kind)) for column, kind in STATED_COLUMNS.items()},  # None is NaN
+        "logprobs": logprobs,
+        "answers": call.text.strip(),
+        "tokens": len(logprobs),
+        "cut": call.finish_reason == "length",
+        "prompts": next((message.content for message in reversed(call.messages) if message.role == "user"), ""),
+    }
+
+
+def group_of(item: Item) -> str:
+    """Returns the group that stays in one split: the item's group, or the item itself if it states none."""
+    return f"{item.task}/{item.group or item.id}"
+
+
+def runs_by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
+    """Maps (system, variant) to its runs, in order of appearance."""
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    return by_variant
+
+
+def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) -> int:
+    """Returns the number of groups. Raises `RecordError` if `folds` group-wise folds with both classes cannot be made.
+
+    Args:
+        groups: the group of each answer.
+        y: the labels (n,).
+        folds: number of folds.
+    """
+    counts = {
+        int(label): len({g for g, label_of_answer in zip(groups, y, strict=True) if label_of_answer == label})
+        for label in (0, 1)
+    }
+    if min(counts.values()) == 0:
+        only = "1" if counts[0] == 0 else "0"
+        raise RecordError(
+            f"all {len(y)} labels are {only}: there is nothing to distinguish; add runs of the other class"
+        )
+    # Each fold's learning groups are split again, by five, into the roles.
+    if min(counts.values()) < (needed := max(2 * folds, 10)):
+        raise RecordError(
+            f"{counts[1]} groups have a label 1 and {counts[0]} a label 0; {folds} folds by group need at "
+            f"least {needed} of each: add runs{', or ask for fewer folds' if needed > 10 else ''}"
+        )
+    return len(set(groups))

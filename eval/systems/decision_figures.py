@@ -1,0 +1,81 @@
+"""Decisions of a policy in recorded runs: how often it chose each action, and rules that always choose the same."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from metaprobe.records.types import Decision, Run
+from metaprobe.routing.policy import Action
+
+FEWEST = 20
+"""With fewer free decisions, it may be chance that all chose the same action."""
+COMPARED = {"iterate": (Action.STOP, Action.AGAIN), "assess": (Action.EXECUTE, Action.ASK)}
+"""Maps a point to two actions: the score of the first is a number that is compared with a threshold, and the score of
+the second is that threshold. The papers' rules and the learned ones write them in this way.
+"""
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PointDecisions:
+    """Figures of the decisions that were made at one point of a system."""
+
+    actions: dict[str, int]
+    """Maps an action to its number of decisions, if more than one action was legal."""
+    forced: int
+    """Number of decisions that the rule's comparison did not make: it was the last cycle, or everything was tried."""
+    one_way: str
+    """A sentence that the rule, if free, chose the same action every time, and why. Empty if it did not, or if there
+    are too few.
+    """
+
+
+def decision_points(runs: Iterable[Run]) -> dict[str, PointDecisions]:
+    """Returns, for each point at which there was something to decide, what was decided there in these runs."""
+    by_point: dict[str, list[Decision]] = {}
+    for run in runs:
+        for decision in run.decisions:
+            if len(decision.propensities) > 1:
+                by_point.setdefault(decision.point, []).append(decision)
+    summaries = {}
+    for point, decisions in by_point.items():
+        left = [decision for decision in decisions if not _is_forced(decision)]
+        one_way = ""
+        if len({decision.action for decision in left}) == 1 and len(left) >= FEWEST:
+            one_way = f"{point}: {left[0].action} in {len(left)} of {len(left)} decisions: {_why(point, left)}"
+        actions = dict(Counter(decision.action for decision in decisions))
+        summaries[point] = PointDecisions(actions, len(decisions) - len(left), one_way)
+    return summaries
+
+
+def _is_forced(decision: Decision) -> bool:
+    """Whether the action is not the one that the decision's own numbers call for."""
+    compared = _compare(decision)
+    if compared is None:
+        return False
+    number, threshold = compared
+    passed, failed = COMPARED[decision.point]
+    return decision.action != (passed if number >= threshold - ROUNDING else failed)
+
+
+def _compare(decision: Decision) -> tuple[float, float] | None:
+    passed, failed = COMPARED.get(decision.point, ("", ""))
+    if passed not in decision.scores or failed not in decision.scores:
+        return None
+    return decision.scores[passed], decision.scores[failed]
+
+
+def _why(point: str, decisions: list[Decision]) -> str:
+    """Returns why all decisions are on one side of a threshold; the last reason if there is no threshold."""
+    pairs = [pair for decision in decisions if (pair := _compare(decision)) is not None]
+    if len(pairs) < len(decisions):
+        return decisions[-1].reason
+    numbers, thresholds = [number for number, _ in pairs], sorted({f"{threshold:.3g}" for _, threshold in pairs})
+    threshold_text = (
+        f"the threshold {thresholds[0]}" if len(thresholds) == 1 else f"the thresholds {', '.join(thresholds[:3])}"
+    )
+    if decisions[0].action == COMPARED[point][0]:
+        return f"{threshold_text} is always reached (smallest value {min(numbers):.3g})"
+    if max(numbers) < 0:
+        return f"nothing was evaluated, so that {threshold_text} is never reached"
+    return f"{threshold_text} is never reached (largest value {max(numbers):.3g})"

@@ -1,0 +1,276 @@
+"""Typed questions about a text and their answers, in the wire format of `client.decisions.create` of openai-python.
+
+A question is a predicate (is this true?), a choice (which option?) or a score (which of these ordered levels?). An
+answer holds probabilities; a refusal holds none. Levels are counted from 0, and a score is the mean level.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeGuard, get_args
+
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.types import DecisionAnswer, DecisionKind
+
+MOST_QUESTIONS = 400
+OPTIONS = {"choice": (2, 255, "choices", "value"), "score": (2, 10, "levels", "label")}
+"""Maps a kind to (fewest options, most options, field that lists the options, key of an option's name)."""
+PROBABILITY_ROUNDING = 0.01 + 1e-9
+"""Tolerance for the sum of probabilities, and for a score's distance from its mean level as a share of the scale.
+
+Servers round the numbers that they send.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionQuestion:
+    """One typed question."""
+
+    kind: DecisionKind
+    """Never `refusal`."""
+    instructions: str
+    """The statement or question as text. Parts are joined by line breaks, and JSON parts are written as JSON."""
+    name: str | None = None
+    options: tuple[str | bool, ...] = ()
+    """Values of a choice, or labels of a score's levels from lowest to highest; empty for a predicate."""
+    unread: str = ""
+    """Kind of a part that is not text, such as `an image`; empty if all parts are text."""
+    role: ClassVar[str] = "questions"
+    """Role of the message that holds a request's questions as JSON. It is the last message of the call that asks them.
+    """
+
+    @classmethod
+    def read_all(cls, listed: object) -> "list[DecisionQuestion]":
+        """Returns the questions of a request. Raises `InvalidResponse`, naming the question that breaks the format."""
+        if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= MOST_QUESTIONS:
+            got = f"{len(listed)} of them" if isinstance(listed, (list, tuple)) else _shown(listed)
+            raise InvalidResponse(f"questions: got {got}; expected a list of 1 to {MOST_QUESTIONS}")
+        questions = [_question(question, f"questions[{number}]") for number, question in enumerate(listed)]
+        names = [question.name for question in questions if question.name is not None]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidResponse(f"questions: {twice!r} names two questions; expected different names")
+        return questions
+
+
+def _question(given: object, place: str) -> DecisionQuestion:
+    if not isinstance(given, Mapping):
+        raise InvalidResponse(f"{place} is {_shown(given)}; expected an object")
+    kind, name = given.get("type"), given.get("name")
+    if kind not in ("predicate", *OPTIONS):
+        raise InvalidResponse(f"{place}.type is {_shown(kind)}; expected predicate, choice or score")
+    if name is not None and not isinstance(name, str):
+        raise InvalidResponse(f"{place}.name is {_shown(name)}; expected a string")
+    instructions, unread = read_parts(given.get("instructions"), f"{place}.instructions")
+    if not instructions.strip() and not unread:
+        raise InvalidResponse(f"{place}.instructions is empty; expected a text")
+    options: tuple[str | bool, ...] = ()
+    if kind in OPTIONS:
+        least, most, field, key = OPTIONS[kind]
+        listed = given.get(field)
+        if not isinstance(listed, (list, tuple)) or not least <= len(listed) <= most:
+            raise InvalidResponse(f"{place}.{field} is {_shown(listed)}; expected a list of {least} to {most}")
+        for number, option in enumerate(listed):
+            fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.{field}[{number}]"
+            if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
+                raise InvalidResponse(f"{where}.{key} is {_shown(fields_of_option.get(key))}; expected a string")
+            if not isinstance(fields_of_option.get("description"), str | None):
+                raise InvalidResponse(
+                    f"{where}.description is {_shown(fields_of_option['description'])}; expected a string"
+                )
+            options = (*options, fields_of_option[key])
+        if len({(type(option), option) for option in options}) < len(options):
+            raise InvalidResponse(f"{place}.{field} holds one {key} twice; expected different ones")
+    return DecisionQuestion(kind, instructions, name, options, unread)
+
+
+def read_parts(content: object, place: str, *, kinds: Sequence[str] = ("input_text",)) -> tuple[str, str]:
+    """Returns (text, kind of a part that is not text) of a content: a string, or a list of text, image and JSON parts.
+
+    Raises `InvalidResponse` for any other content.
+
+    Args:
+        content: the content.
+        place: name of the content in errors.
+        kinds: types of the parts that hold text.
+    """
+    if isinstance(content, str):
+        return content, ""
+    if not isinstance(content, (list, tuple)):
+        raise InvalidResponse(f"{place} is {_shown(content)}; expected a string or a list of parts")
+    texts, unread = [], ""
+    for number, part in enumerate(content):
+        fields_of_part = part if isinstance(part, Mapping) else {}
+        kind = fields_of_part.get("type")
+        if kind in kinds and isinstance(fields_of_part.get("text"), str):
+            texts.append(fields_of_part["text"])
+        elif kind == "input_json" and isinstance(fields_of_part.get("data"), (Mapping, list)):
+            texts.append(json.dumps(fields_of_part["data"], ensure_ascii=False))
+        elif kind == "input_image" and isinstance(fields_of_part.get("image_url"), str):
+            unread = "an image"
+        else:
+            raise InvalidResponse(f"{place}[{number}] is {_shown(part)}; expected a part of {', '.join(kinds)}")
+    return "\n".join(texts), unread
+
+
+def decision_answers(
+    decision: object, call_id: str, *, source: str = "", questions: Sequence[DecisionQuestion] | None = None
+) -> tuple[DecisionAnswer, ...]:
+    """Returns the answers of a decision about one call, in the order of the questions.
+
+    With `questions`, each answer must fit its question: another name, kind, number of answers or option raises
+    `InvalidResponse`. An option without a probability is named in the answer's reason.
+
+    Args:
+        decision: openai's `Decision`, its dictionary or JSON text, or its list of answers.
+        call_id: the call that the decision is about.
+        source: who decided; by default the model that the decision names.
+        questions: the questions that were asked, if they are known.
+    """
+    parsed: Any = decision
+    if isinstance(decision, (str, bytes)):
+        try:
+            parsed = json.loads(decision)
+        except (ValueError, RecursionError) as error:
+            raise InvalidResponse(f"a decision is no JSON ({type(error).__name__}); expected answers") from error
+    elif hasattr(decision, "model_dump"):
+        parsed = decision.model_dump()
+    listed = parsed.get("answers") if isinstance(parsed, Mapping) else parsed
+    if not isinstance(listed, list):
+        raise InvalidResponse(f"a decision has no list of answers but {_shown(listed)}; expected answers")
+    if questions is not None and len(questions) != len(listed):
+        raise InvalidResponse(f"{len(listed)} answers came to {len(questions)} questions; expected one for each")
+    if not source and isinstance(parsed, Mapping):
+        source = parsed["model"] if isinstance(parsed.get("model"), str) else ""
+    answers = [
+        _answer(answer, number, call_id, source, None if questions is None else questions[number])
+        for number, answer in enumerate(listed)
+    ]
+    question_names = [answer.question for answer in answers]
+    if len(set(question_names)) < len(question_names):
+        raise InvalidResponse("two answers of a decision have one name; expected different names")
+    return tuple(answers)
+
+
+def _answer(given: object, number: int, call_id: str, source: str, question: DecisionQuestion | None) -> DecisionAnswer:
+    place = f"answers[{number}]"
+    fields_of_answer = given if isinstance(given, Mapping) else {}
+    kind, name = str(fields_of_answer.get("type")), fields_of_answer.get("name")
+    if kind not in get_args(DecisionKind) or (name is not None and not isinstance(name, str)):
+        raise InvalidResponse(f"{place} is {_shown(given)}; expected a predicate, choice, score or refusal")
+    if question is not None and (name != question.name or kind not in (question.kind, "refusal")):
+        raise InvalidResponse(
+            f"{place} is a {kind} named {name!r}; expected a {question.kind} named {question.name!r}, or its refusal"
+        )
+    about: dict[str, Any] = {"call_id": call_id, "question": name or f"question {number + 1}", "source": source}
+    about["kind"] = kind
+    if kind == "refusal":
+        return DecisionAnswer(**about, reason=f"{source or 'the judge'} refused to answer")
+    if kind == "predicate":
+        return DecisionAnswer(**about, value=_share(fields_of_answer.get("probability"), f"{place}.probability"))
+    options = None if question is None else question.options
+    names, probabilities = _distribution(fields_of_answer.get("probabilities"), kind, place, options)
+    missing = [option for option, p in zip(names, probabilities, strict=True) if p is None]
+    reason = f"no probability of {', '.join(missing)}" if missing else "" if names else "no probabilities came"
+    confidence = fields_of_answer.get("confidence")
+    about |= {
+        "options": names,
+        "probabilities": probabilities,
+        "confidence": None if confidence is None else _share(confidence, f"{place}.confidence"),
+        "reason": reason,
+    }
+    if kind == "choice":
+        choice = fields_of_answer.get("choice")
+        known_options = (
+            options if options is not None else [option["value"] for option in fields_of_answer["probabilities"]]
+        )
+        if not isinstance(choice, (str, bool)) or (known_options and not _among(choice, known_options)):
+            raise InvalidResponse(f"{place}.choice is {_shown(choice)}; expected one of the options")
+        return DecisionAnswer(**about, choice=_named(choice))
+    return DecisionAnswer(**about, value=_score(fields_of_answer.get("score"), probabilities, bool(missing), place))
+
+
+def _distribution(
+    given: object, kind: str, place: str, options: Sequence[str | bool] | None
+) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    """Returns (names, probabilities) of the options, in the question's order if it is known.
+
+    Args:
+        given: list of options with probabilities, as received.
+        kind: kind of the question.
+        place: name of the answer in errors.
+        options: options of the question, if they are known.
+    """
+    if not isinstance(given, list):
+        raise InvalidResponse(f"{place}.probabilities is {_shown(given)}; expected a list")
+    came: dict[str, float] = {}
+    for number, option in enumerate(given):
+        fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.probabilities[{number}]"
+        key = "value" if kind == "choice" else "label"
+        if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
+            raise InvalidResponse(f"{where} is {_shown(option)}; expected {key} and probability")
+        if kind == "score" and type(fields_of_option.get("value")) is not int:
+            raise InvalidResponse(
+                f"{where}.value is {_shown(fields_of_option.get('value'))}; expected the level's number"
+            )
+        name = _named(fields_of_option[key])
+        if options is not None and not _among(fields_of_option[key], options):
+            raise InvalidResponse(
+                f"{where} names {_shown(fields_of_option[key])}; expected one of the question's options"
+            )
+        if name in came:
+            raise InvalidResponse(f"{where} names {name!r} again; expected each option once, and none written alike")
+        came[name] = _share(fields_of_option.get("probability"), f"{where}.probability")
+    if kind == "score":
+        levels = [option["value"] for option in given]
+        known_names = [_named(option) for option in options] if options is not None else None
+        for name, level in zip(came, levels, strict=True):
+            if known_names is not None and (not 0 <= level < len(known_names) or known_names[level] != name):
+                raise InvalidResponse(f"{place}.probabilities: level {level} is named {name!r}; expected {known_names}")
+        order = sorted(range(len(levels)), key=levels.__getitem__)
+        if known_names is None and [levels[i] for i in order] != list(range(len(levels))):
+            raise InvalidResponse(f"{place}.probabilities has levels {sorted(levels)}; expected each from 0 up once")
+        names = tuple(known_names) if known_names is not None else tuple(list(came)[i] for i in order)
+    else:
+        names = tuple(came) if options is None else tuple(_named(option) for option in options)
+    total = math.fsum(came.values())
+    if total > 1 + PROBABILITY_ROUNDING or (came and len(came) == len(names) and total < 1 - PROBABILITY_ROUNDING):
+        raise InvalidResponse(f"{place}.probabilities add up to {total:g}; expected 1")
+    return names, tuple(came.get(name) for name in names)
+
+
+def _score(given: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:
+    top = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
+    if not _is_number(given) or not 0 <= given <= top * (1 + PROBABILITY_ROUNDING):
+        raise InvalidResponse(f"{place}.score is {_shown(given)}; expected a level from 0 to {top}")
+    mean = math.fsum(level * (p or 0.0) for level, p in enumerate(probabilities))
+    if probabilities and not incomplete and abs(given - mean) > max(top, 1) * 2 * PROBABILITY_ROUNDING:
+        raise InvalidResponse(f"{place}.score is {given:g}, and its levels' mean is {mean:g}; expected the mean")
+    return min(float(given), float(top))
+
+
+def _share(given: object, place: str) -> float:
+    if not _is_number(given) or not 0 <= given <= 1:
+        raise InvalidResponse(f"{place} is {_shown(given)}; expected a number from 0 to 1")
+    return float(given)
+
+
+def _is_number(given: object) -> TypeGuard[int | float]:
+    return type(given) is int or (type(given) is float and math.isfinite(given))
+
+
+def _among(option: str | bool, options: Sequence[str | bool]) -> bool:
+    """Returns whether the option is one of the options. The string `true` differs from the boolean."""
+    return any(type(other) is type(option) and other == option for other in options)
+
+
+def _named(option: str | bool) -> str:
+    return option if isinstance(option, str) else str(option).lower()
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, (Mapping, list, tuple)):
+        return f"{'an object' if isinstance(given, Mapping) else 'a list'} of {len(given)}"
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:57]}..."

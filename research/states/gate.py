@@ -1,0 +1,389 @@
+"""Measures whether a streaming gate gains from hidden states: at each look, beside every control, on answers left out.
+
+    python -m research.states.solutions MODEL STORE OUT       # reads the states along recorded solutions
+    python -m research.states.gate measure NAME STORE OUT     # one set into docs/measured/gate_states.json
+    python -m research.states.gate page                       # writes docs/research/gate.md
+
+Outer folds are by question. A probe's layer, kind of state and penalty are chosen in inner folds of the learning rows,
+and so are the weights of what is joined. Controls are fitted on the same rows.
+"""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe import RunStore
+from metaprobe.eval.metrics.bootstrap import (
+    ControlComparison,
+    cluster_weights,
+    control_comparison,
+    metric_values,
+    resampled_interval,
+)
+from metaprobe.eval.metrics.ranked import StratifiedAuroc
+from metaprobe.probes.features import COUNTS
+from metaprobe.records.activations import Activations
+from metaprobe.training.agreement import agreement_pairs
+from metaprobe.training.calibrators import fit_platt
+from metaprobe.training.folds import outer_folds
+from metaprobe.training.gate_question import fit_question_score, forms_of
+from metaprobe.training.ladder import LadderColumns, LadderRows, fit_ladder, unseen_scores
+from metaprobe.training.linear_probe import fit_linear_probe, score_held_out, unseen_probe_scores
+from metaprobe.training.methods import pays, weigh_parts, words_in
+from metaprobe.training.stored_states import InMemory
+from research.blocks import DOCS, MEASURED, ahead, behind, keep_figures, markdown, packed, read_figures, write
+
+PAGE, FIGURES = DOCS / "research" / "gate.md", MEASURED / "gate_states.json"
+MEAN = "mean log-probability"
+SHOWN = (MEAN, "form of the question", "form, terms", "states", "states, form, terms", "gate", "states, by agreement")
+FOLDS, REFERENCE_FOLDS, RESAMPLES, SEED = 5, 3, 1000, 0
+FEWEST = 60
+"""Right answers, and wrong ones, that a look needs; with fewer, five outer folds hold too few to say anything."""
+KINDS = ("newest", "mean of the newest 20")
+CONTROLS = (
+    "mean log-probability",
+    "terms",
+    "length of the question",
+    "form of the question",
+    "form, terms",
+    "words of the question",
+)
+OURS = ("states", "states, form, terms", "gate")
+AGREEING = "states, by agreement"
+AGREEMENT_CELL, AGREEMENT_PENALTY = (18, KINDS[1]), 1.0
+"""Layer, kind and penalty of the probe that agreement teaches: fixed beforehand, for there is no label to choose by."""
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Solutions:
+    """n recorded answers with their states."""
+
+    y: NDArray[np.int64]
+    groups: NDArray[np.str_]
+    questions: NDArray[np.str_]
+    logprobs: list[NDArray[np.float32]]
+    agreement: Floats
+    """(n,): share of the model's other samples that say the same; NaN where there is none."""
+    looks: tuple[int, ...]
+    layers: tuple[int, ...]
+    states: NDArray[np.float16]
+    """(n, looks, layers, 2, width); NaN beyond the answer's end."""
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """Number of tokens of each answer."""
+        return np.array([len(series) for series in self.logprobs])
+
+
+def load(store: Path, folder: Path) -> Solutions:
+    """Returns the answers of the store whose states were read into the folder."""
+    parts = [np.load(path) for path in sorted(folder.glob("*.npz"))]
+    read = {call: (i, j) for i, part in enumerate(parts) for j, call in enumerate(part["call"].tolist())}
+    runs = list(RunStore(store).runs())
+    agreed: dict[str, list[int]] = {}
+    try:
+        pairs = agreement_pairs(runs, stage="answer")
+        for call_id, same in zip(pairs.call_ids, pairs.same.tolist(), strict=True):
+            agreed.setdefault(call_id, []).append(same)
+    except Exception as error:  # one sample a question: there is no agreement
+        print(f"no agreement: {error}")
+    rows: list[tuple[Any, ...]] = []
+    for run in runs:
+        for call in run.calls:
+            label = run.label("correct", call.id)
+            if call.id in read and label is not None and call.logprobs is not None:
+                i, j = read[call.id]
+                share = float(np.mean(agreed[call.id])) if call.id in agreed else np.nan
+                rows.append((int(label), run.item.id, run.item.question, call.logprobs, share, parts[i]["states"][j]))
+    y, groups, questions, logprobs, agreement, states = zip(*rows, strict=True)
+    return Solutions(
+        np.array(y),
+        np.array(groups),
+        np.array(questions),
+        list(logprobs),
+        np.array(agreement),
+        tuple(parts[0]["looks"].tolist()),
+        tuple(parts[0]["layers"].tolist()),
+        np.stack(states),
+    )
+
+
+def stream_columns(logprobs: list[NDArray[np.float32]], look: int) -> tuple[NDArray[np.float32], LadderColumns]:
+    """Returns what the ladder reads of the first `look` log-probabilities: their mean and lowest, and earlier means."""
+    earlier = [count for count in COUNTS if count < look]
+    X = np.array([[x[:look].mean(), x[:look].min(), *(x[:count].mean() for count in earlier)] for x in logprobs])
+    rest = (0.0,) * len(earlier)
+    free = {"mean": (1.0, 0.0, *rest), "min": (0.0, 1.0, *rest)}
+    return X.astype(np.float32), LadderColumns(tuple(range(X.shape[1])), free, logprobs=True)
+
+
+def scores_at(data: Solutions, place: int) -> tuple[NDArray[np.intp], NDArray[np.int64], dict[str, Floats]] | None:
+    """Returns the answers that long, the fold of each, and a held-out score of each by every way; None for too few."""
+    look = data.looks[place]
+    rows = np.flatnonzero((data.tokens >= look) & np.isfinite(data.states[:, place]).all(axis=(1, 2, 3)))
+    y, groups, questions = data.y[rows], data.groups[rows], data.questions[rows]
+    if min(y.sum(), len(y) - y.sum()) < FEWEST:
+        return None
+    forms = forms_of(questions.tolist())
+    assert forms is not None
+    words = np.array([[np.log1p(len(text.split()))] for text in questions.tolist()])
+    logprobs = [data.logprobs[row] for row in rows]
+    X, read = stream_columns(logprobs, look) if look else (np.zeros((len(rows), 2), np.float32), None)
+    cells = data.states[rows, place].astype(np.float32)  # (n, layers, kinds, width)
+    states = InMemory(Activations(tuple(map(str, rows)), cells, data.layers, KINDS))
+    fold = np.zeros(len(y), np.int64)
+    scores = {name: np.full(len(y), np.nan) for name in (*CONTROLS, *OURS, AGREEING)}
+    for number, roles in enumerate(outer_folds(groups.tolist(), y, folds=FOLDS, seed=SEED)):
+        test, learn = roles.test, roles.learning
+        fold[test] = number
+        # Controls. Calibration rows are for thresholds alone: nothing here learns from them.
+        unseen, logits = [], []
+        if read is not None:
+            sample = LadderRows(X, y, groups, np.full(len(y), ""), tuple(f"c{i}" for i in range(X.shape[1])), read)
+            ladder = fit_ladder(sample, roles, seed=SEED)
+            own = unseen_scores(ladder, sample, learn, folds=REFERENCE_FOLDS, seed=SEED)
+            platt = fit_platt(own, y[learn], rising=True)
+            unseen, logits = [platt.logit(own)], [platt.logit(ladder.score(X))]
+            scores["mean log-probability"][test] = X[test, 0]
+            scores["terms"][test] = logits[0][test]
+        form = fit_question_score(forms, y, groups, learn, folds=REFERENCE_FOLDS, seed=SEED)
+        length = fit_question_score(words, y, groups, learn, folds=REFERENCE_FOLDS, seed=SEED)
+        for name, part, values in (("form of the question", form, forms), ("length of the question", length, words)):
+            scores[name][test] = 0.0 if part is None else part.linear(values)[test]
+        scores["words of the question"][test] = tfidf(questions, y, learn)[test]
+        if form is not None:
+            unseen, logits = [*unseen, form.unseen[learn]], [*logits, form.linear(forms)]
+        scores["form, terms"][test] = joined(unseen, logits, y, learn)[test] if unseen else 0.0
+        # States: a probe alone, joined, and in the gate only where they pay.
+        probe = fit_linear_probe(states, y, groups.tolist(), roles, positions=KINDS, seed=SEED)
+        apart = unseen_probe_scores(probe, states, y, groups.tolist(), roles, seed=SEED)[learn]
+        platt = fit_platt(apart, y[learn], rising=True)
+        scores["states"][test] = probe.score(states)[test]
+        both = [*unseen, platt.logit(apart)], [*logits, platt.logit(probe.score(states))]
+        scores["states, form, terms"][test] = joined(*both, y, learn)[test]
+        scores["gate"][test] = gate_scores(both, y, groups, learn)[test]
+        known = learn[np.isfinite(data.agreement[rows][learn])]
+        if len(known) > 100:
+            scores[AGREEING][test] = by_agreement(states, data.agreement[rows], known, test)
+    return rows, fold, scores
+
+
+def joined(unseen: list[Floats], logits: list[Floats], y: NDArray[np.int64], learn: NDArray[np.int64]) -> Floats:
+    """Returns the joined log-odds (n,) of several, weighed on scores that did not see the row."""
+    weights, shift = weigh_parts(np.array(unseen), y[learn])
+    return np.asarray(weights @ np.array(logits) + shift)
+
+
+def gate_scores(
+    both: tuple[list[Floats], list[Floats]], y: NDArray[np.int64], groups: NDArray[np.str_], learn: NDArray[np.int64]
+) -> Floats:
+    """Returns the scores (n,) of a gate that reads a further part only where it pays in inner folds."""
+    unseen, logits = both
+    kept = [0]
+    wide = np.full((len(unseen), len(y)), np.nan)
+    wide[:, learn] = np.array(unseen)
+    for part in range(1, len(unseen)):
+        if pays(wide[part], wide[kept], y, groups.tolist(), learn, SEED):
+            kept.append(part)
+    return joined([unseen[part] for part in kept], [logits[part] for part in kept], y, learn)
+
+
+def tfidf(questions: NDArray[np.str_], y: NDArray[np.int64], learn: NDArray[np.int64]) -> Floats:
+    """Returns the score (n,) of a logistic regression on the words of the question."""
+    from sklearn.linear_model import LogisticRegression
+
+    X = words_in(questions, learn)
+    return np.asarray(LogisticRegression(C=3.0, max_iter=1000).fit(X[learn], y[learn]).decision_function(X))
+
+
+def by_agreement(states: InMemory, agreement: Floats, known: NDArray[np.int64], test: NDArray[np.int64]) -> Floats:
+    """Returns the scores (test,) of a probe that was taught by agreement, without a label."""
+    rows = np.r_[known, test]
+    block = states.read(*AGREEMENT_CELL)[rows]
+    fold = np.r_[np.zeros(len(known), np.intp), np.ones(len(test), np.intp)]
+    target = np.r_[agreement[known], np.zeros(len(test))]
+    return score_held_out(block, target, fold, [AGREEMENT_PENALTY])[len(known) :, 0]
+
+
+def measured(data: Solutions) -> dict[str, Any]:
+    """Returns the figures of all looks."""
+    looks = []
+    for place, look in enumerate(data.looks):
+        found = scores_at(data, place)
+        if found is None:
+            continue
+        rows, fold, scores = found
+        y, metric = data.y[rows], StratifiedAuroc(fold)
+        weights = cluster_weights(data.groups[rows].tolist(), RESAMPLES, SEED)
+        values = {
+            name: metric_values(metric, y, score, weights) for name, score in scores.items() if np.isfinite(score).all()
+        }
+        entry: dict[str, Any] = {"look": look, "answers": len(rows), "right": float(y.mean()), "auroc": {}, "gain": {}}
+        for name, of in values.items():
+            entry["auroc"][name] = packed(resampled_interval(of.estimate, of.resamples, weights))
+        for ours in ("form, terms", *OURS, AGREEING):
+            if ours in values:
+                against = {name: values[name] for name in CONTROLS if name in values and name != ours}
+                entry["gain"][ours] = gains(control_comparison(values[ours], against, weights))
+        entry["kept"] = kept_half(y, fold, scores, data.tokens[rows], look, weights)
+        print(look, len(rows), {n: round(v[0], 3) for n, v in entry["auroc"].items()}, flush=True)
+        looks.append(entry)
+    return {
+        "answers": len(data.y),
+        "questions": len(set(data.groups.tolist())),
+        "right": float(data.y.mean()),
+        "looks": looks,
+    }
+
+
+def kept_half(
+    y: NDArray[np.int64],
+    fold: NDArray[np.int64],
+    scores: dict[str, Floats],
+    tokens: NDArray[np.int64],
+    look: int,
+    weights: NDArray[np.integer],
+) -> dict[str, Any]:
+    """Returns what is right of the answers that are kept where each way stops the worse half of every fold's.
+
+    Of each way the share right with its interval, the share of tokens saved, and how much more is right among those
+    that the gate keeps. `all` stops nobody, which is also what a fixed position or a draw keeps in expectation.
+    """
+    kept = {"all": np.ones(len(y), np.bool_)}
+    for name, score in scores.items():
+        if np.isfinite(score).all():
+            rank = np.zeros(len(y))
+            for number in np.unique(fold):
+                here = fold == number
+                rank[here] = np.argsort(np.argsort(score[here], kind="stable")) / here.sum()
+            kept[name] = rank >= 0.5
+
+    def right(name: str) -> tuple[float, Floats]:
+        chosen = weights * kept[name]
+        return float(y[kept[name]].mean()), (chosen @ y) / np.maximum(chosen.sum(axis=1), 1)
+
+    own, own_values = right("gate")
+    found = {}
+    for name, chosen in kept.items():
+        share, values = right(name)
+        found[name] = {
+            "right": packed(resampled_interval(share, values, weights)),
+            "saved": round(float(((tokens - look) * ~chosen).sum() / tokens.sum()), 4),
+            "gate_more": packed(resampled_interval(own - share, own_values - values, weights)),
+        }
+    return found
+
+
+def gains(comparison: ControlComparison) -> dict[str, Any]:
+    """Returns control -> difference in AUROC with its interval, p after Holm, and whether the control is beaten."""
+    return {one.name: [*packed(one.difference), round(one.p_holm, 4), one.beaten] for one in comparison.controls}
+
+
+@click.group()
+def main() -> None:
+    """Measure, write the page."""
+
+
+@main.command("measure")
+@click.argument("name")
+@click.argument("store", type=click.Path(exists=True, path_type=Path))
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
+def measure_command(name: str, store: Path, folder: Path) -> None:
+    """Measure one set of solutions."""
+    warnings.simplefilter("ignore")
+    keep_figures(FIGURES, measured(load(store, folder)), name)
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write the section of docs/research/gate.md from the kept figures."""
+    figures = read_figures(FIGURES)
+    sets = {name: of for name, of in figures.items() if name != "abandon"}
+    ways = {"states joined with form and terms": OURS[1], "a gate that reads states where they pay": "gate"}
+    ways |= {"states taught by agreement": AGREEING}
+    told, kept, rows = [], [], []
+    for name, of in sets.items():
+        looks = of["looks"]
+        found = "; ".join(f"{words} {standing(way, looks)}" for words, way in ways.items() if way in looks[0]["gain"])
+        told.append(
+            f"- **{name}** ({of['answers']} answers to {of['questions']} questions, {of['right']:.0%} right), looks "
+            f"ahead of every control, and looks behind one: {found}."
+        )
+        kept.append(f"{name}. {half_kept(looks)}")
+        size = name.partition(" ")[0]
+        rows += [[f"{size}, {one['look']}", *(cell(one["auroc"].get(way)) for way in SHOWN)] for one in looks]
+    write(PAGE, "gate-states", [*told, in_all(figures["abandon"]), ""])
+    write(PAGE, "gate-kept", [part for one in (*kept, abandoned(figures["abandon"])) for part in (one, "")])
+    write(PAGE, "gate-looks", [*markdown(["coder, tokens", *SHOWN], rows), ""])
+
+
+def standing(ours: str, looks: list[dict[str, Any]]) -> str:
+    """Returns at how many looks one way is ahead of all its controls, and behind one of them."""
+    compared = [one["gain"][ours] for one in looks]
+    ahead_of_all = sum(all(gain[4] for gain in gains.values()) for gains in compared)
+    behind_one = sum(any(gain[2] < 0 for gain in gains.values()) for gains in compared)
+    return f"at {ahead_of_all} and {behind_one} of {len(compared)} looks"
+
+
+def cell(value: list[float] | None) -> str:
+    """Returns an AUROC without its interval; a dash for none."""
+    return "-" if value is None else f"{value[0]:.3f}"
+
+
+def half_kept(looks: list[dict[str, Any]]) -> str:
+    """Returns a sentence on what is right of the answers kept where half are stopped, at the last look up to 50."""
+    one = max((look for look in looks if look["look"] <= COUNTS[-1]), key=lambda look: look["look"])
+    kept = one["kept"]
+    ways = {
+        "the gate": "gate",
+        "states": "states",
+        "form of the question": "form of the question",
+        "mean log-probability": MEAN,
+    }
+    told = ", ".join(f"{kept[way]['right'][0]:.1%} by {name}" for name, way in ways.items() if way in kept)
+    return (
+        f"Of the half kept after {one['look']} tokens ({kept['gate']['saved']:.0%} of the tokens saved) right are "
+        f"{told}, {kept['all']['right'][0]:.1%} by a draw or a fixed position."
+    )
+
+
+ABANDONED = ("log-probabilities", "all that go on")
+"""First words of the policies that are shown: what decides which answers are abandoned."""
+
+
+def in_all(figures: dict[str, Any]) -> str:
+    """Returns how often abandoning answers and sampling again was ahead of sampling on, over all policies."""
+    gains = [
+        row["gain"]
+        for of in figures.values()
+        for policy, rows in of["policies"].items()
+        if policy.startswith(ABANDONED)
+        for row in rows
+    ]
+    return (
+        f"- **Abandoning answers and sampling again**, against sampling on at equal tokens: {ahead(gains)} of "
+        f"{len(gains)} cases ahead, {behind(gains)} behind."
+    )
+
+
+def abandoned(figures: dict[str, Any]) -> str:
+    """Returns sentences on abandoning answers and sampling again at equal tokens."""
+    told = []
+    for name, of in figures.items():
+        for way in ABANDONED:
+            gains = [row["gain"] for policy, rows in of["policies"].items() if policy.startswith(way) for row in rows]
+            told.append(
+                f"{name}, {way}: {ahead(gains)} of {len(gains)} ahead, {behind(gains)} behind "
+                f"({100 * min(gain[0] for gain in gains):+.1f} to {100 * max(gain[0] for gain in gains):+.1f} points)"
+            )
+    return f"Answers abandoned and sampled again, against sampling on at equal tokens: {'; '.join(told)}."
+
+
+if __name__ == "__main__":
+    main()

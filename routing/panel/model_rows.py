@@ -1,0 +1,432 @@
+"""The numbers that a panel is judged by, for many questions at once or for one alone. NumPy only.
+
+A panel is several answers to one question. Three tables are made of it, a linear model or trees read each:
+
+- a row an answer: its own signals, whose they are, and on what dimension -> log-odds that the answer is right alone;
+- a row a class of equal answers, and one for "none of these" -> P(right) of each; they sum to 1;
+- a row a panel -> the expected gain of asking on.
+
+Shapes: b panels of k answers; a panel with fewer answers is padded. One panel alone is computed with plain numbers, for
+which arrays are slow. The formula of each column is written once, for both.
+"""
+
+import math
+from bisect import bisect, bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import sub, truediv
+from statistics import NormalDist
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.probes.features import TERMS
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+STATED, SCORE = "stated", "score"
+ANSWER_SIGNALS = (*TERMS, STATED, SCORE)
+"""Numbers that an answer may bring: terms of its log-probabilities, a stated confidence, a checkpoint's score."""
+QUANTILE_COUNT = 33
+"""Quantiles of a signal that are kept of each agent."""
+UNREADABLE_CLASS = -1
+"""Class of an answer that was cut or cannot be read. It counts against every class, and is none."""
+FLOAT32_LOWEST = -3.0e38
+"""Replaces minus infinity: the least float32, rounded."""
+LEAST_WEIGHT = 0.01
+"""Least weight of a vote: an answer that is more likely wrong than right still breaks a tie."""
+FURTHEST = 4.0
+"""Log-odds beyond which no answer's weight goes: 0.98."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Agents:
+    """Describes the agents: how often each is right, and the scale of its signals."""
+
+    names: tuple[str, ...]
+    """A of them, in the order of the columns."""
+    dimensions: tuple[str, ...]
+    """D of them; empty where the questions have none."""
+    rate: Floats
+    """(A, D + 1): log-odds of being right on each dimension, and in the last column over all."""
+    signals: tuple[str, ...]
+    """S of `ANSWER_SIGNALS`: those that the training data have."""
+    levels: Floats
+    """(A + 1, S, QUANTILE_COUNT): rising quantiles of each signal, in the last row those of all agents together; NaN
+    where an agent never gave the signal."""
+    leading: str = field(default="")
+    """The signal whose weight may differ between agents and dimensions."""
+    scales: tuple[tuple[list[float], ...], ...] = field(init=False)
+    """(A + 1, S): the quantiles, in the last row those of all agents, for one that is not known; empty where the agent
+    never gave the signal: then a number of it is not read."""
+
+    usual: list[list[float]] = field(init=False)
+    """(D + 1, A + 1): the rates, and last that of an agent that is not known, who is average."""
+
+    def __post_init__(self) -> None:
+        rates = np.append(self.rate, self.rate.mean(axis=0, keepdims=True), axis=0).T.tolist()
+        object.__setattr__(self, "usual", rates)
+        scales = [[each if math.isfinite(each[0]) else [] for each in agent] for agent in self.levels.tolist()]
+        object.__setattr__(self, "scales", tuple(map(tuple, scales)))
+
+    def agent(self, name: str) -> int:
+        """Returns the column of an agent, A for one that is not known."""
+        return self.names.index(name) if name in self.names else len(self.names)
+
+    def dimension(self, name: str) -> int:
+        """Returns the column of a dimension, D for one that is not known."""
+        return self.dimensions.index(name) if name in self.dimensions else len(self.dimensions)
+
+    def stated_levels(self, name: str) -> Floats | None:
+        """Returns the rising quantiles of the confidences that the agent gave in training; None where it gave none."""
+        if STATED not in self.signals:
+            return None
+        levels = self.levels[self.agent(name), self.signals.index(STATED)]
+        return levels if np.isfinite(levels[0]) else None
+
+    def scaled(self, signals: Sequence[float], agent: int) -> list[float]:
+        """Returns the signals (S,) of an agent's answer as normal scores: how far up each is among the agent's own.
+
+        0 where a signal is missing, or the agent never gave it in training.
+        """
+        return [_score(value, levels) for value, levels in zip(signals, self.scales[agent], strict=True)]
+
+
+_RANKS = (np.arange(QUANTILE_COUNT) + 0.5) / QUANTILE_COUNT
+NORMAL_SCORES = [NormalDist().inv_cdf(rank) for rank in _RANKS.tolist()]
+"""(QUANTILE_COUNT,): the normal score of each quantile."""
+
+
+def _score(value: float, levels: list[float]) -> float:
+    """Returns the normal score of a value among rising levels, between two of them in proportion.
+
+    A value that several levels share has their mean score; just below and above it are those of the first and last.
+    """
+    if not levels or value != value:
+        return 0.0
+    first = bisect_left(levels, value)
+    if first < QUANTILE_COUNT and levels[first] == value:
+        shared = NORMAL_SCORES[first : bisect(levels, value)]
+        return sum(shared) / len(shared)
+    if not 0 < first < QUANTILE_COUNT:
+        return NORMAL_SCORES[min(first, QUANTILE_COUNT - 1)]
+    part = (value - levels[first - 1]) / (levels[first] - levels[first - 1])
+    return NORMAL_SCORES[first - 1] + part * (NORMAL_SCORES[first] - NORMAL_SCORES[first - 1])
+
+
+def quantiles(values: Floats) -> Floats:
+    """Returns `QUANTILE_COUNT` rising quantiles of values (n,); NaN of fewer than two finite ones."""
+    finite = values[np.isfinite(values)]
+    return np.quantile(finite, _RANKS) if len(finite) > 1 else np.full(QUANTILE_COUNT, np.nan)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """b panels of k answers each, of one set of agents."""
+
+    form: Ints
+    """(b, k): class of the answer, from 0 in order of appearance; `UNREADABLE_CLASS` where it is in none."""
+    agent: Ints
+    """(b, k): column of the agent, A where it is not known."""
+    dimension: Ints
+    """(b,): column of the dimension, D where it is not known."""
+    scaled: Floats
+    """(b, k, S): normal scores of the signals, 0 where missing."""
+    present: Mask
+    """(b, k): False where a panel has fewer answers than k."""
+
+    def rows(self, rows: Ints) -> "Answers":
+        """Returns the panels of these rows."""
+        return Answers(self.form[rows], self.agent[rows], self.dimension[rows], self.scaled[rows], self.present[rows])
+
+    def take(self, columns: Ints) -> "Answers":
+        """Returns the answers at places `columns` (b, m) of each panel, with classes as they are."""
+        rows = np.arange(len(columns))[:, None]
+        return Answers(
+            self.form[rows, columns],
+            self.agent[rows, columns],
+            self.dimension,
+            self.scaled[rows, columns],
+            self.present[rows, columns],
+        )
+
+
+def answer_columns(agents: Agents) -> tuple[str, ...]:
+    """Returns the names of the columns of `answer_rows`."""
+    several = agents.names if len(agents.names) > 1 else ()
+    agent_columns = [f"agent {name}" for name in several]
+    lead = [f"{agents.leading} of {name}" for name in several] if agents.leading else []
+    places = [(name, dimension) for name in agents.names for dimension in agents.dimensions]
+    on = [f"agent {name} on {dimension}" for name, dimension in places]
+    lead_on = [f"{agents.leading} of {name} on {dimension}" for name, dimension in places] if agents.leading else []
+    return (*agents.signals, *agent_columns, *lead, *on, *lead_on)
+
+
+def answer_rows(answers: Answers, agents: Agents) -> NDArray[np.float32]:
+    """Returns one row for each answer, (b, k, P) in the order of `answer_columns`."""
+    b, k = answers.form.shape
+    A, D = len(agents.names), len(agents.dimensions)
+    who = answers.agent[..., None] == np.arange(A)  # nobody for an agent that is not known
+    here = who[..., :, None] & (answers.dimension[:, None, None, None] == np.arange(D))
+    lead = answers.scaled[..., agents.signals.index(agents.leading), None] if agents.leading else None
+    parts: list[NDArray[Any]] = [answers.scaled]
+    for place in (who[..., : A if A > 1 else 0], here.reshape(b, k, A * D)):
+        parts += [place] if lead is None else [place, place * lead]
+    return np.concatenate(parts, axis=2, dtype=np.float32, casting="same_kind")
+
+
+_VOTES = ("share", "lead", "log_count", "odds_best", "odds_lead", "weight", "weight_against", "odds_mean")
+"""Columns of a class: its share of all answers, its lead over the next class, log of its count; its surest answer's
+log-odds, their lead over the surest other answer; the summed weight of its answers and of all others; mean log-odds."""
+_NONE = ("none", "log_answers", "unreadable", "entropy", "classes", "odds_best", "odds_mean")
+"""Columns of the row for "none of these", 0 in all other rows."""
+
+
+def class_columns(agents: Agents) -> tuple[str, ...]:
+    """Returns the names of the columns of `class_rows`."""
+    several = agents.names if len(agents.names) > 1 else ()
+    return (
+        *_VOTES,
+        *(f"mean {name}" for name in agents.signals),
+        *(f"mean {name} beside the panel's" for name in agents.signals),
+        *(f"vote of {name}" for name in several),
+        *(f"odds of {name}" for name in several),
+        *(f"panel {name}" for name in _NONE),
+        *(f"panel mean {name}" for name in agents.signals),
+    )
+
+
+PLAIN_MATH = SimpleNamespace(log=math.log, maximum=max)
+"""The functions of NumPy that the formulas of columns call, for plain numbers."""
+
+
+def _votes(np: Any, count: Any, weight: Any, odds: Any, best: Any, other: tuple[Any, Any], n: Any, weights: Any) -> Any:
+    """Returns the columns `_VOTES` of classes, from sums over their answers and from the count and the best odds of
+    the largest `other` class. `n`, `weights`: of all answers, and of those that can be read."""
+    at_least_one, lead = np.maximum(count, 1.0), best - np.maximum(other[1], -FURTHEST)
+    of_counts = count / n, count / n - other[0] / n, np.log(at_least_one)
+    return *of_counts, best, lead, weight, weights - weight, odds / at_least_one
+
+
+def _none(np: Any, n: Any, readable: Any, entropy: Any, classes: Any, best: Any, odds: Any) -> Any:
+    """Returns the columns `_NONE` of panels, of whose n answers `readable` can be read; `odds`: the sum of theirs."""
+    best_odds, mean_odds = np.maximum(best, -FURTHEST), odds / np.maximum(readable, 1.0) - FURTHEST * (readable == 0)
+    return 1.0, np.log(n), 1.0 - readable / n, entropy, classes, best_odds, mean_odds
+
+
+def _state(np: Any, p: tuple[Any, Any, Any], count: Any, ahead: Any, panel: "Classes", classes: Any) -> Any:
+    """Returns the columns `PANEL_STATE`; `p`: of the kept class, of the next and of none."""
+    n = panel.answers
+    return (*p, np.log(n), count / n, ahead / n, panel.entropy, classes, panel.unreadable, count, ahead)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """The classes of b panels, at most c each, as arrays; or those of one panel, as plain numbers without an axis b."""
+
+    rows: Any
+    """(b, c + 1, F): a row a class, in the order of their numbers, and last the row of "none of these"."""
+    count: Any
+    """(b, c): answers of each class, 0 where a panel has fewer classes; c is at least 2 where b is an axis."""
+    weight: Any
+    """(b, c): summed weight of its answers."""
+    best: Any
+    """(b, c): log-odds of its surest answer; -inf where there is no class."""
+    rate: Any
+    """(b, c): log-odds of the best of its agents being right on the dimension; -inf where there is no class."""
+    entropy: Any
+    """(b,): of the shares of the classes, in nats."""
+    unreadable: Any
+    """(b,): share of the answers that are in no class."""
+    answers: Any
+    """(b,): at least 1."""
+
+    @property
+    def there(self) -> Mask:
+        """(b, c): whether there is such a class."""
+        return np.asarray(self.count > 0)
+
+
+def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: bool = True) -> Classes:
+    """Returns the classes of panels whose answers have log-odds (b, k) of being right.
+
+    The panel's own columns stand in the row of none where classes are `exclusive`, for their probabilities sum to 1
+    with it; else in the row of every class.
+    """
+    form, present = answers.form, answers.present
+    b, c = len(form), max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 2)
+    A, S = len(agents.names), len(agents.signals)
+    several = A if A > 1 else 0
+    signal, vote, vote_odds = slice(3, 3 + S), slice(3 + S, 3 + S + several), slice(3 + S + several, None)
+    member = (form[:, None, :] == np.arange(c)[:, None]) & present[:, None, :]  # (b, c, k)
+    odds = np.minimum(np.maximum(odds, -FURTHEST), FURTHEST)
+    summed = np.stack([np.ones(form.shape), np.maximum(odds, LEAST_WEIGHT), odds], axis=2)
+    who = answers.agent[..., None] == np.arange(several)
+    # A row an answer: what is summed over a class.
+    table = np.concatenate([summed, answers.scaled, who, who * odds[..., None]], axis=2) * present[..., None]
+    sums = np.matmul(member.astype(np.float64), table)  # (b, c, ...): over the answers of each class,
+    readable, everything = sums.sum(axis=1), table.sum(axis=1)  # (b, ...): over those in any class, and over all
+    count, weight, n = sums[..., 0], sums[..., 1], np.maximum(everything[:, 0], 1.0)
+    there, at_least_one, share = count > 0, np.maximum(count, 1.0), count / n[:, None]
+    usual_rates = np.array(agents.usual)[answers.dimension[:, None], answers.agent]
+    best, rate = (np.where(member, values[:, None], -np.inf).max(axis=2) for values in (odds, usual_rates))  # (b, c)
+    other, panel = (largest_other(count), largest_other(best)), n[:, None]
+    votes = _votes(np, count, weight, sums[..., 2], best, other, panel, readable[:, 1, None])
+    mean, panel_mean = sums[..., signal] / at_least_one[..., None], everything[:, signal] / panel
+    entropy = -(share * np.log(np.where(there, share, 1.0))).sum(axis=1)
+    none = _none(np, n, readable[:, 0], entropy, there.sum(axis=1), best.max(axis=1), readable[:, 2])
+    each = np.maximum(everything[:, vote], 1.0)[:, None]
+    by_agent = [sums[..., vote] / each, sums[..., vote_odds] / each]
+    summed = np.concatenate([np.stack(votes, axis=2), mean, mean - panel_mean[:, None], *by_agent], axis=2)
+    whole = np.column_stack([*np.broadcast_arrays(*none), panel_mean])[:, None]
+    rows = np.zeros((b, c + 1, summed.shape[2] + whole.shape[2]), dtype=np.float32)
+    rows[:, :c, : summed.shape[2]] = np.where(there[..., None], summed, 0.0)
+    rows[:, c if exclusive else slice(c), summed.shape[2] :] = whole[:, 0] if exclusive else whole * there[..., None]
+    return Classes(rows, count, weight, best, rate, entropy, none[2], n)
+
+
+def one_panel(
+    form: list[int], agent: list[int], here: int, scaled: Any, odds: list[float], agents: Agents, exclusive: bool
+) -> Classes:
+    """Returns the classes of one panel, as `class_rows` for one row. It has at least one answer; `here`: dimension."""
+    S, A, n = len(agents.signals), len(agents.names), len(form)
+    several, c = A if A > 1 else 0, max(form) + 1
+    sums = [[0.0] * (3 + S + 2 * several) for _ in range(c + 1)]  # the last one of `UNREADABLE_CLASS`
+    highest, usual_rates, rate = [-math.inf] * (c + 1), agents.usual[here], [-math.inf] * (c + 1)
+    for number, who, signals, answer_odds in zip(form, agent, scaled, odds, strict=True):
+        class_sums, clipped_odds = sums[number], min(max(answer_odds, -FURTHEST), FURTHEST)
+        class_sums[0] += 1.0
+        class_sums[1] += max(clipped_odds, LEAST_WEIGHT)
+        class_sums[2] += clipped_odds
+        for place, value in enumerate(signals, 3):
+            class_sums[place] += value
+        if who < several:
+            class_sums[3 + S + who] += 1.0
+            class_sums[3 + S + several + who] += clipped_odds
+        highest[number], rate[number] = max(highest[number], clipped_odds), max(rate[number], usual_rates[who])
+    everything, best = list(map(sum, zip(*sums, strict=True))), highest[:-1]
+    readable, weights, read_odds = map(sub, everything[:3], sums.pop())
+    count, weight = [class_sums[0] for class_sums in sums], [class_sums[1] for class_sums in sums]
+    panel_mean = [value / n for value in everything[3 : 3 + S]]
+    each = [max(votes, 1.0) for votes in everything[3 + S : 3 + S + several]] * 2
+    entropy = -sum(value / n * math.log(value / n) for value in count)
+    none = _none(PLAIN_MATH, n, readable, entropy, c, max(best, default=-math.inf), read_odds)
+    panel, rows = [*none, *panel_mean], []
+    empty = [0.0] * len(panel)
+    others = zip(_other(count, 0.0), _other(best, -math.inf), strict=True)
+    for class_sums, surest, other in zip(sums, best, others, strict=True):
+        mean = [value / class_sums[0] for value in class_sums[3 : 3 + S]]
+        votes = _votes(PLAIN_MATH, class_sums[0], class_sums[1], class_sums[2], surest, other, n, weights)
+        by_agent = map(truediv, class_sums[3 + S :], each)
+        rows.append([*votes, *mean, *map(sub, mean, panel_mean), *by_agent, *(empty if exclusive else panel)])
+    rows.append([0.0] * (len(_VOTES) + 2 * (S + several)) + (panel if exclusive else empty))
+    return Classes(rows, count, weight, best, rate[:-1], entropy, none[2], n)
+
+
+def _other(values: Sequence[float], least: float) -> list[float]:
+    """Returns `largest_other` of one panel's values, `least` where there is no other."""
+    second, first = sorted((least, least, *values))[-2:]
+    return [second if value == first else first for value in values]
+
+
+def largest_other(values: Floats) -> Floats:
+    """Returns, for each column of `values` (b, c), the largest value among the other columns, (b, c)."""
+    ordered = np.sort(values, axis=1)
+    return np.where(values == ordered[:, -1:], ordered[:, -2:-1], ordered[:, -1:])
+
+
+PANEL_STATE = (
+    "kept",
+    "second",
+    "none",
+    "log_answers",
+    "share",
+    "lead",
+    "entropy",
+    "classes",
+    "unreadable",
+    "count",
+    "ahead",
+)
+"""Columns of a panel's state, by which it is decided whether to ask on: P(right) of the class that is kept, of the next
+and of none; the kept class's share and lead over the next class, both also as counts of answers."""
+
+
+def state_rows(classes: Classes, probability: Floats, kept_class: Ints) -> NDArray[np.float32]:
+    """Returns the state of each panel, (b, len(PANEL_STATE)).
+
+    `probability` (b, c + 1): of each class and of none; `kept_class` (b,): the class that is kept, -1 for none.
+    """
+    c = classes.count.shape[1]
+    is_kept = (np.arange(c) == kept_class[:, None])[:, None]  # (b, 1, c)
+    both = np.stack([probability[:, :c], classes.count], axis=1)  # (b, 2, c)
+    of_kept, others = (both * is_kept).sum(axis=2), np.where(is_kept, 0.0, both).max(axis=2)
+    ps = of_kept[:, 0], others[:, 0], probability[:, c]
+    columns = _state(np, ps, of_kept[:, 1], of_kept[:, 1] - others[:, 1], classes, classes.there.sum(axis=1))
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def one_state(panel: Classes, probability: Sequence[float], kept_class: int) -> list[float]:
+    """Returns the state of one panel (len(PANEL_STATE)), as `state_rows` for one row."""
+    pairs = [*zip(probability, panel.count, strict=False), (0.0, 0.0)]  # the last one is popped where none is kept
+    of_kept, other = pairs.pop(kept_class), list(map(max, zip(*pairs, (0.0, 0.0), strict=True)))
+    ps = of_kept[0], other[0], probability[-1]
+    return list(_state(PLAIN_MATH, ps, of_kept[1], of_kept[1] - other[1], panel, len(panel.count)))
+
+
+EMPTY_STATE = [float(name in ("none", "unreadable")) for name in PANEL_STATE]
+"""State of a panel before any agent is asked."""
+
+
+PICKS = "best single", "majority", "weighted vote", "surest answer", "joint"
+"""Ways to choose the class that is kept, the simplest first."""
+SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = PICKS
+
+
+def pick(way: str, classes: Classes, probability: Floats) -> Ints:
+    """Returns the class (b,) that one of `PICKS` keeps, -1 where no answer can be read.
+
+    `probability` (b, c + 1) is read by the joint way only. Among classes that are equal by the way's own number the one
+    with the surest answer is kept.
+    """
+    merit = _merit(way, classes, probability[:, :-1]) + 1e-6 * classes.best  # -inf where there is no class
+    return np.where(classes.there.any(axis=1), merit.argmax(axis=1), -1)
+
+
+def pick_one(way: str, classes: Classes, probability: Sequence[float]) -> int:
+    """Returns the class that `pick` keeps for one panel; -1 if no answer can be read."""
+    merit = _merit(way, classes, probability)
+    total = [value + 1e-6 * best for value, best in zip(merit, classes.best, strict=False)]
+    return total.index(max(total)) if total else -1
+
+
+def _merit(way: str, classes: Classes, probability: Any) -> Any:
+    """Returns, for each class, the number by which the way `way` ranks classes."""
+    merit_of_way = {SINGLE: classes.rate, MAJORITY: classes.count, WEIGHTED: classes.weight, SUREST: classes.best}
+    return merit_of_way.get(way, probability)
+
+
+def answer_signals(
+    numbers: Sequence[float] | None, stated: float | None, score: float | None, names: Sequence[str]
+) -> list[float]:
+    """Returns the signals (S,) of one answer in the order of `names`, NaN where one is missing.
+
+    `numbers`: the terms of its log-probabilities; None where it has none. Minus infinity, the logarithm of what cannot
+    be, is the least float32; infinity says nothing.
+    """
+    values: dict[str, float | None] = {} if numbers is None else dict(zip(TERMS, numbers, strict=True))
+    values[STATED], values[SCORE] = stated, score
+    row = []
+    for name in names:
+        value = values.get(name)
+        if value is None or value != value or value == math.inf:
+            row.append(math.nan)
+        else:  # between the numbers that float32 holds
+            row.append(
+                float(value) if FLOAT32_LOWEST <= value <= -FLOAT32_LOWEST else math.copysign(FLOAT32_LOWEST, value)
+            )
+    return row

@@ -1,0 +1,430 @@
+"""P(success) of each candidate on a request, before any of them is asked. NumPy and ONNX Runtime, and `tokenizers`
+where prompts are read by an embedded model.
+
+`metaprobe train success` makes the checkpoint. Where nothing reliable can be said, the estimate says "insufficient" and
+why, and has no number.
+"""
+
+import datetime
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    ContractMismatch,
+    GoldenMismatch,
+    Pretrained,
+    load_checkpoint,
+)
+from metaprobe.checkpoints.checkpoint import check_kind
+from metaprobe.probes.adapter import TOKENIZER
+from metaprobe.probes.prompt_reader import READER_GRAPH, PromptLayout, PromptReader, PromptTokens
+from metaprobe.records.errors import RecordError
+from metaprobe.records.reading import as_list, fields
+from metaprobe.records.types import Message
+from metaprobe.routing.panel.planner import QuestionWords, read_words
+
+SUCCESS_KIND = "success"
+RUNGS = "candidate rate", "dimension table", "question words", "prompt states"
+"""Steps of the ladder, the simplest first."""
+RATE, DIMENSION, WORDS, STATES = RUNGS
+PRIOR, STATE = "prior", "state"
+"""Inputs of the graph: log-odds without prompt states (n, A), and the state of the prompt (n, D)."""
+OUTPUT = "p"
+"""Outputs of the graph are `p0`, `p1`, ...: P(success) (n, 1) of each candidate."""
+WORDS_FILE, PLACE_FILE, LABELLED_FILE, DRAWS_FILE = "words.f32", "place.f32", "labelled.u8", "draws.f32"
+SAMPLE_REQUEST = 'What is 3 + 4?\n\n"7", naïve – 日本 \t{x}'
+"""A prompt whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
+FEWEST_LABELS = 30
+"""Labels of a candidate below which its estimate is insufficient: the rate alone is then unknown by 18 points."""
+MOST_CANDIDATES = 500
+"""Candidates of a checkpoint: the graph has an output for each, and a node has at most 512."""
+LABEL_WEIGHTS = "1 / propensity"
+"""Weights of the labels, in the contract of a checkpoint whose labels were drawn with unequal probabilities."""
+NORMAL_95 = 1.96
+"""Standard errors on either side of a 95 % interval."""
+
+Evidence = Literal["measured", "insufficient"]
+
+
+def probability(log_odds: ArrayLike) -> NDArray[np.float64]:
+    """Returns 1 / (1 + exp(-x))."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(np.asarray(log_odds, dtype=np.float64), -50, 50))))
+
+
+def log_odds(probability: ArrayLike) -> NDArray[np.float64]:
+    """Returns ln(p / (1 - p)) of probabilities, which are brought to [0.001, 0.999] first."""
+    p = np.clip(np.asarray(probability, dtype=np.float64), 0.001, 0.999)
+    return np.asarray(np.log(p / (1 - p)))
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessEstimate:
+    """P(success) of one candidate on one request. With insufficient evidence `p` and `interval` are None."""
+
+    candidate: str
+    p: float | None
+    """Calibrated probability that the candidate's answer is right."""
+    interval: tuple[float, float] | None
+    """95 %, from models fitted on draws of the labelled questions, whole groups at a time."""
+    coverage: int
+    """Labelled questions of this candidate near the request: within the radius of the reader's space, or without a
+    reader on its dimension."""
+    version: str
+    """Version of the candidate that the labels are of; empty where training was not told."""
+    labels_until: str
+    """Date of the newest label (ISO 8601); empty where training was not told."""
+    source: str
+    """Names the step that the estimate goes by, and the digest of the checkpoint."""
+    evidence: Evidence
+    reason: str
+    """Why the evidence is insufficient, or what is doubtful; empty where nothing is."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields by name, as JSON has them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """The labelled questions in the reader's space: k whitened components and the distance from all of them."""
+
+    mean: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    """(D,) each, of the standardised states."""
+    directions: NDArray[np.float32]
+    """(k, D), divided by the standard deviation along each."""
+    spread: NDArray[np.float32]
+    """(k,): those standard deviations."""
+    rest: float
+    """Median length of what the components leave over."""
+    points: NDArray[np.float32]
+    """(n, k + 1) of the labelled questions."""
+    radius: float
+    """Distance within which a labelled question counts as near."""
+    limit: float
+    """Largest mean distance to the nearest labelled questions at which a request counts as seen."""
+    neighbours: int
+
+    def points_of(self, states: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Returns the places (n, k + 1) of states (n, D)."""
+        centred = (np.asarray(states, dtype=np.float64) - self.mean) / self.scale
+        within = centred @ self.directions.T.astype(np.float64)
+        inside = ((within * self.spread) ** 2).sum(axis=1)
+        left = np.sqrt(np.maximum((centred**2).sum(axis=1) - inside, 0.0)) / self.rest
+        return np.column_stack([within, left])
+
+    def distances(self, state: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Returns the distance (n,) of each labelled question from one state (D,)."""
+        (point,) = self.points_of(state[None])
+        return np.asarray(np.sqrt(((self.points - point) ** 2).sum(axis=1)))
+
+    def with_points(self, points: NDArray[np.float32]) -> "Place":
+        """Returns the place with other labelled questions."""
+        return replace(self, points=points)
+
+    def to_bytes(self) -> bytes:
+        """Returns the bytes that `read_place` reads."""
+        head = np.array([self.rest, self.radius, self.limit], dtype="<f4")
+        parts = (head, self.mean, self.scale, self.spread, self.directions, self.points)
+        return b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in parts)
+
+
+def read_place(data: bytes, width: int, components: int, questions: int, neighbours: int) -> Place:
+    """Returns the place in a checkpoint's file. Raises `ValueError` where the file is not of these sizes."""
+    values = np.frombuffer(data, dtype="<f4")
+    sizes = (3, width, width, components, components * width, questions * (components + 1))
+    if len(values) != sum(sizes) or not np.isfinite(values).all():
+        raise ValueError(f"{PLACE_FILE} has {len(values)} numbers; expected {sum(sizes)} finite ones")
+    head, mean, scale, spread, directions, points = np.split(values, np.cumsum(sizes)[:-1])
+    rest, radius, limit = (float(value) for value in head)
+    if not (rest > 0 and radius > 0 and limit > 0 and (spread > 0).all() and (scale > 0).all() and neighbours > 0):
+        raise ValueError(f"{PLACE_FILE} holds a length that is not above 0")
+    return Place(
+        mean=mean,
+        scale=scale,
+        directions=directions.reshape(components, width),
+        spread=spread,
+        rest=rest,
+        points=points.reshape(questions, components + 1),
+        radius=radius,
+        limit=limit,
+        neighbours=neighbours,
+    )
+
+
+class SuccessEstimator(Pretrained):
+    """Estimates P(success) of candidates before they are asked. Several threads may share one estimator."""
+
+    def __init__(self, checkpoint: Checkpoint, *, max_age: float | None = None) -> None:
+        """`max_age`: days after the date of the newest label from which on an estimate is insufficient.
+
+        Raises `ContractMismatch` for a checkpoint of another kind, or whose parts do not fit each other.
+        """
+        check_kind(checkpoint.path, checkpoint.manifest.kind, SUCCESS_KIND)
+        if max_age is not None and not (isinstance(max_age, int | float) and 0 < max_age < math.inf):
+            raise RecordError(f"max_age is {max_age!r}; expected a number of days above 0")
+        self.checkpoint, self.max_age = checkpoint, max_age
+        try:
+            self._read(checkpoint)
+        except CheckpointError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+            raise ContractMismatch(
+                f"{checkpoint.path} is no whole estimator ({error!r}); train it again with `metaprobe train success`"
+            ) from error
+
+    def _read(self, checkpoint: Checkpoint) -> None:
+        contract, files = checkpoint.manifest.contract, checkpoint.extra
+        self.candidates = tuple(map(str, contract["candidates"]))
+        self.dimensions = tuple(map(str, contract["dimensions"]))
+        self.rung = contract["rung"]
+        self.labels_until = str(contract["labels_until"])
+        self.versions = {str(name): str(version) for name, version in contract["versions"].items()}
+        A, D = len(self.candidates), len(self.dimensions)
+        if self.rung not in RUNGS or not 0 < A <= MOST_CANDIDATES or len(set(self.candidates)) < A:
+            raise ValueError(f"the step is {self.rung!r}, and there are {A} candidates")
+        if self.labels_until:
+            datetime.date.fromisoformat(self.labels_until)
+        self._by_dimension = bool(contract["by_dimension"])
+        self._table = _numbers(contract["table"], (A, D + 1))
+        self._counts = _numbers(contract["labels"], (A, D + 1))
+        self._weighted = contract.get("label_weights") == LABEL_WEIGHTS
+        self._calibration = _numbers(contract["calibration"], (A, 2))
+        self._words: QuestionWords | None = read_words(files[WORDS_FILE], A) if WORDS_FILE in files else None
+        draws = int(contract["draws"])
+        reader = contract.get("reader")
+        self._reader: PromptReader | None = None
+        self._place: Place | None = None
+        heads = 0
+        if reader is not None:
+            prefix, suffix = (tuple(map(int, reader[name])) for name in ("prefix", "suffix"))
+            tokens = PromptTokens(
+                files[TOKENIZER], PromptLayout(prefix, suffix, int(reader["head"]), int(reader["tail"]))
+            )
+            if tokens.ids([SAMPLE_REQUEST])[0] != list(reader["sample_ids"]):
+                raise GoldenMismatch(
+                    f"{checkpoint.path}: this version of tokenizers reads the sample prompt in another way than at "
+                    "training: install the version that the manifest names"
+                )
+            self._reader = PromptReader(checkpoint.graphs[READER_GRAPH], tokens)
+            width, k, n = (int(reader[name]) for name in ("width", "place_components", "questions"))
+            self._place = read_place(files[PLACE_FILE], width, k, n, int(reader["neighbours"]))
+            self._labelled = np.frombuffer(files[LABELLED_FILE], dtype=np.uint8).reshape(n, A) > 0
+            heads = int(reader["components"])
+            _check_sample(self._reader, _numbers(reader["sample_state"], (width,)))
+        if (reader is not None) != (self.rung == STATES):
+            raise ValueError(f"the step is {self.rung!r}, and a reader is {'' if reader else 'not '}stored")
+        values = np.frombuffer(files[DRAWS_FILE], dtype="<f4").astype(np.float64)
+        sizes = [draws * A * (D + 1)] + ([draws * A * (width + 1)] if heads else [])
+        if draws < 2 or len(values) != sum(sizes) or not np.isfinite(values).all():
+            raise ValueError(f"{DRAWS_FILE} has {len(values)} numbers; expected {sum(sizes)} finite ones")
+        self._prior_draws = values[: sizes[0]].reshape(draws, A, D + 1)
+        self._head_draws = values[sizes[0] :].reshape(draws, A, -1) if heads else None
+        outputs = tuple(one.name for one in checkpoint.session.outputs)
+        if outputs != tuple(f"{OUTPUT}{at}" for at in range(A)):
+            raise ValueError(f"the graph gives {outputs[:3]}; expected {OUTPUT}0 to {OUTPUT}{A - 1}")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None, max_age: float | None = None) -> Self:
+        """Returns the estimator in a checkpoint folder, verified.
+
+        Args:
+            path: the folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`.
+            sha256: the digest that the checkpoint's author gave you.
+            max_age: days after the date of the newest label from which on an estimate is insufficient.
+        """
+        return cls(load_checkpoint(path, sha256=sha256), max_age=max_age)
+
+    def estimate(
+        self,
+        messages: str | Sequence[Any],
+        candidates: Sequence[str] | None = None,
+        dimension: str | None = None,
+        *,
+        versions: Mapping[str, str] | None = None,
+        today: datetime.date | None = None,
+    ) -> list[SuccessEstimate]:
+        """Returns an estimate for each candidate, in the order of `candidates`.
+
+        Args:
+            messages: the request's messages, or the text of the last message; only this text is read.
+            candidates: names of the candidates; by default all that the checkpoint knows.
+            dimension: the question's dimension, if the checkpoint learned from dimensions.
+            versions: maps a candidate to the version that would answer. The evidence is insufficient if the labels are
+                of another version, or of an unknown one.
+            today: date at which the age of the labels is counted; by default the current date (UTC).
+
+        Raises `RecordError` for arguments of another type.
+        """
+        text, unread = _prompt(messages)
+        names = self.candidates if candidates is None else tuple(candidates)
+        if isinstance(candidates, str) or not all(isinstance(name, str) for name in names):
+            raise RecordError(f"candidates came as {candidates!r}; expected a list of names")
+        if dimension is not None and not isinstance(dimension, str):
+            raise RecordError(f"dimension is a {type(dimension).__name__}; expected a name")
+        # Reasons that hold for every candidate.
+        reasons = [*self._old(today or datetime.datetime.now(datetime.UTC).date())]
+        place = self._dimension(dimension)
+        doubts = []
+        if self._by_dimension and place == len(self.dimensions):
+            told = "no dimension came" if not dimension else f"dimension {_shown(dimension)} has no label"
+            doubts.append(f"{told}: the rate over all dimensions counts")
+        state: NDArray[np.float32] | None = None
+        distances: NDArray[np.float64] | None = None
+        if self.rung in (WORDS, STATES):
+            if unread:
+                reasons.append(f"the request holds {unread}, which is not read")
+            elif not text.strip():
+                reasons.append("the request holds no text")
+        if self._reader is not None and self._place is not None and not reasons:
+            state = self._reader.state(text)
+            distances = self._place.distances(state)
+            nearest = float(np.sort(distances)[: self._place.neighbours].mean())
+            if not nearest <= self._place.limit:
+                reasons.append(
+                    f"the request lies outside what was labelled: its distance is {nearest:.3g}, and 99 in 100 "
+                    f"labelled questions lie within {self._place.limit:.3g} of others"
+                )
+        numbers = self._numbers(text, place, state) if not reasons else None
+        return [self._one(name, numbers, distances, place, reasons, doubts, versions or {}) for name in names]
+
+    def _old(self, today: datetime.date) -> list[str]:
+        """Returns why the labels are too old for `max_age`; empty where they are not."""
+        if self.max_age is None:
+            return []
+        if not self.labels_until:
+            return ["the date of the labels is not known, and max_age asks for it: train with --labels-until"]
+        age = (today - datetime.date.fromisoformat(self.labels_until)).days
+        if age <= self.max_age:
+            return []
+        return [f"the newest label is {age} days old; at most {self.max_age:g} are accepted: label again and train"]
+
+    def _dimension(self, name: str | None) -> int:
+        """Returns the place of a dimension; their number where it is not known."""
+        return self.dimensions.index(name) if name in self.dimensions else len(self.dimensions)
+
+    def _numbers(
+        self, text: str, place: int, state: NDArray[np.float32] | None
+    ) -> tuple[list[float], list[tuple[float, float]]]:
+        """Returns P(success) of every candidate, and the interval of each."""
+        shift = self._words.shifts(text) if self._words is not None else np.zeros(len(self.candidates))
+
+        def prior_of(table: NDArray[np.float64]) -> NDArray[np.float64]:
+            if self._words is None:
+                return table
+            return log_odds(np.clip(probability(table) + shift, 0.01, 0.99))
+
+        inputs: dict[str, Any] = {PRIOR: prior_of(self._table[:, place])[None].astype(np.float32)}
+        logits = prior_of(self._prior_draws[:, :, place])
+        if state is not None and self._head_draws is not None:
+            inputs[STATE] = state[None]
+            logits = logits + self._head_draws[:, :, :-1] @ state.astype(np.float64) + self._head_draws[:, :, -1]
+        outputs = self.checkpoint.run(inputs)
+        p = [float(outputs[f"{OUTPUT}{at}"][0, 0]) for at in range(len(self.candidates))]
+        logits = logits * self._calibration[:, 0] + self._calibration[:, 1]
+        own, error = log_odds(p), NORMAL_95 * logits.std(axis=0, ddof=1)
+        low, high = probability(own - error), probability(own + error)
+        return p, list(zip(np.minimum(low, p).tolist(), np.maximum(high, p).tolist(), strict=True))
+
+    def _one(
+        self,
+        name: str,
+        numbers: tuple[list[float], list[tuple[float, float]]] | None,
+        distances: NDArray[np.float64] | None,
+        place: int,
+        reasons: Sequence[str],
+        doubts: Sequence[str],
+        versions: Mapping[str, str],
+    ) -> SuccessEstimate:
+        """Returns the estimate of one candidate."""
+        against, version, coverage = list(reasons), "", 0
+        if name not in self.candidates:
+            known = ", ".join(self.candidates[:5]) + (" and more" if len(self.candidates) > 5 else "")
+            against.insert(0, f"candidate {_shown(name)} has no labels; there are labels of {known}")
+        else:
+            at = self.candidates.index(name)
+            version, labels = self.versions.get(name, ""), int(self._counts[at, -1])
+            if distances is not None and self._place is not None:
+                coverage = int((self._labelled[:, at] & (distances <= self._place.radius)).sum())
+            elif self._reader is None:
+                coverage = int(self._counts[at, place if self._by_dimension else -1])
+            if labels < FEWEST_LABELS:
+                equal = "as many as " if self._weighted else ""
+                alike = " of equal weight" if self._weighted else ""
+                against.append(f"{equal}{labels} labels{alike} of {_shown(name)}; at least {FEWEST_LABELS} are needed")
+            if name in versions and versions[name] != version:
+                told = f"version {_shown(version)}" if version else "a version that training was not told"
+                against.append(f"version {_shown(versions[name])} would answer; the labels are of {told}")
+        source = f"{self.rung}, checkpoint {self.checkpoint.digest[:16]}"
+        measured = not against and numbers is not None
+        return SuccessEstimate(
+            candidate=name,
+            p=numbers[0][at] if measured and numbers else None,
+            interval=numbers[1][at] if measured and numbers else None,
+            coverage=coverage,
+            version=version,
+            labels_until=self.labels_until,
+            source=source,
+            evidence="measured" if measured else "insufficient",
+            reason="; ".join(doubts if measured else against),
+        )
+
+
+SAMPLE_COSINE = 0.99
+"""Least cosine of the sample prompt's state with the recorded one. Where a state lies between two integers, the last
+bit decides which is taken, so that processors differ a little."""
+
+
+def _check_sample(reader: PromptReader, recorded: NDArray[np.float64]) -> None:
+    """Raises `GoldenMismatch` where the reader gives another state of the sample prompt than at training."""
+    state = reader.state(SAMPLE_REQUEST).astype(np.float64)
+    lengths = float(np.linalg.norm(state)) * float(np.linalg.norm(recorded))
+    cosine = float(state @ recorded) / max(lengths, 1e-12)
+    if not cosine >= SAMPLE_COSINE:
+        raise GoldenMismatch(
+            f"{READER_GRAPH}: the state of the sample prompt has cosine {cosine:.3f} with the recorded one; at least "
+            f"{SAMPLE_COSINE} is accepted. Upgrade or pin onnxruntime, or train again"
+        )
+
+
+def _numbers(given: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Returns an array that a contract holds. Raises `ValueError` for another shape, or a number that is not finite."""
+    values = np.array(given, dtype=np.float64)
+    if values.shape != shape or not np.isfinite(values).all():
+        raise ValueError(f"a table has shape {values.shape}; expected {shape} of finite numbers")
+    return values
+
+
+def _shown(text: str) -> str:
+    return repr(text[:60])
+
+
+def _prompt(messages: str | Sequence[Any]) -> tuple[str, str]:
+    """Returns the text of the last message, and what stands in it that is not text. Raises `RecordError`."""
+    if isinstance(messages, str):
+        return messages, ""
+    if not isinstance(messages, Sequence) or isinstance(messages, bytes) or not messages:
+        raise RecordError(f"messages came as {type(messages).__name__}; expected a text or a list of messages")
+    newest = messages[-1]
+    last = {"content": newest.content} if isinstance(newest, Message) else fields(newest)
+    if last is None or "content" not in last:
+        raise RecordError('the last message has no content; expected {"role": "user", "content": TEXT}')
+    content = last["content"]
+    if content is None or isinstance(content, str):
+        return content or "", ""
+    texts, unread = [], ""
+    for part in as_list(content) or ():
+        held = fields(part) or {}
+        if isinstance(held.get("text"), str):
+            texts.append(held["text"])
+        else:
+            unread = f"a part of type {_shown(str(held.get('type', type(part).__name__)))}"
+    return "\n".join(texts), unread

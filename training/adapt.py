@@ -1,0 +1,415 @@
+"""Adapts a predictor by labelled answers with what it reads of them, for a predictor that is new to a model.
+
+`training/rescale.py` fits the base rates and the scale.
+"""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metaprobe.checkpoints import (
+    Checkpoint,
+    FlagOptions,
+    check_target,
+)
+from metaprobe.checkpoints.flagging import AGREEMENT, USUAL_FLAGS
+from metaprobe.eval.answer_table import answer_table
+from metaprobe.eval.compare import Judged, method_results
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.ranked import auroc_within
+from metaprobe.probes.blend import INPUT_NAMES, STATED_INPUTS, BlendPredictor
+from metaprobe.probes.contract import ITSELF, BaseRates, other_reader
+from metaprobe.probes.decision_predictor import DecisionPredictor
+from metaprobe.probes.features import TERM_NAMES, features
+from metaprobe.probes.quality import CRITICAL_HEAD, FEATURES_INPUT, MAIN_HEADS, QualityPredictor
+from metaprobe.probes.score_lines import StoredStates
+from metaprobe.records.bad_lines import BadFile, reason_of
+from metaprobe.records.errors import InvalidResponse, RecordError, of_kind
+from metaprobe.records.extras import require
+from metaprobe.records.parse import parse_response
+from metaprobe.records.reading import without_surrogates
+from metaprobe.records.response import cut_to_answer
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Statement
+from metaprobe.training.base_rates import AGREEMENT_SD, INTERCEPT_SD
+from metaprobe.training.calibrators import log_odds_of, mean_gap
+from metaprobe.training.evidence import Evidence, evidence_of, read_decisions, runs_of
+from metaprobe.training.export import NO_FLAGS
+from metaprobe.training.folds import join_copies
+from metaprobe.training.rescale import (
+    Inputs,
+    Rescaled,
+    TermsBeside,
+    check_rescalable,
+    probability_heads,
+    rescale,
+    rescaled_contract,
+    title_of,
+    write_rescaled,
+)
+from metaprobe.training.stored_runs import load_runs
+from metaprobe.training.study import ENOUGH_FOR_ECE, figures_within
+from metaprobe.training.thresholds import (
+    critical_thresholds,
+    flagging_of,
+)
+from metaprobe.training.training_options import LEFT_OUT, NEW_ONLY, LineOptions, ReplaceOptions
+
+NO_ORDER = (
+    "answers with higher scores are not right more often here, so that the adapted scores say next to nothing: look at "
+    "the labels, or train on them"
+)
+CORRECT = MAIN_HEADS[0]
+"""The head that labels make of agreement."""
+
+
+def adapt_quality(
+    checkpoint: str | Path,
+    labelled: Sequence[str | Path],
+    *,
+    out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    writing: ReplaceOptions = NEW_ONLY,
+    lines: LineOptions = LEFT_OUT,
+    stage: str | None = None,
+    agent: str | None = None,
+    seed: int = 0,
+    command: str = "",
+) -> Checkpoint:
+    """Returns the checkpoint with the base rates and the scale of the labelled answers, written to `out`.
+
+    Every head that is a probability and that has labels there is adapted, the others stay.
+
+    Args:
+        checkpoint: the folder of a predictor or blend.
+        labelled: run stores, or files of import lines with labels.
+        out: the folder to write.
+        flags: what the stored threshold flags.
+        writing: what of a checkpoint in `out` may be replaced.
+        lines: what is done with bad lines; by default they are left out and counted.
+        stage: only answers of this stage; by default all labelled answers.
+        agent: only answers of this agent; by default all.
+        seed: the seed of folds and resamples.
+        command: how the training was started, for the checkpoint's record.
+
+    Raises `RecordError` where there are fewer than 20 labelled answers of a head, fewer than 3 of either kind, or too
+    few for the option in `flags`.
+    """
+    require("onnx", "fit")
+    with writing.replacing(), lines.handling():
+        predictor = QualityPredictor.load(checkpoint)
+        check_target(out, predictor.checkpoint.manifest.kind)
+        runs = chosen_calls(load_runs(labelled), stage, agent)
+        if isinstance(predictor, BlendPredictor):
+            # The labelled calls get the hidden states that their store has and the blend reads.
+            stores = [StoredStates(RunStore(path), predictor) for path in map(Path, labelled) if path.is_dir()]
+            wanted = {label.call_id for run in runs for label in run.labels}
+
+            def with_states(call: Call) -> Call:
+                held = (states.of(call.id) for states in stores) if call.id in wanted else ()
+                return replace(call, hidden=next((one for one in held if one is not None), call.hidden))
+
+            runs = [replace(run, calls=tuple(map(with_states, run.calls))) for run in runs]
+        return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
+
+
+def chosen_calls(runs: Sequence[Run], stage: str | None, agent: str | None) -> list[Run]:
+    """Returns the runs with only the labels of calls of this stage and agent. None matches any stage or agent.
+
+    Raises `RecordError`, which names the stages and agents with labels, if no labelled call matches.
+    """
+    if stage is None and agent is None:
+        return list(runs)
+    calls = {call.id: call for run in runs for call in run.calls}
+    there = {label.call_id for run in runs for label in run.labels} & calls.keys()
+    wanted = {id for id in there if stage in (None, calls[id].stage) and agent in (None, calls[id].agent)}
+    if not wanted:
+        stages, agents = ({getattr(calls[id], name) for id in there} for name in ("stage", "agent"))
+        raise RecordError(
+            f"no labelled answer is of stage {stage or 'any'} and agent {agent or 'any'}; expected one of the stages "
+            f"{', '.join(sorted(stages)) or '(none)'} and the agents {', '.join(sorted(agents)) or '(none)'}"
+        )
+    return [replace(run, labels=tuple(one for one in run.labels if one.call_id in wanted)) for run in runs]
+
+
+def adapt_predictor(
+    predictor: QualityPredictor,
+    runs: Sequence[Run],
+    *,
+    out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    seed: int = 0,
+    command: str = "",
+) -> Checkpoint:
+    """Adapts a predictor to runs that are already in memory. Raises `CheckpointExists` if `out` is the predictor's own
+    folder.
+    """
+    check_rescalable(predictor.checkpoint, out)
+    if predictor.schema.uses_top:
+        raise RecordError(
+            f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top', "
+            "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
+        )
+    runs = [with_whole_names(one) for one in runs]
+    heads = probability_heads(predictor.checkpoint)
+    sources = {name: name for name in heads}
+    if AGREEMENT in heads and CORRECT not in heads:
+        # Labels make a probability of being right of what was learned without any; the head of before stays beside it.
+        sources, heads = {CORRECT: AGREEMENT}, [CORRECT]
+    known = BaseRates.from_contract(predictor.checkpoint.manifest.contract, heads)
+    labels = {label.name for one in runs for label in one.labels}
+    if not (targets := [name for name in heads if name in labels]):
+        raise RecordError(
+            f"the labelled answers hold {'labels ' + ', '.join(sorted(labels)) if labels else 'no labels'}; the "
+            f"checkpoint's heads that are probabilities are {', '.join(heads)}: label at least one of these, as "
+            f'"labels": {{"{heads[0] if heads else "correct"}": 1}}'
+        )
+    decided, blended = isinstance(predictor, DecisionPredictor), isinstance(predictor, BlendPredictor)
+    tables = {name: answer_table(runs, target=name, bare=decided or blended) for name in targets}
+    gathered = evidence_of(runs, tables)
+    for name, evidence in gathered.items():  # answers that agree token by token are copies, of one group
+        table, note = join_copies(evidence.table)
+        regrouped = "; ".join(filter(None, (evidence.regrouped, note)))
+        gathered[name] = replace(evidence, table=table, regrouped=regrouped)
+    if decided:
+        gathered = {name: read_decisions(evidence, predictor.schema.names) for name, evidence in gathered.items()}
+    _check_reader(predictor.checkpoint.manifest.contract, next(iter(gathered.values())))
+    adapted: dict[str, Rescaled] = {}
+    inputs: dict[str, Inputs] = {}
+    for name, evidence in gathered.items():
+        table = evidence.table
+        inputs[name] = _inputs(predictor, evidence, runs)
+        before = log_odds_of(predictor.checkpoint.run(inputs[name])[sources[name]].ravel())
+        taught = sources[name] == AGREEMENT
+        with_terms = taught and not blended and tuple(predictor.schema.names[-len(TERM_NAMES) :]) == TERM_NAMES
+        adapted[name] = rescale(
+            name,
+            table,
+            runs_of(table),
+            before,
+            known,
+            may_bend=True,
+            mean_sd=AGREEMENT_SD if taught else INTERCEPT_SD,
+            beside=TermsBeside.of(inputs[name][FEATURES_INPUT]) if with_terms else None,
+            seed=seed,
+        )
+        if adapted[name].says_nothing:
+            warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
+    main = next((name for name in MAIN_HEADS if name in adapted), None)
+    if main is None and flags.flags:
+        raise RecordError(
+            f"{next(iter(flags.flags))} sets the threshold of the score, and the labels are of {', '.join(adapted)}: "
+            f"label {MAIN_HEADS[0]}, or leave the option out"
+        )
+    stored = NO_FLAGS if main is None else flagging_of(adapted[main].scored, flags, seed=seed)
+    critical: Mapping[str, float] = {}
+    if CRITICAL_HEAD in adapted:
+        answers = adapted[CRITICAL_HEAD].scored
+        turned = replace(answers, table=replace(answers.table, y=1 - answers.table.y), scores=-answers.scores)
+        with suppress(RecordError):  # too few groups
+            critical = critical_thresholds(turned, seed=seed)
+    metrics, lines = dict[str, Interval](), list[str]()
+    for name, head in adapted.items():
+        prefix = f"{name}." if len(adapted) > 1 else ""
+        metrics |= {f"{prefix}{figure}": value for figure, value in measure_adapted(head, seed).items()}
+        runs_held = len(np.unique(head.runs))
+        line = (
+            f"{name}: {head.in_words}, {len(head.table)} labelled answers of {runs_held} "
+            f"run{'s' * (runs_held > 1)}, {head.table.y.mean():.0%} of them 1"
+        )
+        line += f"; {NO_ORDER}" if head.says_nothing else ""
+        lines += [line + (stored.lacking if name == main else "")]
+        lines += filter(None, [gathered[name].without_decisions])
+        for part, rows in inputs[name].items() if blended else ():
+            if without := int(np.isnan(rows).all(axis=1).sum()):
+                lines.append(
+                    f"{without} of {len(rows)} labelled answers came without {INPUT_NAMES[part]}, and are scored "
+                    "by the rest"
+                )
+    shown = main or next(iter(adapted))
+    scales = {} if known is None else {name: known.scale[name] for name in adapted if name in known.scale}
+    return write_rescaled(
+        predictor,
+        adapted,
+        out,
+        inputs[shown],
+        sources=sources,
+        title=f"{title_of(predictor)}, adapted",
+        summary=(
+            f"Checkpoint {predictor.checkpoint.digest[:16]} with the base rates and the scale of "
+            f"{len(gathered[shown].table)} labelled answers; "
+            + (
+                "labels and agreement are joined in one fit, so that labels may change the order."
+                if adapted[shown].beside is not None
+                else "the order of answers of one run is as before."
+            )
+        ),
+        contract=rescaled_contract(
+            predictor, adapted, scales, time.time()
+        ),  # labels do not say when their answers were
+        **gathered[shown].origin(seed, command),
+        logprobs_reader=gathered[shown].logprobs_reader,
+        calibrated_on="the labelled answers; numbers by five folds over their groups",
+        metrics=metrics,
+        stored=stored,
+        thresholds=critical,
+        runs=len(np.unique(adapted[shown].runs)),
+        heads=lines,
+    )
+
+
+def _inputs(predictor: QualityPredictor, evidence: Evidence, runs: Sequence[Run]) -> Inputs:
+    """Returns the inputs (n, d) of the predictor's graph for n answers, by name of the input.
+
+    Raises `RecordError` if a blend cannot read the hidden states of an answer, or an answer may not be scored.
+    """
+    if isinstance(predictor, DecisionPredictor):
+        return {FEATURES_INPUT: evidence.features}
+    if not isinstance(predictor, BlendPredictor):
+        return {FEATURES_INPUT: features(predictor.schema, list(evidence.table.logprobs))}
+    calls = {call.id: (run, call) for run in runs for call in run.calls}
+    rows = []
+    for call_id in evidence.table.call_ids.tolist():
+        run, call = calls[call_id]
+        if call.hidden is not None and (fault := predictor.states_fault(call.hidden)):
+            raise RecordError(f"call {call_id}: {fault}")
+        try:
+            rows.append(predictor.inputs(call, **{name: run.stated_of(call, name) for name in STATED_INPUTS}))
+        except InvalidResponse as error:
+            raise RecordError(f"call {call_id}: {error}") from error
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def adapt_responses(
+    predictor: QualityPredictor,
+    responses: Sequence[object],
+    labels: ArrayLike,
+    groups: Sequence[object] | None,
+    target: str,
+    *,
+    out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    replace: bool = False,
+    strict: bool = False,
+    seed: int = 0,
+) -> Checkpoint:
+    """Adapts to responses, in any format that the predictor reads, each with its label of 0 or 1.
+
+    A response that cannot be read, or whose label is neither 0 nor 1, is left out, with a warning that counts these by
+    reason. `replace`: whether the checkpoint in `out` is replaced, where it is not known to be in service. `strict`:
+    whether the first such response raises. Raises `RecordError` where more than half cannot be read.
+    """
+    responses = list(responses)
+    shape = np.shape(labels) if isinstance(labels, np.ndarray) else (len(list(labels)),)  # type: ignore[arg-type]
+    if shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
+        raise RecordError(
+            f"{len(responses)} responses came with labels of shape {shape}"
+            f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
+        )
+    runs = []
+    bad = BadFile("those given", strict=strict, unit="responses")
+    for i, (response, given) in enumerate(zip(responses, labels, strict=True)):  # type: ignore[arg-type]
+        name = f"response-{i}"
+        group = "" if groups is None or groups[i] is None else str(groups[i])
+        item = Item(id=name, task="", group=group or name, question="")
+        try:
+            label = Label(name, target, _label_value(given), "caller")
+            of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item, "labels": (label,)}
+            runs.append(_run_of_response(predictor, response, of_run))
+        except RecordError as error:
+            if strict:
+                raise
+            bad.leave_out(of_kind(f"response {i}: {error}", reason_of(error)))
+        else:
+            bad.sound += 1
+    if refusal := bad.refusal():
+        raise RecordError(refusal)
+    if bad.bad:
+        warnings.warn(bad.said(), stacklevel=3)
+    with ReplaceOptions(replace=replace).replacing():
+        return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command="QualityPredictor.adapt")
+
+
+def _label_value(given: object) -> float:
+    """Returns a label as 0 or 1. Raises `RecordError` for anything else."""
+    try:
+        value = float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise RecordError(
+            f"the labels cannot be read as numbers ({error}); expected 0 or 1 for each response"
+        ) from error
+    if value not in (0.0, 1.0):
+        raise RecordError(f"the label is {given!r}; expected 0 or 1 for each response")
+    return value
+
+
+def _run_of_response(predictor: QualityPredictor, response: object, of_run: Mapping[str, Any]) -> Run:
+    """Returns the run of one response. Raises `InvalidResponse` for a response that the predictor does not read."""
+    name: str = of_run["id"]
+    if isinstance(predictor, DecisionPredictor):
+        answers = tuple(dataclasses.replace(answer, call_id=name) for answer in DecisionPredictor.answers_in(response))
+        return Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers)
+    parsed = cut_to_answer(parse_response(response))
+    call = Call(
+        id=name,
+        stage="answer",
+        hidden=parsed.hidden,
+        model=parsed.model or "",
+        logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
+        logprobs_mode=parsed.logprobs_mode,
+        reader=parsed.reader,
+        finish_reason=parsed.finish_reason,
+    )
+    stated = tuple(Statement(name, kind, value) for kind, value in parsed.stated.items())
+    return Run(**of_run, calls=(call,), statements=stated)
+
+
+def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
+    """Raises `RecordError` where another model gave the log-probabilities than those the checkpoint was trained on."""
+    reader = evidence.logprobs_reader
+    if evidence.generator is not None and (trained := other_reader(reader, contract)):
+        raise RecordError(
+            f"the labelled answers hold log-probabilities of {reader or ITSELF}, and the checkpoint was trained on "
+            f"those of {trained}: read the answers with that model (`metaprobe extract RUNS --logprobs MODEL --out "
+            "RUNS2`), or train on them instead"
+        )
+
+
+def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
+    """Returns held-out figures of the adapted scores: order, skill, and how far off they are on average."""
+    table, p = head.table, head.held_out
+    weights = cluster_weights(table.groups.tolist(), seed=seed)
+    [result] = method_results(
+        table, [Judged("adapted", "learned", p, head.ranking, 1.0)], fold=head.fold if head.reordered else None
+    )
+    metrics = {"auroc": result.auroc, "brier_skill": result.brier_skill, "aurc": result.aurc}
+    if len(table) >= ENOUGH_FOR_ECE:
+        metrics["ece"] = result.ece
+    mean = np.array([values.mean() for values in table.logprobs]) if table.measured else None
+    within_fold = auroc_within(head.fold if head.reordered else None)
+    if head.several:
+        within = auroc_within(head.fold, head.runs)
+        metrics = figures_within(within, table.y, head.before, mean, weights) | metrics
+    if mean is not None:
+        gain = paired_difference(within_fold, table.y, head.ranking, mean, weights)
+        metrics["auroc_gain_over_mean_log_probability"] = gain
+    metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
+    return metrics
+
+
+def with_whole_names(run: Run) -> Run:
+    """Returns the run with names that a manifest can hold, as they would come back from a store."""
+    names = {"model", "stage", "agent", "reader"}
+    calls = tuple(
+        replace(call, **{name: without_surrogates(getattr(call, name)) for name in names}) for call in run.calls
+    )
+    item = replace(run.item, task=without_surrogates(run.item.task), group=without_surrogates(run.item.group))
+    return replace(run, item=item, calls=calls, variant=without_surrogates(run.variant))

@@ -1,0 +1,131 @@
+"""Examples of the adapter probe: tokens with labels, the rows of each role, and the depth of the decoder."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from metaprobe.eval.answer_table import AnswerTable, usable_groups
+from metaprobe.probes.adapter import (
+    IDS,
+    MASK,
+    Encoder,
+    When,
+    layout,
+    padded_batches,
+)
+from metaprobe.records.activations import Activations
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.adapter.scorer import AdapterSettings
+from metaprobe.training.folds import Roles, Rows, outer_folds
+from metaprobe.training.linear_probe import held_out_folds, near_best
+from metaprobe.training.stored_states import InMemory
+from metaprobe.training.text_data import TextData
+
+TEST_FOLDS = 5
+"""The test part is one of so many outer folds: training one language model a fold would take too long."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Examples:
+    """m texts to judge: each row of the table once for each moment at which it is judged."""
+
+    ids: tuple[tuple[int, ...], ...]
+    rows: Rows
+    """(m,): which row of the table."""
+    when: NDArray[np.str_]
+    """(m,): `before` or `after`."""
+
+    def of(self, rows: Rows, when: When | None = None) -> Rows:
+        """Returns the places of the examples of these rows (and of this moment), ascending."""
+        chosen = np.isin(self.rows, rows)
+        return np.flatnonzero(chosen if when is None else chosen & (self.when == when))
+
+
+def adapter_roles(table: AnswerTable, *, seed: int = 0) -> Roles:
+    """Returns train, selection, calibration and test rows, disjoint by group: the first of five outer folds.
+
+    What is compared with an adapter probe is fitted in the same roles. Raises `RecordError` where the groups do not
+    suffice, or where all labels are the same.
+    """
+    groups = table.groups.tolist()
+    usable_groups(groups, table.y, folds=TEST_FOLDS)
+    return next(outer_folds(groups, table.y, folds=TEST_FOLDS, seed=seed))
+
+
+def examples(data: TextData, whens: Sequence[When], encoder: Encoder) -> Examples:
+    """Returns every answer as text, `before` without and `after` with the answer itself."""
+    n = len(data.table)
+    texts = [
+        layout(prompt, answer if when == "after" else None)
+        for when in whens
+        for prompt, answer in zip(data.prompts, data.answers, strict=True)
+    ]
+    ids = tuple(tuple(row) for row in encoder.ids(texts))
+    return Examples(ids, np.tile(np.arange(n), len(whens)), np.repeat(np.array(whens), n))
+
+
+LEAST_DEPTH = 1 / 3
+"""Share of the base's layers that is always kept: of fewer, too little is left to adapt."""
+LAST = "answer_last"
+
+
+def choose_depth(decoder: Any, examples: Examples, data: TextData, roles: Roles, settings: AdapterSettings) -> int:
+    """Returns how many of the base's lower layers the adapter keeps. Higher layers would only cost time.
+
+    It is the lowest layer, of at least `LEAST_DEPTH`, whose last-token states predict the label as well as any layer's.
+    Layers are compared by probes on inner folds of the learning rows, by group. Raises `RecordError` if the base holds
+    NaN or infinity.
+    """
+    if bad := next((name for name, p in decoder.named_parameters() if not torch.isfinite(p).all()), None):
+        raise RecordError(f"the base model holds NaN or infinity, as in {bad}; take another base")
+    rows = examples.of(roles.learning)
+    decoder.to(require("accelerate", "train").PartialState().device)
+    values = last_states(decoder, [examples.ids[i] for i in rows], settings.batch_size)
+    numbers = tuple(range(1, values.shape[1] + 1))
+    states = InMemory(Activations(tuple(map(str, rows.tolist())), values[:, :, None], numbers, (LAST,)))
+    every, nothing = np.arange(len(rows)), np.arange(0)
+    judged = data.table.rows(examples.rows[rows])
+    places = [(number, LAST) for number in numbers if number >= LEAST_DEPTH * len(numbers)]
+    learning = Roles(every, nothing, nothing, nothing)
+    reached = held_out_folds(states, judged.y, judged.groups.tolist(), learning, places, seed=settings.seed)
+    return places[int(near_best(reached).any(axis=1).argmax())][0]
+
+
+@torch.inference_mode()
+def last_states(decoder: Any, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float32]:
+    """Returns the states of the last token after each layer, (n, layers, width), each of root mean square 1.
+
+    A decoder that ends at the layer scales them likewise before the head reads them.
+    """
+    rows_of_states = []
+    order: list[int] = []
+    for rows, inputs in padded_batches(ids, batch_size):
+        tokens, last = tensors_of(inputs, decoder.device)
+        hidden = decoder(input_ids=tokens, use_cache=False, output_hidden_states=True).hidden_states[1:]
+        rows_of_states.append(torch.stack([layer[torch.arange(len(last)), last] for layer in hidden], 1).float().cpu())
+        order += rows.tolist()
+    states = torch.cat(rows_of_states)[np.argsort(order)]
+    return (states / states.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-12)).numpy()
+
+
+def cut_layers(decoder: Any, depth: int) -> None:
+    """Leaves the decoder its lower layers alone."""
+    config = decoder.config.get_text_config()
+    name, layers = next(
+        (name, child)
+        for name, child in decoder.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
+    )
+    setattr(decoder, name, layers[:depth])
+    config.num_hidden_layers = depth
+
+
+def tensors_of(inputs: dict[str, NDArray[np.int64]], device: torch.device) -> Iterator[Tensor]:
+    for values in (inputs[IDS], inputs[MASK].sum(axis=1) - 1):
+        yield torch.as_tensor(values, device=device)

@@ -1,0 +1,470 @@
+"""Calibrators: monotone maps from scores to probabilities, for NumPy and for ONNX graphs alike."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.eval.answer_table import AnswerTable
+from metaprobe.eval.metrics.ranked import Value, check_weights
+from metaprobe.probes.contract import CERTAIN
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.export import GraphBuilder
+from metaprobe.training.folds import Rows, group_folds
+
+Floats = NDArray[np.float64]
+
+PARITY = 1e-5
+"""Largest difference of an exported graph: thresholds lie that much on the safe side, so that ties stay together."""
+
+
+class Calibrator(ABC):
+    """A monotone map from scores to probabilities."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+
+    @abstractmethod
+    def logit(self, score: Floats) -> Floats:
+        """Returns calibrated log-odds, finite, the same shape as `score`."""
+
+    def probability(self, score: Floats) -> Floats:
+        """Returns calibrated probability in (0, 1)."""
+        return sigmoid(self.logit(score))
+
+    @abstractmethod
+    def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
+        """Adds the same map to a graph, in standard operators of opset 15: (n, 1) float32 scores in, probabilities out.
+
+        Returns the name of the probabilities, which is `output` where that is given.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Platt(Calibrator):
+    """P(y = 1 | score) = sigmoid(slope * score + intercept)."""
+
+    slope: float
+    intercept: float
+    name: ClassVar[str] = "platt"
+
+    def logit(self, score: Floats) -> Floats:
+        return self.slope * score + self.intercept
+
+    def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
+        scaled = graph.add("Mul", score, graph.number(self.slope))
+        return graph.add("Sigmoid", graph.add("Add", scaled, graph.number(self.intercept)), name=output)
+
+
+@dataclass(frozen=True, slots=True)
+class Beta(Calibrator):
+    """log-odds = a ln p - b ln(1 - p) + c, of p = sigmoid((score - centre) / spread).
+
+    A line that bends at the centre: its slope goes to a far below and to b far above. a = b is Platt.
+    """
+
+    centre: float
+    spread: float
+    a: float
+    b: float
+    c: float
+    name: ClassVar[str] = "beta"
+
+    def logit(self, score: Floats) -> Floats:
+        design = beta_design((score - self.centre) / self.spread)
+        return np.asarray(design @ np.array([self.a, self.b, self.c]), dtype=np.float64)
+
+    def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
+        z = graph.add("Div", graph.add("Sub", score, graph.number(self.centre)), graph.number(self.spread))
+        low = graph.add("Mul", graph.add("Softplus", graph.add("Neg", z)), graph.number(self.a))  # -a ln p
+        high = graph.add("Mul", graph.add("Softplus", z), graph.number(self.b))  # -b ln(1 - p)
+        logit = graph.add("Add", graph.add("Sub", high, low), graph.number(self.c))
+        return graph.add("Sigmoid", logit, name=output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Isotonic(Calibrator):
+    """Straight lines between knots, flat outside them."""
+
+    scores: Floats
+    """(k,) knots, rising, k >= 2. Values that float32 can hold, so that a graph has the same ones."""
+    probabilities: Floats
+    """(k,) at the knots, never falling, in (0, 1)."""
+    name: ClassVar[str] = "isotonic"
+
+    def logit(self, score: Floats) -> Floats:
+        p = self.probability(score)
+        return np.log(p) - np.log1p(-p)
+
+    def probability(self, score: Floats) -> Floats:
+        return np.asarray(np.interp(score, self.scores, self.probabilities), dtype=np.float64)
+
+    def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
+        # The segment is looked up and its line evaluated from its left end. A sum of hinge functions would need fewer
+        # operators and lose digits to cancellation.
+        x = graph.add("Clip", score, graph.number(self.scores[0]), graph.number(self.scores[-1]))
+        past = graph.add("Greater", x, graph.number(self.scores[1:]))  # (n, k - 1): segments that lie to the left
+        segment = graph.add("ReduceSum", graph.cast(past, np.int64), graph.constant([1]), keepdims=1)
+        lines = (self.scores[:-1], np.diff(self.scores), self.probabilities[:-1], np.diff(self.probabilities))
+        left, width, base, rise = (graph.add("Gather", graph.number(line), segment) for line in lines)
+        share = graph.add("Div", graph.add("Sub", x, left), width)
+        return graph.add("Add", base, graph.add("Mul", share, rise), name=output)
+
+
+def beta_design(logit: Floats) -> Floats:
+    """Returns ln p, -ln(1 - p) and 1 (n, 3) from the log-odds of p: the columns that `Beta` weighs by a, b and c."""
+    return np.stack([-np.logaddexp(0, -logit), np.logaddexp(0, logit), np.ones_like(logit)], axis=-1)
+
+
+def sigmoid(logit: Floats) -> Floats:
+    """Returns 1 / (1 + exp(-x)) without overflow."""
+    return np.exp(-np.logaddexp(0, -np.asarray(logit, dtype=np.float64)))
+
+
+# A number that is a probability itself (a judge's, a stated confidence) is read on its log-odds. There a probability
+# that is too sure, not sure enough or shifted is a straight line away from the right one, which Platt's map finds.
+
+PART = 6
+"""Probabilities of 0 and 1 count as this part of the distance that the value nearest to them has. Simulated judges
+that answer in steps of 0.01 to 0.25 have the least calibration error for parts between 5 and 8."""
+UNCERTAIN = 0.05
+"""Distance from 0 and 1 to which probabilities are moved that are all 0 or 1. The distance plays no part in the fit."""
+
+
+def closest_of(values: NDArray[np.floating]) -> float:
+    """Returns the distance from 0 and 1 to which probabilities are moved before their log-odds are taken.
+
+    It is a part, 1 / `PART`, of the distance of the value nearest to 0 or 1 but not at it, so that 0 and 1 stay the
+    extremes. Of a judge that answers in steps of 0.1 a 1 then counts as 0.983, which lies in what its rounding leaves
+    open. It is at least `CERTAIN`, and a number that float32 can hold. `values`: probabilities, NaN where one is not
+    known.
+    """
+    known = np.asarray(values, dtype=np.float64)
+    inside = known[(known > 0) & (known < 1)]
+    least = float(np.minimum(inside, 1 - inside).min()) / PART if len(inside) else UNCERTAIN
+    return float(np.float32(max(least, CERTAIN)))
+
+
+def are_probabilities(values: NDArray[np.floating]) -> bool:
+    """Returns whether the known ones of these numbers lie in [0, 1]; false where none is known."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    return bool(len(known)) and bool(((known >= 0) & (known <= 1)).all())
+
+
+def highest_of(closest: float) -> float:
+    """Returns the largest probability that is not moved, a number that float32 can hold."""
+    return float(np.float32(1 - closest))
+
+
+def log_odds_of(probability: ArrayLike, closest: float = CERTAIN) -> Floats:
+    """Returns the log-odds, the same shape, of probabilities that are moved into [closest, 1 - closest]."""
+    p = np.clip(np.asarray(probability, dtype=np.float64), closest, 1 - closest)
+    log_odds: Floats = np.log(p) - np.log1p(-p)
+    return log_odds
+
+
+def given_log_odds(values: Floats) -> Floats:
+    """Returns numbers that come with the answers (n,) as a calibrator reads them: probabilities on their log-odds.
+
+    Other numbers are returned as they are.
+    """
+    return log_odds_of(values, closest_of(values)) if are_probabilities(values) else values
+
+
+# Fit a calibrator on the calibration rows, and choose among several there.
+#
+# All smooth the labels (the sigmoids by Platt's targets), so that log-odds stay finite where the classes separate.
+
+Labels = NDArray[np.int64]
+
+CALIBRATION_FOLDS = 5
+"""Folds by group in which calibrators are compared."""
+ISOTONIC_ROWS = 500
+"""Calibration rows from which isotonic regression is worth comparing; below, it memorises them."""
+STEEPEST = 2.0
+"""Probability that an isotonic map may gain over one standard deviation of the scores. A steeper map would turn the
+rounding of a float32 score (some 1e-6 of its spread) into more than `PARITY`."""
+
+
+LEAST_SLOPE = 1e-3
+"""Log-odds that a standard deviation of the scores adds at least, where a map must not turn their order round."""
+STEPS = 100
+"""Most of Newton's steps in a fit; it takes some six."""
+CONVERGED_CHANGE = 1e-7
+"""Largest change of a weight at which a fit ends: the next change would be about its square."""
+LOSS_ROUNDING = 1e-9
+"""Loss of all rows by which a step may look worse for rounding alone."""
+MIN_STEP_SHARE = 1e-6
+"""Least share of a step that is tried."""
+SURELY = 40.0
+"""Log-odds beyond which a probability is 0 or 1 in float64: no intercept is looked for outside."""
+FLAT = 1e-6
+"""Log-odds that a calibrator must rise by to be called rising."""
+RIDGE = 1e-12
+"""Curvature added for each row, so that a weight that the rows do not determine stays where it is."""
+
+
+def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
+    """Fits Platt scaling (Platt 1999): a logistic regression on one score, with smoothed targets against
+    overconfidence.
+
+    The slope may come out negative, where higher scores are likelier wrong, unless it is to be `rising`; no other
+    calibrator turns scores round. Raises `RecordError` where only one class is there, or a score is not finite.
+    """
+    targets = _targets(score, y)
+    z, centre, spread = _standardise(score)
+    design = np.stack([z, np.ones_like(z)], axis=1)
+    least = (LEAST_SLOPE, -np.inf) if rising else None
+    slope, intercept = _logistic(design, targets, start=(LEAST_SLOPE * rising,), least=least)
+    return Platt(slope=slope / spread, intercept=intercept - slope * centre / spread)
+
+
+def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
+    """Returns the map with the intercept at which the mean probability of these scores (n,) is the share of ones.
+
+    `y` (n,) holds both classes. The scores may be those of the model that is exported, on the rows that it was fitted
+    on: the slope, which such scores would overstate, stays as it is, but a rising map rises by at least `LEAST_SLOPE` a
+    standard deviation of them.
+    """
+    slope, spread = platt.slope, float(np.std(score))
+    if 0 < slope * spread < LEAST_SLOPE:  # scores of several fits are spread further than those of the exported model
+        slope = LEAST_SLOPE / spread
+    steep, share = slope * score, float(y.mean())
+    low, high = -float(np.max(steep)) - SURELY, SURELY - float(np.min(steep))
+    intercept = platt.intercept
+    for _ in range(STEPS):  # Newton's steps, and a halving where a step leaves the bracket
+        p = sigmoid(steep + intercept)
+        excess, curvature = float(p.mean()) - share, float((p * (1 - p)).mean())
+        low, high = (low, intercept) if excess > 0 else (intercept, high)
+        moved = intercept - excess / curvature if curvature > 0 else low
+        moved = moved if low <= moved <= high else (low + high) / 2
+        done = abs(moved - intercept) < CONVERGED_CHANGE
+        intercept = moved
+        if done:
+            break
+    return Platt(slope, intercept)
+
+
+def fit_beta(score: Floats, y: Labels) -> Beta:
+    """Fits beta calibration (Kull et al. 2017, AISTATS, PMLR 54:623-631, Eq. 2), a and b >= 0.
+
+    The paper calibrates probabilities, and scores are none: here p is the sigmoid of the standardised score, so that
+    beta contains every rising line of Platt's and bends at the mean score, whatever the scale. (Platt's probability in
+    place of p is the other way; where scores say little it hardly varies, and a, b and c cannot be separated.) On
+    Platt's targets. a and b are bounded in the fit; the paper drops a negative one and fits again, which ends at the
+    same bound. Raises as `fit_platt` does.
+    """
+    targets = _targets(score, y)
+    z, centre, spread = _standardise(score)
+    a, b, c = _logistic(beta_design(z), targets, start=(0.0, 0.0), least=(0.0, 0.0, -np.inf))
+    return Beta(centre, spread, a, b, c)
+
+
+def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
+    """Fits isotonic regression (scikit-learn), centred: each block is one knot at the mean of its scores.
+
+    Centring (Oron and Flournoy 2017, doi:10.1080/19466315.2017.1286256) replaces the steps by lines, which keeps the
+    ranking between blocks; blocks joined by a line steeper than `STEEPEST` are pooled. A block of n rows that are all
+    wrong gets 1 / (n + 2), or its neighbour's probability if that is less; all right likewise. Raises as `fit_platt`
+    does.
+    """
+    _targets(score, y)
+    regression = require("sklearn.isotonic", "fit").IsotonicRegression(out_of_bounds="clip")
+    values, block = np.unique(regression.fit(score, y).predict(score), return_inverse=True)
+    rows = np.bincount(block).astype(np.float64)
+    knots = [*zip(np.bincount(block, weights=score) / rows, values, rows, strict=True)]
+    _, _, spread = _standardise(score)
+    while len(knots) > 1:
+        x, p, n = np.array(knots).T
+        # A block of nothing but ties with its neighbour has no width: infinitely steep.
+        slopes = np.diff(p) * spread / np.maximum(np.diff(x), 1e-12 * spread)
+        worst = int(np.argmax(slopes))
+        if slopes[worst] <= STEEPEST:
+            break
+        pair = slice(worst, worst + 2)
+        knots[pair] = [(np.average(x[pair], weights=n[pair]), np.average(p[pair], weights=n[pair]), n[pair].sum())]
+    x, p, n = np.array(knots).T
+    if len(p) > 1:  # only the first block can be all wrong, and only the last all right
+        p = np.clip(p, min(1 / (n[0] + 2), p[1]), max((n[-1] + 1) / (n[-1] + 2), p[-2]))
+    # Knots are rounded to float32; those that it cannot separate become one.
+    x, first = np.unique(x.astype(np.float32).astype(np.float64), return_index=True)
+    p = p[first]
+    if len(x) == 1:
+        x, p = np.array([x[0], x[0] + max(spread, abs(x[0]))]), np.repeat(p, 2)
+    return Isotonic(x.astype(np.float32).astype(np.float64), p)
+
+
+RISING_PLATT = "rising platt"
+"""Platt's map that never turns scores round, among the names of `FITTERS`."""
+FITTERS: Mapping[str, Callable[[Floats, Labels], Calibrator]] = MappingProxyType(
+    {
+        Platt.name: fit_platt,
+        RISING_PLATT: partial(fit_platt, rising=True),
+        Beta.name: fit_beta,
+        Isotonic.name: fit_isotonic,
+    }
+)
+"""How each calibrator is fitted, by name."""
+
+
+USUAL_CALIBRATORS = (Platt.name, Beta.name, Isotonic.name)
+
+
+def calibrator_on(
+    rows: Rows, scores: Floats, table: AnswerTable, seed: int, candidates: Sequence[str] = USUAL_CALIBRATORS
+) -> Calibrator:
+    """Returns the calibrator that is chosen and fitted on these rows of the scores (n,) of a table's answers."""
+    return choose_calibrator(scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed)
+
+
+def choose_calibrator(
+    score: Floats,
+    y: Labels,
+    groups: Sequence[str] | NDArray[np.str_],
+    *,
+    candidates: Sequence[str] = USUAL_CALIBRATORS,
+    seed: int = 0,
+) -> Calibrator:
+    """Returns the first of the candidates (simplest first) whose cross-fitted log loss is within a standard error of
+    the best, fitted on all rows.
+
+    Isotonic regression is compared from `ISOTONIC_ROWS` rows on. Folds are by group; there are fewer where a class is
+    in fewer groups, and where no split leaves both classes to fit on, the first candidate is taken without comparison.
+    The same rows in another order give the same choice.
+
+    The standard error is that of the paired difference: the loss's own is mostly how hard the rows are, which all
+    candidates share, and would have the simplest win nearly always.
+    """
+    if unknown := [name for name in candidates if name not in FITTERS]:
+        raise RecordError(f"no calibrator is called {', '.join(unknown)}; there are {', '.join(FITTERS)}")
+    _targets(score, y)
+    offered = [name for name in candidates if name != Isotonic.name or len(y) >= ISOTONIC_ROWS]
+    if not offered:
+        raise RecordError(
+            f"isotonic calibration needs {ISOTONIC_ROWS} rows, got {len(y)}: offer a simpler one beside it"
+        )
+    order = np.lexsort((y, score, np.asarray(groups)))
+    score, y, groups = score[order], y[order], np.asarray(groups)[order]
+    folds = min(CALIBRATION_FOLDS, *(len(np.unique(groups[y == label])) for label in (0, 1)))
+    parts = [*group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed)] if min(folds, len(offered)) > 1 else []
+    if not parts or any(len(np.unique(y[rest])) < 2 for rest, _ in parts):
+        return FITTERS[offered[0]](score, y)
+    losses = np.empty((len(offered), len(y)))
+    for row, name in enumerate(offered):
+        for rest, part in parts:
+            logit = FITTERS[name](score[rest], y[rest]).logit(score[part])
+            losses[row, part] = np.logaddexp(0, np.where(y[part] == 1, -logit, logit))
+    excess = losses - losses[np.argmin(losses.mean(axis=1))]
+    cluster = np.unique(groups, return_inverse=True)[1]
+    chosen = next(
+        name
+        for name, more in zip(offered, excess, strict=True)
+        if float(more.mean()) <= clustered_se(more, cluster)  # the best itself has 0 <= 0
+    )
+    return FITTERS[chosen](score, y)
+
+
+def rising_calibrator(scores: Floats, y: Labels, groups: Sequence[str], *, seed: int = 0) -> Calibrator:
+    """Returns a strictly rising calibrator, so that a threshold on the probability is one on the score.
+
+    Platt's may fall and beta calibration may be flat on one side of its centre; isotonic regression is flat at its
+    ends, where the thresholds lie. Scores that go the wrong way all get the share of good answers, so nearly the same
+    that no threshold is crossed.
+    """
+    ends = np.array([scores.min() - 1, np.median(scores), scores.max() + 1])
+    chosen = choose_calibrator(scores, y, groups, candidates=("platt", "beta"), seed=seed)
+    for calibrator in (chosen, fit_platt(scores, y)):
+        if (np.diff(calibrator.logit(ends)) > FLAT).all():
+            return calibrator
+    share = (float(y.sum()) + 1) / (len(y) + 2)
+    return Platt(slope=2 * FLAT / (ends[-1] - ends[0]), intercept=float(np.log(share / (1 - share))))
+
+
+def clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:
+    """Returns the standard error of the mean of `values`, which are dependent within clusters; 0 for one cluster."""
+    sums = np.bincount(cluster, weights=values - values.mean())
+    return float(np.sqrt(len(sums) / max(len(sums) - 1, 1) * np.square(sums).sum()) / len(values))
+
+
+def mean_error(
+    of: Callable[[Floats], Floats], y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /
+) -> Value:
+    """Returns the mean of `of(score - y)`, for each row of weights where these are given."""
+    errors = of(np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64))
+    weights, single = check_weights(weight, len(errors))
+    values = weights @ errors / weights.sum(axis=1)
+    return float(values[0]) if single else values
+
+
+mean_gap = partial(mean_error, np.positive)
+"""The mean score less the share of ones; 0 where scores are right on average."""
+
+
+def _targets(score: Floats, y: Labels) -> Floats:
+    """Returns Platt's targets of rows that can be fitted: (n+ + 1) / (n+ + 2) for label 1 and 1 / (n- + 2) for label
+    0.
+    """
+    if np.shape(score) != np.shape(y) or np.ndim(score) != 1:
+        raise RecordError(f"calibration needs one score a label, got shapes {np.shape(score)} and {np.shape(y)}")
+    if unknown := int((~np.isfinite(score)).sum()):
+        raise RecordError(
+            f"calibration needs finite scores, got {unknown} of {len(score)} that are not: leave them out"
+        )
+    positives, negatives = int((y == 1).sum()), int((y == 0).sum())
+    if not positives or not negatives or positives + negatives != len(y):
+        raise RecordError(
+            f"calibration needs both classes, got {positives} of label 1 and {negatives} of label 0 among {len(y)} rows"
+        )
+    return np.where(y == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+
+
+def _standardise(score: Floats) -> tuple[Floats, float, float]:
+    """Returns standardised scores, their mean and their standard deviation (1 where they do not vary)."""
+    centre, spread = float(np.mean(score)), float(np.std(score)) or 1.0
+    return (score - centre) / spread, centre, spread
+
+
+def _logistic(
+    design: Floats, targets: Floats, *, start: Sequence[float], least: Sequence[float] | None = None
+) -> tuple[float, ...]:
+    """Weights of the logistic regression on soft targets, each at least `least`, by Newton's steps.
+
+    `start`: of all but the last weight, which starts at the log-odds of the mean target.
+
+    A weight at its bound stays there while the loss falls beyond the bound (projected Newton, Bertsekas 1982).
+    """
+    weights = np.array([*start, np.log(targets.mean() / (1 - targets.mean()))])
+    low = np.full(len(weights), -np.inf) if least is None else np.array(least)
+    pulled, ridge = design.T @ targets, RIDGE * len(targets) * np.eye(len(weights))
+
+    def judged(weights: Floats) -> tuple[float, Floats]:
+        logit = design @ weights
+        softened = np.logaddexp(0, logit)
+        return float(softened.sum() - pulled @ weights), np.exp(logit - softened)
+
+    loss, p = judged(weights)
+    for _ in range(STEPS):
+        gradient = design.T @ p - pulled
+        curvature = design.T @ ((p * (1 - p))[:, None] * design) + ridge
+        held = (weights <= low) & (gradient >= 0)
+        if held.any():
+            gradient[held], curvature[held], curvature[:, held] = 0.0, 0.0, 0.0
+            curvature[held, held] = 1.0
+        step, share, before = np.linalg.solve(curvature, gradient), 1.0, loss
+        while True:
+            there = np.maximum(weights - share * step, low)
+            loss, p = judged(there)
+            if loss <= before + LOSS_ROUNDING or share <= MIN_STEP_SHARE:
+                break
+            share /= 2
+        moved, weights = np.abs(there - weights).max(), there
+        if moved < CONVERGED_CHANGE:
+            break
+    return tuple(weights.tolist())

@@ -1,0 +1,158 @@
+"""The form of the question at a look of the streaming gate, joined with the log-probabilities where it pays.
+
+An answer may come without its question. Answers that come with their question have a score, a calibrator and thresholds
+of their own, so that the promise holds with and without the question.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.probes.question_form import question_form
+from metaprobe.records.errors import RecordError
+from metaprobe.training.base_rates import SAME_VALUE, fit_offsets
+from metaprobe.training.calibrators import Calibrator, Platt, fit_platt, rising_calibrator
+from metaprobe.training.export import GraphBuilder
+from metaprobe.training.folds import Roles, Rows, group_folds
+from metaprobe.training.methods import LinearScore, pays, weigh_parts
+from metaprobe.training.thresholds import Surprise
+
+Floats = NDArray[np.float64]
+
+
+def forms_of(questions: Sequence[str]) -> NDArray[np.float32] | None:
+    """Returns the form of each question (n, 5); None where a question was not stored."""
+    known = {text: question_form(text) for text in dict.fromkeys(questions)}
+    forms = np.array([known[text] for text in questions], np.float32)
+    return forms if len(forms) and np.isfinite(forms).all() else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuestionScore:
+    """Calibrated log-odds computed from counts of the question."""
+
+    linear: LinearScore
+    """Maps the counts to log-odds, Platt's map included."""
+    unseen: Floats
+    """(n,): log-odds of the learning rows, by fits that saw no answer of the row's group; NaN of other rows."""
+
+
+def fit_question_score(
+    counts: NDArray[np.floating], y: NDArray[np.int64], groups: NDArray[np.str_], rows: Rows, *, folds: int, seed: int
+) -> QuestionScore | None:
+    """Returns a score fitted on the learning rows; None where the counts tell nothing, or the rows are too few.
+
+    Args:
+        counts: (n, d) of the question of each answer, finite on the rows.
+        y: 1 for good answers.
+        groups: the group of each answer.
+        rows: the learning rows.
+        folds: parts of the rows, each scored by a fit on the others.
+        seed: seed of the folds.
+    """
+    unseen = np.full(len(y), np.nan)
+    try:
+        for rest, part in group_folds(rows, groups.tolist(), y, folds, seed):
+            unseen[part] = _fit_linear(counts, y, rest)(counts[part])
+        platt = fit_platt(unseen[rows], y[rows])
+    except RecordError:
+        return None
+    if not platt.slope > 0:  # on groups left out it orders answers the wrong way round
+        return None
+    raw = _fit_linear(counts, y, rows)
+    weights, intercept = platt.slope * raw.weights, platt.slope * raw.intercept + platt.intercept
+    return QuestionScore(LinearScore(raw.mean, raw.scale, weights, float(intercept)), platt.logit(unseen))
+
+
+def _fit_linear(X: NDArray[np.floating], y: NDArray[np.int64], rows: Rows) -> LinearScore:
+    """Returns a logistic regression on the standardised columns, with a normal prior of 1 on each weight."""
+    here = X[rows].astype(np.float64)
+    centre, spread = here.mean(axis=0), here.std(axis=0)
+    spread = np.where(spread > SAME_VALUE * (1 + np.abs(centre)), spread, 1.0)
+    fit = fit_offsets((here - centre) / spread, y[rows], np.full(len(rows), ""))
+    return LinearScore(centre, spread, fit.weights, fit.rates.mean)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedLook:
+    """The judgement at one look of answers that come with their question."""
+
+    platt: Platt
+    """Maps the score of the log-probabilities to log-odds."""
+    form: LinearScore
+    """Maps the form of the question (5,) to log-odds."""
+    weights: Floats
+    """(2,): weights of the two log-odds, from the log-probabilities and from the form."""
+    shift: float
+    calibrator: Calibrator
+    """Strictly rising: a threshold on the probability is one on the score."""
+    surprise: Surprise
+
+    def score(self, own: Floats, forms: NDArray[np.floating]) -> Floats:
+        """Returns log-odds (n,), from the score of the log-probabilities (n,) and the forms (n, 5)."""
+        logits = np.array([self.platt.logit(own), self.form(forms)])
+        return np.asarray(self.weights @ logits + self.shift)
+
+    def add_to(self, graph: GraphBuilder, own: str, forms: str, alone: str, output: str) -> None:
+        """Adds P(good) to a graph, as `output` (n, 1).
+
+        Args:
+            graph: the graph that is being written.
+            own: the score of the log-probabilities (n, 1) in the graph.
+            forms: the forms (n, 5) in the graph, NaN in the rows of answers without their question.
+            alone: P(good) by the log-probabilities alone (n, 1), which is the output of such rows.
+            output: the name of the output.
+        """
+        scaled = graph.add("Mul", own, graph.number(self.platt.slope))
+        logit = graph.add("Add", scaled, graph.number(self.platt.intercept))
+        centred = graph.add("Sub", forms, graph.number(self.form.mean))
+        counted = graph.add("MatMul", centred, graph.number((self.form.weights / self.form.scale)[:, None]))
+        of_form = graph.add("Add", counted, graph.number([self.form.intercept]))
+        both = graph.add("Concat", logit, of_form, axis=1)
+        weighted = graph.add("MatMul", both, graph.number(self.weights[:, None]))
+        joined = self.calibrator.add_to(graph, graph.add("Add", weighted, graph.number([self.shift])))
+        absent = graph.add("IsNaN", of_form)
+        graph.add("Where", absent, alone, joined, name=output)
+
+
+def join_question(
+    forms: NDArray[np.float32],
+    y: NDArray[np.int64],
+    groups: NDArray[np.str_],
+    roles: Roles,
+    *,
+    unseen: Floats,
+    held: Floats,
+    folds: int,
+    seed: int,
+) -> JoinedLook | None:
+    """Returns how a look reads the form of the question; None where the form does not pay.
+
+    The form pays where it lowers the log loss on groups left out by more than a standard error. Raises `RecordError`
+    where the calibration rows hold one class only.
+
+    Args:
+        forms: (n, 5) of the question of each answer.
+        y: 1 for good answers.
+        groups: the group of each answer.
+        roles: the learning and calibration rows of the look.
+        unseen: (learning rows,) scores of the log-probabilities, by fits that saw no answer of the row's group.
+        held: (calibration rows,) scores of the log-probabilities.
+        folds: of `fit_question_score`.
+        seed: seed of the folds.
+    """
+    rows, at = roles.learning, roles.calibration
+    platt = fit_platt(unseen, y[rows], rising=True)
+    own = np.full(len(y), np.nan)
+    own[rows] = platt.logit(unseen)
+    of_form = fit_question_score(forms, y, groups, rows, folds=folds, seed=seed)
+    if of_form is None or not pays(of_form.unseen, own[None], y, groups.tolist(), rows, seed):
+        return None
+    both = np.array([own[rows], of_form.unseen[rows]])
+    weights, shift = weigh_parts(both, y[rows])
+    surprise = Surprise.fit((weights @ both + shift)[y[rows] == 1])
+    scores = weights @ np.array([platt.logit(held), of_form.linear(forms[at])]) + shift
+    calibrator = rising_calibrator(scores, y[at], groups[at].tolist(), seed=seed)
+    return JoinedLook(platt, of_form.linear, weights, float(shift), calibrator, surprise)

@@ -1,0 +1,272 @@
+"""The linear probe of hidden states: its fit, its choice of layer, position and penalty, and its ONNX graph."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.records.activations import CONVENTION
+from metaprobe.records.extras import require
+from metaprobe.records.types import HIDDEN, FloatArray
+from metaprobe.training.calibrators import Calibrator
+from metaprobe.training.export import GraphBuilder
+from metaprobe.training.folds import Roles, Rows, group_folds
+from metaprobe.training.stored_states import Block, States, check_captured
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """AUROC that one layer and position reached at its best penalty."""
+
+    layer: int
+    position: str
+    penalty: float
+    auroc: float
+    """Mean over the inner folds, of rows of the learning part that the probe was not fitted on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearProbe:
+    """score = ((h - mean) / scale) @ weights + intercept; h: the states of its layers at one position, side by side."""
+
+    layers: tuple[int, ...]
+    position: str
+    penalty: float
+    mean: Floats
+    """(layers * D,), as scale and weights."""
+    scale: Floats
+    weights: Floats
+    intercept: float
+    sweep: tuple[SweepPoint, ...] = ()
+    """Every layer and position tried."""
+    tried: int = 1
+    """Combinations of layer, position and penalty among which it was chosen."""
+
+    def contract(self, target: str) -> dict[str, Any]:
+        """Returns the contract of the probe's checkpoint: what it reads and what it gives."""
+        return {
+            **({"layer": self.layers[0]} if len(self.layers) == 1 else {"layers": list(self.layers)}),
+            "position": self.position,
+            "width": len(self.weights) // len(self.layers),
+            "convention": CONVENTION,
+            "target": target,
+        }
+
+    def graph(self, output: str, calibrator: Calibrator) -> bytes:
+        """Returns the probe for ONNX: float32 (n, layers * D) in, (n, 1) probabilities out."""
+        return linear_graph(
+            input_name=HIDDEN,
+            mean=self.mean,
+            scale=self.scale,
+            weights=self.weights[:, None],
+            intercept=np.array([self.intercept]),
+            outputs=[output],
+            calibrator=calibrator,
+        )
+
+    def score(self, states: States, rows: Rows | None = None) -> Floats:
+        """Returns scores (rows,): higher is likelier to be right, but they are not yet probabilities."""
+        return self.score_of(self.read(states, rows))
+
+    def read(self, states: States, rows: Rows | None = None) -> FloatArray:
+        """Returns the states that the probe reads: float32 (rows, layers * D)."""
+        blocks = [states.read(layer, self.position) for layer in self.layers]
+        chosen = [block if rows is None else block[rows] for block in blocks]
+        return np.concatenate(chosen, axis=1).astype(np.float32)
+
+    def score_of(self, hidden: FloatArray) -> Floats:
+        """Returns the scores (n,) of states (n, layers * D)."""
+        return ((hidden.astype(np.float64) - self.mean) / self.scale) @ self.weights + self.intercept
+
+
+def linear_graph(
+    *,
+    input_name: str,
+    mean: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    intercept: NDArray[np.float64],
+    outputs: Sequence[str],
+    calibrator: Calibrator | None = None,
+    impute: bool = False,
+) -> bytes:
+    """sigmoid(((x - mean) / scale) @ weights + intercept): (n, d) float32 in, one (n, 1) probability per output name.
+
+    `weights` is (d, heads), `intercept` (heads,). With a `calibrator`, for one output, its map takes the place of the
+    sigmoid. With `impute`, NaN inputs take the training mean, that is 0 once standardised.
+    """
+    graph = GraphBuilder()
+    x = graph.add("Div", graph.add("Sub", input_name, graph.number(mean)), graph.number(scale))
+    if impute:
+        x = graph.add("Where", graph.add("IsNaN", x), graph.number([0.0]), x)
+    logits = graph.add("Add", graph.add("MatMul", x, graph.number(weights)), graph.number(intercept))
+    if calibrator is not None:
+        calibrator.add_to(graph, logits, outputs[0])
+    elif len(outputs) == 1:
+        graph.add("Sigmoid", logits, name=outputs[0])
+    else:
+        first = graph.add("Split", logits, graph.constant([1] * len(outputs)), more=len(outputs) - 1, axis=1)
+        for number, output in enumerate(outputs):
+            graph.add("Sigmoid", f"{first}_{number}" if number else first, name=output)
+    return graph.model({input_name: len(weights)}, outputs)
+
+
+def score_held_out(block: Block, y: Floats, fold: NDArray[np.intp], penalties: Sequence[float]) -> Floats:
+    """Returns each row's score (n, P) by the probe that was fitted on the rows of all other folds.
+
+    `fold` (n,): each row's number, from 0. States are standardised by the moments of all rows, which know no labels.
+    """
+    solved = _solve(block, y, fold != np.arange(int(fold.max()) + 1)[:, None], penalties)[0]
+    scores: Floats = solved.scores.double().numpy().transpose(0, 2, 1)  # (F, n, P)
+    return scores[fold, np.arange(len(y))]
+
+
+def _solve(
+    block: Block, y: Floats, learns: NDArray[np.bool_], penalties: Sequence[float]
+) -> tuple[Any, Floats, Floats]:
+    """Returns all folds and penalties `Solved`, with mean and scale (D,) of the states.
+
+    `y` (n,) lies in [0, 1]; `learns` (F, n) says whether a fold learns from a row. A constant unit has scale infinity.
+    """
+    torch = require("torch", "train")  # takes seconds to load
+
+    from metaprobe.training.solve import GRADIENT_TOLERANCE, solve_logistic, standardise
+
+    # torch widens float16 ten times as fast as NumPy does.
+    Z, mean, scale = standardise(torch.tensor(block).float())
+    solved = solve_logistic(
+        Z,
+        torch.from_numpy(y).float(),
+        torch.from_numpy(learns).float(),
+        torch.tensor(penalties, dtype=torch.float32),
+    )
+    if not solved.gradient <= GRADIENT_TOLERANCE:
+        warnings.warn(
+            f"a logistic probe ended with a gradient of {solved.gradient:.1e}, above {GRADIENT_TOLERANCE:g}: its "
+            "states may "
+            "hold units of very different spread, or the penalty may be too small",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return solved, mean.double().numpy(), scale.double().numpy()
+
+
+# The choice of layer, position and penalty of a probe: all are tried in inner folds, and one is chosen.
+#
+# The choice is made on rows of the learning part that the probe was not fitted on; test rows are never read.
+
+RIDGE_PENALTIES = (0.01, 0.1, 1.0, 10.0)
+"""Ridge penalties, in units of the mean eigenvalue of the standardised states' covariance, which is 1."""
+PENALTY_FOLDS = 5
+
+
+def fit_linear_probe(
+    states: States,
+    y: NDArray[np.int64],
+    groups: Sequence[str],
+    roles: Roles,
+    *,
+    positions: Sequence[str],
+    layers: Sequence[int] = (),
+    penalties: Sequence[float] = RIDGE_PENALTIES,
+    seed: int = 0,
+) -> LinearProbe:
+    """Returns the probe of the simplest layer, position and penalty of `near_best`, fitted on all learning rows.
+
+    Hundreds of combinations are tried, so a single selection part of some hundred rows would mostly select noise: every
+    learning row takes its turn, in `PENALTY_FOLDS` folds by group. `layers`: those to choose among; all unless given.
+    Raises `RecordError` where a position is missing.
+    """
+    check_captured(states, (), positions)
+    pool, target = roles.learning, y.astype(np.float64)
+    places = [(layer, position) for position in positions for layer in layers or states.layers]
+    reached = held_out_folds(states, y, groups, roles, places, penalties=penalties, seed=seed)
+    means, near = reached.mean(axis=1), near_best(reached)
+    # The strongest penalty of those near the best, then the best mean (Breiman et al. 1984, section 3.4.3, for the
+    # rule; the choice of what is simple is ours, for one layer is no simpler than another).
+    p = int(np.flatnonzero(near.any(axis=0)).max())
+    place = int(np.where(near[:, p], means[:, p], -np.inf).argmax())
+    best = means.argmax(axis=1)
+    layer, position = places[place]
+    whole = np.ones((1, len(pool)), dtype=np.bool_)
+    solved, mean, scale = _solve(states.read(layer, position)[pool], target[pool], whole, penalties[p : p + 1])
+    constant = np.isinf(scale)
+    return LinearProbe(
+        layers=(layer,),
+        position=position,
+        penalty=penalties[p],
+        mean=mean,
+        scale=np.where(constant, 1.0, scale),
+        weights=np.where(constant, 0.0, solved.weights[0, 0].double().numpy()),
+        intercept=float(solved.intercept[0, 0]),
+        sweep=tuple(
+            SweepPoint(layer, position, penalties[best[i]], float(means[i, best[i]]))
+            for i, (layer, position) in enumerate(places)
+        ),
+        tried=reached.shape[0] * reached.shape[2],
+    )
+
+
+def unseen_probe_scores(
+    probe: LinearProbe, states: States, y: NDArray[np.int64], groups: Sequence[str], roles: Roles, *, seed: int = 0
+) -> Floats:
+    """Returns a score (n,) of each seen row by a probe that saw no answer of the row's group, NaN of other rows.
+
+    Calibration rows have the scores of the probe itself, which must read one layer. Learning rows have those of probes
+    of the same layer, position and penalty that were fitted on the other inner folds.
+    """
+    pool, scores = roles.learning, np.full(len(y), np.nan)
+    scores[roles.calibration] = probe.score(states, roles.calibration)
+    fold = np.empty(len(y), dtype=np.intp)
+    for number, (_, part) in enumerate(group_folds(pool, groups, y, PENALTY_FOLDS, seed + 2)):
+        fold[part] = number
+    block = states.read(probe.layers[0], probe.position)[pool]
+    scores[pool] = score_held_out(block, y[pool].astype(np.float64), fold[pool], [probe.penalty])[:, 0]
+    return scores
+
+
+def held_out_folds(
+    states: States,
+    y: NDArray[np.int64],
+    groups: Sequence[str],
+    roles: Roles,
+    places: Sequence[tuple[int, str]],
+    *,
+    penalties: Sequence[float] = RIDGE_PENALTIES,
+    seed: int = 0,
+) -> Floats:
+    """Returns the AUROC (places, folds, penalties) on each inner fold of the learning rows, by probes of the others.
+
+    `places`: layers with positions.
+    """
+    pool, target = roles.learning, y.astype(np.float64)
+    fold = np.empty(len(y), dtype=np.intp)
+    for number, (_, part) in enumerate(group_folds(pool, groups, y, PENALTY_FOLDS, seed + 2)):
+        fold[part] = number
+    reached = np.empty((len(places), PENALTY_FOLDS, len(penalties)))
+    for i, (layer, position) in enumerate(places):
+        scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)
+        for f, p in np.ndindex(reached.shape[1:]):
+            here = fold[pool] == f
+            reached[i, f, p] = auroc(y[pool][here], scores[here, p])
+    return np.where(np.isnan(reached), 0.5, reached)  # a fold of one class says nothing
+
+
+def near_best(reached: Floats) -> NDArray[np.bool_]:
+    """Returns whether each choice (places, penalties) is within a standard error of the best one.
+
+    `reached` (places, folds, penalties). The standard error is that of the paired difference from the best over the
+    folds, for what makes one fold easier than another is shared.
+    """
+    means = reached.mean(axis=1)
+    best = np.unravel_index(int(means.argmax()), means.shape)
+    behind = reached[best[0], :, best[1]][None, :, None] - reached
+    error = behind.std(axis=1, ddof=1) / np.sqrt(reached.shape[1])
+    near: NDArray[np.bool_] = behind.mean(axis=1) <= error  # the best itself has 0 <= 0
+    return near

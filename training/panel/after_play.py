@@ -1,0 +1,90 @@
+"""Corrects P(right) of the kept answer once asking stopped, because the answers that came were chosen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.routing.panel.model_rows import UNREADABLE_CLASS, Answers, Floats, Ints
+from metaprobe.routing.panel.planner import MAX_AFTER, SUREST_BEFORE, After, AskPlan, Curves, probability_of
+from metaprobe.training.panel.fitted_panel import renumbered
+from metaprobe.training.panel.played_asks import View, play_setting
+
+PLANS = 6
+"""Budgets whose plans P(right) after the play is corrected on."""
+AFTER_SD = (0.2, 0.1, 0.2, 0.2, 0.2)
+"""Standard deviations of the priors around 0 of the weights of `planner.AFTER_COLUMNS`, in log-odds. Small, for the
+plays' models have a quarter fewer labels than the exported ones, and are the less sure."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """The kept answers of m questions once asking stopped, where one was kept."""
+
+    before: Floats
+    """(m,): P(right) of the kept answer by the panel, as if the answers had not been chosen."""
+    answers: Ints
+    """(m,): how many answers that can be read came."""
+    agreeing: Ints
+    """(m,): how many other answers are equal to the kept one."""
+    score: Floats
+    """(m,): how good the kept answer is."""
+    weight: Floats
+    """(m,): share of the question's plays that end so. The weights of one question sum to 1 over all plans."""
+    question: Ints
+    """(m,): row of each play's question in the view. A question has one play for each setting."""
+
+    @property
+    def columns(self) -> Floats:
+        """(m, len(AFTER_COLUMNS))"""
+        p = np.clip(self.before, SUREST_BEFORE, 1 - SUREST_BEFORE)
+        return np.stack(
+            [np.ones(len(p)), np.log(p / (1 - p)), self.answers == 2, self.answers > 2, self.agreeing > 0], axis=1
+        ).astype(np.float64)
+
+    def probability(self, after: After) -> Floats:
+        """Returns the corrected P(right) (m,) of each play, by the formula of `After.probability`."""
+        X = self.columns
+        return self.before if not any(after.weights) else probability_of(X[:, 1] + X @ np.array(after.weights))
+
+
+def plans_of(curves: Curves) -> list[AskPlan]:
+    """Returns the plans of budgets that are spread over the curves."""
+    return [curves.plan(budget=float(budget)) for budget in curves.budgets[:: max(len(curves.budgets) // PLANS, 1)]]
+
+
+def ended(view: View, plans: Sequence[AskPlan], way: str) -> Ended:
+    """Returns how the plans end on the questions of a view, one plan after another."""
+    parts: list[list[NDArray[Any]]] = []
+    for plan in plans:
+        for setting, share in ((plan.first, plan.share), (plan.second, 1 - plan.share)):
+            if share <= 0:
+                continue
+            played = play_setting(view, setting, way)
+            rows = np.flatnonzero(played.kept >= 0)
+            part, asked = view.answers.rows(rows), played.asked[rows]
+            form = np.where(asked, part.form, UNREADABLE_CLASS)
+            answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
+            _, p = view.model.classes_of(answers, view.odds[rows])
+            own = answers.form[np.arange(len(rows)), played.kept[rows]]
+            same = (answers.form == own[:, None]).sum(axis=1)
+            came = (answers.form >= 0).sum(axis=1)
+            weight = np.full(len(rows), share / len(plans))
+            before, score = p[np.arange(len(rows)), own], played.score[rows]
+            parts.append([before, came, same - 1, score, weight, rows])
+    return Ended(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def fit_after(held: Sequence[Ended]) -> After:
+    """Returns the correction of P(right) after the play, by a logistic regression that is shrunk towards none."""
+    X = np.concatenate([one.columns for one in held])
+    y, weight = (np.concatenate([getattr(one, name) for one in held]) for name in ("score", "weight"))
+    precision = np.diag(np.array(AFTER_SD) ** -2.0)
+    w = np.zeros(X.shape[1])
+    for _ in range(20):  # Newton's steps; from a start at no correction it takes a handful
+        p = probability_of(X[:, 1] + X @ w)
+        curvature = (X * (weight * p * (1 - p))[:, None]).T @ X + precision
+        w = w + np.linalg.solve(curvature, X.T @ (weight * (y - p)) - precision @ w)
+    return After(tuple(np.clip(w, -MAX_AFTER, MAX_AFTER).tolist()))

@@ -1,0 +1,651 @@
+"""Labelled panels as arrays: questions with several answers each, from run stores or from outcomes of agents."""
+
+import hashlib
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprobe.checkpoints import Generator
+from metaprobe.eval.answer_table import group_of
+from metaprobe.eval.ope import CALIBRATED_GROUPS
+from metaprobe.records.bad_lines import BadFile
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.outcomes import QuestionOutcomes, is_outcomes, only_agents, read_outcomes
+from metaprobe.records.store import RunStore, fingerprint
+from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.panel.compared_answers import EXACT, PanelAnswer, comparable_form, signals_in
+from metaprobe.routing.panel.model_rows import (
+    ANSWER_SIGNALS,
+    QUANTILE_COUNT,
+    SCORE,
+    STATED,
+    UNREADABLE_CLASS,
+    Agents,
+    Answers,
+    Floats,
+    Ints,
+    Mask,
+    quantiles,
+)
+from metaprobe.routing.panel.sources import STATED_BY_MODEL, is_from, signal_kind
+from metaprobe.routing.panel.stored_panels import answer_in_outcome, questions_in_file, read_of_run
+from metaprobe.training.evidence import generator_of
+from metaprobe.training.folds import join_groups
+from metaprobe.training.panel.effects import fit_effects
+from metaprobe.training.panel.same_answers import (
+    ChosenReading,
+    LabelledQuestion,
+    choose_reading,
+    classes_by,
+    item_of,
+    literal_form,
+)
+
+MAX_LEARNED_ANSWERS = 64
+"""Answers of one question that are learned from; further ones add nothing that a smaller draw does not show."""
+RATE_PRIOR_ANSWERS = 5.0
+"""Answers that an agent's rate over all dimensions weighs against its own on one."""
+EXCLUSIVE = 0.02
+"""Largest share of questions with two different right answers at which the classes count as exclusive."""
+USUAL = 0.5
+"""Share of one agent's answers, at least, that must have a signal for it to be learned from."""
+MIN_CARRIED = 20
+"""Answers of that agent, at least, that must have it: from fewer neither scale nor weight can be told."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panels:
+    """n questions with at most K answers each."""
+
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    """Names of the units that must stay in one split."""
+    agents: tuple[str, ...]
+    dimensions: tuple[str, ...]
+    dimension: Ints
+    """(n,): index into `dimensions`, D where it is not known."""
+    agent: Ints
+    """(n, K): index into `agents`."""
+    form: Ints
+    """(n, K): class of each answer, from 0; `UNREADABLE_CLASS` where it was cut or cannot be read."""
+    right: Floats
+    """(n, K): 0 or 1; NaN where no label is known."""
+    signals: Floats
+    """(n, K, len(SIGNALS)), NaN where missing."""
+    present: Mask
+    """(n, K)"""
+    score: Floats
+    """(n, K): how good each answer is, in [0, 1]; `right` says whether that is above a half."""
+    cost: Floats
+    """(n, K): US dollars of each answer, NaN where it is not known."""
+    tokens: Floats
+    """(n, K, 2): tokens of its prompt and of itself, NaN where they are not known."""
+    questions: tuple[str, ...]
+    """(n,): their texts."""
+    same: str
+    """When two answers are the same: a check of `Item`, or `OVERLAP`."""
+    fingerprint: str
+    generator: Generator | None = None
+    note: str = ""
+    """Says in words what was joined or left out; empty where nothing was."""
+    score_by: str = ""
+    """Question of a decision model whose number is each answer's score; empty for none."""
+    tool_calls: bool = False
+    """Whether answers that call tools are among them."""
+    literal: Ints | None = None
+    """(n, K): class of each answer letter for letter, which tells the labels' noise; None where that is not known."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Agent -> source of its confidences (`routing.panel.sources.SOURCES`); an agent whose source is not known is left
+    out."""
+    reading: ChosenReading | None = None
+    """How `same` was chosen; None where it was given."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Ints) -> "Panels":
+        """Returns the questions of these rows."""
+        arrays = ("dimension", "agent", "form", "right", "signals", "present", "score", "cost", "tokens")
+        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
+        if self.literal is not None:
+            taken["literal"] = self.literal[rows]
+        for name in ("ids", "groups", "questions"):
+            taken[name] = tuple(getattr(self, name)[row] for row in rows)
+        return replace(self, **taken)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether all answers are of one agent, so that they are exchangeable."""
+        return len(self.agents) == 1
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether at most one class of a question is right, with few exceptions."""
+        right = right_classes(self.form, self.present, self.right)
+        return bool((right.sum(axis=1) > 1).mean() <= EXCLUSIVE)
+
+    def answers(self, agents: Agents, agent: Ints | None = None, dimension: Ints | None = None) -> Answers:
+        """Returns the answers as the models read them, by what is known of the agents.
+
+        `agent` (n, K), `dimension` (n,): columns of `agents`, by default those of these questions.
+        """
+        agent = self.agent if agent is None else agent
+        signals = self.signals[..., [ANSWER_SIGNALS.index(name) for name in agents.signals]]
+        rows = zip(signals.reshape(agent.size, len(agents.signals)).tolist(), agent.ravel().tolist(), strict=True)
+        return Answers(
+            form=self.form,
+            agent=agent,
+            dimension=self.dimension if dimension is None else dimension,
+            scaled=np.array([agents.scaled(row, who) for row, who in rows]).reshape(signals.shape),
+            present=self.present,
+        )
+
+
+def right_classes(form: Ints, present: Mask, right: Floats) -> Floats:
+    """Returns for each class (n, c) whether it is right: the majority of its labelled answers. 0 without any."""
+    c = max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 1)
+    member = (form[:, None, :] == np.arange(c)[:, None]) & (present & np.isfinite(right))[:, None, :]
+    sums = (member * np.nan_to_num(right)[:, None, :]).sum(axis=2)
+    return np.asarray((sums > member.sum(axis=2) / 2).astype(np.float64))
+
+
+def agents_in(data: Panels) -> Agents:
+    """Returns what these questions show of the agents: rates on each dimension, and the scale of every signal."""
+    A, D, is_labelled = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.score)
+    usual = [name for name, share in zip(ANSWER_SIGNALS, _carried(data).max(axis=0), strict=True) if share >= USUAL]
+    dimension = np.broadcast_to(data.dimension[:, None], is_labelled.shape)[is_labelled]
+    effects = fit_effects(data.agent[is_labelled], dimension, data.score[is_labelled], (A, D))
+    rate = 1 / (1 + np.exp(-effects.intercept))
+    rate = np.clip(rate, 0.02, 0.98)
+    levels = np.full((A + 1, len(usual), QUANTILE_COUNT), np.nan)
+    for s, name in enumerate(usual):
+        values = data.signals[..., ANSWER_SIGNALS.index(name)]
+        for a in range(A):
+            levels[a, s] = quantiles(values[data.present & (data.agent == a)])
+        levels[A, s] = quantiles(values[data.present])
+    leading = next((name for name in (STATED, "mean") if name in usual), "")
+    return Agents(data.agents, data.dimensions, np.log(rate / (1 - rate)), tuple(usual), levels, leading)
+
+
+def _carried(data: Panels) -> Floats:
+    """Returns the share of each agent's answers that have each signal, (A, len(ANSWER_SIGNALS)), of answers that can be
+    read; 0 where fewer than `MIN_CARRIED` have it."""
+    readable = data.present & (data.form >= 0)
+    rows = []
+    for agent in range(len(data.agents)):
+        is_finite = np.isfinite(data.signals[readable & (data.agent == agent)])
+        have = is_finite.sum(axis=0)
+        rows.append(np.where(have >= MIN_CARRIED, have / max(len(is_finite), 1), 0.0))
+    return np.array(rows)
+
+
+def signals_left_out(data: Panels) -> dict[str, float]:
+    """Returns kind of signal -> share of all answers that have it, for kinds of which nothing is learned: some answers
+    have it, and of no agent as many as `USUAL` and `MIN_CARRIED`."""
+    readable, most = data.present & (data.form >= 0), _carried(data).max(axis=0)
+    shares = np.isfinite(data.signals[readable]).mean(axis=0) if readable.any() else np.zeros(len(ANSWER_SIGNALS))
+    learned = {signal_kind(name) for name, of_one in zip(ANSWER_SIGNALS, most, strict=True) if of_one >= USUAL}
+    found: dict[str, float] = {}
+    for name, share in zip(ANSWER_SIGNALS, shares.tolist(), strict=True):
+        if share > 0 and (kind := signal_kind(name)) not in learned:
+            found[kind] = max(found.get(kind, 0.0), share)
+    return found
+
+
+def panels_at(
+    path: Path,
+    *,
+    stage: str | None = None,
+    same: str | None = None,
+    score_by: str = "",
+    columns: Sequence[str] = (),
+    only: Sequence[str] = (),
+) -> Panels:
+    """Returns the panels of a run store, a file or table of outcomes, or a file of OpenAI-format lines.
+
+    Args:
+        path: the store or file.
+        stage: stage of the calls that are answers, for a run store.
+        same: of lines and outcomes, when two answers are the same; by default it is chosen
+            (`same_answers.choose_reading`).
+        score_by: of a store and of lines, the question of a decision model whose number is an answer's score.
+        columns: agents whose columns are read, for a table of outcomes.
+        only: agents that are read, for outcomes; by default all.
+
+    Raises `RecordError` for an option that the data do not take, and where no answer has the number of `score_by`.
+    """
+    if path.is_dir() and same is not None:
+        raise RecordError(f"same is {same!r}: the items of a run store say how they are checked; leave it out")
+    if not path.is_dir() and stage is not None:
+        raise RecordError(f"stage is {stage!r}: a file has no stages; leave it out, or give a run store")
+    if path.is_dir() and only:
+        raise RecordError(f"agent is {', '.join(only)}: a run store is no file of outcomes; leave it out")
+    if path.is_dir():
+        panels = panels_of_runs(RunStore(path), stage=stage, score_by=score_by)
+    elif is_outcomes(path):
+        panels = panels_of_outcomes(only_agents(read_outcomes(path, agents=only or columns), only), same=same)
+    elif only:
+        raise RecordError(f"agent is {', '.join(only)}, and {path} holds no outcomes; expected one line a question")
+    else:
+        panels = panels_of_lines(path, same, score_by)
+    if score_by and not np.isfinite(panels.signals[..., ANSWER_SIGNALS.index(SCORE)]).any():
+        raise RecordError(f"score_by is {score_by!r}, and no answer of {path} has this number: `metaprobe judge` asks")
+    return replace(panels, score_by=score_by)
+
+
+def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: str = "") -> Panels:
+    """Returns the panels of runs: for each item the answers of all its runs, in their order.
+
+    `stage`: of the calls that are answers; by default the one stage that has labels `correct`. Raises `RecordError`
+    where several stages have such labels and none is named, or no item has two labelled answers.
+    """
+    runs = list(runs)
+    by_item: dict[tuple[str, str], tuple[Item, list[tuple[Run, Call]]]] = {}
+    stages: dict[str, int] = {}
+    for run in runs:
+        for call in run.calls:
+            if run.label("correct", call.id) is None or (stage is not None and call.stage != stage):
+                continue
+            stages[call.stage] = stages.get(call.stage, 0) + 1
+            by_item.setdefault((run.item.task, run.item.id), (run.item, []))[1].append((run, call))
+    if len(stages) > 1:
+        raise RecordError(
+            f"answers of the stages {', '.join(sorted(stages))} are labelled: name the one whose answers are samples "
+            "(`--sampled STAGE`)"
+        )
+    panels = [(item, calls) for item, calls in by_item.values() if len(calls) > 1]
+    if not panels:
+        raise RecordError(
+            f"{len(by_item)} items have a labelled answer and none has two; a panel is several answers to one question"
+        )
+    checks = {item.check for item, _ in panels}
+    if len(checks) > 1:
+        raise RecordError(
+            f"the items are checked in {len(checks)} ways ({', '.join(sorted(checks))}), and a panel compares answers "
+            "in one: give stores of one kind of question"
+        )
+    groups, note = join_groups([group_of(item) for item, _ in panels], [item.question for item, _ in panels])
+    calls = [call for _, many in panels for _, call in many]
+    rows = []
+    for (item, many), group in zip(panels, groups.tolist(), strict=True):
+        answers = []
+        for run, call in many[:MAX_LEARNED_ANSWERS]:
+            tokens = call.usage.prompt_tokens or None, call.usage.completion_tokens
+            label, read_answer = run.label("correct", call.id), read_of_run(run, call, score_by)
+            answers.append(_answer(item, item.check, read_answer, label, call.cost_usd, tokens))
+        rows.append(_Row(f"{item.task}/{item.id}".strip("/"), group, item.dimension, item.question, answers))
+    [same] = checks
+    note = "; ".join(filter(None, [note, _cut_short(sum(len(many) > MAX_LEARNED_ANSWERS for _, many in panels))]))
+    return _arrays(rows, same, fingerprint(runs), generator=generator_of(calls), note=note)
+
+
+def panels_of_outcomes(
+    questions: Sequence[QuestionOutcomes], *, same: str | None = EXACT, logged: bool = False
+) -> Panels:
+    """Returns the panels of outcomes of agents. The answer of an agent that failed is present and unreadable.
+
+    With `logged`, questions may have one answer. Without `logged`, questions with fewer than two answers are left out,
+    and logged decisions are refused with a `RecordError`.
+
+    Args:
+        questions: the outcomes by question.
+        same: the check by which two answers are the same; None to choose it from the answers.
+        logged: whether the outcomes are logged decisions, each of which asked one agent.
+    """
+    if not logged and any(question.propensities for question in questions):
+        raise RecordError("some of the outcomes are logged single decisions; give these alone, or full outcomes alone")
+    chosen = choose_reading([_labelled(question) for question in questions]) if same is None else None
+    same = chosen.same if chosen is not None else same or EXACT
+    rows = []
+    for question in questions:
+        item, answers = item_of(question.question, same), []
+        for name, outcome in sorted(question.agents.items()):
+            if outcome.score is not None:
+                answer_of_agent, tokens = (
+                    answer_in_outcome(name, outcome),
+                    (outcome.prompt_tokens, outcome.completion_tokens),
+                )
+                answers.append(_answer(item, same, answer_of_agent, outcome.score, outcome.cost_usd, tokens))
+        if len(answers) > 1 - logged:
+            rows.append(_Row(question.id, question.group, question.dimension, question.question, answers))
+    if any(answer.agent == "" for row in rows for answer in row.answers):
+        raise RecordError('an agent has the empty name ""; expected a name for each')
+    if any(len(row.answers) > MAX_LEARNED_ANSWERS for row in rows):
+        raise RecordError(f"a question has more than {MAX_LEARNED_ANSWERS} agents; a panel learns from at most so many")
+    if not rows:
+        raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
+    lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
+    data = _arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest())
+    return replace(data, reading=chosen, sources=sources_of(questions, data.agents))
+
+
+def _labelled(question: QuestionOutcomes) -> LabelledQuestion:
+    """Returns the answers of a question that have a text and a score."""
+    labelled = [
+        (n, outcome) for n, outcome in sorted(question.agents.items()) if outcome.score is not None and outcome.answer
+    ]
+    answers = [answer_in_outcome(name, outcome) for name, outcome in labelled]
+    return LabelledQuestion(question.question, question.group, answers, [outcome.score for _, outcome in labelled])
+
+
+def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
+    """Maps an agent to the source of its confidences, as the outcomes name it. Agents whose outcomes name no source are
+    left out.
+
+    Raises `RecordError` if the confidences of one agent have several sources: one calibration cannot fit several kinds
+    of number. A joined source, `stated+CHECKPOINT`, may appear beside either of its two parts, because the other part
+    may be missing for some answers.
+    """
+    sources = {}
+    for name in agents:
+        outcomes = [q.agents[name] for q in questions if name in q.agents]
+        named_sources = {outcome.confidence_source for outcome in outcomes if outcome.confidence is not None}
+        whole = max(named_sources, key=len, default="")
+        usual = {""} if is_from(whole, "") else set()  # a line that names no source is taken for a stated one
+        if strangers := named_sources - {whole, *whole.split("+", 1)} - usual:
+            raise RecordError(
+                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a panel learns from one "
+                "source; give the outcomes of one, or leave the confidences of the others out"
+            )
+        if whole:
+            sources[name] = whole
+    return sources
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answer:
+    agent: str
+    form: Hashable | None
+    """The answer in a form in which equal answers are equal; None where the answer cannot be read."""
+    score: float | None
+    """How good it is, in [0, 1]; None where that is not known."""
+    signals: Sequence[float]
+    cost: float | None
+    """US dollars; None where that is not known."""
+    tokens: tuple[float | None, float | None]
+    """Number of tokens of the prompt and of the answer; None where they are not known."""
+    calls: bool = False
+    """Whether it is a tool call."""
+    literal: Hashable | None = None
+    """The answer letter for letter; None where it cannot be read."""
+    states: bool = False
+    """Whether the agent itself stated a confidence."""
+
+    @property
+    def right(self) -> float | None:
+        """Whether its score is above a half, 0 or 1."""
+        return None if self.score is None else float(self.score > 0.5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    identity: str
+    group: str
+    dimension: str
+    question: str
+    answers: list[_Answer]
+
+
+def _answer(
+    item: Item,
+    same: str,
+    answer: PanelAnswer,
+    score: float | None,
+    cost: float | None = None,
+    tokens: tuple[float | None, float | None] = (None, None),
+) -> _Answer:
+    """Returns an answer with its score. One that did not end by itself cannot be read."""
+    form, _ = comparable_form(answer, item, same)
+    literal = None if form is None else literal_form(answer)
+    signals, states = signals_in(answer, ANSWER_SIGNALS), answer.stated_source == STATED_BY_MODEL
+    return _Answer(answer.agent, form, score, signals, cost, tokens, bool(answer.calls), literal, states)
+
+
+def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
+    """Returns the panels of OpenAI-format lines with labels: answers of one `question_id`, by default of one group.
+
+    `same`: when two answers are the same; None to choose it. Bad lines are left out, counted by reason and named, as
+    the running command says (`records.bad_lines`). Raises `RecordError` where no question has two labelled answers, and
+    `ImportFileError` where more than half of the lines are bad.
+    """
+    labelled, left_out, unreadable = {}, 0, ""
+    with BadFile.reading(path) as bad_lines:
+        questions = questions_in_file(path, score_by, bad_lines)
+    for name, question in questions.items():
+        bad = [str(answer) for answer in question.answers if isinstance(answer, InvalidResponse)]
+        unreadable = unreadable or next(iter(bad), "")
+        labelled_answers = [
+            (answer, label)
+            for answer, label in zip(question.answers, question.labels, strict=True)
+            if label is not None and not isinstance(answer, InvalidResponse)
+        ]
+        left_out += len(question.answers) - len(labelled_answers)
+        if len(labelled_answers) > 1:
+            labelled[name] = question, labelled_answers
+    if not labelled:
+        why = f". The first answer that cannot be read: {unreadable}" if unreadable else ""
+        raise RecordError(
+            f"no question of {path} has two labelled answers that can be read; expected lines that share a question_id,"
+            f' each with "labels": {{"correct": 0 or 1}}{why}'
+        )
+    groups, note = join_groups(
+        [question.group or name for name, (question, _) in labelled.items()],
+        [question.question for question, _ in labelled.values()],
+    )
+    labelled_questions = [
+        LabelledQuestion(question.question, group, *zip(*labelled_answers[:MAX_LEARNED_ANSWERS], strict=True))
+        for (question, labelled_answers), group in zip(labelled.values(), groups.tolist(), strict=True)
+    ]
+    chosen = choose_reading(labelled_questions) if same is None else None
+    same = chosen.same if chosen is not None else same or EXACT
+    rows = []
+    for (name, (question, _)), labelled_question in zip(labelled.items(), labelled_questions, strict=True):
+        item = item_of(question.question, same)
+        answers = [
+            _answer(item, same, *pair) for pair in zip(labelled_question.answers, labelled_question.labels, strict=True)
+        ]
+        rows.append(_Row(name, labelled_question.group, question.dimension, question.question, answers))
+    lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
+    unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
+    many = sum(len(labelled_answers) > MAX_LEARNED_ANSWERS for _, labelled_answers in labelled.values())
+    note = "; ".join(filter(None, [note, _cut_short(many), unread]))
+    data = _arrays(rows, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
+    return replace(data, reading=chosen)
+
+
+def _cut_short(questions: int) -> str:
+    """Returns how many questions had more answers than are learned from; empty for none."""
+    return f"of {questions} questions the first {MAX_LEARNED_ANSWERS} answers were taken" if questions else ""
+
+
+def _arrays(
+    rows: Sequence[_Row],
+    same: str,
+    fingerprint: str,
+    *,
+    classes: Callable[[Sequence[Hashable | None]], list[int]] | None = None,
+    generator: Generator | None = None,
+    note: str = "",
+) -> Panels:
+    classes = classes or partial(classes_by, same)
+    K = max(len(row.answers) for row in rows)
+    agents = tuple(sorted({answer.agent for row in rows for answer in row.answers}))
+    dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
+    n = len(rows)
+    states = any(answer.states for row in rows for answer in row.answers)
+    form, agent = np.full((n, K), UNREADABLE_CLASS), np.zeros((n, K), dtype=np.int64)
+    literal = np.full((n, K), UNREADABLE_CLASS)
+    score, cost, tokens = np.full((n, K), np.nan), np.full((n, K), np.nan), np.full((n, K, 2), np.nan)
+    signals = np.full((n, K, len(ANSWER_SIGNALS)), np.nan)
+    present = np.zeros((n, K), dtype=bool)
+    for i, row in enumerate(rows):
+        k = len(row.answers)
+        form[i, :k] = classes([answer.form for answer in row.answers])
+        literal[i, :k] = classes_by(EXACT, [answer.literal for answer in row.answers])
+        agent[i, :k] = [agents.index(answer.agent) for answer in row.answers]
+        score[i, :k] = [answer.score for answer in row.answers]  # None is NaN
+        cost[i, :k] = [answer.cost for answer in row.answers]
+        tokens[i, :k] = [answer.tokens for answer in row.answers]
+        signals[i, :k] = [answer.signals for answer in row.answers]
+        present[i, :k] = True
+    right = np.where(np.isnan(score), np.nan, score > 0.5)
+    if (form < 0)[present].all():
+        raise RecordError("no answer ended by itself and can be read; a panel compares answers with each other")
+    if len(set(right[np.isfinite(right)].tolist())) == 1:
+        raise RecordError(f"every answer is {'right' if np.nanmax(right) else 'wrong'}; a panel learns from both kinds")
+    where = [dimensions.index(row.dimension) if row.dimension else len(dimensions) for row in rows]
+    return Panels(
+        ids=tuple(row.identity for row in rows),
+        groups=tuple(row.group for row in rows),
+        agents=agents,
+        dimensions=dimensions,
+        dimension=np.array(where, dtype=np.int64),
+        agent=agent,
+        form=form,
+        right=right,
+        signals=signals,
+        present=present,
+        score=score,
+        cost=cost,
+        tokens=tokens,
+        questions=tuple(row.question for row in rows),
+        same=same,
+        fingerprint=fingerprint,
+        generator=generator,
+        note=note,
+        tool_calls=any(answer.calls for row in rows for answer in row.answers),
+        literal=literal,
+        sources=dict.fromkeys(agents if states else (), STATED_BY_MODEL),
+    )
+
+
+# Decisions that another policy took and logged: of each question one agent's outcome is known, with the probability
+# that it had of being chosen. Each agent's score is then estimated doubly robustly: its rate on the dimension, and for
+# the agent that was chosen also how far its score lay from that, divided by the probability. The mean of these over any
+# questions is right where the probabilities are.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoggedPanels:
+    """n logged decisions among A agents."""
+
+    single: Panels
+    """Panels that hold the one logged answer of each question."""
+    action: Ints
+    """(n,): the agent that was chosen."""
+    score: Floats
+    """(n,): of its answer."""
+    cost: Floats
+    """(n,): US dollars."""
+    propensity: Floats
+    """(n, A)"""
+
+    @property
+    def weight(self) -> Floats:
+        """(n, A): 1 / propensity of the chosen agent, 0 of the others."""
+        chosen = np.arange(self.propensity.shape[1]) == self.action[:, None]
+        return np.asarray(np.divide(chosen, self.propensity, out=np.zeros(self.propensity.shape), where=chosen))
+
+    @property
+    def effective(self) -> Floats:
+        """(A,): effective number of decisions for each agent (Kish)."""
+        weight = self.weight
+        return np.asarray(weight.sum(axis=0) ** 2 / (weight**2).sum(axis=0))
+
+    def shrunk_mean(self, values: Floats) -> Floats:
+        """Returns the weighted mean (n, A) of values (n,) for each agent on each question's dimension.
+
+        The mean is shrunk towards the agent's overall mean, which counts as `RATE_PRIOR_ANSWERS` answers of average
+        weight.
+        """
+        weight, dimension = self.weight, self.single.dimension
+        overall = (weight * values[:, None]).sum(axis=0) / weight.sum(axis=0)
+        prior = RATE_PRIOR_ANSWERS * weight.sum(axis=0) / (weight > 0).sum(axis=0)
+        found = np.zeros(weight.shape)
+        for place in np.unique(dimension):
+            here = dimension == place
+            above = (weight[here] * values[here, None]).sum(axis=0) + prior * overall
+            found[here] = above / (weight[here].sum(axis=0) + prior)
+        return found
+
+    def laid_out(self) -> Panels:
+        """Returns the questions with an estimated score and price of every agent, in the order of the agents.
+
+        Each answer is a class of its own. `right` is known for the chosen agent alone.
+        """
+        n, A = self.propensity.shape
+        mean_score = self.shrunk_mean(self.score)
+        chosen = np.arange(A) == self.action[:, None]
+        right = np.where(chosen, (self.score > 0.5)[:, None], np.nan)
+        signals = np.full((n, A, self.single.signals.shape[2]), np.nan)
+        signals[np.arange(n), self.action] = self.single.signals[:, 0]
+        return replace(
+            self.single,
+            agent=np.repeat(np.arange(A)[None], n, axis=0),
+            form=np.repeat(np.arange(A)[None], n, axis=0),
+            right=right,
+            signals=signals,
+            present=np.ones((n, A), dtype=bool),
+            score=mean_score + self.weight * (self.score[:, None] - mean_score),
+            cost=self.shrunk_mean(self.cost),
+            tokens=np.full((n, A, 2), np.nan),
+        )
+
+    @property
+    def audit(self) -> tuple[str, bool, str]:
+        """Whether the least tried agent was tried often enough."""
+        size = self.effective
+        least = int(size.argmin())
+        count = int((self.action == least).sum())
+        detail = (
+            f"{self.single.agents[least]}: {size[least]:.0f} effective of {count} decisions; expected "
+            f"{CALIBRATED_GROUPS}"
+        )
+        return "every agent was tried often enough", bool(size[least] >= CALIBRATED_GROUPS), detail
+
+
+def logged_panels(questions: Sequence[QuestionOutcomes]) -> LoggedPanels:
+    """Returns logged decisions as panels of one answer.
+
+    Raises `RecordError` if a decision lacks the chosen agent, the propensities, the score or the cost, and if some
+    agent was never chosen.
+    """
+    if untold := [q.id for q in questions if not q.propensities]:
+        raise RecordError(
+            f"{len(untold)} of {len(questions)} questions have no propensities (first: {untold[0]}); give logged "
+            "decisions alone, or full outcomes alone"
+        )
+    questions = [q for q in questions if any(agent_outcome.score is not None for agent_outcome in q.agents.values())]
+    for question in questions:
+        scored = [name for name, outcome in question.agents.items() if outcome.score is not None]
+        chosen, propensities = question.chosen or "", question.propensities
+        if scored != [chosen]:
+            raise RecordError(
+                f"question {question.id} is a logged decision, with chosen = {question.chosen!r}, and has scored "
+                f"outcomes of {', '.join(scored)}; expected one, of the chosen agent. Leave propensities out where all "
+                "were asked"
+            )
+        if not propensities.get(chosen, 0.0) > 0 or not math.isclose(sum(propensities.values()), 1, abs_tol=1e-3):
+            raise RecordError(
+                f"question {question.id} has propensities {dict(propensities)}; expected those of every agent that "
+                f"could be chosen, 1 in all, and above 0 for {chosen!r}, which was"
+            )
+        if question.agents[chosen].cost_usd is None:
+            raise RecordError(f"question {question.id}: {chosen} has no cost_usd; give one, 0 where it costs nothing")
+    single = panels_of_outcomes(questions, logged=True)
+    kept_ids = set(single.ids)
+    questions = [q for q in questions if q.id in kept_ids]
+    if missing := sorted({name for q in questions for name, p in q.propensities.items() if p > 0} - set(single.agents)):
+        raise RecordError(f"{', '.join(missing)} could be chosen and never was; leave it out of the propensities")
+    return LoggedPanels(
+        single=single,
+        action=single.agent[:, 0],
+        score=single.score[:, 0],
+        cost=single.cost[:, 0],
+        propensity=np.array([[q.propensities.get(name, 0.0) for name in single.agents] for q in questions]),
+    )

@@ -1,0 +1,262 @@
+"""Plays settings that choose whom to ask, on questions that every agent answered: whom they ask, at what cost."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.model_rows import UNREADABLE_CLASS, Answers, Floats, Ints, Mask, pick, state_rows
+from metaprobe.routing.panel.planner import (
+    GAIN,
+    GAIN_MARGIN,
+    KEEPS_LAST,
+    MOST_ASKED,
+    PRICED,
+    TABLE,
+    AskPlan,
+    AskSetting,
+    QuestionProgress,
+    ask_rows,
+    chance_of,
+    kept_by,
+    next_agent,
+    probability_of,
+)
+from metaprobe.routing.panel.priced_cascade import Surety
+from metaprobe.training.panel.fitted_panel import FittedPanel, renumbered
+from metaprobe.training.panel.labelled_panels import Panels
+
+FEWEST_ASKED = 60
+"""Groups of questions, all of whose agents were asked at a known price, that this is learned from at least."""
+UNREADABLE_LOG_ODDS = -50.0
+"""Log-odds of an answer that cannot be read."""
+
+
+def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_ASKED) -> Panels:
+    """Returns the questions of which every agent answered once at a known price, with agent j's answer at place j.
+
+    `agents`: in this order, by default all in that of the data; answers of others are left out. A failed call without a
+    price has the agent's mean. Raises `RecordError` where fewer than `fewest` groups are left, or an agent is missing.
+    """
+    names = tuple(agents) or data.agents
+    if missing := sorted(set(names) - set(data.agents)):
+        raise RecordError(f"no answer of {', '.join(missing)} came; the answers are of {', '.join(data.agents)}")
+    n, A = len(data), len(names)
+    column = np.array([names.index(name) if name in names else -1 for name in data.agents])
+    place_of_agent = np.full((n, A), -1)
+    once = np.ones(n, dtype=bool)
+    for i in range(n):
+        places = np.flatnonzero(data.present[i] & np.isfinite(data.score[i]) & (column[data.agent[i]] >= 0))
+        place_of_agent[i, column[data.agent[i, places]]] = places
+        once[i] = len(places) == A and bool((place_of_agent[i] >= 0).all())
+    rows = np.flatnonzero(once)
+    part, places_of_row = data.take(rows), place_of_agent[rows]
+
+    def ordered(values: NDArray[Any]) -> NDArray[Any]:
+        if values.ndim == 3:
+            return np.take_along_axis(values, places_of_row[..., None], axis=1)
+        return np.take_along_axis(values, places_of_row, axis=1)
+
+    cost, form = ordered(part.cost), ordered(part.form)
+    for j in range(A):
+        has_cost = np.isfinite(cost[:, j])
+        failed = ~has_cost & (form[:, j] == UNREADABLE_CLASS)
+        if has_cost.any():
+            cost[failed, j] = cost[has_cost, j].mean()
+    priced = np.isfinite(cost).all(axis=1)
+    ordered_panels = replace(
+        part,
+        agents=names,
+        agent=np.repeat(np.arange(A)[None], len(rows), axis=0),
+        form=form,
+        right=ordered(part.right),
+        score=ordered(part.score),
+        cost=cost,
+        tokens=ordered(part.tokens),
+        signals=ordered(part.signals),
+        present=np.ones((len(rows), A), dtype=bool),
+    ).take(np.flatnonzero(priced))
+    groups = len(set(ordered_panels.groups))
+    if groups < fewest:
+        raise RecordError(
+            f"{len(ordered_panels)} of {n} questions in {groups} groups have an answer with a cost of each of "
+            f"{A} agents; expected at least {fewest} groups"
+        )
+    return ordered_panels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Holds what is known about m questions if their agents are asked, by models that have not seen their groups."""
+
+    model: FittedPanel | Panel
+    gain: Callable[[NDArray[np.float32]], Floats] | None
+    """Returns a number (n,) for rows (n, len(ASK_STATE))."""
+    answers: Answers
+    odds: Floats
+    """(m, A)"""
+    rate_here: Floats
+    """(m, A): log-odds on the question's dimension."""
+    chance: Floats
+    """(m, A): P(right) before anybody is asked, with the question's words."""
+    price: Floats
+    """(m, A): expected US dollars for 1,000 answers."""
+    score: Floats
+    """(m, A): how good each answer is."""
+    cost: Floats
+    """(m, A): US dollars for 1,000 of what was paid."""
+    sure: Surety | None = None
+    """How far answers move P(right); None where no priced cascade is played."""
+
+    @classmethod
+    def of(cls, model: FittedPanel | Panel, data: Panels, answers: Answers, odds: Floats, **learned: Any) -> "View":
+        """Returns the view of questions with these answers, whose log-odds are `odds`.
+
+        `learned`: `gain`, `shift` of P(right) by the words, and by dimension (A, D + 1) `rate` and `price`.
+        """
+        rate = learned.pop("rate")[:, answers.dimension].T
+        return cls(
+            model=model,
+            answers=answers,
+            odds=np.where(answers.form >= 0, odds, UNREADABLE_LOG_ODDS),
+            rate_here=rate,
+            chance=chance_of(rate, learned.pop("shift")),
+            price=learned.pop("price")[:, answers.dimension].T,
+            score=data.score,
+            cost=1000 * data.cost,
+            **learned,
+        )
+
+    def progress(self, rows: Ints, asked: Mask) -> Iterator[QuestionProgress]:
+        """Yields the state of each question `rows` (b,), if the agents in `asked` (b, A) were asked."""
+        answered = asked & (self.answers.form[rows] >= 0)
+        numbers = [values[rows].tolist() for values in (self.odds, self.rate_here, self.chance, self.price)]
+        forms = self.answers.form[rows].tolist()
+        for was_asked, was_answered, form, odds, rate, chance, price in zip(
+            asked.tolist(), answered.tolist(), forms, *numbers, strict=True
+        ):
+            left = [agent for agent, asked_before in enumerate(was_asked) if not asked_before]
+            yield QuestionProgress(was_asked, was_answered, left, odds, rate, chance, price, form, self.sure)
+
+    def judged(self, rows: Ints, asked: Mask, way: str) -> tuple[Ints, NDArray[np.float32]]:
+        """Returns the agent whose answer is kept (b,), -1 if none is, and the state of the panel (b, len(PANEL_STATE)),
+        for questions `rows` (b,) of which the agents in `asked` (b, A) were asked.
+        """
+        part = self.answers.rows(rows)
+        form = np.where(asked, part.form, UNREADABLE_CLASS)
+        answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
+        odds = self.odds[rows]
+        classes, p = self.model.classes_of(answers, odds)
+        kept = pick(way, classes, p)
+        member = (answers.form == kept[:, None]) & asked & (kept[:, None] >= 0)
+        agent = np.where(member, odds, -np.inf).argmax(axis=1)
+        return np.where(kept >= 0, agent, -1), state_rows(classes, p, kept)
+
+    def rows(self, states: NDArray[np.float32], rows: Ints, asked: Mask) -> NDArray[np.float32]:
+        """Returns the rows from which the gain of asking each agent is predicted, (b, A, len(ASK_STATE))."""
+        return ask_rows(states, self.chance[rows], ~asked, self.rate_here[rows])
+
+    def kept_score(self, rows: Ints, agent: Ints) -> Floats:
+        """Returns the scores (b,) of the kept answers; 0 where none is kept."""
+        return np.where(agent >= 0, self.score[rows, np.maximum(agent, 0)], 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """Holds the result of one setting on m questions."""
+
+    score: Floats
+    """(m,): of the kept answer."""
+    cost: Floats
+    """(m,): US dollars for 1,000."""
+    asked: Mask
+    """(m, A)"""
+    kept: Ints
+    """(m,): whose answer is kept, -1 for nobody's."""
+    order: Ints
+    """(m, A): agents in the order in which they were asked, -1 after the last."""
+
+
+def play_setting(view: View, setting: AskSetting, way: str) -> Played:
+    """Plays a setting to its end on the questions of a view."""
+    m, A = view.score.shape
+    asked, order = np.zeros((m, A), dtype=bool), np.full((m, A), -1)
+    active = np.arange(m)
+    for step in range(A):
+        if setting.way in KEEPS_LAST:
+            states = view.progress(active, asked[active])
+            chosen = np.array([next_agent(setting, state) for state in states])
+        elif setting.way == PRICED:
+            chosen = _priced_next(view, setting, active, asked[active])
+        else:
+            chosen = _worthiest_next(view, setting, active, asked[active], way)
+        active, chosen = active[chosen >= 0], chosen[chosen >= 0]
+        if not len(active):
+            break
+        asked[active, chosen] = True
+        order[active, step] = chosen
+    answered = asked & (view.answers.form >= 0)
+    kept = np.array([kept_by(setting, *state) for state in zip(answered.tolist(), view.odds.tolist(), strict=True)])
+    judged = np.flatnonzero(kept < 0)
+    if len(judged):
+        kept[judged] = view.judged(judged, asked[judged], way)[0]
+    return Played(view.kept_score(np.arange(m), kept), (view.cost * asked).sum(axis=1), asked, kept, order)
+
+
+def _worthiest_next(view: View, setting: AskSetting, rows: Ints, asked: Mask, way: str) -> Ints:
+    """Returns the next agent (b,), like `next_agent`, of a way that asks the agent of highest value; -1 to stop."""
+    left, rate = ~asked, view.rate_here[rows]
+    done = (asked & (view.answers.form[rows] >= 0)).any(axis=1)
+    merit = probability_of(rate) if setting.way == TABLE else view.chance[rows]
+    if setting.way == GAIN:
+        assert view.gain is not None
+        _, states = view.judged(rows, asked, way)
+        X = view.rows(states, rows, asked)
+        merit = view.gain(X.reshape(-1, X.shape[2])).reshape(X.shape[:2])
+    legal = left & np.isin(np.arange(asked.shape[1]), setting.agents)
+    value = np.where(legal, merit - setting.price * view.price[rows], -np.inf)
+    best, worth = value.argmax(axis=1), value.max(axis=1)
+    goes_on = ~done & legal.any(axis=1)
+    if setting.way == GAIN:
+        goes_on |= done & (worth > GAIN_MARGIN) & (asked.sum(axis=1) < MOST_ASKED)
+    likeliest = np.where(left, rate, -np.inf).argmax(axis=1)
+    return np.where(goes_on, best, np.where(~done & left.any(axis=1), likeliest, -1))
+
+
+def _priced_next(view: View, setting: AskSetting, rows: Ints, asked: Mask) -> Ints:
+    """Returns the agent that a priced cascade asks next on each question (b,); -1 if it stops."""
+    assert view.sure is not None
+    legal = np.isin(np.arange(asked.shape[1]), setting.agents)
+    answered = asked & (view.answers.form[rows] >= 0)
+    states = (view.rate_here[rows], view.price[rows], ~asked & legal, view.odds[rows], answered)
+    return view.sure.worth(setting.price, *states)[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """Expectation of two settings that are mixed, (m,) each."""
+
+    score: Floats
+    cost: Floats
+    """US dollars for 1,000 questions."""
+    asked: Floats
+    """How many agents are asked."""
+
+
+def expected_of(one: Played, two: Played, share: float) -> Expected:
+    """Returns the mixed result of two settings, if the first decides the fraction `share` of the questions."""
+    return Expected(
+        share * one.score + (1 - share) * two.score,
+        share * one.cost + (1 - share) * two.cost,
+        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
+    )
+
+
+def expected_at(view: View, plan: AskPlan, way: str) -> Expected:
+    """Returns a plan's expected result on the questions of a view. `way`: one of `PICKS`, which keeps an answer."""
+    first, second = (play_setting(view, one, way) for one in (plan.first, plan.second))
+    return expected_of(first, second, plan.share)

@@ -1,0 +1,139 @@
+"""Plays panels answer by answer, judged by models that have not seen them, to choose when to stop.
+
+For samples of one agent, trees learn the gain of asking on from the panel's state. Their target is "right in the end
+minus right now", halfway between outcome and probability, which has less noise.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.extras import require
+from metaprobe.routing.panel.asking import Panel
+from metaprobe.routing.panel.model_rows import JOINT, PANEL_STATE, PICKS, Floats, Ints, pick, state_rows
+from metaprobe.training.panel.fitted_panel import PANEL_FOLDS, CrossFitPanel, FittedPanel, Placed, kept_right
+from metaprobe.training.panel.labelled_panels import Panels
+from metaprobe.training.trees import Trees, float32_thresholds
+
+GAIN_TREES: Mapping[str, Any] = {
+    "objective": "regression",
+    "num_leaves": 8,
+    "min_data_in_leaf": 200,
+    "learning_rate": 0.05,
+    "rounds": 120,
+}
+ORDERS = 6
+"""Random orders of each question's answers that are played."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlayedPanels:
+    """Panels while they grow, answer by answer, judged by models that have not seen them: o orders of n questions."""
+
+    groups: NDArray[np.str_]
+    """(n,)"""
+    right: Mapping[str, Floats]
+    """Way to pick -> whether the kept answer is right after 1, ..., K answers, (o, n, K)."""
+    states: NDArray[np.float32]
+    """(o, n, K, len(STATE))"""
+    counts: Ints
+    """(o, n, K, 3): answers of the largest class, of the next, and how many of the latest are the same."""
+    gain: Floats | None
+    """(o, n, K): expected by trees that have not seen the question."""
+    answers: Ints
+    """(n,): how many there are of each question; a place beyond them repeats the last."""
+
+    def with_gain(self, gain: Callable[[NDArray[np.float32]], Floats]) -> "PlayedPanels":
+        """Returns a copy whose `gain` is predicted by a model from the states."""
+        rows = self.states.reshape(-1, self.states.shape[-1])
+        return replace(self, gain=np.asarray(gain(rows).reshape(self.states.shape[:-1])))
+
+    @property
+    def score(self) -> Floats:
+        """(o, n, K): P(right) of the kept answer by the joint way."""
+        return np.asarray(self.states[..., PANEL_STATE.index("kept")], dtype=np.float64)
+
+
+def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[FittedPanel, PlayedPanels]:
+    """Plays each question by models that have not seen its group. Of samples the panel gets the gain of asking on."""
+    rng = np.random.default_rng([seed, 1])
+    folds = [np.flatnonzero(cross.fold == number) for number in range(PANEL_FOLDS)]
+    groups = np.array(data.groups)
+    played = [
+        play(model, cross.placed.rows(here), groups[here], rng) for model, here in zip(cross.models, folds, strict=True)
+    ]
+    fitted = cross.fitted
+    if data.sampled and fitted.exclusive:
+        gained = []
+        for held in played:  # the gain of asking all the rest: the mean of the changes in outcome and probability
+            right, score = held.right[JOINT], held.score
+            gain = (right[..., -1:] - right[..., :-1] + score[..., -1:] - score[..., :-1]) / 2
+            gained.append((held.states[..., :-1, :].reshape(-1, len(PANEL_STATE)), gain.ravel()))
+        trees = [grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30)), without=fold) for fold in range(PANEL_FOLDS)]
+        played = [one.with_gain(tree.score) for one, tree in zip(played, trees, strict=True)]
+        fitted = replace(fitted, gain=grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30))))
+    return fitted, _joined(played, np.argsort(np.concatenate(folds)))
+
+
+def play(
+    model: FittedPanel | Panel,
+    placed: Placed,
+    groups: NDArray[np.str_],
+    rng: np.random.Generator,
+    *,
+    orders: int = ORDERS,
+) -> PlayedPanels:
+    """Returns the state of each panel after each of its answers, in `orders` random orders of the answers."""
+    n, K = placed.answers.form.shape
+    right = {way: np.zeros((orders, n, K)) for way in PICKS}
+    states = np.zeros((orders, n, K, len(PANEL_STATE)), dtype=np.float32)
+    counts = np.zeros((orders, n, K, 3), dtype=np.int64)
+    for number in range(orders):
+        order = placed.draw(K, rng)
+        form, in_a_row = order.answers.form, np.zeros(n, dtype=np.int64)
+        for size in range(1, K + 1):
+            last, part = form[:, size - 1], order.first(size)
+            goes_on = last == form[:, size - 2] if size > 1 else np.zeros(n, dtype=bool)
+            in_a_row = np.where(last >= 0, np.where(goes_on, in_a_row, 0) + 1, 0)  # 0 after one that is unreadable
+            counts[number, :, size - 1, 2] = in_a_row
+            classes, p = model.classes_of(part.answers, part.odds)
+            for way in PICKS:
+                kept = pick(way, classes, p)
+                right[way][number, :, size - 1] = kept_right(part, kept)
+            states[number, :, size - 1] = state_rows(classes, p, kept)
+            largest = -np.sort(-classes.count, axis=1)[:, :2]
+            counts[number, :, size - 1, : largest.shape[1]] = largest
+    return PlayedPanels(groups, right, states, counts, None, placed.answers.present.sum(axis=1))
+
+
+def _joined(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
+    """Returns the parts as one, with the questions in their first order."""
+
+    def whole(values: Sequence[NDArray[Any]], axis: int = 1) -> NDArray[Any]:
+        return np.take(np.concatenate(values, axis=axis), order, axis=axis)
+
+    right = {way: whole([one.right[way] for one in parts]) for way in PICKS}
+    states, counts = whole([one.states for one in parts]), whole([one.counts for one in parts])
+    gains = [one.gain for one in parts if one.gain is not None]
+    groups, answers = whole([one.groups for one in parts], 0), whole([one.answers for one in parts], 0)
+    return PlayedPanels(groups, right, states, counts, whole(gains) if gains else None, answers)
+
+
+def grow_gain(
+    settings: Mapping[str, Any],
+    parts: Sequence[tuple[NDArray[np.float32], Floats]],
+    seed: int,
+    *,
+    without: int | None = None,
+) -> Trees:
+    """Fits the gain on the rows and targets of all parts but one, by trees of fixed parameters, without a search."""
+    rest = [one for place, one in enumerate(parts) if place != without]
+    X, y = (np.concatenate(columns) for columns in zip(*rest, strict=True))
+    lightgbm, fixed = require("lightgbm", "fit"), {"deterministic": True, "force_row_wise": True, "num_threads": 1}
+    parameters = {**settings, **fixed, "seed": seed, "verbosity": -1}
+    rounds = parameters.pop("rounds")
+    booster = lightgbm.train(parameters, lightgbm.Dataset(X, y), num_boost_round=rounds)
+    return Trees(float32_thresholds(booster), dict(settings), float("nan"))

@@ -1,0 +1,624 @@
+"""The comparison of a study: methods of the user's own, everything that the report shows, and the report's files."""
+
+import csv
+import json
+import math
+import platform
+import shlex
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprobe.checkpoints import Checkpoint, CheckpointExists
+from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.eval.answer_table import AnswerTable
+from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_runs
+from metaprobe.eval.compare import BEST_BASELINE, add_details, headline_by_model, method_results, write_item_table
+from metaprobe.eval.controls import (
+    ANSWER,
+    DECISION,
+    JOINED,
+    NUMBERS,
+    P_TRUE,
+    PROMPT,
+    REVERSED,
+    SCALED,
+    STATED,
+    TERMS,
+)
+from metaprobe.eval.metacognition import (
+    NotTwoChoice,
+    at_equal_difficulty,
+    coupling,
+    difficulty_strata,
+    metacognitive_efficiency,
+    overconfidence,
+    two_choice_responses,
+)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
+from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.eval.report.words import brief, recommended
+from metaprobe.eval.results import (
+    Comparison,
+    LayerSweep,
+    LearningCurve,
+    MethodResult,
+    SeenMethod,
+    TwoChoice,
+)
+from metaprobe.eval.systems import metacrit_figures as metacrit
+from metaprobe.probes.features import COUNTS, features, schema
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.plugins import house_function
+from metaprobe.records.types import Call, Item, Run
+from metaprobe.training.evidence import Evidence, Scores, read_decisions
+from metaprobe.training.export import read_by
+from metaprobe.training.ladder import ALL_TERMS
+from metaprobe.training.linear_probe import LinearProbe
+from metaprobe.training.methods import (
+    AFTER,
+    BEFORE,
+    BLEND,
+    CONFIDENCE,
+    DECISION_LADDER,
+    DECISIONS,
+    LADDER,
+    MEAN_LOGPROB,
+    TREES,
+    TRUE,
+    Blend,
+    FeatureTrees,
+    GivenScore,
+    HiddenProbeMethod,
+    LogprobLadder,
+)
+from metaprobe.training.recipes.train_blend import write_blend
+from metaprobe.training.recipes.train_hidden import write_hidden
+from metaprobe.training.recipes.train_quality import write_quality
+from metaprobe.training.recipes.train_text import train_text
+from metaprobe.training.stored_runs import load_runs
+from metaprobe.training.study import ENOUGH_FOR_ECE, CrossFit, Study, audit_method, crossfit, study, study_of
+from metaprobe.training.training_options import CompareOptions, OnStep, TextOptions, WrongOptions, quiet
+
+SCORE_COLUMNS = ("call_id", "score")
+
+
+def own_methods(
+    paths: Sequence[Path], table: AnswerTable, call_ids_of_runs: Collection[str], taken: Collection[str]
+) -> list[GivenScore]:
+    """Returns a method for each CSV file with the columns `call_id` and `score`, called like the file.
+
+    A higher score stands for an answer that is likelier right. Every answer of the table needs a row; rows of other
+    calls among `call_ids_of_runs` are passed over. Raises `RecordError` for a file that cannot be read so, for
+    an id that is unknown, given twice or missing, for a score that is no finite number, and for a name in `taken`.
+    """
+    methods: list[GivenScore] = []
+    for path in paths:
+        if path.stem in {*taken, *(method.name for method in methods)}:
+            raise RecordError(f"{path}: a method is called {path.stem!r} already; rename the file")
+        scores = _read(path)
+        strangers = [call_id for call_id in scores if call_id not in call_ids_of_runs]
+        missing = [call_id for call_id in table.call_ids.tolist() if call_id not in scores]
+        wrong = strangers or missing
+        named_calls = f"{', '.join(map(repr, wrong[:3]))}{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}"
+        if strangers:
+            example = str(table.call_ids[0])
+            raise RecordError(f"{path}: these runs hold no call {named_calls}; expected ids such as {example!r}")
+        if missing:
+            raise RecordError(f"{path} has no score of {named_calls}; expected one of each of {len(table)} answers")
+
+        def in_order(table: AnswerTable, scores: Mapping[str, float] = scores) -> Scores:
+            return np.array([scores[call_id] for call_id in table.call_ids.tolist()])
+
+        likely = all(0 <= score <= 1 for score in scores.values())
+        methods.append(GivenScore(path.stem, "own", in_order, probability=likely))
+    return methods
+
+
+def _read(path: Path) -> dict[str, float]:
+    scores: dict[str, float] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            if absent := [name for name in SCORE_COLUMNS if name not in (rows.fieldnames or ())]:
+                raise RecordError(
+                    f"{path}: the first line is {','.join(rows.fieldnames or ()) or 'empty'}; expected a header with "
+                    f"the columns {' and '.join(SCORE_COLUMNS)} ({', '.join(absent)} is missing)"
+                )
+            for row in rows:
+                call_id, where = row["call_id"], f"{path}:{rows.line_num}"
+                try:
+                    score = float(row["score"] or "")
+                except ValueError:
+                    score = math.nan
+                if not math.isfinite(score):
+                    raise RecordError(f"{where}: {call_id!r} has the score {row['score']!r}; expected a finite number")
+                if call_id in scores:
+                    raise RecordError(f"{where}: {call_id!r} was given before; expected one row a call")
+                scores[call_id] = score
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"{path} is no CSV file in UTF-8: {error}") from error
+    return scores
+
+
+FIRST_TOKENS = f"{TREES}, first tokens"
+
+
+def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str, dict[int, Scores]]:
+    """Maps a name to k to out-of-fold scores (n,) of the trees on the features of the first k tokens; for
+    `seen_tokens`.
+
+    A k at which the trees find nothing to split is left out; of answers of a token or two that may be every one.
+    """
+    if not evidence.table.measured:
+        return {}
+    logprobs = list(evidence.table.logprobs)
+    by_count = {}
+    for k in COUNTS:
+        prefix = schema(f"prefix-{k}")
+        seen = replace(
+            evidence,
+            features=features(prefix, logprobs),
+            feature_names=prefix.names,
+            schema=prefix.name,
+            states=None,
+        )
+        with suppress(RecordError):
+            by_count[k] = crossfit(seen, [FeatureTrees()], folds=folds, seed=seed)[TREES].ranking
+    return {FIRST_TOKENS: by_count} if by_count else {}
+
+
+NUMBER_BY_NAME = {name: number for number, name in NUMBERS.items()}
+"""Name of a control -> the step of the ladder that is this free number."""
+WORDED = {PROMPT: "", ANSWER: "", JOINED: " --with-logprobs"}
+"""Controls on the words of texts -> the options with which `metaprobe train text` reads the same."""
+EXPORTED = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
+EXPORTED |= {DECISIONS: "quality --reads decisions"}
+"""Methods of which there are checkpoints: what of `metaprobe train` writes them."""
+
+
+def headline_method(results: Sequence[MethodResult], chosen: Sequence[str] = ()) -> MethodResult:
+    """Returns the method that a report is about. It is chosen without a look at the answers it is then measured on.
+
+    `chosen`: the learned method that each fold chose on its learning rows (`CrossFit.best_learned`); the one of most
+    folds is returned. The best on the test rows would look better than it is. Where no fold chose, it is what is
+    learned on decisions, else the user's own method, else the first of all.
+    """
+    by_name = {result.name: result for result in results}
+    folds = [name for name, _ in Counter(chosen).most_common()]
+    learned = (by_name.get(name) for name in (*folds, BLEND, LADDER, AFTER, BEFORE, DECISIONS))
+    own_results = (result for result in results if result.family == "own")
+    return next((candidate for candidate in (*learned, *own_results) if candidate is not None), results[0])
+
+
+def options_of(study: Study) -> dict[str, str]:
+    """Maps the options of a study that are not at their defaults to values, for a command that repeats the study."""
+    usual = {field.name: field.default for field in fields(CompareOptions)}
+    values = {
+        "target": study.target,
+        "stage": study.stage,
+        "agent": study.agent,
+        "folds": len(study.fits.roles),
+        "seed": study.seed,
+    }
+    return {name: str(value) for name, value in values.items() if value != usual[name]}
+
+
+def recommended_checkpoint(
+    use: MethodResult | None, runs: str = "RUNS", *, options: Mapping[str, str] | None = None
+) -> str:
+    """Returns a sentence with the command that writes the checkpoint of the method that a report recommends.
+
+    It is empty where the report recommends none, or where there is no checkpoint of it.
+
+    Args:
+        use: the method.
+        runs: the stores, as a command line names them.
+        options: what `options_of` found; the command gets those that it takes.
+    """
+
+    def given(*left_out: str) -> str:
+        kept_options = {name: value for name, value in (options or {}).items() if name not in left_out}
+        return "".join(f" --{name} {shlex.quote(value)}" for name, value in kept_options.items())
+
+    if use is None:
+        return ""
+    if use.name in EXPORTED:
+        return f"`metaprobe train {EXPORTED[use.name]} {runs}{given()} --out C` writes its checkpoint."
+    if use.name in WORDED:
+        words = f"{WORDED[use.name]}{given()}"
+        return f"`metaprobe train text {runs}{words} --out C` writes a checkpoint that reads the same."
+    if use.name == SCALED and "target" not in (options or {}):  # bundled:quality has no head for another label
+        return f"`metaprobe adapt bundled:quality {runs}{given('folds')} --out C` makes a flag of it."
+    if _step_of(use.name) or use.name.startswith(DECISION) or use.name in (STATED, P_TRUE):
+        return f"`metaprobe compare {runs}{given()} --out REPORT --export C` writes its checkpoint, with a flag."
+    return ""
+
+
+def _step_of(name: str) -> str:
+    """Returns the step of the ladder that equals the control `name`; empty if there is no such step."""
+    bare = name.removesuffix(REVERSED)
+    step = ALL_TERMS if bare == TERMS else NUMBER_BY_NAME.get(bare, "")
+    return f"{step}{REVERSED}" if step and bare != name else step
+
+
+def answer_texts(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], list[str | None]]:
+    """Returns the item and the answer itself of every row; None for an answer whose text was not stored.
+
+    Raises `KeyError` where a row's run is not among them.
+    """
+    call_by_id: dict[str, tuple[Run, Call]] = {call.id: (run, call) for run in runs for call in run.calls}
+    pairs = [call_by_id[call_id] for call_id in table.call_ids.tolist()]
+    return [run.item for run, _ in pairs], [_answer(run, call) for run, call in pairs]
+
+
+def _answer(run: Run, call: Call) -> str | None:
+    if not call.text:
+        return None
+    system = house_function("known_system")(run.system)
+    return call.text.strip() if system is None else system.extract_answer(run.item, call, run.variant)
+
+
+def efficiency_of(
+    table: AnswerTable, fits: CrossFit, runs: Sequence[Run], *, target: str, seed: int = 0
+) -> tuple[TwoChoice | None, str]:
+    """Returns the metacognitive efficiency, or why there is none."""
+    if not runs:
+        return None, "the runs were not given"
+    if target != "correct":
+        return None, f"the answers are judged by their label {target!r}, not by being right"
+    try:
+        responses = two_choice_responses(*answer_texts(runs, table), table.y)
+        return metacognitive_efficiency(table, fits.methods, responses, seed=seed), ""
+    except NotTwoChoice as reason:
+        return None, str(reason)
+
+
+DIFFICULTY_METHOD = PROMPT
+"""The method whose estimate stands for difficulty where the items have no levels."""
+
+
+def comparison(
+    study: Study,
+    *,
+    runs: Sequence[Run] = (),
+    notes: Sequence[str] = (),
+    learning: LearningCurve | None = None,
+    command: str,
+    on_step: OnStep = quiet,
+) -> Comparison:
+    """Returns everything that a report shows of a study. `on_step` is told each audited method.
+
+    What needs the `runs` themselves, as metacognitive efficiency does, is left out where none are given.
+    """
+    evidence, fits, seed = study.evidence, study.fits, study.seed
+    table, stores = evidence.table, shlex.join(map(str, study.stores))
+    plain = method_results(table, fits.methods, fold=fits.fold, seed=seed)
+    results = add_details(table, fits.methods, plain, seed=seed)
+    first = headline_method(results, fits.best_learned).name
+    strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == DIFFICULTY_METHOD), None))
+    equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
+    efficiency, refused = efficiency_of(table, fits, runs, target=study.target, seed=seed)
+    first_tokens = first_token_scores(evidence, folds=len(fits.roles), seed=seed)
+    sections: dict[str, Any] = {"coupling": coupling(runs, seed=seed)}
+    if criticised := [run for run in runs if run.system == "metacrit"]:
+        # Ablations are other systems: the table is of the variant with most runs.
+        variant = Counter(run.variant for run in criticised).most_common(1)[0][0]
+        rows = metacrit.agreement([run for run in criticised if run.variant == variant], seed=seed)
+        if any(row.n for row in rows):
+            sections |= {"agreement": rows, "failures": metacrit.failure_types(runs)}
+    # Each audit of what was learned, of the blend and of the user's own methods once, in their order.
+    audited = [each for each in fits.methods if each.family in ("learned", "own") or each.name == DECISIONS]
+    reports = []
+    for place, each in enumerate(audited, 1):
+        on_step(f"audit {place} of {len(audited)}: {each.name}")
+        reports.append(audit_method(evidence, fits, each, seed=seed))
+    compared = Comparison(
+        title="Which signals tell right from wrong",
+        headline=first,
+        chosen=dict(Counter(fits.best_learned).most_common()),
+        provenance=_provenance(evidence, command, seed),
+        y=table.y,
+        methods=results,
+        best_baseline=BEST_BASELINE,
+        baselines=dict(Counter(fits.best_baseline).most_common()),
+        runs=stores,
+        accuracy=accuracy_rows(table),
+        learning=learning,
+        by_model=headline_by_model(table, fits.methods, first, fold=fits.fold, seed=seed),
+        sweeps=tuple(
+            _sweep(fits.probes[method.name], next(r for r in results if r.name == method.name))
+            for method in study.methods
+            if isinstance(method, HiddenProbeMethod) and not method.layers
+        ),
+        trajectories=trajectories(table),
+        difficulty=equal,
+        overconfidence=overconfidence(table, fits.methods, strata, seed=seed),
+        two_choice=efficiency,
+        two_choice_refused=refused,
+        seen=auroc_by_tokens_seen(table, learned=first_tokens, seed=seed),
+        **sections,
+        audits=tuple(dict.fromkeys(audit for report in reports for audit in report.audits)),
+        notes=(*notes, *_limits(evidence, has_difficulty=strata is not None)),
+    )
+    compared = replace(
+        compared, exported=recommended_checkpoint(recommended(compared), stores, options=options_of(study))
+    )
+    return with_runs(compared, runs, seed=seed)
+
+
+def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
+    """Returns a sentence for each thing that these answers do not allow to be shown."""
+    n, without = len(evidence.table), evidence.without_hidden
+    limits = [f"{evidence.regrouped}."] if evidence.regrouped else []
+    if not has_difficulty:
+        limits.append(
+            f"Difficulty: the items have no levels, and {DIFFICULTY_METHOD} knows nothing of it; nothing is held "
+            "constant."
+        )
+    if not evidence.table.measured:
+        limits.append("The answers hold no log-probabilities: no method that reads them is shown.")
+    if 0 < without < n:
+        limits.append(f"{without} of {n} answers have no hidden states: no probes.")
+    if evidence.states_refused:
+        limits.append(f"No probes: {evidence.states_refused}.")
+    if n < ENOUGH_FOR_ECE:
+        limits.append(f"ECE: {n} answers are too few to quote it; {ENOUGH_FOR_ECE} are needed.")
+    return limits
+
+
+def _sweep(probes: Sequence[LinearProbe], result: MethodResult) -> LayerSweep:
+    """Returns selection AUROC, averaged over the folds, and what each of them chose."""
+    first = probes[0].sweep
+    layers = tuple(dict.fromkeys(point.layer for point in first))
+    positions = tuple(dict.fromkeys(point.position for point in first))
+    grid = np.zeros((len(layers), len(positions)))
+    for probe in probes:
+        for point in probe.sweep:
+            cell = layers.index(point.layer), positions.index(point.position)
+            grid[cell] += point.auroc / len(probes)
+    return LayerSweep(
+        probe=result.name,
+        layers=layers,
+        positions=positions,
+        selection_auroc=grid,
+        choices=tuple((probe.layers[0], probe.position) for probe in probes),
+        test_auroc=result.auroc,
+    )
+
+
+def _provenance(evidence: Evidence, command: str, seed: int) -> Mapping[str, str]:
+    table, generator = evidence.table, evidence.generator
+    packages = ("metaprobe", "numpy", "lightgbm", "scikit-learn", "onnxruntime")
+    return {
+        "model": ", ".join(generator.models) if generator else ", ".join(sorted(set(table.models.tolist()))),
+        "revision": generator.revision or "several" if generator else "several",
+        "dtype": generator.dtype or "several" if generator else "several",
+        "log-probabilities": (generator.logprobs_mode if generator else "unknown") + read_by(evidence.logprobs_reader),
+        "items": str(len(set(table.items.tolist()))),
+        "answers": str(len(table)),
+        "groups": str(len(set(table.groups.tolist()))),
+        "training data": evidence.fingerprint,
+        "seed": str(seed),
+        "versions": ", ".join(f"{package} {version(package)}" for package in packages),
+        "python": platform.python_version(),
+        "command": command,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def require_report() -> None:
+    """Raises `MissingExtra` now rather than after minutes of collecting and fitting."""
+    for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib", "pandas"):
+        require(module, "fit")
+
+
+def write_comparison(
+    folder: str | Path,
+    study: Study,
+    *,
+    notes: Sequence[str] = (),
+    learning: LearningCurve | None = None,
+    command: str,
+) -> tuple[Comparison, Path]:
+    """Returns the comparison of a study, and the path of its report, which is written (`write_report`)."""
+    compared = comparison_of_study(study, notes=notes, learning=learning, command=command)
+    return compared, write_report(folder, compared, study)
+
+
+def comparison_of_study(
+    study: Study,
+    *,
+    notes: Sequence[str] = (),
+    learning: LearningCurve | None = None,
+    command: str,
+    on_step: OnStep = quiet,
+) -> Comparison:
+    """Returns the comparison of a study, with what its stored runs say. Raises `MissingExtra` without the report's."""
+    require_report()
+    runs = load_runs(study.stores, warned=True)
+    return comparison(study, runs=runs, notes=notes, learning=learning, command=command, on_step=on_step)
+
+
+def write_report(folder: str | Path, compared: Comparison, study: Study) -> Path:
+    """Writes the report, its tables as CSV and LaTeX, its drawings as SVG and PDF, comparison.json and the item table.
+
+    Returns the report's path.
+    """
+    from metaprobe.eval.report.write import REPORT_FILE, report_files
+
+    folder = Path(folder)
+    numbers = json.dumps(compared.to_dict(), indent=2) + "\n"
+    for name, content in {**report_files(compared), "comparison.json": numbers.encode()}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    write_item_table(folder, study.evidence.table, study.fits.methods)
+    return folder / REPORT_FILE
+
+
+def with_place_read(compared: Comparison, name: str, checkpoint: Checkpoint) -> Comparison:
+    """Returns the comparison with the layer and the position that the checkpoint of a probe reads.
+
+    `name`: the method that was exported; where it is no probe, nothing changes.
+    """
+    contract = checkpoint.manifest.contract
+    return replace(
+        compared,
+        sweeps=tuple(
+            replace(sweep, shipped=(contract["layer"], contract["position"])) if sweep.probe == name else sweep
+            for sweep in compared.sweeps
+        ),
+    )
+
+
+# The comparison as a command: the report, and the checkpoint of the method that the report is about.
+
+
+def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
+    """Returns what a comparison of every method on these stores finds, and writes its report into the folder `out`.
+
+    With `export` the checkpoint of the method that the report recommends is written too. Raises `CheckpointExists`
+    where that folder is there already, and `RecordError` where the report recommends no method, or one of which there
+    is no checkpoint; the report is written then.
+    """
+    if options.target == AGREEMENT:
+        raise WrongOptions(
+            "target agreement: a report compares signals by labels of right and wrong answers; `train quality --target "
+            "agreement` measures its predictor beside each free number on the pairs of answers"
+        )
+    require_report()
+    if options.export is not None and Path(options.export).exists():
+        raise CheckpointExists(f"{options.export} exists; expected a new folder for the checkpoint: name another one")
+    score_files = [options.scores] if isinstance(options.scores, str | Path) else options.scores
+    files = [Path(path) for path in score_files]
+
+    def own(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
+        call_ids = {call.id for run in load_runs(stores, warned=True) for call in run.calls} if files else set()
+        return own_methods(files, evidence.table, call_ids, (*names, BLEND, BEST_BASELINE))
+
+    faster = ["--folds 3"] if options.folds > 3 else []
+    faster += ["a run without --learning-curves"] if options.learning_curves else []
+    options.on_line(
+        f"compare     each method is fitted in {options.folds} folds, then audited"
+        + (f"; {' or '.join(faster)} takes less time" if faster else "")
+    )
+    made = study(
+        stores,
+        own=own,
+        bare=True,
+        target=options.target,
+        stage=options.stage,
+        agent=options.agent,
+        folds=options.folds,
+        seed=options.seed,
+        on_step=options.on_step,
+    )
+    learning = learning_curve(made, on_step=options.on_step) if options.learning_curves else None
+    options.on_step("intervals")
+    command = options.recorded("compare")
+    compared = comparison_of_study(made, learning=learning, command=command, on_step=options.on_step)
+    use = recommended(compared)
+    if options.export is not None and use is not None:
+        options.on_step(f"audit and export: {use.name}")
+        checkpoint = write_method(options.export, made, use.name, options=options, command=command)
+        compared = with_place_read(compared, use.name, checkpoint)
+        options.on_line(f"checkpoint  {checkpoint.path} ({use.name})")
+    options.on_step("report: tables and figures")
+    write_report(options.out, compared, made)
+    if options.export is not None and use is None:
+        raise RecordError(
+            f"the report in {options.out} recommends no method yet, so no checkpoint was written to "
+            f"{options.export}: {' '.join(brief(compared).do)}"
+        )
+    return compared
+
+
+def write_method(
+    path: str | Path, study: Study, name: str, *, options: CompareOptions | None = None, command: str
+) -> Checkpoint:
+    """Writes the checkpoint of a study's method, learned or a control.
+
+    `options`: those of the comparison, for a reader of words, which loads the texts anew. Raises `RecordError` for a
+    method of which there is no checkpoint.
+    """
+    if name in WORDED:
+        option_values = (
+            {key: getattr(options, key) for key in ("stage", "agent", "folds", "on_step", "on_line")} if options else {}
+        )
+        option_values |= {"with_logprobs": name == JOINED, "command": command}
+        text_options = TextOptions(out=path, target=study.target, seed=study.seed, **option_values)
+        return train_text(study.stores, text_options)
+    folds, seed = len(study.fits.roles), study.seed
+    if step := _step_of(name):
+        step_study = study_of(study.evidence, folds=folds, seed=seed, ladder=LogprobLadder(only=step))
+        return write_quality(path, {study.target: step_study}, command=command)
+    if name.startswith(DECISION):
+        ladder = replace(DECISION_LADDER, only=name.removeprefix(DECISION))
+        decided = study_of(read_decisions(study.evidence), folds=folds, seed=seed, ladder=ladder)
+        return write_quality(path, {study.target: decided}, command=command)
+    if name in (STATED, P_TRUE):
+        alone = Blend((CONFIDENCE if name == STATED else TRUE,))
+        methods = (*(method for method in study.methods if not isinstance(method, Blend)), alone)
+        stated = replace(study, methods=methods, fits=crossfit(study.evidence, methods, folds=folds, seed=seed))
+        return write_blend(path, stated, target=study.target, command=command)
+    if name not in EXPORTED:
+        exportable = (*EXPORTED, *WORDED, *NUMBER_BY_NAME, STATED, P_TRUE)
+        raise RecordError(
+            f"the report recommends {name!r}, of which there is no checkpoint: it is known of an answer without a "
+            f"predictor, or it is your own; there is one of {', '.join(exportable)}"
+        )
+    if name == BLEND:
+        return write_blend(path, study, target=study.target, command=command)
+    if name == LADDER:
+        return write_quality(path, {study.target: study}, command=command)
+    if name == DECISIONS:
+        decided = study_of(read_decisions(study.evidence), seed=study.seed, ladder=DECISION_LADDER)
+        return write_quality(path, {study.target: decided}, command=command)
+    return write_hidden(path, study, when="before" if name == BEFORE else "after", target=study.target, command=command)
+
+
+# How good the methods become with more labels: the folds are fitted again, each on fewer of them.
+
+LABEL_COUNTS = (100, 300, 1000, 3000)
+"""Labels that a fold learns from, as papers on probes show them."""
+METHODS_SHOWN = (MEAN_LOGPROB, LADDER, BEFORE, AFTER, BLEND)
+
+
+def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | None:
+    """Returns the AUROC of the learned methods and of the mean log-probability by the number of labels.
+
+    Each size is one draw of groups, the same for all methods. Sizes beyond the folds' labels, and those whose groups
+    do not suffice for the folds, are left out; None where only the whole is left.
+    """
+    table, whole = study.evidence.table, min(len(roles.seen) for roles in study.fits.roles)
+    methods = [method for method in study.methods if method.name in METHODS_SHOWN]
+    shown = [method.name for method in methods]
+    weights = cluster_weights(table.groups.tolist(), seed=study.seed)
+
+    def measured(fits: CrossFit) -> dict[str, Interval]:
+        return {name: interval(auroc, table.y, fits[name].ranking, weights) for name in shown}
+
+    points: dict[int, dict[str, Interval]] = {}
+    for labels in (size for size in LABEL_COUNTS if size < whole):
+        on_step(f"learning curve: {labels} labels")
+        with suppress(RecordError):
+            fits = crossfit(study.evidence, methods, folds=len(study.fits.roles), seed=study.seed, labels=labels)
+            points[labels] = measured(fits)
+    if not points or not shown:
+        return None
+    points[whole] = measured(study.fits)
+    family = {judged.name: judged.family for judged in study.fits.methods}
+    return LearningCurve(
+        labels=tuple(points),
+        methods=tuple(
+            SeenMethod(name, family[name], tuple(point[name] for point in points.values())) for name in shown
+        ),
+    )

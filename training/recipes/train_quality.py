@@ -1,0 +1,853 @@
+"""The recipe of the quality predictor: a calibrated head a target on log-probabilities, from a study of each head."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
+from metaprobe.checkpoints.flagging import AGREEMENT, FLAGGED_BY, USUAL_FLAGS, promise_refused
+from metaprobe.checkpoints.rendered_table import format_interval
+from metaprobe.eval.answer_table import AnswerTable, answer_table
+from metaprobe.eval.audits import beats_controls
+from metaprobe.eval.compare import control_names
+from metaprobe.eval.controls import REVERSED
+from metaprobe.eval.metrics.bootstrap import Interval, against_controls, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier
+from metaprobe.eval.metrics.ranked import Floats, auprc, quadratic_weighted_kappa, spearman
+from metaprobe.eval.results import Finding
+from metaprobe.probes.contract import CONTRACT
+from metaprobe.probes.decision_predictor import JUDGES, is_predicate, question_of
+from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
+from metaprobe.probes.quality import FEATURES_INPUT, FLAGGED_HEADS, MAIN_HEADS, QUALITY_KIND, QualityPredictor
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Run
+from metaprobe.training.agreement import agreement_pairs, with_agreement_labels
+from metaprobe.training.base_rates import scales_between
+from metaprobe.training.calibrators import Calibrator, Platt, anchored, fit_platt, mean_error
+from metaprobe.training.evidence import (
+    CRITICAL,
+    INVERTED,
+    LEVELS,
+    QUALITY,
+    SCALES,
+    Evidence,
+    evidence_of,
+    invert,
+    paired,
+    read_decisions_alike,
+    runs_of,
+)
+from metaprobe.training.export import Export, GraphBuilder, StoredFlags, write_checkpoint, writes
+from metaprobe.training.folds import Roles, final_roles, outer_folds
+from metaprobe.training.ladder import (
+    ALL_TERMS,
+    DRAWN_TERMS,
+    USUAL_BAR,
+    WHOLE,
+    WITH_TREES,
+    Bar,
+    Ladder,
+    LadderColumns,
+    LadderRows,
+    Step,
+    fit_ladder,
+    scores_to_calibrate,
+)
+from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, agreement_ladder, control_methods
+from metaprobe.training.stored_runs import load_runs
+from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
+from metaprobe.training.thresholds import (
+    ScoredAnswers,
+    critical_thresholds,
+    flagging_of,
+    flagging_without_labels,
+    operating_points,
+)
+from metaprobe.training.training_options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
+from metaprobe.training.trees import Trees, fit_trees, on_cluster
+
+# The fitted heads: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
+#
+# A head is named by its label. `critical` is the one whose label 1 is the bad one: what is fitted learns the opposite,
+# so that higher raw scores are better answers in every head, and its probability is turned round at the end.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probability:
+    """A calibrated score."""
+
+    scorer: Ladder | Trees
+    calibrator: Calibrator
+    inverted: bool = False
+    """Whether the head is one minus what was learned."""
+    kind: ClassVar[str] = "binary"
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        return (self.calibrator.name,)
+
+    def learned(self, X: NDArray[np.float32]) -> Floats:
+        """Returns P(good), (n,), of answers of a run of average base rate."""
+        return self.calibrator.probability(self.scorer.score(X))
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return 1 - self.learned(X) if self.inverted else self.learned(X)
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        score = self.scorer.add_to(graph, features, width)
+        if not self.inverted:
+            return self.calibrator.add_to(graph, score, output)
+        return graph.add("Sub", graph.number(1.0), self.calibrator.add_to(graph, score), name=output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """Expected level of an ordinal label: the lowest, plus P(y >= k) of every level k above it.
+
+    One classifier a step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal label; here each is
+    calibrated, and the expectation is returned instead of the likeliest level. Their steps can cross,
+    P(y >= 3) > P(y >= 2); pooling those that do (isotonic regression, the nearest falling ones) puts their mean in the
+    place of both, which leaves the sum, and so the expected level, as it is.
+    """
+
+    base: float
+    """The lowest level, and the shares of the steps that nothing could be fitted to."""
+    steps: tuple["RunProbability", ...]
+    levels: tuple[int, ...] = ()
+    """The level that each step reaches."""
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """Level -> its share of the rows seen, where nothing could be fitted to the step."""
+    kind: ClassVar[str] = "ordinal"
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        return tuple(step.calibrator.name for step in self.steps)
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return np.asarray(self.base + sum(step.learned(X) for step in self.steps), dtype=np.float64)
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        output_names = [QualityPredictor.level_output(output, level) for level in self.levels] if output else []
+        names = output_names or [""] * len(self.steps)
+        parts = [step.add_to(graph, features, width, name) for step, name in zip(self.steps, names, strict=True)]
+        for level, share in self.shares.items() if output else ():
+            nothing = graph.add("Mul", parts[0], graph.number(0.0))
+            graph.add("Add", nothing, graph.number(share), name=QualityPredictor.level_output(output, level))
+        return graph.add("Sum", graph.number([[self.base]]), *parts, name=output)
+
+    def at_least(self, X: NDArray[np.float32]) -> dict[int, Floats]:
+        """Returns the probability (n,) of at least each level above the lowest."""
+        learned_shares = {level: step.learned(X) for level, step in zip(self.levels, self.steps, strict=True)}
+        return learned_shares | {level: np.full(len(X), share) for level, share in self.shares.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Amount:
+    """A regression, on a line that makes it right on average, within its scale: Q.
+
+    Composing Q of the other heads, (1 - P(critical)) times the sum of the levels, is the other choice. It orders
+    unseen answers as well, but errs more, since failures and levels go together; and it needs every part to be
+    learnable, the critical flag too, which some judges never raise.
+    """
+
+    trees: Trees
+    slope: float
+    intercept: float
+    scale: tuple[int, int]
+    kind: ClassVar[str] = "regression"
+    calibrations: ClassVar[tuple[str, ...]] = ("line",)
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return np.clip(self.slope * self.trees.score(X) + self.intercept, *self.scale)
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        scaled = graph.add("Mul", self.trees.add_to(graph, features, width), graph.number(self.slope))
+        low, high = self.scale
+        floored = graph.add("Max", graph.add("Add", scaled, graph.number(self.intercept)), graph.number(low))
+        return graph.add("Min", floored, graph.number(high), name=output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunProbability(Probability):
+    """A probability by the ladder of models, which knows the base rates of the runs it was fitted on."""
+
+    scorer: Ladder
+    calibrator: Platt
+
+    @property
+    def shifts(self) -> dict[str, float]:
+        """Run -> what it adds to the log-odds of the head's value."""
+        sign = -1.0 if self.inverted else 1.0
+        return {run: sign * self.calibrator.slope * offset for run, offset in self.scorer.rates.runs.items()}
+
+    @property
+    def between(self) -> float:
+        """Standard deviation of the runs' base rates around their mean, in log-odds."""
+        return abs(self.calibrator.slope) * self.scorer.rates.between
+
+
+FittedHead = Probability | Level | Amount
+"""Features (n, d) in, one value out: (n,) of `value`; (n, 1) in a graph, called `output` where that is given."""
+
+
+def fit_probability(
+    sample: LadderRows,
+    roles: Roles,
+    *,
+    inverted: bool = False,
+    climb: bool = True,
+    only: str = "",
+    bar: Bar = USUAL_BAR,
+    seed: int = 0,
+) -> RunProbability:
+    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the scores of all rows seen.
+
+    A score that the map is fitted on is of a ladder that saw no answer of the row's group (`scores_to_calibrate`).
+    Without trees the ladder has so few weights that its own scores of these rows are spread as those of new answers:
+    the intercept is then such that their mean probability is the share of good answers. Without `climb`, for runs that
+    nobody has seen, the map is of scores without base rates. `only`, `bar`: as in `fit_ladder`.
+
+    Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It must rise: the ladder has
+    decided which way round its number tells.
+    """
+    ladder = fit_ladder(sample, roles, climb=climb, only=only, bar=bar, seed=seed)
+    rows, scores = scores_to_calibrate(ladder, sample, roles, rates=climb, seed=seed)
+    platt = fit_platt(scores, sample.y[rows], rising=True)
+    if ladder.trees is None:
+        X = sample.X[rows]
+        exported = ladder.score_of(X, sample.runs[rows]) if climb else ladder.score(X)
+        platt = anchored(platt, exported, sample.y[rows])
+    return RunProbability(ladder, platt, inverted)
+
+
+def trees_graph(
+    heads: Mapping[str, FittedHead | tuple[Ladder | Trees, Calibrator]], *, width: int, input_name: str = "features"
+) -> bytes:
+    """Returns the graph of fitted heads on one input: (n, width) float32 features in, one (n, 1) value per head out.
+
+    A pair is a model that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them. Behind the
+    heads come the probabilities of at least each level of those with levels (`outputs_of`).
+    """
+    graph, outputs = GraphBuilder(), list(heads)
+    for name, head in heads.items():
+        fitted = Probability(*head) if isinstance(head, tuple) else head
+        fitted.add_to(graph, input_name, width, name)
+        if isinstance(fitted, Level):
+            outputs += [QualityPredictor.level_output(name, level) for level in (*fitted.levels, *fitted.shares)]
+    return graph.model({input_name: width}, outputs)
+
+
+def outputs_of(heads: Mapping[str, FittedHead], X: NDArray[np.float32]) -> dict[str, Floats]:
+    """Returns the outputs (n,) by name that the graph of these heads computes from features (n, d)."""
+    values = {name: head.value(X) for name, head in heads.items()}
+    for name, head in heads.items():
+        if isinstance(head, Level):
+            values |= {QualityPredictor.level_output(name, level): p for level, p in head.at_least(X).items()}
+    return values
+
+
+# Labelled answers of each head, and what is learned of them.
+
+FEW = 10
+"""Groups on either side that a step between two grades needs, as a binary label does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graded:
+    """Answers with a label on a scale."""
+
+    target: str
+    evidence: Evidence
+    """Evidence whose `y` says whether an answer is above the middle, so that folds can be balanced by it."""
+    grades: NDArray[np.float64]
+    """(n,), in `SCALES`."""
+    steps: tuple[int, ...] = ()
+    """Levels k for which y >= k can be learned."""
+
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """Returns the stratum (n,) of each answer, by which folds are balanced: how many steps it passes. Few answers
+        join the stratum above."""
+        if not self.steps:
+            return self.evidence.table.y
+        passed: NDArray[np.int64] = np.sum([self.grades >= step for step in self.steps], axis=0, dtype=np.int64)
+        counts = np.bincount(passed, minlength=len(self.steps) + 1)
+        for stratum in range(len(self.steps)):
+            if counts[stratum] < FEW:
+                counts[stratum + 1] += counts[stratum]
+                passed[passed == stratum] = stratum + 1
+        return passed
+
+
+def load_heads(
+    stores: Sequence[str | Path],
+    targets: Sequence[str],
+    *,
+    stage: str | None = None,
+    agent: str | None = None,
+    source: str | None = None,
+    decisions: bool = False,
+    same: str | None = None,
+) -> dict[str, Evidence | Graded]:
+    """Returns for each head the answers that have its label, with features. Runs and features are read once.
+
+    `decisions`: the features are what decision models said of the answers (`read_decisions`).
+    `same`: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
+    `source`: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); else the last label of
+    each call. Groups that ask the same question are one group (`training.folds`). A head in `INVERTED` has
+    `y` turned round. Raises `RecordError` where a head has no labels, where a label is not on its scale, and where too
+    few groups have another grade.
+    """
+    chosen_runs = runs = load_runs(stores)  # evidence has the labels of all sources: an audit compares them
+    if source is not None:
+        label_sources = sorted({label.source for run in runs for label in run.labels})
+        wanted = {name for name in label_sources if source in (name, name.partition(":")[0])}
+        if not wanted:
+            raise RecordError(f"no label of source {source!r}; sources found: {', '.join(label_sources) or 'none'}")
+        chosen_runs = [
+            replace(run, labels=tuple(run_label for run_label in run.labels if run_label.source in wanted))
+            for run in runs
+        ]
+    tables: dict[str, AnswerTable] = {}
+    graded: dict[str, Mapping[str, float]] = {}
+    pairs = agreement_pairs(runs, stage=stage, agent=agent, same=same) if AGREEMENT in targets else None
+    for target in dict.fromkeys(targets):
+        present = chosen_runs
+        if target in SCALES:
+            # A table holds labels of 0 and 1 only: each graded answer gets 1.
+            names = ("q", QUALITY) if target == QUALITY else (target,)  # judges write `q`
+            graded[target] = _grades(chosen_runs, target, names)
+            present = []
+            for run in chosen_runs:
+                labels = (
+                    replace(run_label, name=target, value=1.0) if run_label.name in names else run_label
+                    for run_label in run.labels
+                )
+                present.append(replace(run, labels=tuple(labels)))
+        elif target == AGREEMENT and pairs is not None:
+            present = with_agreement_labels(runs, pairs)
+        tables[target] = answer_table(present, target=target, stage=stage, agent=agent, bare=decisions)
+    heads: dict[str, Evidence | Graded] = {}
+    gathered = evidence_of(runs, tables)
+    for target, evidence in (read_decisions_alike(gathered) if decisions else gathered).items():
+        if target in INVERTED:
+            evidence = invert(evidence)
+        if target == AGREEMENT and pairs is not None:
+            evidence = paired(evidence, pairs)
+        if target in graded:
+            grades = [graded[target][call_id] for call_id in evidence.table.call_ids.tolist()]
+            heads[target] = collect_graded(evidence, grades, target)
+        else:
+            heads[target] = evidence
+    return heads
+
+
+def _grades(runs: Sequence[Run], target: str, names: Sequence[str]) -> dict[str, float]:
+    """Returns call id -> grade, by the labels of these names. Raises `RecordError` for one that is off the scale."""
+    low, high = SCALES[target]
+    grades = {label.call_id: label.value for run in runs for label in run.labels if label.name in names}
+    for call_id, value in grades.items():
+        if not low <= value <= high or (target in LEVELS and value != int(value)):
+            kind = "a whole number" if target in LEVELS else "a number"
+            raise RecordError(f"call {call_id}: label {target} is {value:g}; expected {kind} from {low} to {high}")
+    return grades
+
+
+def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded:
+    """Returns the answers with their grades (n,), and with labels: whether the grade is above the most even cut.
+
+    Raises `RecordError` if for every cut one side has too few groups.
+    """
+    groups, (low, high) = evidence.table.groups, SCALES[target]
+    grades = np.asarray(grades, dtype=np.float64)
+    cuts = range(low + 1, high + 1)
+    sides = {cut: [len(np.unique(groups[side])) for side in (grades >= cut, grades < cut)] for cut in cuts}
+    middle = max(cuts, key=lambda cut: min(sides[cut]))
+    if min(sides[middle]) < FEW:
+        above, below = sides[middle]
+        raise RecordError(
+            f"label {target}: {above} groups have at least {middle} and {below} less, and no other cut is more even; "
+            f"{FEW} of either are needed: there is nothing to distinguish"
+        )
+    evidence = replace(evidence, table=replace(evidence.table, y=(grades >= middle).astype(np.int64)))
+    if target not in LEVELS:
+        return Graded(target, evidence, grades)
+    return Graded(target, evidence, grades, tuple(cut for cut in cuts if min(sides[cut]) >= FEW))
+
+
+# Held-out values of the heads that are no probability, and what they are worth beside a plain signal.
+
+RESAMPLES = 400
+"""Resamples of a bootstrap of rank correlations, which cannot be done in one array operation."""
+NOT_AUDITED = ("refits on shuffled labels, near duplicates, agreement of sources: made for binary heads only",)
+
+
+MADE_OF = {
+    "scaled": "the total log-probability over the root of the length",
+    "lowest3": "the mean of the three lowest log-probabilities",
+    "mean": "the mean log-probability",
+    "min": "the lowest log-probability",
+    "total": "the total log-probability",
+    "first": "the first log-probability",
+    "length": "the number of tokens",
+    ALL_TERMS: "all seven terms",
+    DRAWN_TERMS: "all seven terms, drawn to the total log-probability over the root of the length",
+    WITH_TREES: "terms and trees",
+}
+"""Steps of the ladder in words."""
+DECIDED_OF = {ALL_TERMS: "all numbers of the decisions"}
+"""The same of decisions, where another step is the number of one question."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GradedStudy:
+    """A head on a scale, in the folds."""
+
+    data: Graded
+    values: Floats
+    """(n,): the head's value of each answer, by trees and calibrators that saw no answer of its group."""
+    controls: Mapping[str, Floats]
+    """Name -> held-out scores (n,) of the controls, which learn whether an answer is above the middle."""
+    seed: int
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.data.evidence
+
+
+def study_grades(data: Graded, *, folds: int = 5, seed: int = 0, on_step: OnStep = quiet) -> GradedStudy:
+    """Fits and calibrates the head in every outer fold, by group. Raises `RecordError` where groups do not suffice."""
+    X, groups = data.evidence.features, data.evidence.table.groups.tolist()
+    values = np.full(len(X), np.nan)
+    for number, roles in enumerate(outer_folds(groups, data.strata, folds=folds, seed=seed)):
+        on_step(f"fold {number + 1} of {folds}")
+        values[roles.test] = fit_graded(data, roles, seed).value(X[roles.test])
+    on_step("controls")
+    decided = decision_methods(data.evidence) if data.evidence.schema == DECIDED else []
+    fits = crossfit(data.evidence, [*decided, *control_methods(data.evidence)], folds=folds, seed=seed)
+    names = (*control_names(fits.methods), *(method.name for method in decided))
+    return GradedStudy(data, values, {name: fits[name].ranking for name in names}, seed)
+
+
+def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
+    """Returns the head of these roles.
+
+    A level has a classifier for each step that can be learned; any other step is taken to be its share of the rows
+    seen. An amount has a line by least squares on the calibration rows, which never falls.
+    """
+    evidence, grades, (low, high) = data.evidence, data.grades, SCALES[data.target]
+    if data.target not in LEVELS:
+        X = evidence.features
+        trees = fit_trees(X, grades, roles, names=evidence.feature_names, objective="regression", seed=seed)
+        raw, truth = trees.score(X[roles.calibration]), grades[roles.calibration]
+        variance = float(raw.var())
+        slope = max(float(np.mean((raw - raw.mean()) * (truth - truth.mean()))) / variance, 0.0) if variance else 0.0
+        return Amount(trees, slope, float(truth.mean() - slope * raw.mean()), (low, high))
+    passed = [evidence.sample((grades >= step).astype(np.int64)) for step in data.steps]
+    steps = [fit_probability(sample, roles, seed=seed) for sample in passed]
+    rest = [step for step in range(low + 1, high + 1) if step not in data.steps]
+    shares = {step: float((grades[roles.seen] >= step).mean()) for step in rest}
+    return Level(low + sum(shares.values()), tuple(steps), data.steps, shares)
+
+
+def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
+    """Returns Spearman, quadratic weighted kappa of the rounded value and mean absolute error, with their audits.
+
+    Beside them stands what the rank correlation gains over the mean log-probability, where there is one, and how much
+    more the best constant errs (the median of these very answers: more than a constant could know). The audits say
+    whether the values order better than each control.
+    """
+    table, truth, values = study.evidence.table, study.data.grades, study.values
+    weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
+    rounded = np.clip(np.rint(values), *SCALES[study.data.target])
+    constant, mae = np.full(len(truth), np.median(truth)), partial(mean_error, np.abs)
+    figures = {
+        "spearman": interval(spearman, truth, values, weights),
+        "quadratic_weighted_kappa": interval(quadratic_weighted_kappa, truth, rounded, weights),
+        "mae": interval(mae, truth, values, weights),
+    }
+    if table.measured:
+        mean = baseline_scores(list(table.logprobs))["mean_logprob"]
+        name = "spearman_gain_over_mean_log_probability"
+        figures[name] = paired_difference(spearman, truth, values, mean, weights)
+    audits = []
+    if study.controls:
+        controls = against_controls(truth, values, study.controls, weights, metric=spearman)
+        figures["spearman_gain_over_strongest_control"] = controls.strongest.difference
+        audits = beats_controls(controls, name=study.data.target, metric="Spearman", chance=0.0)
+    figures["mae_of_the_best_constant_minus_mae"] = paired_difference(mae, truth, constant, values, weights)
+    return figures, audits
+
+
+@writes(QUALITY_KIND, "lightgbm", "sklearn", "onnxmltools")
+def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Checkpoint:
+    """Returns the predictor's checkpoint, fitted on the labelled answers of these stores.
+
+    Raises `RecordError` where data or options do not suffice, `MissingExtra` without the extra `fit`, and
+    `CheckpointExists` where `out` holds something else.
+    """
+    if options.new_tasks and (graded := sorted(set(options.targets) & set(SCALES))):
+        raise WrongOptions(f"new_tasks makes predictors of labels that are 0 or 1, not of {', '.join(graded)}")
+    if options.flags and not any(name in FLAGGED_HEADS and name not in SCALES for name in options.targets):
+        raise WrongOptions(
+            f"{next(iter(options.flags))} sets the threshold of a score that is the probability of being right, or of "
+            f"being said again; the targets are {', '.join(options.targets)}: add the target correct or agreement, or "
+            "leave the option out"
+        )
+    if options.targets == (AGREEMENT,):
+        if refused := promise_refused(options):
+            raise WrongOptions(refused)
+        if options.label_source is not None:
+            raise WrongOptions("label_source chooses among labels, and the target agreement reads none: leave it out")
+        if options.reads == "decisions":
+            raise WrongOptions("the target agreement is learned from log-probabilities: leave out reads=decisions")
+    with on_cluster(options.dask):
+        studies = head_studies(stores, options)
+        options.on_step("audit and export")
+        command = options.recorded("train_quality")
+        questions = question_texts(options.questions, *options.targets)
+        writing_options: dict[str, Any] = {"flags": options.as_flags(), "questions": questions}
+        return write_quality(options.out, studies, command=command, **writing_options)
+
+
+def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[str, Study | GradedStudy]:
+    """Returns a study of each head that the targets need, from runs that are read once; for `write_quality`.
+
+    A head is learned from the answers that have its label.
+    """
+    studies: dict[str, Study | GradedStudy] = {}
+    which = {"stage": options.stage, "agent": options.agent, "source": options.label_source}
+    decisions = options.reads == "decisions"
+    heads = load_heads(stores, options.targets, **which, decisions=decisions, same=options.same)
+    for place, (target, data) in enumerate(heads.items(), 1):
+        head = f"head {place} of {len(heads)}, {target}"
+
+        def step(what: str, head: str = head) -> None:
+            options.on_step(f"{head}: {what}")
+
+        evidence = data.evidence if isinstance(data, Graded) else data
+        if evidence.compared:
+            options.on_line(f"{target}: {evidence.compared}")
+        for note in filter(None, (evidence.regrouped, evidence.without_decisions)):
+            step(note)
+        if isinstance(data, Graded):
+            studies[target] = study_grades(data, folds=options.folds, seed=options.seed, on_step=step)
+        else:
+            ladder = DECISION_LADDER if decisions else LogprobLadder(options.new_tasks)
+            if target == AGREEMENT and not options.new_tasks:
+                ladder = agreement_ladder(len(set(evidence.table.call_ids.tolist())))
+            studies[target] = study_of(data, folds=options.folds, seed=options.seed, ladder=ladder, on_step=step)
+    return studies
+
+
+def write_quality(
+    path: str | Path,
+    studies: Mapping[str, Study | GradedStudy],
+    *,
+    command: str,
+    flags: FlagOptions = USUAL_FLAGS,
+    questions: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
+) -> Checkpoint:
+    """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
+
+    There is one study a target; that of `critical` must have `y` turned round, as `head_studies` makes it. `flags`:
+    what the stored threshold flags. `questions`: what `question_texts` says of them. Nothing is said of
+    whether an answer is like the training data: ranges and densities of the features were the wrong way round on
+    models left out (docs/research/travel.md).
+    """
+    heads = _Heads(flags, several=len(studies) > 1, scored=bool(set(MAIN_HEADS) & set(studies)))
+    for target, study in studies.items():
+        if isinstance(study, GradedStudy):
+            heads.add_graded(target, study)
+        else:
+            heads.add_probability(target, study)
+    evidence = max((study.evidence for study in studies.values()), key=lambda evidence: len(evidence.table))
+    decided = evidence.schema == DECIDED
+    if decided:
+        kept_places = heads.narrow(len(evidence.feature_names))
+        schema_name, used = DECIDED, tuple(evidence.feature_names[place] for place in kept_places)
+        X = evidence.features[:, kept_places]
+    else:
+        feature_schema = schema(evidence.schema if heads.grown else ALONE)
+        schema_name, used = feature_schema.name, feature_schema.names
+        X = evidence.features[:, len(evidence.feature_names) - len(used) :]
+    graph = trees_graph(heads.fitted, width=X.shape[1], input_name=FEATURES_INPUT)
+    names = list(heads.fitted)
+    origin = evidence.origin(next(iter(studies.values())).seed, command)
+    # The model or models that all heads' answers are from; None where one is not named, or modes differ.
+    generator, *others = {study.evidence.generator for study in studies.values()}
+    known_models = [model for model in (generator, *others) if model is not None]
+    if len({model.logprobs_mode for model in known_models}) > 1 or len(known_models) <= len(others):
+        generator = None
+    elif others:
+        models = sorted({name for model in known_models for name in model.models})
+        generator = Generator(models[0], logprobs_mode=known_models[0].logprobs_mode, others=tuple(models[1:]))
+    return write_checkpoint(
+        path,
+        Export(
+            kind=QUALITY_KIND,
+            title=f"Quality predictor: {' and '.join(names)}",
+            summary=heads.summary(used, decided=decided),
+            graph=graph,
+            inputs={FEATURES_INPUT: X},
+            expected=outputs_of(heads.fitted, X),
+            contract={
+                "schema": schema_name,
+                "features": list(used),
+                **({JUDGES: list(evidence.decisions.judges)} if decided and evidence.decisions is not None else {}),
+                "targets": names,
+                "kinds": {name: head.kind for name, head in heads.fitted.items()},
+                "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
+                **heads.base_rates(),
+                **({FLAGGED_BY: heads.flagged_by} if heads.flagged_by else {}),
+                **questions,
+            },
+            **{**origin, "generator": generator},
+            logprobs_reader=evidence.logprobs_reader,
+            calibration=", ".join(dict.fromkeys(name for h in heads.fitted.values() for name in h.calibrations)),
+            metrics=heads.metrics,
+            audits=heads.checks,
+            not_audited=heads.not_made,
+            thresholds=heads.thresholds,
+            stored=heads.stored,
+            runs=heads.runs,
+            packages=("lightgbm", "onnxmltools", "onnx") if heads.grown else ("onnx",),
+            heads=[*filter(None, [evidence.compared, evidence.without_decisions]), *heads.lines],
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Heads:
+    """The heads of one checkpoint, with what each of them brings to it."""
+
+    flags: FlagOptions
+    several: bool
+    scored: bool
+    """Whether one of the heads gives the score; else the flag may lie on `agreement`."""
+    fitted: dict[str, FittedHead] = field(default_factory=dict)
+    metrics: dict[str, Interval] = field(default_factory=dict)
+    checks: list[Finding] = field(default_factory=list)
+    not_made: list[str] = field(default_factory=list)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """Thresholds beside those in `stored`."""
+    stored: StoredFlags = field(default_factory=StoredFlags)
+    """Thresholds and curve of the head that gives the score."""
+    runs: int = 1
+    """Runs whose answers that head learned from."""
+    lines: list[str] = field(default_factory=list)
+    average: dict[str, float] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
+    flagged_by: str = ""
+    """The head that the threshold `flag` lies on, where that is not the score."""
+    strangers: bool = False
+    """Whether the predictor is for models and tasks outside its training runs: it then has no base rates, and no
+    threshold that depends on a base rate."""
+
+    @property
+    def grown(self) -> bool:
+        """Whether a head reads more than the terms."""
+        return any(
+            not isinstance(head, RunProbability) or head.scorer.trees is not None for head in self.fitted.values()
+        )
+
+    def narrow(self, width: int) -> list[int]:
+        """Restricts the heads to the features that at least one of them reads, and returns the indices of these.
+
+        If a head has trees, all `width` features are kept.
+        """
+        parts = [part for head in self.fitted.values() for part in (head.steps if isinstance(head, Level) else (head,))]
+        linear = [part for part in parts if isinstance(part, RunProbability) and part.scorer.trees is None]
+        if len(linear) < len(parts):
+            return list(range(width))
+        kept_places = sorted(
+            {
+                linear_head.scorer.read.places[int(i)]
+                for linear_head in linear
+                for i in np.flatnonzero(linear_head.scorer.weights)
+            }
+        )
+
+        def narrowed(part: RunProbability) -> RunProbability:
+            before = part.scorer.read
+            closest = tuple(np.array(before.closest)[kept_places].tolist()) if before.closest else ()
+            columns = LadderColumns(tuple(range(len(kept_places))), {}, before.logprobs, closest=closest)
+            return replace(part, scorer=replace(part.scorer, weights=part.scorer.weights[kept_places], read=columns))
+
+        for name, head in self.fitted.items():
+            if isinstance(head, Level):
+                self.fitted[name] = replace(head, steps=tuple(map(narrowed, head.steps)))
+            elif isinstance(head, RunProbability):
+                self.fitted[name] = narrowed(head)
+        return kept_places
+
+    def base_rates(self) -> dict[str, Any]:
+        """Returns the contract's entry with the runs' base rates; empty if the predictor was trained on one run."""
+        heads = {name: head for name, head in self.fitted.items() if isinstance(head, RunProbability)}
+        if not any(head.shifts for head in heads.values()):
+            return {}
+        runs: dict[str, dict[str, float]] = {}
+        for name, head in heads.items():
+            for run, shift in head.shifts.items() if not self.strangers else ():
+                runs.setdefault(run, {})[name] = shift
+        between = {name: head.between for name, head in heads.items()}
+        return {CONTRACT: {"between": between, "scale": self.scale, "average": self.average, "runs": runs}}
+
+    def add_graded(self, target: str, study: GradedStudy) -> None:
+        """Fits the head of a graded target."""
+        groups = study.evidence.table.groups.tolist()
+        roles = final_roles(groups, study.data.strata, seed=study.seed)
+        self.fitted[target] = head = fit_graded(study.data, roles, study.seed)
+        figures, audits = measure_grades(study, seed=study.seed)
+        self._note(target, figures, audits, NOT_AUDITED)
+        low, high = SCALES[target]
+        line = f"{target}: {head.kind}, {low} to {high}, {len(study.evidence.table)} answers"
+        fixed = [str(step) for step in range(low + 1, high + 1) if step not in study.data.steps]
+        if study.data.steps and fixed:
+            line += f"; too few answers to learn the step to {', '.join(fixed)}: its share is taken"
+        self.lines.append(line)
+
+    def add_probability(self, target: str, study: Study) -> None:
+        """Fits the head of a target of two classes, and the thresholds that it carries."""
+        evidence, ladder, seed = study.evidence, study.ladder, study.seed
+        table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
+        roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
+        climb = not ladder.new_tasks
+        sample, only, bar = evidence.sample(), ladder.only, ladder.bar
+        head = fit_probability(sample, roles, inverted=inverted, climb=climb, only=only, bar=bar, seed=seed)
+        self.fitted[target] = head
+        self.strangers = self.strangers or ladder.new_tasks
+        share = float(table.y.mean())
+        self.average[target] = 1 - share if inverted else share
+        learned = roles.learning
+        self.scale[target] = scales_between(head.scorer.score(X[learned]), table.y[learned], runs[learned])
+        fits = study.fits
+        if not ladder.new_tasks and len(set(runs.tolist())) == 1 and head.scorer.number:
+            fits = fits.made_of(ladder.name, head.scorer.number)
+        figures, report = measure_held_out(evidence, fits, ladder, seed)
+        held_out = fits[ladder.name].probability
+        if inverted:
+            # The AUPRC is that of the failures, the rarer class; AUROC and Brier skill are the same for either.
+            weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
+            figures["auprc"] = interval(auprc, 1 - table.y, 1 - held_out, weights)
+        self._note(target, figures, report.audits, report.skipped)
+        line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
+        if not ladder.new_tasks:  # a threshold of these runs says nothing of another one
+            scores, rows = head.scorer.score_of(X, runs), roles.calibration  # the base rates of the runs included
+            places = fits.places[ladder.name]
+            few = head.scorer.trees is None
+            answers = ScoredAnswers.of(table, rows, scores, head.calibrator, held_out, places, few_weights=few)
+            if target == CRITICAL:
+                self.thresholds |= critical_thresholds(answers, seed=seed)
+            elif target == AGREEMENT:
+                if not self.scored:
+                    self.stored, self.runs = (
+                        flagging_without_labels(answers, self.flags, seed=seed),
+                        len(np.unique(runs)),
+                    )
+                    self.flagged_by = AGREEMENT
+                    line += self.stored.lacking
+            elif target in MAIN_HEADS:
+                self.stored, self.runs = flagging_of(answers, self.flags, seed=seed), len(np.unique(runs))
+                calibrated = head.calibrator.probability(scores[rows])
+                self.thresholds |= operating_points(calibrated, table.call_ids[rows].tolist(), evidence.evaluated)
+                line += self.stored.lacking
+        columns, reached = head.scorer.read, head.scorer.reached
+        notes = [f"made of {in_words(reached, columns)}"]
+        notes += [
+            f"{in_words(step.name, columns)} over {in_words(step.against, columns)}: log loss {-step.gain:+.4f} "
+            f"(standard error {step.se:.4f}) on groups left out{_within_in_words(step)}, "
+            f"{'taken' if step.taken else 'not taken'}"
+            for step in head.scorer.steps
+        ]
+        if chosen := fits.decided:
+            # The card's figures are of what each fold reached. To fit every fold with the step that all labels chose
+            # would take the labels of the test rows into the choice.
+            alike = sum(number == head.scorer.number for number in chosen)
+            what = f"the order is that of {fits[ladder.name].itself}, and " if fits[ladder.name].itself else ""
+            notes.append(
+                f"{alike} of {len(chosen)} folds reached the same step by themselves; {what}the "
+                f"{'other ' * bool(what)}held-out figures are of what each fold reached"
+            )
+        notes += raw_number(evidence, target, head.scorer, held_out, seed)
+        self.lines += [line, *(f"{target}: {step}" for step in notes)]
+
+    def _note(
+        self, target: str, figures: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]
+    ) -> None:
+        prefix = f"{target}." if self.several else ""
+        self.metrics.update({f"{prefix}{name}": value for name, value in figures.items()})
+        prefix = f"not {target}." if target in INVERTED else prefix  # what the audits saw
+        self.checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
+        self.not_made.extend(f"{prefix}{reason}" for reason in skipped)
+
+    def summary(self, used: Sequence[str], *, decided: bool) -> str:
+        """Returns the card's first paragraph, but for what the thresholds mean. `used`: features that are read."""
+        names, parts = list(self.fitted), []
+        if binary := [name for name in names if name not in SCALES and name != AGREEMENT]:
+            parts.append(f"Probability that an answer is {' and '.join(binary)}")
+        if AGREEMENT in names:
+            parts.append(
+                "probability that the model, asked again, would say the same (learned without labels, and no "
+                "probability of being right)"
+            )
+        if levels := [name for name in names if name in LEVELS]:
+            parts.append(f"expected level of {', '.join(levels)}")
+        if QUALITY in names:
+            parts.append("expected Q (the sum of the three levels, 0 where critical)")
+        if decided:
+            questions = ", ".join(dict.fromkeys(map(question_of, used)))
+            source_text = f"what a decision model said of it ({questions}): what each head is made of stands below"
+        elif self.grown:
+            source_text = (
+                f"{len(used)} statistics of its token log-probabilities over windows (LightGBM, then a calibrator)"
+            )
+        else:
+            source_text = "its token log-probabilities: what each head is made of stands below"
+        parts_text = "; ".join(parts)
+        return f"{parts_text[0].upper()}{parts_text[1:]}, from {source_text}."
+
+
+def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floats, seed: int) -> list[str]:
+    """Returns in words how far the probability of a predicate is off as it was given; nothing without a predicate.
+
+    The predicate is the one named like the target, or else the one that is exported alone.
+    """
+    names, y = evidence.feature_names, evidence.table.y
+    question = target if target in names else exported.reached
+    if evidence.schema != DECIDED or question not in names:
+        return []
+    raw = evidence.features[:, names.index(question)].astype(np.float64)
+    if not is_predicate(question, names, raw):
+        return []
+    weights = cluster_weights(evidence.table.groups.tolist(), seed=seed)
+    scores = {
+        "as the judge gave it": 1 - raw if question == target and target in INVERTED else raw,
+        "of this predictor, held out": held_out,
+        "of the share of the label": np.full(len(y), y.mean()),
+    }
+    errors = (
+        f"{format_interval(interval(brier, y, score, weights), 3)} {score_name}" for score_name, score in scores.items()
+    )
+    return [f"Brier score (lower is better) of the number {question}: {'; '.join(errors)}"]
+
+
+def _within_in_words(step: Step) -> str:
+    """Returns what a step gains within runs as a clause; empty where that was not looked at."""
+    if np.isnan(step.within):
+        return ""
+    return f", AUROC within runs {step.within:+.4f} (standard error {step.within_se:.4f})"
+
+
+def in_words(step: str, columns: LadderColumns) -> str:
+    """Returns a step of the ladder in words."""
+    bare = step.removesuffix(REVERSED)
+    return (
+        f"{MADE_OF[bare] if columns is WHOLE else DECIDED_OF.get(bare, f'the number {bare}')}{step.removeprefix(bare)}"
+    )

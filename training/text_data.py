@@ -1,0 +1,137 @@
+"""Labelled answers as texts: questions, answers and grades, for what reads neither log-probabilities nor states."""
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.answer_table import AnswerTable, answer_table
+from metaprobe.eval.audits_of_data import labels_by_source
+from metaprobe.probes.adapter import prompt_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import fingerprint
+from metaprobe.training.evidence import Evidence, generator_of
+from metaprobe.training.folds import join_table
+from metaprobe.training.stored_runs import load_runs
+
+MOST_LEVELS = 10
+"""Different labels up to which a target is taken for levels of a rubric."""
+FEW = 10
+"""Groups on either side of a step between two levels, below which the step is not learned."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextData:
+    """n labelled answers with their texts. Entry i of each field is of row i of the table."""
+
+    evidence: Evidence
+    """The table of the answers, without features. Its `y` is the label, or whether a level is above the middle."""
+    prompts: tuple[str, ...]
+    answers: tuple[str, ...]
+    grades: NDArray[np.float64]
+    """(n,): the labels as they came."""
+    steps: tuple[int, ...] = ()
+    """Levels k for which grade >= k can be learned; empty where labels are 0 and 1."""
+
+    @property
+    def table(self) -> AnswerTable:
+        return self.evidence.table
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of everything that training depends on."""
+        rows = zip(self.table.call_ids, self.table.groups, self.table.y, self.prompts, self.answers, strict=True)
+        return hashlib.sha256(repr([(str(c), str(g), int(y), p, a) for c, g, y, p, a in rows]).encode()).hexdigest()
+
+
+def load_texts(
+    data: Sequence[str | Path], *, target: str = "correct", stage: str | None = None, agent: str | None = None
+) -> TextData:
+    """Returns every labelled answer in run stores and files of import lines, with the texts of prompt and answer.
+
+    Answers without a text, or without a text of a user message, are left out with a warning.
+
+    Raises `RecordError` where no answer is labelled, where labels are neither 0 and 1 nor whole levels, and where more
+    than half have no text of a user message, as in a store that was kept without texts; the store's own errors; and
+    `ImportFileError` for an invalid line.
+    """
+    runs = load_runs(data, plain=True)
+    grades = {label.call_id: label.value for run in runs for label in run.labels if label.name == target}
+    # A table holds labels of 0 and 1: levels are put in their place afterwards.
+    present = [
+        replace(
+            run,
+            labels=tuple(
+                replace(run_label, value=1.0) if run_label.name == target else run_label for run_label in run.labels
+            ),
+        )
+        for run in runs
+    ]
+    table, regrouped = join_table(answer_table(present, target=target, stage=stage, agent=agent, bare=True))
+    calls = {call.id: call for run in runs for call in run.calls}
+    chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
+    told = np.array([bool(call.text.strip()) for call in chosen])
+    bare = [call.id for call in chosen if prompt_of(call.messages) is None]
+    asked = ~np.isin(table.call_ids, bare)
+    if 2 * len(bare) > len(chosen) or not (told & asked).any():
+        raise RecordError(
+            f"{len(bare)} of {len(chosen)} answers have no text of a user message, such as {bare[:3]}, and "
+            f"{(~told).sum()} no text of their own; texts are read here: collect without --no-text"
+        )
+    for lacks, of in ((~told, "text"), (~asked, "text of a user message")):
+        if lacks.any():
+            warnings.warn(f"{lacks.sum()} labelled answers are left out: they have no {of}", stacklevel=2)
+    table = table.rows(told & asked)
+    values = np.array([grades[call_id] for call_id in table.call_ids.tolist()], dtype=np.float64)
+    y, steps = _cut(values, table.groups, target)
+    table = replace(table, y=y)
+    chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
+    prompts = [prompt_of(call.messages) for call in chosen]
+    evidence = Evidence(
+        table,
+        np.empty((len(table), 0), dtype=np.float32),
+        feature_names=(),
+        schema="",
+        generator=generator_of(chosen),
+        fingerprint=fingerprint(runs),
+        labels_by_source={} if steps else labels_by_source(runs, table.call_ids.tolist(), target),
+        regrouped=regrouped,
+    )
+    return TextData(evidence, tuple(p or "" for p in prompts), tuple(call.text for call in chosen), values, steps)
+
+
+def grouped_by_content(texts: TextData) -> TextData:
+    """Returns the texts with their groups named by their place in the order of their questions and answers.
+
+    Folds follow the order of the groups' names. So they are the same for the same texts, however lines, ids and groups
+    are called.
+    """
+    table = texts.table
+    rows = zip(texts.prompts, texts.answers, texts.grades.tolist(), table.groups.tolist(), strict=True)
+    places: dict[str, str] = {}
+    for *_, group in sorted(rows):
+        places.setdefault(group, f"{len(places):09d}")
+    named = np.array([places[group] for group in table.groups.tolist()])
+    return replace(texts, evidence=replace(texts.evidence, table=replace(table, groups=named)))
+
+
+def _cut(
+    grades: NDArray[np.float64], groups: NDArray[np.str_], target: str
+) -> tuple[NDArray[np.int64], tuple[int, ...]]:
+    """Returns labels of 0 and 1, and the steps between levels that can be learned, none where the labels are these."""
+    levels = np.unique(grades)
+    if np.isin(levels, (0, 1)).all():
+        return grades.astype(np.int64), ()
+    if (levels != np.rint(levels)).any() or len(levels) > MOST_LEVELS:
+        raise RecordError(
+            f"label {target} has {len(levels)} values from {levels[0]:g} to {levels[-1]:g}; expected 0 and 1, or at "
+            f"most {MOST_LEVELS} whole levels: round it, or cut it in two"
+        )
+    cuts = [int(level) for level in levels[1:]]
+    sides = {cut: min(len(np.unique(groups[side])) for side in (grades >= cut, grades < cut)) for cut in cuts}
+    middle = max(cuts, key=lambda cut: sides[cut])
+    return (grades >= middle).astype(np.int64), tuple(cut for cut in cuts if sides[cut] >= FEW) or (middle,)

@@ -1,0 +1,359 @@
+"""LightGBM on log-probability features: one booster, its search, and its place in an ONNX graph.
+
+The last fit may run on the workers of a Dask cluster, by LightGBM's own Dask interface (`on_cluster`).
+"""
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from threading import Event, Thread
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.calibrators import (
+    Floats,
+    fit_platt,
+)
+from metaprobe.training.export import TREE_ENSEMBLE_OPSET, GraphBuilder
+from metaprobe.training.folds import Roles, Rows
+
+DASK = "dask[array,dataframe,distributed]>=2026.1"
+
+Parameters = dict[str, Any]
+
+# A bounded search; larger trees are taken where they win on the selection rows.
+GRID: tuple[dict[str, float], ...] = (
+    {"num_leaves": 4, "min_data_in_leaf": 20},
+    {"num_leaves": 7, "min_data_in_leaf": 40},
+    {"num_leaves": 15, "min_data_in_leaf": 20},
+    {"num_leaves": 31, "min_data_in_leaf": 40},
+)
+Objective = Literal["binary", "regression"]
+METRIC: dict[Objective, str] = {"binary": "binary_logloss", "regression": "l2"}
+"""Loss that early stopping watches."""
+COMMON: Parameters = {
+    "learning_rate": 0.05,
+    "feature_fraction": 0.5,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "lambda_l2": 5.0,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+MAX_ROUNDS = 300
+PATIENCE = 30
+SMALL = 2_000_000
+"""Feature values below which one thread is fastest: more of them mostly wait for each other."""
+IMBALANCE = 2.0
+"""Answers of the larger class for one of the smaller from which class weights are tried."""
+RISING = ("mean", "median", "min")
+"""Statistics that the theory gives a sign: the surer the tokens of a window, the better the answer."""
+FALLING = tuple(f"terms.{name}" for name in ("lowest3", "mean", "min"))
+"""Features with the other sign: these terms are made of surprise, which is minus the log-probability."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """A fitted booster whose split thresholds are float32 numbers, so that ONNX gives the same answers."""
+
+    booster: Any
+    parameters: Parameters
+    selection_auroc: float
+    """AUROC of the chosen parameters on the selection rows; nan for a regression."""
+
+    def score(self, X: NDArray[np.floating[Any]]) -> Floats:
+        """Returns raw log-odds (n,), or for a regression the value itself, before calibration.
+
+        X: float32 features (n, d), NaN where undefined.
+        """
+        return np.asarray(self.booster.predict(X, raw_score=True), dtype=np.float64)  # after the best round
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        """Adds the same to a graph, as one TreeEnsembleRegressor: (n, width) features in, (n, 1) log-odds out."""
+        lightgbm, converter = require("lightgbm", "fit"), require("onnxmltools.convert", "fit")
+        types = require("onnxmltools.convert.common.data_types", "fit")
+        # The output of a regressor is the plain sum of leaves: no label output, no double rounding through a
+        # probability.
+        lines = self.booster.model_to_string().splitlines(keepends=True)
+        raw = lightgbm.Booster(
+            model_str="".join("objective=regression\n" if x.startswith("objective=") else x for x in lines)
+        )
+        converted = converter.convert_lightgbm(
+            raw, initial_types=[("features", types.FloatTensorType([None, width]))], target_opset=TREE_ENSEMBLE_OPSET
+        )
+        node = next(node for node in converted.graph.node if node.op_type == "TreeEnsembleRegressor")
+        output = output or graph.name("trees")
+        node.input[:], node.output[:], node.name = [features], [output], output
+        graph.nodes.append(node)
+        return output
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grown:
+    """One candidate of the search, fitted on the train rows."""
+
+    parameters: Parameters
+    rounds: int
+    """Boosting round with the least loss on the selection rows."""
+    scores: Floats
+    """Raw scores of the selection rows after that many."""
+
+
+def fit_trees(
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    roles: Roles,
+    *,
+    names: Sequence[str],
+    objective: Objective = "binary",
+    start: Floats | None = None,
+    seed: int = 0,
+) -> Trees:
+    """Returns trees whose parameters are chosen on the selection rows with early stopping, fitted on train and
+    selection rows.
+
+    Three things are chosen in turn: the size of the trees, by AUROC (for a regression by squared error); class weights,
+    which are tried if the classes are unequal and kept if both AUROC and recalibrated log loss gain; and monotone
+    constraints (scores rise with mean, median and minimum of every window), which are kept if they lose nothing. The
+    constraints expect `y` (n,) to be higher for better answers.
+
+    `start` (n,): log-odds that the trees only correct; trees are chosen by the sum of both. Within `on_cluster` the
+    search takes a sample of the rows, and the cluster's workers make the last fit.
+    """
+    searched = roles
+    if _CLIENT.get() is not None:
+        searched = replace(roles, train=_sample(roles.train), selection=_sample(roles.selection))
+    lightgbm, held = require("lightgbm", "fit"), searched.selection
+    train = _data_set(X, y, searched.train, names, start)
+    selection = _data_set(X, y, held, names, start, reference=train)
+    known = 0.0 if start is None else start[held]
+
+    def grown(parameters: Parameters) -> Grown:
+        stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+        booster = lightgbm.train(
+            parameters, train, num_boost_round=MAX_ROUNDS, valid_sets=[selection], callbacks=[stop]
+        )
+        scores = np.asarray(booster.predict(X[held], raw_score=True), dtype=np.float64)
+        return Grown(parameters, booster.best_iteration, scores + known)
+
+    at, binary = y[held], objective == "binary"
+
+    def merit(one: Grown) -> float:
+        if not binary:
+            return -float(np.square(one.scores - at).mean())
+        reached = float(auroc(at, one.scores))
+        return reached if np.isfinite(reached) else 0.0  # of one class every candidate is as good as the next
+
+    base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
+    base["num_threads"] = 1 if X.size < SMALL else 0
+    best = max((grown({**base, **size}) for size in GRID), key=merit)
+    for more in _refinements(y[searched.train] if binary else None, names):
+        tried = grown({**best.parameters, **more})
+        gain = merit(tried) - merit(best)
+        if gain >= 0 if "monotone_constraints" in more else gain > 0 and _loss(at, tried) < _loss(at, best):
+            best = tried
+    selected = merit(best) if binary else float("nan")
+    parameters = {**best.parameters, "rounds": best.rounds}
+    trees = refit_trees(Trees(None, parameters, selected), X, y, roles, names=names, start=start)
+    leaves = {line for line in trees.booster.model_to_string().splitlines() if line.startswith("num_leaves=")}
+    if leaves <= {"num_leaves=1"}:
+        raise RecordError(
+            f"LightGBM finds nothing to split in {len(roles.learning)} answers: they are too few, or their "
+            f"log-probabilities are all alike; add runs"
+        )
+    return trees
+
+
+def refit_trees(
+    trees: Trees, X: NDArray[np.float32], y: NDArray[Any], roles: Roles, *, names: Sequence[str], start: Floats | None
+) -> Trees:
+    """Returns trees with the parameters of `trees`, fitted on the train and selection rows of these roles.
+
+    They are fitted in this process, or on the workers of the cluster that `on_cluster` opened. The arguments are those
+    of `fit_trees`.
+    """
+    rows, rounds = roles.learning, trees.parameters["rounds"]
+    parameters = {name: value for name, value in trees.parameters.items() if name != "rounds"}
+    if (client := _CLIENT.get()) is not None:
+        known = None if start is None else start[rows]
+        booster = _fit_on_workers(client, X[rows], y[rows], known, safe(names), parameters, rounds)
+    else:
+        data = _data_set(X, y, rows, names, start)
+        booster = require("lightgbm", "fit").train(parameters, data, num_boost_round=rounds)
+    return Trees(float32_thresholds(booster), trees.parameters, trees.selection_auroc)
+
+
+def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[Parameters]:
+    """Yields what is tried on top of the best size, one after the other. `y`: None where there are no classes."""
+    ones = 0 if y is None else int(y.sum())
+    zeros = 0 if y is None else len(y) - ones
+    if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
+        yield {"scale_pos_weight": zeros / ones}
+    # LightGBM's constraint of each feature: 1 where a score may only rise with it, -1 where only fall, 0 for none.
+    signs = [-1 if name in FALLING else int(name.rpartition(".")[2] in RISING) for name in names]
+    if any(signs):
+        yield {"monotone_constraints": signs}
+
+
+def _loss(y: NDArray[np.int64], grown: Grown) -> float:
+    """Returns the log loss after Platt's calibration, as every head is calibrated and class weights only shift the
+    log-odds.
+    """
+    if len(np.unique(y)) < 2:
+        return 0.0
+    logit = fit_platt(grown.scores, y).logit(grown.scores)
+    return float(np.logaddexp(0, np.where(y == 1, -logit, logit)).mean())
+
+
+def _data_set(
+    X: NDArray[np.float32], y: NDArray[Any], rows: Rows, names: Sequence[str], start: Floats | None, **more: Any
+) -> Any:
+    known = None if start is None else start[rows]
+    lightgbm = require("lightgbm", "fit")
+    return lightgbm.Dataset(X[rows], y[rows], init_score=known, feature_name=safe(names), free_raw_data=False, **more)
+
+
+def float32_thresholds(booster: Any) -> Any:
+    """Returns the booster with every split threshold rounded down to float32.
+
+    LightGBM splits float32 features at float64 thresholds. For a float32 x, x <= t holds exactly when x <= the largest
+    float32 not above t. So rounding down changes no prediction. Rounding to nearest or up, as converters do, changes
+    predictions by 3e-3 on features that repeat values.
+    """
+    lightgbm = require("lightgbm", "fit")
+    lines = booster.model_to_string().splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        if line.startswith("threshold="):
+            thresholds = np.array(line.removeprefix("threshold=").split(), dtype=np.float64)
+            lines[i] = "threshold=" + " ".join(repr(float(t)) for t in round_down(thresholds)) + "\n"
+        elif line.startswith("tree_sizes="):
+            lines[i] = ""  # byte offsets of the trees, no longer true; LightGBM reads the text without them
+    return lightgbm.Booster(model_str="".join(lines))
+
+
+def round_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Returns the largest float32 that is not above each value."""
+    rounded = values.astype(np.float32)
+    return np.where(rounded.astype(np.float64) > values, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def safe(names: Sequence[str]) -> list[str]:
+    """Returns feature names without the characters that LightGBM refuses. The manifest keeps the original names."""
+    return [name.replace("%", "pct") for name in names]
+
+
+# The last fit on the workers of a Dask cluster, by LightGBM's own Dask interface.
+#
+# LightGBM's Dask interface does not stop early: its workers would stop at different rounds and wait for each other for
+# ever (LightGBM issues 3712 and 6351). So size and rounds are searched on this machine, on a sample of the rows. Which
+# rows a worker holds decides its bins and its bagging, so that two fits differ as two seeds do on one machine.
+
+SAMPLE_ROWS = 200_000
+"""Most train rows, and most selection rows, of a search whose last fit is on a cluster."""
+BLOCK_ROWS = 100_000
+LOOK_AFTER = 1.0
+"""Seconds between two looks at the workers."""
+_CLIENT: ContextVar[Any] = ContextVar("the Dask client whose workers fit", default=None)
+
+
+@contextmanager
+def on_cluster(scheduler: str | None) -> Iterator[None]:
+    """Fits boosters on the workers of this Dask scheduler within the block; on this machine if `scheduler` is None."""
+    if scheduler is None:
+        yield
+        return
+    for module in ("dask.array", "dask.dataframe"):  # LightGBM asks for both, and says less
+        require(module, DASK)
+    with require("distributed", DASK).Client(scheduler) as client:
+        token = _CLIENT.set(client)
+        try:
+            yield
+        finally:
+            _CLIENT.reset(token)
+
+
+def _sample(rows: Rows) -> Rows:
+    """Returns at most `SAMPLE_ROWS` of the rows, evenly spread."""
+    return rows[:: max(1, -(-len(rows) // SAMPLE_ROWS))]
+
+
+def _fit_on_workers(
+    client: Any,
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    start: Floats | None,
+    names: list[str],
+    parameters: Parameters,
+    rounds: int,
+) -> Any:
+    array, interface = require("dask.array", DASK), require("lightgbm.dask", DASK)
+    kind = interface.DaskLGBMClassifier if parameters["objective"] == "binary" else interface.DaskLGBMRegressor
+    # Each worker uses the threads it has.
+    given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
+    model = kind(**given, random_state=parameters["seed"], n_estimators=rounds, client=client)
+    block = min(BLOCK_ROWS, max(1, -(-len(X) // (2 * len(client.nthreads())))))  # several blocks to each worker
+    known = None if start is None else array.from_array(start, chunks=block)
+    with _watched(client), warnings.catch_warnings():
+        # LightGBM warns so whenever its Dask estimators are made as they are meant to be.
+        warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
+        fitted = model.fit(
+            array.from_array(X, chunks=(block, -1)),
+            array.from_array(y, chunks=block),
+            init_score=known,
+            feature_name=names,
+        )
+    return fitted.booster_
+
+
+@contextmanager
+def _watched(client: Any) -> Iterator[None]:
+    """Ends the block's fit where a worker is lost. Raises `RecordError` then, and whatever else ends the fit.
+
+    LightGBM's workers speak to each other directly, and wait for a worker that died for ever. When a worker is gone,
+    the others' work is cancelled and they are started again.
+    """
+    there, lost, ended = set(client.nthreads()), set[str](), Event()
+
+    def look() -> bool:
+        now = set(client.nthreads())
+        if there <= now:
+            return False
+        lost.update(there - now)
+        future = require("distributed", DASK).Future
+        waiting = [key for key in list(client.futures) if "_train_part" in str(key)]
+        client.cancel([future(key, client) for key in waiting], force=True)
+        if left := sorted(there & now):
+            client.restart_workers(left, raise_for_error=False)
+        return True
+
+    def watch() -> None:
+        while not ended.wait(LOOK_AFTER) and not look():
+            pass
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as error:
+        ended.set()
+        thread.join()
+        if not lost:  # the others may report a broken connection before the scheduler reports who broke it
+            time.sleep(LOOK_AFTER)
+        if not (lost or look()):
+            raise
+        raise RecordError(
+            f"the Dask cluster lost {', '.join(sorted(lost))} during a fit; look at the memory that the workers are"
+            " allowed, and start again"
+        ) from error
+    finally:
+        ended.set()
+        thread.join()
