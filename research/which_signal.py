@@ -293,10 +293,10 @@ def in_short() -> list[list[str]]:
     looks = [one["gain"] for task in read("gate").values() for one in task["report"]["looks"]]
     return [
         [
-            "no labels: [teach](docs/no-labels.md)",
-            f"a flag; ranks answers about as well as 50 labels; so does free `{USUAL_FREE}` (AUROC {free:.3f} to "
+            "no labels: ask a hundred of your questions twice ([teach](docs/no-labels.md))",
+            f"a flag; ranks answers like 50 labels; so does free `{USUAL_FREE}` (AUROC {free:.3f} to "
             f"{taught:.3f})",
-            f"{SAMPLINGS[0][0]} questions, twice",
+            f"{SAMPLINGS[0][0] * SAMPLINGS[0][1]} answers",
             f"ahead of 50 labels on {ahead(as_labels)} of {len(few)} [stores](docs/research/no-labels.md), behind on "
             f"{behind(as_labels)} ({sizes(few)})",
         ],
@@ -323,7 +323,7 @@ def in_short() -> list[list[str]]:
         ],
         [
             "samples, agents: [panel](docs/several-answers.md)",
-            f"more accurate at the same number of answers in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
+            f"more accurate at equally many answers in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
             f"less in {later}; agents: beats fixed ways in {fixed.count('ahead')} of {len(fixed)} "
             f"[pairs](docs/research/routing.md), behind in {fixed.count('behind')}",
             f"{MIN_PANEL_GROUPS} labelled questions",
