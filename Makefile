@@ -45,8 +45,8 @@ typecheck: $(VENV)/dev.stamp
 benchmark: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/peers.stamp  ## every speed benchmark on this machine, one table
 	$(BIN)/python -m benchmarks.page run --peers $(VENV)/peers $(if $(DATA),--data $(DATA))
 
-docs: $(VENV)/dev.stamp $(VENV)/docs.stamp  ## the site with all tables, in out/site; a broken link or anchor fails
-	$(BIN)/python scripts/site.py
+docs: $(VENV)/dev.stamp $(VENV)/docs.stamp  ## the site, in out/site; a broken link or anchor fails
+	$(BIN)/zensical build --strict --clean --config-file mkdocs.yml
 
 dist: $(VENV)/dev.stamp  ## sdist, wheel and recorded runs of the last commit, in out/dist: the same bits for everyone
 	$(BIN)/python scripts/release.py

@@ -1,7 +1,7 @@
 """How the pages of the docs are written: a block between two markers, a Markdown table, a number with its interval.
 
 A measured page has a picture and short blocks. Long tables are blocks of the page of the same name in the folder
-tables/ beside it, which is kept with empty blocks: `make docs` fills them in its copy of the docs (scripts/site.py).
+tables/ beside it.
 """
 
 import json
@@ -18,8 +18,7 @@ from metaprobe.training.ladder import SURE
 
 Row = dict[str, str]
 ROOT = Path(__file__).parent.parent
-DOCS, SITE = ROOT / "docs", ROOT / "out" / "docs"
-"""The docs, and the copy of them from which the site is built."""
+DOCS = ROOT / "docs"
 MEASURED = DOCS / "measured"
 """The kept figures."""
 
@@ -79,10 +78,6 @@ def write(path: Path, name: str, lines: list[str]) -> None:
             break
     else:
         raise click.ClickException(f"{path.name} has lost its {name} markers")
-    if page != path and page.is_relative_to(DOCS):
-        page = SITE / page.relative_to(DOCS)
-        if not page.exists():
-            return
     text = page.read_text(encoding="utf-8")
     page.write_text(mark.sub(lambda m: m[1] + "\n" + "\n".join(lines) + m[2], text), encoding="utf-8")
 

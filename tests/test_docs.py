@@ -84,14 +84,6 @@ def test_what_the_python_of_a_page_loads_was_made_by_a_command_or_a_call_of_the_
     assert [path for path in loaded if path not in made and not path.startswith(("bundled:", "hub:"))] == []
 
 
-def test_a_page_of_tables_says_to_readers_of_the_repository_where_its_tables_are() -> None:
-    pages = sorted((ROOT / "docs").rglob("tables/*.md"))
-    assert len(pages) > 15
-    for page in pages:
-        first = text(page).partition("\n## ")[0]
-        assert "In the repository its tables are empty: `make docs` fills them" in first, page
-
-
 def command_lines() -> list[tuple[str, str]]:
     """(page, line) of every `metaprobe ...` in a shell block."""
     found = []

@@ -1,7 +1,6 @@
 """Every block and page of the docs that a script writes is what the script makes of the kept figures now.
 
-A block stands between `<!-- NAME: written by SCRIPT -->` and `<!-- /NAME -->`. Blocks of docs/research/tables/ are
-kept empty; scripts/site.py fills them in a copy of the docs.
+A block stands between `<!-- NAME: written by SCRIPT -->` and `<!-- /NAME -->`.
 One that is new needs its line in `page_writers.py`, or a reason in `NOT_COMPARED`. The commands write into copies of
 the pages.
 """
@@ -73,8 +72,7 @@ def blocks(writer: Writer, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 def test_blocks_are_what_their_script_makes_of_the_figures(blocks: dict[str, str]) -> None:
     assert all(blocks.values())
-    kept = {block: "" if "/tables/" in block else lines for block, lines in blocks.items()}
-    assert kept == {block: text_of(ROOT, block) for block in blocks}
+    assert blocks == {block: text_of(ROOT, block) for block in blocks}
 
 
 def test_other_figures_make_other_blocks(writer: Writer, blocks: dict[str, str], tmp_path: Path) -> None:
