@@ -15,7 +15,7 @@ import click
 
 import metaprobe
 from metaprobe.eval.systems.metacogagent_figures import outcomes
-from metaprobe.records.outcomes import outcome_of_line, write_outcomes
+from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
@@ -43,7 +43,7 @@ def main(out: Path, questions: int) -> None:
         recorded.append(outcome_of_line(line))
     kept_apart = set(sorted({question.group for question in recorded})[::3])
     out.mkdir(parents=True, exist_ok=True)
-    write_outcomes(out / "outcomes.jsonl", [one for one in recorded if one.group not in kept_apart])
+    QuestionOutcomes.write(out / "outcomes.jsonl", [one for one in recorded if one.group not in kept_apart])
     checkpoint = metaprobe.train_panel(out / "outcomes.jsonl", out=out / "panel", replace=True)
     panel = metaprobe.Panel(checkpoint)
     asked = [one for one in recorded if one.group in kept_apart][:questions]

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.endpoint import EndpointLLM, Reach
 from metaprobe.llms.pricing import DECISION_PRICES, Price
-from metaprobe.records.decision_questions import DecisionQuestion, decision_answers
+from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, Message, Usage
 
@@ -87,7 +87,7 @@ class DecisionsLLM(EndpointLLM):
                 latency_ms = (time.perf_counter() - started) * 1000
                 if not isinstance(decision, Mapping):
                     raise InvalidResponse(f"a decision is {type(decision).__name__}; expected an object with answers")
-                decision_answers(decision, "", questions=questions)  # what does not fit is no answer
+                DecisionQuestion.read_answers(decision, "", questions=questions)  # what does not fit is no answer
                 return self._call(request, decision, latency_ms)
 
             return await self._endpoint.ask(ask, name)

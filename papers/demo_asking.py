@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metaprobe.api import Call, Item, Run, parse_confidence
+from metaprobe.api import Call, Item, Run, parse_stated
 from metaprobe.papers.systems.self_report import ANSWER_STAGE, DIRECT_TOKENS, STATEMENT_TOKENS, extract_answer
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
@@ -44,7 +44,7 @@ async def ask_and_rate(session: Session) -> Run:
             max_tokens=STATEMENT_TOKENS,
             answer=shown,
         )
-        session.state(stated, "confidence", parse_confidence(stated.text))
+        session.state(stated, "confidence", parse_stated("confidence", stated.text))
         return answer
 
     count = 2 if session.item.split == TWICE else 1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor, Read
 from metaprobe.probes.signals import Signal
-from metaprobe.records.decision_questions import decision_answers
+from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import DecisionAnswer
 
@@ -132,7 +132,7 @@ class DecisionPredictor(QualityPredictor):
             if len({answer.call_id for answer in answers}) > 1:
                 raise InvalidResponse("these decisions are about several answers; expected those about one")
             return answers
-        return list(decision_answers(decision, ""))
+        return list(DecisionQuestion.read_answers(decision, ""))
 
     def _read(self, response: object) -> Read:
         answers = self.answers_in(response)

@@ -17,6 +17,7 @@ right before it (`85% sure`), or else the only one there is. Where several quali
 import math
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 _SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _WORD_RATIO = re.compile(rf"\b({'|'.join(_SMALL)}) out of ({'|'.join(_SMALL)})\b")
@@ -65,9 +66,18 @@ _DIFFICULTY = _Subject(
 )
 
 
-def parse_confidence(text: str, *, scale: float = 100) -> float | None:
-    """Returns the stated confidence, in [0, 1], or None. `scale` is what bare numbers are out of."""
-    return _stated(text, _CONFIDENCE, scale)
+_SUBJECTS = {"confidence": _CONFIDENCE, "difficulty": _DIFFICULTY}
+
+
+def parse_stated(kind: Literal["confidence", "difficulty"], text: str, *, scale: float = 100) -> float | None:
+    """Returns the confidence or difficulty that a text states, in [0, 1], or None. A difficulty of 1 is the hardest.
+
+    Args:
+        kind: the number to look for.
+        text: the text.
+        scale: the number that bare numbers are out of.
+    """
+    return _stated(text, _SUBJECTS[kind], scale)
 
 
 def parse_named_confidence(text: str) -> float | None:
@@ -75,12 +85,7 @@ def parse_named_confidence(text: str) -> float | None:
     name, as in `Confidence: 80%` or `80% sure`."""
     spaced = _spaced(text)
     beside = (rf"\b(?:{_CONFIDENCE.names})\b{_LINK}{_NUMBER}", rf"{_NUMBER} ?(?:{_CONFIDENCE.adjectives})\b")
-    return parse_confidence(text) if any(re.search(pattern, spaced) for pattern in beside) else None
-
-
-def parse_difficulty(text: str, *, scale: float = 100) -> float | None:
-    """Returns the stated difficulty, in [0, 1] with 1 the hardest, or None. `scale` is what bare numbers are out of."""
-    return _stated(text, _DIFFICULTY, scale)
+    return _stated(text, _CONFIDENCE, 100) if any(re.search(pattern, spaced) for pattern in beside) else None
 
 
 def _stated(text: str, subject: _Subject, scale: float) -> float | None:

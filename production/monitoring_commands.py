@@ -20,6 +20,7 @@ from metaprobe.api import (
     LineOptions,
     Option,
     QualityOptions,
+    QuestionOutcomes,
     ReplaceOptions,
     Seed,
     command,
@@ -27,7 +28,6 @@ from metaprobe.api import (
     say,
     say_checkpoint,
     steps,
-    write_outcomes,
 )
 from metaprobe.production.score_log_tables import alarm_table, estimate_table, opened_log, show_lines
 
@@ -518,7 +518,7 @@ def log_outcomes(
     for path, questions in ((out, made.learned), (held_out, made.held_back)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_outcomes(path, questions)
+            QuestionOutcomes.write(path, questions)
     if made.note:
         click.echo(f"warning: {made.note}", err=True)
     labels = Counter(name for one in (*made.learned, *made.held_back) for name in one.agents)

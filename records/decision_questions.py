@@ -53,6 +53,45 @@ class DecisionQuestion:
             raise InvalidResponse(f"questions: {twice!r} names two questions; expected different names")
         return questions
 
+    @staticmethod
+    def read_answers(
+        decision: object, call_id: str, *, source: str = "", questions: "Sequence[DecisionQuestion] | None" = None
+    ) -> tuple[DecisionAnswer, ...]:
+        """Returns the answers of a decision about one call, in the order of the questions.
+
+        With `questions`, each answer must fit its question: another name, kind, number of answers or option raises
+        `InvalidResponse`. An option without a probability is named in the answer's reason.
+
+        Args:
+            decision: openai's `Decision`, its dictionary or JSON text, or its list of answers.
+            call_id: the call that the decision is about.
+            source: who decided; by default the model that the decision names.
+            questions: the questions that were asked, if they are known.
+        """
+        parsed: Any = decision
+        if isinstance(decision, (str, bytes)):
+            try:
+                parsed = json.loads(decision)
+            except (ValueError, RecursionError) as error:
+                raise InvalidResponse(f"a decision is no JSON ({type(error).__name__}); expected answers") from error
+        elif hasattr(decision, "model_dump"):
+            parsed = decision.model_dump()
+        listed = parsed.get("answers") if isinstance(parsed, Mapping) else parsed
+        if not isinstance(listed, list):
+            raise InvalidResponse(f"a decision has no list of answers but {_shown(listed)}; expected answers")
+        if questions is not None and len(questions) != len(listed):
+            raise InvalidResponse(f"{len(listed)} answers came to {len(questions)} questions; expected one for each")
+        if not source and isinstance(parsed, Mapping):
+            source = parsed["model"] if isinstance(parsed.get("model"), str) else ""
+        answers = [
+            _answer(answer, number, call_id, source, None if questions is None else questions[number])
+            for number, answer in enumerate(listed)
+        ]
+        question_names = [answer.question for answer in answers]
+        if len(set(question_names)) < len(question_names):
+            raise InvalidResponse("two answers of a decision have one name; expected different names")
+        return tuple(answers)
+
 
 def _question(given: object, place: str) -> DecisionQuestion:
     if not isinstance(given, Mapping):
@@ -112,45 +151,6 @@ def read_parts(content: object, place: str, *, kinds: Sequence[str] = ("input_te
         else:
             raise InvalidResponse(f"{place}[{number}] is {_shown(part)}; expected a part of {', '.join(kinds)}")
     return "\n".join(texts), unread
-
-
-def decision_answers(
-    decision: object, call_id: str, *, source: str = "", questions: Sequence[DecisionQuestion] | None = None
-) -> tuple[DecisionAnswer, ...]:
-    """Returns the answers of a decision about one call, in the order of the questions.
-
-    With `questions`, each answer must fit its question: another name, kind, number of answers or option raises
-    `InvalidResponse`. An option without a probability is named in the answer's reason.
-
-    Args:
-        decision: openai's `Decision`, its dictionary or JSON text, or its list of answers.
-        call_id: the call that the decision is about.
-        source: who decided; by default the model that the decision names.
-        questions: the questions that were asked, if they are known.
-    """
-    parsed: Any = decision
-    if isinstance(decision, (str, bytes)):
-        try:
-            parsed = json.loads(decision)
-        except (ValueError, RecursionError) as error:
-            raise InvalidResponse(f"a decision is no JSON ({type(error).__name__}); expected answers") from error
-    elif hasattr(decision, "model_dump"):
-        parsed = decision.model_dump()
-    listed = parsed.get("answers") if isinstance(parsed, Mapping) else parsed
-    if not isinstance(listed, list):
-        raise InvalidResponse(f"a decision has no list of answers but {_shown(listed)}; expected answers")
-    if questions is not None and len(questions) != len(listed):
-        raise InvalidResponse(f"{len(listed)} answers came to {len(questions)} questions; expected one for each")
-    if not source and isinstance(parsed, Mapping):
-        source = parsed["model"] if isinstance(parsed.get("model"), str) else ""
-    answers = [
-        _answer(answer, number, call_id, source, None if questions is None else questions[number])
-        for number, answer in enumerate(listed)
-    ]
-    question_names = [answer.question for answer in answers]
-    if len(set(question_names)) < len(question_names):
-        raise InvalidResponse("two answers of a decision have one name; expected different names")
-    return tuple(answers)
 
 
 def _answer(given: object, number: int, call_id: str, source: str, question: DecisionQuestion | None) -> DecisionAnswer:

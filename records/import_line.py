@@ -19,7 +19,7 @@ from shlex import quote
 from typing import Any, get_args
 
 from metaprobe.records.bad_lines import RawLine, at_line
-from metaprobe.records.decision_questions import decision_answers
+from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, name_value
 from metaprobe.records.lines import OnBytes, OnError, hand_over, is_csv, iter_csv, records_of
 from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
@@ -205,7 +205,7 @@ def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, 
     stated = record.get("decisions")
     decisions = () if stated is None else stated if isinstance(stated, list) else [stated]
     try:
-        answers = tuple(answer for decision in decisions for answer in decision_answers(decision, call_id))
+        answers = tuple(answer for decision in decisions for answer in DecisionQuestion.read_answers(decision, call_id))
     except InvalidResponse as error:
         raise ImportFileError(f'"decisions": {error}') from error
     sources_and_questions = [(answer.source, answer.question) for answer in answers]

@@ -88,6 +88,28 @@ class QuestionOutcomes:
     answered: float | None = None
     """Time when the answers ended, in seconds since 1970."""
 
+    @staticmethod
+    def write(path: str | Path, questions: "Iterable[QuestionOutcomes]") -> None:
+        """Writes outcomes, one question a line; compressed if the name ends in `.gz`. Unknown fields are left out."""
+        opened = gzip.open if str(path).endswith(".gz") else open
+        with opened(path, "wt", encoding="utf-8") as file:
+            for question in questions:
+                file.write(json.dumps(question.line(), ensure_ascii=False) + "\n")
+
+    def line(self) -> dict[str, Any]:
+        """Returns the outcomes as an object of JSON, without fields that are not known. `outcome_of_line` reads it."""
+        line: dict[str, Any] = {"id": self.id, "group": self.group}
+        line |= {key: value for key in ("question", "dimension", "chosen") if (value := getattr(self, key))}
+        line["agents"] = {
+            name: {key: part for key in AgentOutcome.__slots__ if (part := getattr(outcome, key)) not in (None, "")}
+            for name, outcome in self.agents.items()
+        }
+        if self.propensities:
+            line["propensities"] = dict(self.propensities)
+        if self.answered is not None:
+            line["answered"] = self.answered
+        return line
+
 
 LATEST_TIME = 1e11
 """Latest time in seconds since 1970 that a line may hold. A larger number is in milliseconds, and refused."""
@@ -170,24 +192,6 @@ def outcomes_of_file(path: str | Path, bad: BadFile, agents: Sequence[str] = ())
         questions.append(question)
         bad.sound += 1
     return questions
-
-
-def write_outcomes(path: str | Path, questions: Iterable[QuestionOutcomes]) -> None:
-    """Writes outcomes, one question a line; compressed if the name ends in `.gz`. Unknown fields are left out."""
-    opened = gzip.open if str(path).endswith(".gz") else open
-    with opened(path, "wt", encoding="utf-8") as file:
-        for question in questions:
-            record: dict[str, Any] = {"id": question.id, "group": question.group}
-            record |= {key: value for key in ("question", "dimension", "chosen") if (value := getattr(question, key))}
-            record["agents"] = {
-                name: {key: part for key in AgentOutcome.__slots__ if (part := getattr(outcome, key)) not in (None, "")}
-                for name, outcome in question.agents.items()
-            }
-            if question.propensities:
-                record["propensities"] = dict(question.propensities)
-            if question.answered is not None:
-                record["answered"] = question.answered
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def outcome_of_line(record: Mapping[str, Any]) -> QuestionOutcomes:

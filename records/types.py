@@ -195,7 +195,8 @@ class DecisionAnswer:
     """One answer of a decision API to a typed question about a response. A label has one value; this has probabilities.
 
     Like a label it belongs to the call that was judged. `metaprobe judge` and imported results make it, with
-    `metaprobe.records.decision_questions.decision_answers`. `probes/decision_predictor.py` turns it into signals.
+    `DecisionQuestion.read_answers` of `records/decision_questions.py`. `probes/decision_predictor.py` turns it into
+    signals.
     """
 
     call_id: str

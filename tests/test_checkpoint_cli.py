@@ -12,7 +12,7 @@ from tiny import tiny_quality
 from metaprobe.checkpoints import Metric
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.check import MIN_BOOTSTRAP_GROUPS, load_reader
@@ -196,7 +196,7 @@ def test_panels_are_promoted_on_outcomes_and_take_no_option_of_the_others(made, 
     new, old = tmp_path / "new", tmp_path / "old"
     train_router(planted(150, 0, today), RouterOptions(out=new))
     train_router(planted(150, 8, {"small": 0.1, "middle": 0.3, "large": 0.95}), RouterOptions(out=old))
-    write_outcomes(tmp_path / "outcomes.jsonl", planted(150, 1, today))
+    QuestionOutcomes.write(tmp_path / "outcomes.jsonl", planted(150, 1, today))
     price = ("--price", 0.1)
     promoted = run("promote", "--json", new, "--over", old, tmp_path / "outcomes.jsonl", *price)
     refused = run("promote", "--json", old, "--over", new, tmp_path / "outcomes.jsonl", *price)

@@ -17,7 +17,7 @@ from metaprobe.papers.policies.panel_policy import AgentPolicy, check_sources
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
 from metaprobe.routing.panel.asking import Panel
@@ -92,7 +92,7 @@ def test_a_collection_with_another_signal_is_refused_before_its_first_call(folde
 
 def test_outcomes_say_the_source_and_a_mixture_of_two_is_refused(tmp_path: Path) -> None:
     questions = planted(4, source=OTHER)
-    write_outcomes(tmp_path / "o.jsonl", questions)
+    QuestionOutcomes.write(tmp_path / "o.jsonl", questions)
     assert read_outcomes(tmp_path / "o.jsonl") == questions
     assert sources_of(questions, AGENTS) == dict.fromkeys(AGENTS, OTHER)
     assert sources_of(planted(4, source=""), AGENTS) == {}
@@ -189,7 +189,7 @@ def test_the_command_learns_from_a_signal_and_says_so_in_the_contract(tmp_path: 
     policy = AgentPolicy(Panel.load(tmp_path / "c"))
     assert policy.sources == dict.fromkeys(AGENTS, checkpoint.digest)
     assert policy.assessment == 1.0
-    write_outcomes(tmp_path / "o.jsonl", planted(80))
+    QuestionOutcomes.write(tmp_path / "o.jsonl", planted(80))
     elsewhere = ["--out", str(tmp_path / "d")]
     refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "o.jsonl"), *elsewhere, *signal])
     assert refused.exit_code == 2

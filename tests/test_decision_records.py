@@ -10,7 +10,7 @@ from openai.types import Decision
 
 from metaprobe.cli import main
 from metaprobe.probes.decision_predictor import decision_signals
-from metaprobe.records.decision_questions import DecisionQuestion, decision_answers
+from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
@@ -43,7 +43,7 @@ USAGE = {"input_tokens": 9, "output_tokens": 0, "total_tokens": 9}
 
 def test_an_openai_decision_is_read_in_its_questions_order():
     decision = Decision.construct(model="m-1", answers=[RIGHT, TONE, WHO], usage=USAGE)
-    right, tone, who = decision_answers(decision, "call", questions=DecisionQuestion.read_all(QUESTIONS))
+    right, tone, who = DecisionQuestion.read_answers(decision, "call", questions=DecisionQuestion.read_all(QUESTIONS))
     assert (right.question, right.value, right.source) == ("right", 0.3, "m-1")
     assert (tone.value, tone.options, tone.probabilities) == (1.4, ("a", "b", "c"), (0.2, 0.2, 0.6))
     assert (who.question, who.choice, who.probabilities) == ("question 3", "true", (0.9, 0.1))
@@ -51,13 +51,17 @@ def test_an_openai_decision_is_read_in_its_questions_order():
 
 def test_a_refusal_and_a_level_without_a_probability_have_none_and_a_reason():
     answers = [{"type": "refusal", "name": "right"}, score(level(2, 0.6), value=1.4), WHO]
-    refused, tone, _ = decision_answers({"answers": answers}, "call", questions=DecisionQuestion.read_all(QUESTIONS))
+    refused, tone, _ = DecisionQuestion.read_answers(
+        {"answers": answers}, "call", questions=DecisionQuestion.read_all(QUESTIONS)
+    )
     assert (refused.value, refused.reason) == (None, "the judge refused to answer")
     assert (tone.probabilities, tone.reason) == ((None, None, 0.6), "no probability of a, b")
 
 
 def test_a_store_gives_answers_back_and_their_change_shows_in_its_fingerprint(tmp_path):
-    answers = decision_answers([score(level(2, 0.6), level(0, 0.2), level(1, 0.2), value=1.4), WHO, RIGHT], "call")
+    answers = DecisionQuestion.read_answers(
+        [score(level(2, 0.6), level(0, 0.2), level(1, 0.2), value=1.4), WHO, RIGHT], "call"
+    )
     run = Run(id="r", system="import", variant="", item=Item("i", "q"), calls=(Call(id="call"),))
     judged = Run(id="j", system="import", variant="", item=run.item, calls=run.calls, decision_answers=answers)
     RunStore(tmp_path).append([run, judged])
@@ -88,7 +92,7 @@ def test_a_store_gives_answers_back_and_their_change_shows_in_its_fingerprint(tm
 )
 def test_answers_that_are_not_those_of_their_questions_are_an_error(answers):
     with pytest.raises(InvalidResponse):
-        decision_answers(answers, "call", questions=DecisionQuestion.read_all(QUESTIONS))
+        DecisionQuestion.read_answers(answers, "call", questions=DecisionQuestion.read_all(QUESTIONS))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from metaprobe.llms.decision_api import DecisionsLLM
 from metaprobe.llms.pricing import Price
 from metaprobe.papers.systems.decision_calls import questions_message
 from metaprobe.probes.decision_predictor import decision_signals
-from metaprobe.records.decision_questions import decision_answers
+from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.import_store import import_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Message, Run
@@ -59,7 +59,7 @@ def test_an_answer_is_recorded_priced_cached_and_replayed(server, tmp_path):
     body = server.bodies[-1]
     assert [item["role"] for item in body["input"]] == ["user", "assistant"]
     assert body["questions"] == QUESTIONS
-    right, tone, never = decision_answers(call.text, "a", source=call.model)
+    right, tone, never = DecisionQuestion.read_answers(call.text, "a", source=call.model)
     assert (right.value, tone.probabilities, never.reason) == (0.75, (0.25, 0.75), "luna refused to answer")
     assert (call.model_revision, call.cost_usd) == ("luna-2026-10-06", pytest.approx(call.usage.prompt_tokens * 1e-7))
     with CallCache(tmp_path / "calls.sqlite") as cache:
@@ -83,7 +83,7 @@ def test_answers_that_do_not_fit_are_asked_for_again_and_a_request_without_quest
         return None
 
     llm = DecisionsLLM("luna", base_url=server.url, attempts=4, sleep=at_once)
-    assert decision_signals(decision_answers(ask(llm, request()).text, "a")).value("right") == 0.75
+    assert decision_signals(DecisionQuestion.read_answers(ask(llm, request()).text, "a")).value("right") == 0.75
     assert len(server.bodies) == 4
     with pytest.raises(LLMError, match="questions"):
         ask(llm, Request(id="r", messages=SHOWN))
@@ -96,7 +96,7 @@ def test_answers_that_do_not_fit_are_asked_for_again_and_a_request_without_quest
 def test_signals_name_their_source_and_a_refusal_is_none_with_a_reason():
     told = {"model": "m", "answers": [{"type": "refusal", "name": "never"}]}
     other = {"type": "predicate", "name": "right", "probability": 0.25}
-    signals = decision_signals(decision_answers(told | {"answers": [*told["answers"], other]}, "a"))
+    signals = decision_signals(DecisionQuestion.read_answers(told | {"answers": [*told["answers"], other]}, "a"))
     assert (signals.value("right"), signals.signals["right"].source) == (0.25, "m")
     assert (signals.value("never"), signals.reasons["never"]) == (None, "m refused to answer")
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from types import FrameType
 
@@ -17,7 +18,7 @@ from metaprobe.papers.systems import caelf, judging, metacrit, multi_agent_debat
 from metaprobe.papers.systems import monitor_generate_verify as mgv
 from metaprobe.papers.systems import universal_self_consistency as usc
 from metaprobe.papers.systems.self_report import extract_answer
-from metaprobe.probes.verbalized import parse_confidence, parse_difficulty, parse_named_confidence
+from metaprobe.probes.verbalized import parse_named_confidence, parse_stated
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.request_log import read_tags
 from metaprobe.production.http.streamed_answer import EventSplitter
@@ -100,8 +101,11 @@ READERS: dict[str, tuple[Reader, tuple[str, ...]]] = {
     },
     "function_code": (function_code, ("def f():\n", "x = ", "```", "@a\n", "try:\n", "x = (", '"""')),
     "numbers": (numbers, ("1", "minus ", "1/", "0.")),
-    "confidence": (parse_confidence, ("confidence", "confidence: 1", "scale of 0-", "(0-", "level is ", "1/")),
-    "difficulty": (parse_difficulty, ("difficulty", "difficulty: 1", "not very hard ")),
+    "confidence": (
+        partial(parse_stated, "confidence"),
+        ("confidence", "confidence: 1", "scale of 0-", "(0-", "level is ", "1/"),
+    ),
+    "difficulty": (partial(parse_stated, "difficulty"), ("difficulty", "difficulty: 1", "not very hard ")),
     "named_confidence": (parse_named_confidence, ("confidence: 1", "1 out of ")),
     "marked tokens": (lambda text: marked(("<think>a", *text)), ("</think>", "<|channel|>", "<|start|>")),
     "marked header": (lambda text: marked(("<|channel|>", *text)), ("<|message|>", "<|start|>")),

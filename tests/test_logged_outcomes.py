@@ -15,7 +15,7 @@ from metaprobe.production.logged_outcomes import last_message, outcomes_of_log
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes, write_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes
 from metaprobe.routing.success_estimator import SuccessEstimator
 from metaprobe.training.recipes.train_success import train_success
 from metaprobe.training.success_fit import label_counts, success_data
@@ -88,7 +88,7 @@ def trained(folder: Path, name: str, *, weighted: bool) -> Path:
                 replace(one, agents={agent: replace(kept, label_propensity=None) for agent, kept in one.agents.items()})
                 for one in lines
             ]
-        write_outcomes(folder / f"{name}.jsonl", lines)
+        QuestionOutcomes.write(folder / f"{name}.jsonl", lines)
         done = run("train", "success", folder / f"{name}.jsonl", "--out", out)
         assert done.exit_code == 0, done.output
     return out
@@ -166,10 +166,10 @@ def test_the_guard_weighs_labels_too_and_leaves_out_what_was_learned(
         replace(one, agents={name: replace(kept, label_propensity=None) for name, kept in one.agents.items()})
         for one in read_outcomes(folder / "held.jsonl")
     ]
-    write_outcomes(folder / "bare.jsonl", bare)
+    QuestionOutcomes.write(folder / "bare.jsonl", bare)
     assert run("promote", right, "--over", wrong, folder / "bare.jsonl").exit_code == 1
     # All outcomes in one file: the earlier ones do not decide.
-    write_outcomes(folder / "both.jsonl", [*read_outcomes(folder / "learn.jsonl"), *bare])
+    QuestionOutcomes.write(folder / "both.jsonl", [*read_outcomes(folder / "learn.jsonl"), *bare])
     both = json.loads(run("promote", "--json", right, "--over", wrong, folder / "both.jsonl").stdout)
     assert both["log_loss_gain"]["n"] == sum("often" in one.agents for one in bare)
     assert "left out" in both["reason"]
@@ -235,7 +235,7 @@ def test_the_last_message_of_a_logged_chat_is_the_question(logged: str, last: st
 
 def test_a_propensity_of_a_label_is_read_back_and_one_that_is_none_is_refused(tmp_path: Path) -> None:
     one = QuestionOutcomes("q", "q", agents={"a": AgentOutcome(score=1.0, label_propensity=0.25)}, answered=1.7e9)
-    write_outcomes(tmp_path / "o.jsonl", [one])
+    QuestionOutcomes.write(tmp_path / "o.jsonl", [one])
     assert read_outcomes(tmp_path / "o.jsonl") == [one]
     for wrong in (0, 1.5, "1"):
         with pytest.raises(ImportFileError, match="label_propensity"):

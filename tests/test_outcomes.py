@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes, write_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes
 
 
 def test_outcomes_survive_a_round_trip(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_outcomes_survive_a_round_trip(tmp_path: Path) -> None:
             "logged", "g", agents={"small": AgentOutcome("x", 0.5, -math.inf)}, chosen="ask", propensities={"ask": 0.9}
         ),
     ]
-    write_outcomes(tmp_path / "o.jsonl.gz", questions)
+    QuestionOutcomes.write(tmp_path / "o.jsonl.gz", questions)
     assert read_outcomes(tmp_path / "o.jsonl.gz") == questions
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from metaprobe.checkpoints_cli import evaluate
 from metaprobe.eval.ope import NoOverlap
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.panel.asking import Panel
 from metaprobe.training.panel.labelled_panels import logged_panels
 from metaprobe.training.recipes.panel import train_router
@@ -123,7 +123,7 @@ def test_what_a_panel_would_have_earned_is_estimated_within_its_interval(panel: 
     held_out = full(1200, seed=9)
     chosen = [asked_first(panel, question, 0.25) for question in held_out]
     accuracy, cost = np.mean([one.score for one in chosen]), 1000 * np.mean([one.cost_usd for one in chosen])
-    write_outcomes(tmp_path / "log.jsonl", logged(held_out, seed=4))
+    QuestionOutcomes.write(tmp_path / "log.jsonl", logged(held_out, seed=4))
     line = [str(panel.checkpoint.path), str(tmp_path / "log.jsonl"), "--budget", "0.25"]
     done = CliRunner().invoke(evaluate, ["router", "--json", *line, "--decisions", str(tmp_path / "d.jsonl")])
     assert done.exit_code == 0, done.output

@@ -15,7 +15,7 @@ from panel_worlds import completion
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.panel.asking import Panel
 from metaprobe.routing.panel.compared_answers import PanelAnswer
 from metaprobe.routing.panel.sources import (
@@ -171,7 +171,7 @@ def test_lines_without_costs_are_evaluated_by_the_number_of_answers(by_logprobs:
 
 
 def test_a_panel_learns_from_one_source_of_an_agent(tmp_path: Path) -> None:
-    write_outcomes(tmp_path / "o.jsonl", [*planted(30, "logprobs"), *renamed(planted(30, "stated"))])
+    QuestionOutcomes.write(tmp_path / "o.jsonl", [*planted(30, "logprobs"), *renamed(planted(30, "stated"))])
     with pytest.raises(RecordError, match="one source"):
         train_panel(tmp_path / "o.jsonl", PanelOptions(out=tmp_path / "c"))
 

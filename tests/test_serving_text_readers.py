@@ -19,7 +19,7 @@ from metaprobe.production.http.decisions import DecisionDesk
 from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
-from metaprobe.records.decision_questions import DecisionQuestion, decision_answers
+from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
@@ -143,7 +143,7 @@ def test_a_reader_of_words_gives_levels_and_its_contract_the_question(quality, t
         desk = DecisionDesk(Settings(checkpoint=quality, auth=False), judges, None, Scoring())
         request = Request({"type": "http", "headers": [], "query_string": b""})
         decision = asyncio.run(desk.answer(body, request))
-        (answer,) = decision_answers(
+        (answer,) = DecisionQuestion.read_answers(
             decision, "c", questions=DecisionQuestion.read_all([question])
         )  # strict: the mean, a sum of 1
         assert answer.value == pytest.approx(heads["tone"] - 1, abs=1e-5)

@@ -10,7 +10,7 @@ from made_once import MadeOnce
 from test_commands import run
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.success_estimator import SuccessEstimator
 from metaprobe.training.recipes.train_success import train_success
 from metaprobe.training.success_options import SuccessOptions
@@ -57,7 +57,7 @@ def decided(new: Path, old: Path, questions: list[QuestionOutcomes]) -> SuccessP
 def test_the_version_of_todays_rates_is_promoted_and_the_older_one_refused(
     new: Path, old: Path, tmp_path: Path
 ) -> None:
-    write_outcomes(tmp_path / "held-out.jsonl", drawn(TODAY, 150, 2))
+    QuestionOutcomes.write(tmp_path / "held-out.jsonl", drawn(TODAY, 150, 2))
     promoted = run("promote", "--json", new, "--over", old, tmp_path / "held-out.jsonl")
     refused = run("promote", "--json", old, "--over", new, tmp_path / "held-out.jsonl")
     assert promoted.exit_code == 0, promoted.output
@@ -100,7 +100,7 @@ def test_a_version_without_a_candidate_of_the_running_one_is_refused(old: Path, 
 
 
 def test_options_of_other_kinds_are_refused(new: Path, old: Path, tmp_path: Path) -> None:
-    write_outcomes(tmp_path / "held-out.jsonl", drawn(TODAY, 40, 2))
+    QuestionOutcomes.write(tmp_path / "held-out.jsonl", drawn(TODAY, 40, 2))
     for option in ("--not-worse", "--price=1"):
         result = run("promote", new, "--over", old, tmp_path / "held-out.jsonl", option)
         assert result.exit_code == 2, result.output

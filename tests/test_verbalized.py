@@ -1,12 +1,13 @@
 """A model's statement about itself is read as a number or as nothing."""
 
 import string
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
+from metaprobe.probes.verbalized import parse_stated
 
 CONFIDENCE = {
     # a number and nothing else
@@ -89,7 +90,7 @@ DIFFICULTY = {
 }
 
 
-PARSERS = {"confidence": parse_confidence, "difficulty": parse_difficulty}
+PARSERS = {"confidence": partial(parse_stated, "confidence"), "difficulty": partial(parse_stated, "difficulty")}
 WORDS = {
     "confidence": {"very low": 0.1, "low": 0.3, "medium": 0.5, "moderate": 0.5, "high": 0.7, "very high": 0.9},
     "difficulty": {"very easy": 0.1, "easy": 0.3, "medium": 0.5, "moderate": 0.5, "hard": 0.7, "very hard": 0.9}
@@ -118,12 +119,12 @@ def test_a_number_is_read_as_said(name, text, value):
     [("8", 10, 0.8), ("1", 1, 1), ("0.85", 1, 0.85), ("1.0", 10, 1), ("85", 1, None), ("85%", 1, 0.85), ("4", 5, 0.8)],
 )
 def test_bare_numbers_are_of_the_callers_scale(text, scale, value):
-    assert parse_confidence(text, scale=scale) == (value if value is None else pytest.approx(value))
+    assert parse_stated("confidence", text, scale=scale) == (value if value is None else pytest.approx(value))
 
 
 def test_scale_must_be_positive():
     with pytest.raises(ValueError, match="scale 0"):
-        parse_confidence("1", scale=0)
+        parse_stated("confidence", "1", scale=0)
 
 
 NAMES = ["confidence", "difficulty", "sure", "not ", "very ", "high", "hard", "out of", "nine out of ten"]
@@ -136,7 +137,7 @@ texts = st.one_of(st.text(), st.text(string.digits + "./-% to"), st.lists(fragme
 @settings(max_examples=200)
 @given(texts, st.sampled_from([1, 5, 10, 100]))
 def test_any_text_gives_a_number_in_the_unit_interval_or_nothing(text, scale):
-    for value in (parse_confidence(text, scale=scale), parse_difficulty(text, scale=scale)):
+    for value in (parse_stated("confidence", text, scale=scale), parse_stated("difficulty", text, scale=scale)):
         assert value is None or 0 <= value <= 1
 
 
@@ -145,4 +146,4 @@ def test_any_text_gives_a_number_in_the_unit_interval_or_nothing(text, scale):
     st.sampled_from(["{}", "{}%", "{}/100", "Confidence: {}", "I am {}% sure.", '{{"confidence": {}}}']),
 )
 def test_every_whole_percentage_survives_every_form(percent, form):
-    assert parse_confidence(form.format(percent)) == pytest.approx(percent / 100)
+    assert parse_stated("confidence", form.format(percent)) == pytest.approx(percent / 100)

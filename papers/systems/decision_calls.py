@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaprobe.api import Call, DecisionAnswer, DecisionQuestion, Message, decision_answers
+from metaprobe.api import Call, DecisionAnswer, DecisionQuestion, Message
 
 
 def questions_message(questions: Sequence[Mapping[str, Any]]) -> Message:
@@ -30,4 +30,4 @@ def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:
     """Returns what a call that asks questions says about its parent, the call that it is about."""
     questions = DecisionQuestion.read_all(json.loads(call.messages[-1].content))
     source = f"{call.model}@{call.model_revision}"
-    return decision_answers(call.text, call.parent or "", source=source, questions=questions)
+    return DecisionQuestion.read_answers(call.text, call.parent or "", source=source, questions=questions)

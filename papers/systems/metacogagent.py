@@ -39,7 +39,7 @@ from metaprobe.api import (
     Signal,
     Signals,
     canonical,
-    parse_confidence,
+    parse_stated,
 )
 from metaprobe.papers.policies.profiles import PROFILE, UNKNOWN, experiences
 from metaprobe.papers.systems.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
@@ -191,7 +191,7 @@ class Team:
             call = await session.ask(
                 "assess", stage="assess", agent=agent, max_tokens=ASSESS_TOKENS, system_prompt=persona
             )
-            stated = session.state(call, "confidence", parse_confidence(call.text))
+            stated = session.state(call, "confidence", parse_stated("confidence", call.text))
         reads = session.signals.reads("confidence", agent)
         if reads == "prompt":
             prompt = (Message("system", self._system_prompt(agent)), *session.messages("answer"))

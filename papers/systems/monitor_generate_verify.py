@@ -26,8 +26,7 @@ from metaprobe.api import (
     Signals,
     final_answer,
     find_choices,
-    parse_confidence,
-    parse_difficulty,
+    parse_stated,
     words,
 )
 from metaprobe.papers.systems.session import Session
@@ -242,7 +241,7 @@ def parse_monitor(text: str) -> tuple[str, float | None]:
     block = _block(text, "monitor")
     features = _FEATURES.search(block)
     # Without the features, which may speak of difficulty as well.
-    return features[1].strip() if features else "", parse_difficulty(_FEATURES.sub("", block), scale=1)
+    return features[1].strip() if features else "", parse_stated("difficulty", _FEATURES.sub("", block), scale=1)
 
 
 def parse_strategy(text: str, strategies: tuple[str, ...]) -> tuple[str, float | None]:
@@ -266,7 +265,7 @@ def parse_verdict(text: str) -> AnswerEvaluation:
     by_name: dict[str, set[float | None]] = {name: set() for name in VERIFIER_SCORES}
     for written, value in _SCORE.findall(block[: evaluation.start()] if evaluation else block):
         name = next(name for name in VERIFIER_SCORES if name.startswith(written[:4].lower()))
-        by_name[name].add(parse_confidence(f"confidence: {value}", scale=1))
+        by_name[name].add(parse_stated("confidence", f"confidence: {value}", scale=1))
     scores = {name: values.pop() if len(values) == 1 else None for name, values in by_name.items()}
     return AnswerEvaluation(scores, evaluation[1].strip() if evaluation else "")
 

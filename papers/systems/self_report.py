@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from metaprobe.api import Call, Item, Run, parse_confidence, parse_difficulty
+from metaprobe.api import Call, Item, Run, parse_stated
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 
@@ -35,7 +35,7 @@ async def self_report(session: Session) -> Run:
     """Asks for the difficulty, the answer and the confidence."""
     item = session.item
     difficulty = await session.ask("difficulty", stage="difficulty", max_tokens=STATEMENT_TOKENS)
-    session.state(difficulty, "difficulty", parse_difficulty(difficulty.text))
+    session.state(difficulty, "difficulty", parse_stated("difficulty", difficulty.text))
     prompt, max_tokens = ("direct", DIRECT_TOKENS) if session.variant in DIRECT else ("step_by_step", STEP_TOKENS)
     max_tokens = CODE_TOKENS if item.check == "function" else max_tokens
     answer = await session.ask(prompt, stage=ANSWER_STAGE, max_tokens=max_tokens, hidden=True)
@@ -43,7 +43,7 @@ async def self_report(session: Session) -> Run:
     confidence = await session.ask(
         "confidence", stage="confidence", parent=answer, max_tokens=STATEMENT_TOKENS, answer=final or "(none)"
     )
-    session.state(confidence, "confidence", parse_confidence(confidence.text))
+    session.state(confidence, "confidence", parse_stated("confidence", confidence.text))
     if session.variant == P_TRUE_VARIANT:
         reply = await session.ask(
             "p_true", stage="p_true", parent=answer, max_tokens=P_TRUE_TOKENS, answer=final or "(none)"

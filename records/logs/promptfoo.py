@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.decision_questions import decision_answers
+from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import ImportFileError, InvalidResponse, name_value
 from metaprobe.records.label_state import LabelState
 from metaprobe.records.lines import iter_json_lines, records_of
@@ -321,7 +321,7 @@ def _decided(text: str) -> list[Any] | None:
         return None
     try:
         answers = json.loads(text)["answers"]
-        decision_answers(answers, "")
+        DecisionQuestion.read_answers(answers, "")
     except (ValueError, RecursionError, InvalidResponse):
         return None  # a model may write such JSON too
     return answers  # type: ignore[no-any-return]

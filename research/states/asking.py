@@ -13,7 +13,7 @@ from metaprobe.papers.systems.self_report import (
 )
 from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.votes import most_voted
-from metaprobe.probes.verbalized import parse_confidence
+from metaprobe.probes.verbalized import parse_stated
 from metaprobe.records.types import Call, Item, Run
 
 SAMPLES = Constant("samples", 10, "answers to a question")
@@ -51,7 +51,7 @@ async def state_confidence(session: Session) -> Run:
     confidence = await session.ask(
         "confidence", stage="confidence", parent=answer, max_tokens=STATEMENT_TOKENS, answer=shown
     )
-    session.state(confidence, "confidence", parse_confidence(confidence.text))
+    session.state(confidence, "confidence", parse_stated("confidence", confidence.text))
     reply = await session.ask("p_true", stage="p_true", parent=answer, max_tokens=P_TRUE_TOKENS, answer=shown)
     session.state(reply, "p_true", p_true(reply))
     return session.run(final)

@@ -252,7 +252,7 @@ def outcomes(
     """
     from metaprobe.llms.pricing import Price
     from metaprobe.probes.source import SignalSource
-    from metaprobe.records.outcomes import write_outcomes
+    from metaprobe.records.outcomes import QuestionOutcomes
     from metaprobe.training.joining import join_outcomes
 
     if out.resolve() in {file.resolve() for file in files}:
@@ -261,7 +261,7 @@ def outcomes(
     with lines.handling():
         joined = join_outcomes(files, signals=source, prices=priced)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_outcomes(out, joined.questions)
+    QuestionOutcomes.write(out, joined.questions)
     for note in joined.notes:
         click.echo(note, err=True)
     click.echo(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.signals import Signal, Signals
     from metaprobe.probes.source import Replacement, SignalSource
     from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
-    from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
+    from metaprobe.probes.verbalized import parse_stated
     from metaprobe.probes.verdict import Verdict
     from metaprobe.progress import progress_bar, say, steps
     from metaprobe.records.answer_stream import AnswerStream
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         words,
     )
     from metaprobe.records.database import Database
-    from metaprobe.records.decision_questions import DecisionQuestion, decision_answers, read_parts
+    from metaprobe.records.decision_questions import DecisionQuestion, read_parts
     from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, StoreMismatch, Unwritable
     from metaprobe.records.extras import how_to_install, require
     from metaprobe.records.label_state import LabelState, LabelWords
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from metaprobe.records.lines import is_csv, iter_csv, iter_json_lines, read_whole
     from metaprobe.records.logs.inspect_log import response_of
     from metaprobe.records.openai_format import failure_of
-    from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
+    from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
     from metaprobe.records.parse import events_as_text, parse_chunks, parse_response
     from metaprobe.records.plugins import Plugins
     from metaprobe.records.response import ParsedResponse, ParsedText
@@ -191,7 +191,6 @@ __all__ = [
     "chosen",
     "command",
     "command_line",
-    "decision_answers",
     "events_as_text",
     "failure_of",
     "final_answer",
@@ -206,9 +205,8 @@ __all__ = [
     "load_runs",
     "normalize",
     "parse_chunks",
-    "parse_confidence",
-    "parse_difficulty",
     "parse_response",
+    "parse_stated",
     "plain",
     "progress_bar",
     "quadratic_weighted_kappa",
@@ -231,7 +229,6 @@ __all__ = [
     "train_quality",
     "watch",
     "words",
-    "write_outcomes",
 ]
 _LATER = {
     "AGREEMENT": "metaprobe.checkpoints.flagging",
@@ -325,7 +322,6 @@ _LATER = {
     "chosen": "metaprobe.records.correctness",
     "command": "metaprobe.option_commands",
     "command_line": "metaprobe.terminal",
-    "decision_answers": "metaprobe.records.decision_questions",
     "events_as_text": "metaprobe.records.parse",
     "failure_of": "metaprobe.records.openai_format",
     "final_answer": "metaprobe.records.correctness",
@@ -340,8 +336,7 @@ _LATER = {
     "load_runs": "metaprobe.training.stored_runs",
     "normalize": "metaprobe.records.spelling",
     "parse_chunks": "metaprobe.records.parse",
-    "parse_confidence": "metaprobe.probes.verbalized",
-    "parse_difficulty": "metaprobe.probes.verbalized",
+    "parse_stated": "metaprobe.probes.verbalized",
     "parse_response": "metaprobe.records.parse",
     "plain": "metaprobe.eval.results",
     "progress_bar": "metaprobe.progress",
@@ -365,7 +360,6 @@ _LATER = {
     "train_quality": "metaprobe.training.recipes.train_quality",
     "watch": "metaprobe.routing.watch_stream",
     "words": "metaprobe.records.correctness",
-    "write_outcomes": "metaprobe.records.outcomes",
 }
 """Maps each name to its module in the core."""
 
