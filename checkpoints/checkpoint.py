@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from metaprobe.checkpoints.checkpoint_errors import (
     UntrustedCheckpoint,
 )
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.checkpoints.files import BUNDLED, BUNDLED_FOLDER, Folder, Repository, files_at
+from metaprobe.checkpoints.files import BUNDLED, BUNDLED_FOLDER, Folder, Repository, bundled_names, files_at
 from metaprobe.checkpoints.flagging import flag_sentences, label_nouns
 from metaprobe.checkpoints.graph_sizes import check_growth, check_sizes
 from metaprobe.checkpoints.manifest import (
@@ -465,6 +465,18 @@ class Checkpoint:
     def kind_at(path: str | os.PathLike[str]) -> str:
         """Returns the kind that the manifest of the checkpoint at `path` states. Nothing else is read or verified."""
         return parse_manifest(_manifest_at(files_at(path), None)).kind
+
+    @staticmethod
+    def digest_at(path: str | os.PathLike[str], *, sha256: str | None = None) -> str:
+        """Returns the digest of the checkpoint at `path`, after verifying it as `load_checkpoint` does."""
+        return load_checkpoint(path, sha256=sha256).digest
+
+    @staticmethod
+    @cache
+    def bundled_digests() -> dict[str, str]:
+        """Maps the digest of each bundled checkpoint to its name, `bundled:NAME`."""
+        manifests = {name: (BUNDLED_FOLDER / name / "manifest.json").read_bytes() for name in bundled_names()}
+        return {hashlib.sha256(content).hexdigest(): f"{BUNDLED}{name}" for name, content in manifests.items()}
 
     @property
     def learned_until(self) -> float:

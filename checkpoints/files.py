@@ -5,7 +5,6 @@ Each size is checked before the download begins. The files go into the cache of 
 fetched again, and suffice without a network.
 """
 
-import hashlib
 import importlib
 import os
 import re
@@ -13,7 +12,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -39,15 +37,6 @@ def find_bundled(name: str) -> Path:
 def bundled_names() -> tuple[str, ...]:
     """Returns the names of all checkpoints that come with the package."""
     return tuple(sorted(path.parent.name for path in BUNDLED_FOLDER.glob("*/manifest.json")))
-
-
-@cache
-def bundled_digests() -> dict[str, str]:
-    """Maps the digest of each bundled checkpoint to its name, `bundled:NAME`."""
-    return {
-        hashlib.sha256((BUNDLED_FOLDER / name / "manifest.json").read_bytes()).hexdigest(): f"{BUNDLED}{name}"
-        for name in bundled_names()
-    }
 
 
 BUNDLED, HUB = "bundled:", "hub:"

@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 
+from metaprobe.llms.call_selection import CallSelection
 from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import (
@@ -98,44 +99,6 @@ class ExtractReport:
             tokens=self.tokens + other.tokens,
             rebuilt=self.rebuilt + other.rebuilt,
             without_exact=self.without_exact + other.without_exact,
-        )
-
-
-@dataclass(slots=True)
-class CallSelection:
-    """Selects the calls to read, and counts the others."""
-
-    stage: str | None
-    agent: str | None
-    done: Collection[str] = ()
-    """Ids of the calls that already have everything requested."""
-    stored: set[str] = field(default_factory=set)
-    """Ids of the calls of this stage and agent that are done."""
-    failed: int = 0
-    """Number of calls of this stage and agent that ended in an error, so that there is nothing to read."""
-    seen: set[tuple[str, str]] = field(default_factory=set)
-    """Stage and agent of every call that was seen."""
-
-    def holds(self, call: Call) -> bool:
-        """Returns whether the call is of this stage and agent; None accepts any."""
-        self.seen.add((call.stage, call.agent))
-        return self.stage in (None, call.stage) and self.agent in (None, call.agent)
-
-    def takes(self, call: Call) -> bool:
-        """Returns whether the call has to be read: of this stage and agent, not failed, and not done."""
-        if not self.holds(call):
-            return False
-        self.failed += call.error is not None
-        if call.error is None and call.id in self.done:
-            self.stored.add(call.id)
-        return call.error is None and call.id not in self.done
-
-    def nothing(self) -> RecordError:
-        """Returns the error for a store in which no call has to be read and none is done."""
-        stages, agents = (", ".join(sorted({pair[i] for pair in self.seen} - {""})) or "none" for i in (0, 1))
-        return RecordError(
-            f"no call of stage {self.stage or 'any'} by agent {self.agent or 'any'} that holds an answer "
-            f"({self.failed} had failed); stages found: {stages}; agents found: {agents}"
         )
 
 

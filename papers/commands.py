@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import click
 
 from metaprobe.api import (
-    Agent,
+    CallSelection,
     Folds,
     LineOptions,
     Option,
     Seed,
-    Stage,
     command,
     command_line,
     progress_bar,
@@ -66,8 +65,8 @@ def judge(
     llm: Annotated[str, Option("The judge: decisions:MODEL, or decisions:MODEL@http://host:port/v1.")],
     questions: Annotated[Path, Option("JSON list of predicate, choice and score questions.", kind="file")],
     out: Annotated[Path, Option("Run store for the judged runs; judging into it again resumes.", kind="folder")],
-    stage: Stage = None,
-    agent: Agent = None,
+    *,
+    selection: CallSelection,
     cache: Annotated[Path | None, Option("File of calls shared by judgings and collections.", kind="new file")] = None,
     api: Annotated[tuple[str, ...], Option("KEY=VALUE, such as attempts=3 or revision=v2; repeatable.")] = (),
     prices: Annotated[
@@ -84,7 +83,8 @@ def judge(
 
     from metaprobe.papers.collecting.judge import launch_judge
 
-    options: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
+    options: dict[str, Any] = {"stage": selection.stage, "agent": selection.agent}
+    options |= {"cache": cache, "api": api, "prices": prices}
     with progress_bar("judge", " runs", ends=True) as bar:
         on_total, on_chunk = bar.counters()
         watching: dict[str, Any] = {"on_total": on_total, "on_chunk": on_chunk}

@@ -16,6 +16,7 @@ from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor, Read
 from metaprobe.probes.signals import Signal
 from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.response import ParsedText
 from metaprobe.records.types import DecisionAnswer
 
 ENTROPY, MARGIN = MADE = (".entropy", ".margin")
@@ -107,6 +108,13 @@ JUDGES = "judges"
 """Key of the contract with the models whose decisions were learned from."""
 
 
+@dataclass(frozen=True, slots=True)
+class DecidedAnswer(ParsedText):
+    """An answer of which only a decision about it came."""
+
+    decision: tuple[DecisionAnswer, ...] = ()
+
+
 class DecisionPredictor(QualityPredictor):
     """Scores answers by what a decision model said of them.
 
@@ -115,6 +123,8 @@ class DecisionPredictor(QualityPredictor):
     and the question is named.
     """
 
+    input_kind = "decisions"
+
     def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
         """Takes what `QualityPredictor` takes. `on_mismatch` is about the model that decided."""
         super().__init__(checkpoint, **options)
@@ -122,11 +132,17 @@ class DecisionPredictor(QualityPredictor):
         # A recorded judge is MODEL@REVISION, and a decision that was just made names the one or the other.
         self._known = {name for judge in self.judges for name in (judge, *judge.split("@", 1))} - {"", "unknown"}
 
+    def parse(self, response: object) -> DecidedAnswer:
+        """Returns the decision about an answer in the form that is scored. Raises `InvalidResponse` as `answers_in`."""
+        return DecidedAnswer("", decision=tuple(self.answers_in(response)))
+
     @staticmethod
     def answers_in(decision: object) -> list[DecisionAnswer]:
         """Returns the answers in a decision of any form that `predict` takes. Raises `InvalidResponse` for anything
         else, and for decisions about several answers.
         """
+        if isinstance(decision, DecidedAnswer):
+            return list(decision.decision)
         if isinstance(decision, (list, tuple)) and all(isinstance(member, DecisionAnswer) for member in decision):
             answers: list[DecisionAnswer] = list(decision)
             if len({answer.call_id for answer in answers}) > 1:

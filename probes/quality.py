@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import CALLED
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import LENGTH, REFUSAL, TOOL_CALL, doubt
-from metaprobe.records.response import ParsedResponse, cut_to_answer, doubtful, float_list
+from metaprobe.records.response import ParsedResponse, ParsedText, cut_to_answer, doubtful, float_list
 from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 FLAGGED_HEADS = (*MAIN_HEADS, AGREEMENT)
 """Heads that the threshold `flag` may lie on, the first that is there: agreement only where no head gives a score."""
-CRITICAL_HEAD = "critical"
-"""The head of P(critical failure)."""
 BUNDLED_QUALITY = f"{BUNDLED}quality"
 CUT_AGREES = "agreement is 0: a cut answer has no end that another could share"
 """Reason of a verdict with the head `agreement` on an answer that its token limit cut."""
@@ -75,6 +73,8 @@ class QualityPredictor(Pretrained):
     """
 
     kind: ClassVar[str] = QUALITY_KIND
+    input_kind: ClassVar[Literal["logprobs", "decisions"]] = "logprobs"
+    """Part of a response that is read: its log-probabilities, or a decision model's decision about it."""
     bundled: ClassVar[str] = BUNDLED_QUALITY
     """Location of the checkpoint that comes with the package."""
 
@@ -136,7 +136,7 @@ class QualityPredictor(Pretrained):
             )
         chance = checkpoint.manifest.chance
         self._chance = chance.get(self._main or "") or chance.get("", "")
-        self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL_HEAD in names else None
+        self._critical = checkpoint.manifest.thresholds.get("critical") if Verdict.critical_head in names else None
 
     @classmethod
     def load(
@@ -205,6 +205,10 @@ class QualityPredictor(Pretrained):
         A head `critical` also flags, by its own threshold.
         """
         return self._threshold
+
+    def parse(self, response: object) -> ParsedResponse | ParsedText:
+        """Returns an answer in the form that is scored. `predict` takes this form too. Raises `InvalidResponse`."""
+        return parse_response(response, top=self.schema.uses_top)
 
     def predict(self, response: object) -> Verdict:
         """Returns the verdict on a response, in any format of `parse_response`: a list of log-probabilities is one.
@@ -281,7 +285,7 @@ class QualityPredictor(Pretrained):
             with np.errstate(all="ignore"):  # as in `predict`
                 read = self._read(answer)
                 verdict, measured = self._one(read), measure_signals(read.logprobs)
-        told = {"confidence": verdict.score, "quality": verdict.score, CRITICAL_HEAD: verdict.critical}
+        told = {"confidence": verdict.score, "quality": verdict.score, Verdict.critical_head: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
         if self._asked.flags and self._threshold is not None:  # whoever chose a threshold decides by no other one
             thresholds = {name: value for name, value in thresholds.items() if name != "accept"} | {
@@ -385,7 +389,7 @@ class QualityPredictor(Pretrained):
         compared = known or self._asked.flag_below is not None
         weighed = heads.get(AGREEMENT) if self._main is None else score
         flagged = None if self._threshold is None or weighed is None or not compared else weighed < self._threshold
-        critical = heads.get(CRITICAL_HEAD)
+        critical = heads.get(Verdict.critical_head)
         if self._critical is not None and critical is not None and known:
             flagged = critical >= self._critical or bool(flagged)
         return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
 from metaprobe.probes import adapter, text
 from metaprobe.probes.adapter import AdapterProbe
-from metaprobe.probes.quality import CRITICAL_HEAD
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
@@ -32,6 +32,8 @@ class TextAnswer(ParsedText):
 class TextPredictor:
     """A text reader with its verdicts in the form of a quality predictor's."""
 
+    input_kind: ClassVar[Literal["texts"]] = "texts"
+    """Part of a response that is read."""
     checkpoint: Checkpoint
     target: str
     """The head that it gives."""
@@ -74,12 +76,18 @@ class TextPredictor:
                 raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
             value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
             digest, heads = checkpoint.digest, {probe.target: value}
-            if probe.target == CRITICAL_HEAD:
+            if probe.target == Verdict.critical_head:
                 return Verdict(None, heads, value, None, digest)
             threshold = threshold_of(checkpoint.manifest, FlagOptions())
             return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)
 
         return cls(checkpoint, probe.target, by_adapter)
+
+    def parse(self, response: object) -> TextAnswer:
+        """Returns the answer in the form that is scored. Raises `InvalidResponse` for anything but a `TextAnswer`."""
+        if not isinstance(response, TextAnswer):
+            raise InvalidResponse(f"came {type(response).__name__}; expected a TextAnswer, with its question")
+        return response
 
     def predict(self, asked: TextAnswer) -> Verdict:
         """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""

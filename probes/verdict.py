@@ -1,7 +1,7 @@
 """The verdict of a predictor on one response, with its forms for a terminal, a notebook and JSON."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.flagging import AGREEMENT
@@ -21,6 +21,8 @@ class Verdict:
         (True, None, 'how often')
     """
 
+    critical_head: ClassVar[str] = "critical"
+    """Name of the head of P(critical failure), in `heads` and as a label."""
     score: float | None
     """How good the response is, in [0, 1]: a calibrated probability where the main head gives one, else its position
     on the head's scale. None where the predictor gives no score."""

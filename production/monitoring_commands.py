@@ -13,7 +13,6 @@ import click
 from metaprobe.api import (
     AGREEMENT,
     AsJson,
-    CheckpointOut,
     Digest,
     FlagOptions,
     Folds,
@@ -21,8 +20,8 @@ from metaprobe.api import (
     Option,
     QualityOptions,
     QuestionOutcomes,
-    ReplaceOptions,
     Seed,
+    WriteOptions,
     command,
     command_line,
     say,
@@ -329,8 +328,7 @@ def drift(
 @command(COMMANDS, "The same predictor with recalibrated probabilities.")
 def recalibrate(
     checkpoint: Annotated[str, Option(kind="checkpoint", argument=True)],
-    out: CheckpointOut,
-    replacing: ReplaceOptions,
+    writing: WriteOptions,
     flags: FlagOptions,
     log: Annotated[str, Option("The score log whose labels to use.", metavar="URL")],
     sha256: Digest = None,
@@ -344,26 +342,26 @@ def recalibrate(
     change. As many answers are flagged as are expected to be wrong, unless an option says otherwise. A threshold for
     which the labels are too few is left out, and the card says so.
     """
-    from metaprobe.api import QualityPredictor, load_checkpoint, recalibrate_quality
+    from metaprobe.api import Checkpoint, QualityPredictor, recalibrate_quality
     from metaprobe.production.monitoring.label_draw import RECALIBRATED
     from metaprobe.production.monitoring.log import labelled_of_log
 
-    replacing.check(out, QualityPredictor.kind)
-    digest = load_checkpoint(checkpoint, sha256=sha256).digest
+    writing.check(writing.out, QualityPredictor.kind)
+    digest = Checkpoint.digest_at(checkpoint, sha256=sha256)
     with opened_log(log) as opened:
         labelled = labelled_of_log(opened, checkpoint=digest, model=model, since=since)
         made = recalibrate_quality(
             checkpoint,
             labelled,
-            out=out,
+            out=writing.out,
             sha256=sha256,
             flags=flags,
-            writing=replacing,
+            writing=writing,
             seed=seed,
             command=command_line(),
         )
         until = made.learned_until
-        details = {"from": digest, "to": made.digest, "labels": len(labelled), "path": str(out), "until": until}
+        details = {"from": digest, "to": made.digest, "labels": len(labelled), "path": str(writing.out), "until": until}
         opened.event(RECALIBRATED, details, time=time.time())
     return say_checkpoint(made)
 
@@ -371,8 +369,7 @@ def recalibrate(
 @command(COMMANDS, "A new predictor from stored runs and the log.")
 def retrain(
     log: Log,
-    out: CheckpointOut,
-    replacing: ReplaceOptions,
+    writing: WriteOptions,
     flags: FlagOptions,
     runs: Annotated[tuple[Path, ...], Option(kind="runs", argument=True)] = (),
     target: Annotated[
@@ -406,14 +403,13 @@ def retrain(
         raise click.UsageError("--target agreement learns from the log alone; leave RUNS out")
     with opened_log(log) as opened, steps() as on_step:
         options = QualityOptions(
-            out=out,
             folds=folds,
             seed=seed,
             on_step=on_step,
             on_line=say,
             command=command_line(),
             **flags.flags,
-            **vars(replacing),
+            **vars(writing),
         )
         choice: dict[str, Any] = {"model": model, "since": since, "logprobs_mode": logprobs_mode}
         if target == AGREEMENT:

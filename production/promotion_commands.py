@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import click
 
-from metaprobe.api import Agent, AsJson, LineOptions, Option, Seed, Stage, command, steps
+from metaprobe.api import AsJson, CallSelection, LineOptions, Option, Seed, command, steps
 from metaprobe.production.score_log_tables import opened_log, promotion_table
 
 COMMANDS = click.Group()
@@ -32,8 +32,8 @@ def promote(
     target: Annotated[str, Option("Label that both predict.")] = "correct",
     not_worse: Annotated[bool, Option("Promote unless the new version is worse by more than the margin.")] = False,
     margin: Annotated[float, Option("Margin of AUROC and Brier score.", low=0)] = 0.01,
-    stage: Stage = None,
-    agent: Agent = None,
+    *,
+    selection: CallSelection,
     seed: Seed = 0,
     price: Annotated[
         float | None,
@@ -44,7 +44,6 @@ def promote(
         ),
     ] = None,
     as_json: AsJson = False,
-    *,
     lines: LineOptions,
 ) -> None:
     """Decide whether NEW may replace the running version, by DATA or a log from which neither has learned.
@@ -103,8 +102,8 @@ def promote(
                 target=target,
                 not_worse=not_worse,
                 margin=margin,
-                stage=stage,
-                agent=agent,
+                stage=selection.stage,
+                agent=selection.agent,
                 seed=seed,
             )
     else:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -476,6 +476,50 @@ class RunStore:
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.path)!r})"
+
+    def settings(self) -> dict[str, Any] | None:
+        """Returns the settings with which the runs were collected; None if the store does not record them.
+
+        Raises `StoreMismatch` if the file of the settings is damaged.
+        """
+        path = self.path / self.settings_name
+        if not path.is_file():
+            return None
+        try:
+            settings = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise StoreMismatch(
+                f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
+            ) from error
+        return settings
+
+    def check_settings(self, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+        """Returns whether the store records settings.
+
+        Raises `StoreMismatch` if a recorded setting differs. Also raises it if the store holds runs, or a list of
+        failed runs, and records no settings: they would be taken for runs of this collection.
+
+        Args:
+            settings: the settings of this collection.
+            defaults: values of settings that older stores do not record, where the value was not None.
+        """
+        recorded = self.settings()
+        if (
+            recorded is None
+            and self.path.is_dir()
+            and (stored_files := [*self.shard_files()[:1], *self.path.glob(self.failures_name)])
+        ):
+            raise StoreMismatch(
+                f"{self.path} holds {stored_files[0].name} and no {self.settings_name}, so it is not known with what "
+                "it was collected: collect into another folder"
+            )
+        before = {**defaults, **(recorded or {})}
+        if recorded is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
+            was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
+            raise StoreMismatch(
+                f"{self.path} was collected with {was}: collect into another folder, or delete this one"
+            )
+        return recorded is not None
 
     def __iter__(self) -> Iterator[Run]:
         return self.runs()

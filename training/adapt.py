@@ -29,8 +29,9 @@ from metaprobe.probes.blend import INPUT_NAMES, STATED_INPUTS, BlendPredictor
 from metaprobe.probes.contract import ITSELF, BaseRates, other_reader
 from metaprobe.probes.decision_predictor import DecisionPredictor
 from metaprobe.probes.features import TERM_NAMES, features
-from metaprobe.probes.quality import CRITICAL_HEAD, FEATURES_INPUT, MAIN_HEADS, QualityPredictor
+from metaprobe.probes.quality import FEATURES_INPUT, MAIN_HEADS, QualityPredictor
 from metaprobe.probes.score_lines import StoredStates
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.bad_lines import BadFile, reason_of
 from metaprobe.records.errors import InvalidResponse, RecordError, of_kind
 from metaprobe.records.extras import require
@@ -211,8 +212,8 @@ def adapt_predictor(
         )
     stored = NO_FLAGS if main is None else flagging_of(adapted[main].scored, flags, seed=seed)
     critical: Mapping[str, float] = {}
-    if CRITICAL_HEAD in adapted:
-        answers = adapted[CRITICAL_HEAD].scored
+    if Verdict.critical_head in adapted:
+        answers = adapted[Verdict.critical_head].scored
         turned = replace(answers, table=replace(answers.table, y=1 - answers.table.y), scores=-answers.scores)
         with suppress(RecordError):  # too few groups
             critical = critical_thresholds(turned, seed=seed)

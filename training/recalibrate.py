@@ -29,7 +29,8 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.contract import CONTRACT, BaseRates, name_of_run
-from metaprobe.probes.quality import CRITICAL_HEAD, MAIN_HEADS, QualityPredictor
+from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.extras import require
 from metaprobe.records.labelled_scores import LabelledScores, thin
 from metaprobe.training.calibrators import Floats, log_odds_of, mean_gap, sigmoid
@@ -121,7 +122,7 @@ def recalibrate_quality(
             metrics=measure_recalibrated(head, labelled.score, seed),
             stored=stored,
             # Probabilities of the head `critical` stay as they are.
-            thresholds={k: v for k, v in base.manifest.thresholds.items() if k.startswith(CRITICAL_HEAD)},
+            thresholds={k: v for k, v in base.manifest.thresholds.items() if k.startswith(Verdict.critical_head)},
             runs=len(rates.runs),
             heads=[
                 f"{head.name}: scale {head.scale:.2f}, base rate {rates.mean:+.2f} log-odds, by {len(labelled)} "

@@ -14,6 +14,7 @@ from metaprobe.checkpoints import CheckpointExists, FlagOptions, check_target
 from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.checkpoints.option_fields import Option
 from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
+from metaprobe.llms.call_selection import Agent, Stage
 from metaprobe.records.bad_lines import handling
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.plugins import house_function
@@ -24,9 +25,6 @@ OnStep = Callable[[str], None]
 Seed = Annotated[int, Option("Seed of folds and fits.", low=0, high=2**32 - 1)]
 Folds = Annotated[int, Option("Outer folds by group, for held-out metrics.", low=2)]
 Target = Annotated[str, Option("Label to predict.")]
-TopLogprobs = Annotated[int, Option("Alternatives kept for each token.", low=0)]
-Stage = Annotated[str | None, Option("Only calls of this stage.")]
-Agent = Annotated[str | None, Option("Only calls of this agent.")]
 Agents = Annotated[
     Sequence[str],
     Option("Only these agents of the outcomes; for a table, the columns of their scores; repeatable.  [default: all]"),
@@ -86,11 +84,18 @@ def quiet(what: str) -> None:
     """Says nothing."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OutOptions:
+    """Says where a checkpoint is written."""
+
+    # No slots: as `ReplaceOptions`.
+    out: Annotated[str | Path, Option("Checkpoint folder to write.", kind="folder")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(OutOptions):
     """Options that every training has."""
 
-    out: Annotated[str | Path, Option("Checkpoint folder to write.", kind="folder")]
     seed: Seed = 0
     on_step: OnStep = quiet
     """A function that is called with the current step, in a few words."""
@@ -164,6 +169,11 @@ def scored_in(where: str) -> InService:
         return f"which has scored answers of the log {where}" if scored else ""
 
     return known
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(ReplaceOptions, OutOptions):
+    """Says where a checkpoint is written, and which existing one it may replace."""
 
 
 NEW_ONLY = ReplaceOptions()

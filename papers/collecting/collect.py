@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from metaprobe.api import (
@@ -22,7 +21,6 @@ from metaprobe.api import (
     Run,
     RunStore,
     Signal,
-    StoreMismatch,
     Unwritable,
     atomic_write,
     is_correct,
@@ -100,7 +98,7 @@ async def collect_runs(
     in_waves = system.experiences is not None or learns(setup.policy)
     with store.alone(), say_what_is_stored(store):
         pinned = all_settings(system, setup, text, wave, settings)
-        if not check_pinned(store.path, pinned, unsaid(system)):
+        if not store.check_settings(pinned, unsaid(system)):
             store.path.mkdir(parents=True, exist_ok=True)
             with atomic_write(store.path / RunStore.settings_name) as file:
                 file.write((json.dumps(pinned, indent=2) + "\n").encode())
@@ -377,44 +375,3 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
                 value, whose = rules.threshold_of(number, point, constant)
                 points[f"{point}: {key}"] = f"{value:.6g}{whose}"
     return {"operating points": points} if points else {}
-
-
-def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any]) -> bool:
-    """Returns whether a store says what it was collected with.
-
-    Raises `StoreMismatch` if a setting differs. Also raises it if the folder holds runs, or a list of failed runs, and
-    does not say what they were collected with: they would be taken for runs of this collection.
-
-    Args:
-        folder: the folder of the store.
-        settings: the settings of this collection.
-        unsaid: value of a setting that the store does not name, if it was not None.
-    """
-    pinned = read_settings(folder / RunStore.settings_name)
-    if (
-        pinned is None
-        and folder.is_dir()
-        and (stored_files := [*RunStore(folder).shard_files()[:1], *folder.glob(RunStore.failures_name)])
-    ):
-        raise StoreMismatch(
-            f"{folder} holds {stored_files[0].name} and no {RunStore.settings_name}, so it is not known with what "
-            "it was collected: collect into another folder"
-        )
-    before = {**unsaid, **(pinned or {})}
-    if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
-        was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
-        raise StoreMismatch(f"{folder} was collected with {was}: collect into another folder, or delete this one")
-    return pinned is not None
-
-
-def read_settings(path: Path) -> dict[str, Any] | None:
-    """Returns the settings with which a store says it is collected; None if it says nothing."""
-    if not path.is_file():
-        return None
-    try:
-        settings = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise StoreMismatch(
-            f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
-        ) from error
-    return settings

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.api import RecordError, Run, RunStore, plain, system_figures
-from metaprobe.papers.collecting.collect import read_settings
 from metaprobe.papers.tasks import TASKS
 
 Summary = dict[str, Any]
@@ -67,8 +66,9 @@ def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: in
     """
     summaries_of_all = []
     for folder in folders:
-        settings = read_settings(folder / RunStore.settings_name) or {}
+        store = RunStore(folder)
+        settings = store.settings() or {}
         with_ = {name: settings[key] for key, name in SETTING_NAMES.items() if key in settings}
-        summaries = summarize_runs(RunStore(folder), resamples=resamples, seed=seed)
+        summaries = summarize_runs(store, resamples=resamples, seed=seed)
         summaries_of_all += [{"store": str(folder), **with_, **summary} for summary in summaries]
     return summaries_of_all

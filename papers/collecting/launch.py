@@ -30,7 +30,6 @@ from metaprobe.papers.collecting.collect import (
     OnRun,
     all_settings,
     check_learners,
-    check_pinned,
     collect_runs,
     run_id,
     unsaid,
@@ -187,7 +186,7 @@ async def _collect(
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
         wanted = {run_id(system, variant, setup, item) for item in items for variant in variants}
-        check_pinned(out, all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
+        store.check_settings(all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
         watch.on_total(len(wanted - store.run_ids()))
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         stack.enter_context(_said_when_full(cache))

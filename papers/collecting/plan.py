@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from metaprobe.api import Option, TopLogprobs
+from metaprobe.api import Option
 
 Requests = Annotated[int, Option("Requests generated at once.", low=1)]
 
@@ -78,7 +78,7 @@ class CollectionPlan:
         Option("Folder with your own prompt files, in place of the shipped ones.", kind="folder to read"),
     ] = None
     layers: Annotated[str | None, Option("Layers whose hidden states are kept: 'all', 'every:N', or '0,8,16'.")] = None
-    top_logprobs: TopLogprobs = 0
+    top_logprobs: Annotated[int, Option("Alternatives kept for each token.", low=0)] = 0
     batch_size: Requests = 32
     concurrency: Annotated[int, Option("Runs in flight.", low=1)] = 128
     shard_runs: Annotated[int, Option("Runs written to one file.", low=1)] = 64

@@ -20,7 +20,7 @@ as a judge's. The policy decides at `review`; the paper passes every argument to
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.api import CRITICAL_HEAD, Action, Call, Decision, Item, Replacement, Run, Signal, Signals, Verdict
+from metaprobe.api import Action, Call, Decision, Item, Replacement, Run, Signal, Signals, Verdict
 from metaprobe.papers.policies.review import EVEN, POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
@@ -37,7 +37,7 @@ from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.verifiable import check_argument
 
-HEADS = (*DIMENSIONS, CRITICAL_HEAD)
+HEADS = (*DIMENSIONS, Verdict.critical_head)
 """Heads that a checkpoint needs to replace the judge."""
 
 
@@ -56,12 +56,12 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
     quality = critical = None
     if replacement is not None:
         quality, critical = _judged_by(session, argument, replacement, verdict)
-    critical_replacement = session.signals.replacement(CRITICAL_HEAD, role)
+    critical_replacement = session.signals.replacement(Verdict.critical_head, role)
     if critical_replacement is not None:
-        critical = session.signal(CRITICAL_HEAD, agent=role, call=argument)
+        critical = session.signal(Verdict.critical_head, agent=role, call=argument)
         if critical is not None:
-            flag = float(critical.value >= critical_replacement.thresholds.get(CRITICAL_HEAD, EVEN))
-            session.label(argument, CRITICAL_HEAD, flag, source=critical_replacement.digest)
+            flag = float(critical.value >= critical_replacement.thresholds.get(Verdict.critical_head, EVEN))
+            session.label(argument, Verdict.critical_head, flag, source=critical_replacement.digest)
     signals = replace(Signals.of(argument), quality=quality, critical=critical)
     legal = [Action.KEEP, *([Action.AGAIN] if may_ask else []), *([Action.JUDGE] if may_judge else [])]
     return session.decide(POINT, legal, agent=role, signals=signals)
@@ -96,9 +96,9 @@ def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:
     there is one, or the sum of the levels.
     """
     fields = {name: verdict.heads[name] for name in DIMENSIONS}
-    flag = verdict.heads[CRITICAL_HEAD] >= replacement.thresholds.get(CRITICAL_HEAD, EVEN)
+    flag = verdict.heads[Verdict.critical_head] >= replacement.thresholds.get(Verdict.critical_head, EVEN)
     q = 0.0 if flag else verdict.heads.get("quality", sum(fields.values()))
-    return {**fields, CRITICAL_HEAD: float(flag), "q": q}
+    return {**fields, Verdict.critical_head: float(flag), "q": q}
 
 
 def _judged_by(
@@ -120,7 +120,7 @@ def _judged_by(
     fields = fields_of(verdict, replacement)
     for name, value in fields.items():
         session.label(argument, name, value, source=replacement.digest)
-    critical = Signal(verdict.heads[CRITICAL_HEAD], replacement.digest, replacement.thresholds)
+    critical = Signal(verdict.heads[Verdict.critical_head], replacement.digest, replacement.thresholds)
     if replacement.with_stated:
         return None, critical
     quality = Signal(fields["q"] / MAX_QUALITY, replacement.digest, replacement.thresholds)

@@ -19,8 +19,6 @@ from typing import Any, Literal
 from metaprobe.api import (
     CheckpointError,
     ContractMismatch,
-    DecisionAnswer,
-    DecisionPredictor,
     InvalidResponse,
     OnVerdict,
     ParsedResponse,
@@ -29,10 +27,8 @@ from metaprobe.api import (
     RecordError,
     Scored,
     StreamingGate,
-    TextAnswer,
     TextPredictor,
     Verdict,
-    parse_response,
     split_name,
 )
 from metaprobe.production.evaluation_events import evaluation_events
@@ -43,13 +39,6 @@ from metaprobe.production.http.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
 _seldom = Seldom(logger)
-
-
-@dataclass(frozen=True, slots=True)
-class DecidedAnswer(ParsedText):
-    """An answer of which only a decision about it came."""
-
-    decision: tuple[DecisionAnswer, ...] = ()
 
 
 class Allowance:
@@ -112,9 +101,9 @@ class Scorer:
         self._max_tokens = max_tokens
         self._request: RequestLog | None = None
         self.digest = predictor.checkpoint.digest
-        self.reads_text = isinstance(predictor, TextPredictor)
+        self.reads_text = predictor.input_kind == "texts"
         """Whether it judges texts; otherwise it reads log-probabilities or decisions."""
-        self.reads_decisions = isinstance(predictor, DecisionPredictor)
+        self.reads_decisions = predictor.input_kind == "decisions"
         """Whether it reads a decision model's decision about an answer."""
         contract = predictor.checkpoint.manifest.contract
         heads: tuple[str, ...] = tuple(output.name for output in predictor.checkpoint.manifest.outputs)
@@ -151,17 +140,11 @@ class Scorer:
         parsed: ParsedResponse | ParsedText | None = None
         granted = None
         try:
-            if self.reads_text:
-                assert isinstance(response, TextAnswer)
-                parsed = response
-            elif self.reads_decisions:
-                parsed = DecidedAnswer("", decision=tuple(DecisionPredictor.answers_in(response)))
-            else:
-                parsed = parse_response(response, top=False)
+            parsed = self._predictor.parse(response)
             granted = allowance or Allowance(self._max_tokens)
             if isinstance(parsed, ParsedResponse):
                 granted.take(len(parsed.logprobs))
-            verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # as parsed for it
+            verdict = self._predictor.predict(parsed)  # type: ignore[arg-type]  # as parsed for it
         except (InvalidResponse, ContractMismatch) as error:
             verdict = self._no_verdict(str(error))
         except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
@@ -202,7 +185,7 @@ class Scorer:
             request: the request in the log.
         """
         try:
-            verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # the shadow reads the same
+            verdict = self._predictor.predict(parsed)  # type: ignore[arg-type]  # the shadow reads the same
         except InvalidResponse:  # a tool call, say: there is no score to compare, and the caller's verdict says why
             return
         except ContractMismatch:
@@ -241,11 +224,6 @@ class Scorer:
         if self._request is not None:
             self._request.add(shown, parsed, gate)
         return shown
-
-
-def _read_of(parsed: ParsedResponse | ParsedText) -> object:
-    """Returns the form of a parsed answer that a predictor takes."""
-    return parsed.decision if isinstance(parsed, DecidedAnswer) else parsed
 
 
 def _shown(verdict: Verdict) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from metaprobe.api import CheckpointError, Database, LabelledScores, RecordError, bundled_digests, load_checkpoint
+from metaprobe.api import Checkpoint, CheckpointError, Database, LabelledScores, RecordError
 from metaprobe.production.monitoring import retention
 from metaprobe.production.monitoring.entry import (
     CONTEXT,
@@ -654,7 +654,7 @@ def version_names(log: ScoreLog) -> dict[str, str]:
     """Maps digests to the known folders of versions: from promotions and recalibrations in the log, and of bundled
     ones.
     """
-    folders = dict(bundled_digests())
+    folders = dict(Checkpoint.bundled_digests())
     for event in log.events():
         if event.kind not in _KINDS:
             continue
@@ -683,7 +683,7 @@ def find_version(log: ScoreLog, name: str) -> str:
         matching = [digest for digest in there if digest.startswith(name.lower())]
     if not matching:
         with suppress(CheckpointError, OSError):
-            matching = [digest for digest in there if digest == load_checkpoint(name).digest]
+            matching = [digest for digest in there if digest == Checkpoint.digest_at(name)]
     if len(matching) == 1:
         return matching[0]
     known_versions = ", ".join(name_version(digest, names) for digest in there[:5])

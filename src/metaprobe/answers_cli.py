@@ -13,6 +13,7 @@ import click
 
 from metaprobe.checkpoints.option_fields import Option
 from metaprobe.checkpoints.rendered_table import Table
+from metaprobe.llms.call_selection import CallSelection
 from metaprobe.option_commands import AsJson, command
 from metaprobe.progress import progress_bar, quiet_libraries
 from metaprobe.records.errors import MissingExtra, RecordError
@@ -20,7 +21,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.importer import LOG_FORMAT_NAMES
 from metaprobe.records.types import POSITIONS
 from metaprobe.terminal import advice_table, printable_lines, show_result
-from metaprobe.training.training_options import Agent, LineOptions, Stage, TopLogprobs
+from metaprobe.training.training_options import LineOptions
 
 COMMANDS = click.Group()
 EVERY = 100
@@ -161,7 +162,7 @@ def extract(
     out: Annotated[
         Path | None, Option("Run store for the runs with the log-probabilities of --logprobs.", kind="folder")
     ] = None,
-    top_logprobs: TopLogprobs = 0,
+    top_logprobs: Annotated[int, Option("Alternatives kept for each token.", low=0)] = 0,
     via: Annotated[
         Literal["transformers", "vllm"], Option("Library that runs the model for hidden states.")
     ] = "transformers",
@@ -174,8 +175,8 @@ def extract(
             choices=POSITIONS,
         ),
     ] = (),
-    stage: Stage = None,
-    agent: Agent = None,
+    *,
+    selection: CallSelection,
     batch_size: Annotated[int, Option("Calls read at once.", low=1)] = 32,
     shard_calls: Annotated[int, Option("Calls written to one file.", low=1)] = 64,
     other_model: Annotated[bool, Option("Read calls of any model, without the check that all are of one.")] = False,
@@ -202,7 +203,7 @@ def extract(
     quiet_libraries()
     from metaprobe.llms.extract import ExtractionWatch, launch_extract, launch_reread
 
-    shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
+    shared: dict[str, Any] = {"stage": selection.stage, "agent": selection.agent, "batch_size": batch_size}
     with progress_bar("extract", " calls" if out is None else " runs", ends=True) as bar:
         shared["watch"] = ExtractionWatch(*bar.counters())
         if logprobs is not None and out is not None:

@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, FlagOptions, load_checkpoint
-    from metaprobe.checkpoints.files import bundled_digests
+    from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, FlagOptions
     from metaprobe.checkpoints.flagging import AGREEMENT
     from metaprobe.checkpoints.option_fields import Option, split_name
     from metaprobe.eval.metrics.bootstrap import Interval
@@ -19,12 +18,11 @@ if TYPE_CHECKING:
     from metaprobe.eval.systems.system_figures import system_figures
     from metaprobe.llms.base import LLM, LLMError, Request
     from metaprobe.llms.cache import CallCache
-    from metaprobe.llms.extract import CallSelection
+    from metaprobe.llms.call_selection import CallSelection
     from metaprobe.llms.model_name import ModelName
     from metaprobe.llms.pricing import Price
-    from metaprobe.option_commands import AsJson, CheckpointOut, Digest, command
-    from metaprobe.probes.decision_predictor import DecisionPredictor
-    from metaprobe.probes.quality import CRITICAL_HEAD, QualityPredictor
+    from metaprobe.option_commands import AsJson, Digest, command
+    from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.scored import OnVerdict, Scored
     from metaprobe.probes.signals import Signal, Signals
     from metaprobe.probes.source import Replacement, SignalSource
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     )
     from metaprobe.records.database import Database
     from metaprobe.records.decision_questions import DecisionQuestion, read_parts
-    from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, StoreMismatch, Unwritable
+    from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, Unwritable
     from metaprobe.records.extras import how_to_install, require
     from metaprobe.records.label_state import LabelState, LabelWords
     from metaprobe.records.labelled_scores import LabelledScores
@@ -88,24 +86,19 @@ if TYPE_CHECKING:
     from metaprobe.training.recipes.train_quality import train_quality
     from metaprobe.training.stored_runs import load_runs
     from metaprobe.training.training_options import (
-        Agent,
         Folds,
         LineOptions,
         QualityOptions,
-        ReplaceOptions,
         Seed,
-        Stage,
-        TopLogprobs,
+        WriteOptions,
     )
     from metaprobe.training.versions import Promotion
 
 __all__ = [
     "AGREEMENT",
     "AT_LINE",
-    "CRITICAL_HEAD",
     "LLM",
     "Action",
-    "Agent",
     "AgentOutcome",
     "AnswerStream",
     "AsJson",
@@ -115,12 +108,10 @@ __all__ = [
     "CallSelection",
     "Checkpoint",
     "CheckpointError",
-    "CheckpointOut",
     "ContractMismatch",
     "Database",
     "Decision",
     "DecisionAnswer",
-    "DecisionPredictor",
     "DecisionQuestion",
     "Digest",
     "DispatchedRun",
@@ -161,7 +152,6 @@ __all__ = [
     "QualityPredictor",
     "QuestionOutcomes",
     "RecordError",
-    "ReplaceOptions",
     "Replacement",
     "Request",
     "Run",
@@ -172,21 +162,18 @@ __all__ = [
     "Signal",
     "SignalSource",
     "Signals",
-    "Stage",
     "State",
     "Statement",
-    "StoreMismatch",
     "StreamingGate",
     "SuccessEstimator",
     "TextAnswer",
     "TextPredictor",
-    "TopLogprobs",
     "TrainedRuns",
     "Unwritable",
     "Usage",
     "Verdict",
+    "WriteOptions",
     "atomic_write",
-    "bundled_digests",
     "canonical",
     "chosen",
     "command",
@@ -201,7 +188,6 @@ __all__ = [
     "is_csv",
     "iter_csv",
     "iter_json_lines",
-    "load_checkpoint",
     "load_runs",
     "normalize",
     "parse_chunks",
@@ -234,23 +220,19 @@ _LATER = {
     "AGREEMENT": "metaprobe.checkpoints.flagging",
     "AT_LINE": "metaprobe.records.spelling",
     "Action": "metaprobe.routing.policy",
-    "Agent": "metaprobe.training.training_options",
     "AgentOutcome": "metaprobe.records.outcomes",
     "AnswerStream": "metaprobe.records.answer_stream",
     "AsJson": "metaprobe.option_commands",
     "BadFile": "metaprobe.records.bad_lines",
-    "CRITICAL_HEAD": "metaprobe.probes.quality",
     "Call": "metaprobe.records.types",
     "CallCache": "metaprobe.llms.cache",
-    "CallSelection": "metaprobe.llms.extract",
+    "CallSelection": "metaprobe.llms.call_selection",
     "Checkpoint": "metaprobe.checkpoints",
     "CheckpointError": "metaprobe.checkpoints",
-    "CheckpointOut": "metaprobe.option_commands",
     "ContractMismatch": "metaprobe.checkpoints",
     "Database": "metaprobe.records.database",
     "Decision": "metaprobe.records.types",
     "DecisionAnswer": "metaprobe.records.types",
-    "DecisionPredictor": "metaprobe.probes.decision_predictor",
     "DecisionQuestion": "metaprobe.records.decision_questions",
     "Digest": "metaprobe.option_commands",
     "DispatchedRun": "metaprobe.eval.systems.dispatch",
@@ -292,7 +274,6 @@ _LATER = {
     "QualityPredictor": "metaprobe.probes.quality",
     "QuestionOutcomes": "metaprobe.records.outcomes",
     "RecordError": "metaprobe.records.errors",
-    "ReplaceOptions": "metaprobe.training.training_options",
     "Replacement": "metaprobe.probes.source",
     "Request": "metaprobe.llms.base",
     "Run": "metaprobe.records.types",
@@ -303,21 +284,18 @@ _LATER = {
     "Signal": "metaprobe.probes.signals",
     "SignalSource": "metaprobe.probes.source",
     "Signals": "metaprobe.probes.signals",
-    "Stage": "metaprobe.training.training_options",
     "State": "metaprobe.routing.policy",
     "Statement": "metaprobe.records.types",
-    "StoreMismatch": "metaprobe.records.errors",
     "StreamingGate": "metaprobe.routing.gate",
     "SuccessEstimator": "metaprobe.routing.success_estimator",
     "TextAnswer": "metaprobe.probes.text_predictor",
     "TextPredictor": "metaprobe.probes.text_predictor",
-    "TopLogprobs": "metaprobe.training.training_options",
     "TrainedRuns": "metaprobe.training.recipes.all_of_runs",
     "Unwritable": "metaprobe.records.errors",
     "Usage": "metaprobe.records.types",
     "Verdict": "metaprobe.probes.verdict",
+    "WriteOptions": "metaprobe.training.training_options",
     "atomic_write": "metaprobe.records.writing",
-    "bundled_digests": "metaprobe.checkpoints.files",
     "canonical": "metaprobe.records.correctness",
     "chosen": "metaprobe.records.correctness",
     "command": "metaprobe.option_commands",
@@ -332,7 +310,6 @@ _LATER = {
     "is_csv": "metaprobe.records.lines",
     "iter_csv": "metaprobe.records.lines",
     "iter_json_lines": "metaprobe.records.lines",
-    "load_checkpoint": "metaprobe.checkpoints",
     "load_runs": "metaprobe.training.stored_runs",
     "normalize": "metaprobe.records.spelling",
     "parse_chunks": "metaprobe.records.parse",

@@ -12,6 +12,7 @@ import click
 
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.option_fields import Option
+from metaprobe.llms.call_selection import CallSelection, Stage
 from metaprobe.option_commands import AsJson, Digest, OneCheckpoint, command, is_store
 from metaprobe.progress import lines_done, quiet_libraries, steps
 from metaprobe.records.extras import require
@@ -21,7 +22,7 @@ from metaprobe.terminal import (
     panel_table,
     show_result,
 )
-from metaprobe.training.training_options import Agent, LineOptions, Seed, Stage
+from metaprobe.training.training_options import LineOptions, Seed
 
 COMMANDS = click.Group()
 
@@ -418,12 +419,11 @@ def check_command(
         ),
     ] = None,
     target: Annotated[str | None, Option("Label that the head predicts.  [default: the score's head]")] = None,
-    stage: Stage = None,
-    agent: Agent = None,
+    *,
+    selection: CallSelection,
     seed: Seed = 0,
     sha256: Digest = None,
     as_json: AsJson = False,
-    *,
     lines: LineOptions,
 ) -> None:
     """Check whether CHECKPOINT holds for AFTER: labelled answers of another engine, quantisation, number format or
@@ -447,8 +447,8 @@ def check_command(
             before=before,
             sha256=sha256,
             target=target,
-            stage=stage,
-            agent=agent,
+            stage=selection.stage,
+            agent=selection.agent,
             run=run,
             flags=flags,
             margin=margin,

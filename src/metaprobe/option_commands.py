@@ -175,7 +175,6 @@ OPTION_TYPES: Mapping[Kind, Any] = {
 OneCheckpoint = Annotated[str, Option(kind="checkpoint", argument=True)]
 Stores = Annotated[tuple[Path, ...], Option(kind="runs", argument=True)]
 Answers = Annotated[tuple[Path, ...], Option(kind="runs or lines", argument=True)]
-CheckpointOut = Annotated[Path, Option("Checkpoint folder to write.", kind="folder")]
 Digest = Annotated[str | None, Option("Digest that the checkpoint must have, from its author.")]
 AsJson = Annotated[bool, Option("JSON for programs, in place of a table.", name="json")]
 

@@ -10,7 +10,8 @@ import click
 import metaprobe.train as library
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.option_fields import Option
-from metaprobe.option_commands import Answers, AsJson, CheckpointOut, OneCheckpoint, Stores, command
+from metaprobe.llms.call_selection import CallSelection
+from metaprobe.option_commands import Answers, AsJson, OneCheckpoint, Stores, command
 from metaprobe.progress import quiet_libraries, say, steps
 from metaprobe.terminal import (
     command_line,
@@ -23,7 +24,6 @@ from metaprobe.terminal import (
 from metaprobe.training.success_options import SuccessOptions
 from metaprobe.training.training_options import (
     AdapterOptions,
-    Agent,
     BlendOptions,
     CompareOptions,
     GateOptions,
@@ -31,13 +31,12 @@ from metaprobe.training.training_options import (
     LineOptions,
     PanelOptions,
     QualityOptions,
-    ReplaceOptions,
     RouterOptions,
     RunOptions,
     Seed,
-    Stage,
     TeachOptions,
     TextOptions,
+    WriteOptions,
 )
 
 COMMANDS = click.Group()
@@ -201,12 +200,10 @@ def teach_command(
 def adapt(
     checkpoint: OneCheckpoint,
     labelled: Answers,
-    out: CheckpointOut,
-    replacing: ReplaceOptions,
+    writing: WriteOptions,
     flags: FlagOptions,
     lines: LineOptions,
-    stage: Stage = None,
-    agent: Agent = None,
+    selection: CallSelection,
     seed: Seed = 0,
 ) -> None:
     """Fit the base rate and the scale of CHECKPOINT to LABELLED: run stores, or files of lines with labels.
@@ -220,12 +217,12 @@ def adapt(
     made = adapt_quality(
         checkpoint,
         labelled,
-        out=out,
+        out=writing.out,
         flags=flags,
-        writing=replacing,
+        writing=writing,
         lines=lines,
-        stage=stage,
-        agent=agent,
+        stage=selection.stage,
+        agent=selection.agent,
         seed=seed,
         command=command_line(),
     )
