@@ -62,7 +62,9 @@ _TYPES = {
 }
 
 FOLDED_BYTES = 64 << 20
-"""Size above which a model is a language model, whose weights are worth folding when it is opened."""
+"""Size of a graph, in bytes, above which the graph is a language model. The weights of such a graph are folded when it
+is opened.
+"""
 
 
 class GraphSession:

@@ -80,7 +80,7 @@ class FlagOptions:
 
 
 USUAL_FLAGS = FlagOptions()
-"""Options with none given."""
+"""The options if the user gives none."""
 
 
 CARD_RATES = (0.1, 0.2, 0.3, 0.5)

@@ -131,7 +131,7 @@ class AuditReport:
     controls: ControlComparison | None = None
     """Compares the score with every control; None if the report is not about one score."""
     controls_within: ControlComparison | None = None
-    """The same over pairs of answers of one run; None if there is only one run."""
+    """Compares the score with every control over pairs of answers of one run; None if there is only one run."""
 
     @property
     def failed(self) -> tuple[Finding, ...]:

@@ -36,9 +36,11 @@ LARGE = 0.05
 PROGRAM = "program"
 """Source of labels that a program gave."""
 KAPPA = 0.4
-"""Landis and Koch 1977, doi:10.2307/2529310, call agreement above this kappa "moderate", and below it "fair"."""
+"""Kappa of two label sources below which their agreement is called low. Landis and Koch 1977, doi:10.2307/2529310, call
+agreement above this kappa "moderate", and below it "fair".
+"""
 FEW_SHARED = 30
-"""With fewer answers judged by both sources, kappa says nothing."""
+"""Fewest answers judged by both sources for which kappa is computed."""
 TEXTS_PER_BLOCK = 128
 """Number of texts that are compared with all others at a time, so at most TEXTS_PER_BLOCK * n pairs are in memory."""
 MAX_COMPARED = 10_000_000

@@ -18,7 +18,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 
 SUM = 1e-6
-"""How far a sum of probabilities may be from 1: float32 sums over a few dozen actions stay below it."""
+"""Largest distance from 1 of a sum of probabilities. Sums in float32 over a few dozen actions stay below it."""
 
 CALIBRATED_GROUPS = 100
 """With at least so many effective groups, 95 % intervals covered the truth in 93 to 96 % of the logs of nine real
@@ -41,9 +41,9 @@ class Logged:
     reward: Floats
     """Rewards (n,), for example score - price * cost_usd."""
     propensity: Floats
-    """p(b|x), (n, A); rows sum to 1; 0 for actions that were not legal."""
+    """Probability p(b|x) of each action (n, A). Rows sum to 1, with 0 for actions that were not legal."""
     groups: Sequence[object] | NDArray[np.generic]
-    """Groups (n,)."""
+    """Group of each decision (n,)."""
 
     def __post_init__(self) -> None:
         n = len(self.groups)
@@ -72,16 +72,18 @@ class PolicyValue:
     """The evaluated policy's mean reward."""
 
     value: Interval
-    """By Student's t from the standard error, with the effective sample size for the degrees of freedom."""
+    """Estimated value. Its interval is Student's t from the standard error, with the effective sample size for the
+    degrees of freedom.
+    """
     standard_error: float
-    """Computed by leaving out one group at a time."""
+    """Standard error of `value`, computed by leaving out one group at a time."""
     effective_sample_size: float
     """Kish's (sum w)^2 / sum w^2 over groups: so many groups would tell as much if the evaluated policy itself had
     decided. It says whether an interval can be trusted: see `reliable`.
     """
     largest_weight: float
     mean_weight: Interval
-    """If it does not hold 1, the propensities are wrong."""
+    """Mean importance weight. If the interval does not hold 1, the propensities are wrong."""
 
     @property
     def reliable(self) -> bool:

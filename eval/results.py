@@ -18,7 +18,7 @@ from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
 from metaprobe.records.errors import MissingExtra
 
 IN_ITEMS = ("y", "probability", "ranking")
-"""Fields with an entry for every answer."""
+"""Fields that have an entry for every answer."""
 INTERVALS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "diff_stated", "diff_control")
 """Figures of a method in the tables, each an estimate with its interval."""
 
@@ -369,7 +369,9 @@ class TwoChoice:
     """Sensitivity of the answers to two-choice items, and of the confidence in these answers."""
 
     choices: tuple[str, str]
-    """The signal is that the first choice is right; the response is that it was given."""
+    """The two choices. In signal detection, the signal is that the first choice is right; the response is that it was
+    given.
+    """
     n: int
     """Number of answers that state one of the two choices."""
     unreadable: int

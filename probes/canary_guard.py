@@ -14,7 +14,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Hidden
 
 CANNOT_BE_CHECKED = "hidden states not checked: the checkpoint holds no canaries"
-"""Said where a checkpoint was trained on states without canaries: by an older version, or on arrays."""
+"""Note for checkpoints that were trained on states without canaries: by an older version, or on arrays."""
 NOT_CHECKED = (
     "the source of the hidden states was not checked: they came without its states of the canaries; send these as "
     "`canaries`, or move the store's files of states (*.safetensors) away and read its answers by `metaprobe extract`, "
@@ -22,7 +22,7 @@ NOT_CHECKED = (
 )
 
 MOST_WARNINGS = 64
-"""Different faults that a guard warns of. Callers who send canaries may cause any number."""
+"""Most different faults that one guard warns of. Callers who send canaries may cause any number of faults."""
 
 
 class CanaryGuard:

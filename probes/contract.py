@@ -15,7 +15,9 @@ from metaprobe.checkpoints import ContractMismatch, Generator
 from metaprobe.checkpoints.manifest import printable
 
 OnMismatch = Literal["warn", "refuse", "ignore", "note"]
-"""`note`: said in the reason of the verdict, without a warning; so does `warn`."""
+"""What to do about an answer of another model: `warn`, `refuse` or `ignore` it, or `note` it in the verdict's reason
+without a warning. `warn` also writes the note.
+"""
 
 MAY_MEAN_NOTHING = "the score may mean nothing"
 ORDERS_ONLY = (
@@ -88,12 +90,14 @@ def mismatch(
 
 # Base rates of runs: the key of the contract first.
 CONTRACT = "base_rates"
-"""The contract's key."""
+"""Key of the contract that holds the base rates."""
 SEPARATOR = "|"
-"""Between model, task and way of asking in the name of a run."""
+"""Sign between model, task and way of asking in the name of a run."""
 NAMES_SHOWN = 5
 CERTAIN = 1e-6
-"""Probabilities beyond it are moved to it before their log-odds are taken; a graph gives float32."""
+"""Distance from 0 and 1 to which probabilities are moved before their log-odds are taken. A graph gives float32, which
+may round to 0 or 1.
+"""
 
 
 def name_of_run(model: str, task: str = "", variant: str = "") -> str:
@@ -106,13 +110,15 @@ class BaseRates:
     """The base rates of the runs that a checkpoint was trained on, for heads that are probabilities."""
 
     between: Mapping[str, float]
-    """Head -> how much the runs' base rates differ: standard deviation in log-odds."""
+    """Maps a head to the standard deviation of the runs' base rates, in log-odds."""
     runs: Mapping[str, Mapping[str, float]]
-    """Run -> head -> shift that is added to the graph's log-odds, which are for an average run."""
+    """Maps a run to a mapping from a head to a shift. The shift is added to the graph's log-odds, which are those of an
+    average run.
+    """
     average: Mapping[str, float]
-    """Head -> its mean value over the training answers."""
+    """Maps a head to its mean value over the training answers."""
     scale: Mapping[str, float] = field(default_factory=dict)
-    """Head -> how much the runs' own scales of the log-odds differ: standard deviation around 1."""
+    """Maps a head to the standard deviation, around 1, of the runs' own scales of the log-odds."""
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any], heads: Collection[str]) -> "BaseRates | None":

@@ -31,7 +31,9 @@ class DecisionSignals:
     """`QUESTION` for a predicate's probability or a score's expected level, counted from 0; `QUESTION=OPTION` for the
     probability of an option or level. The source is the model that answered."""
     reasons: Mapping[str, str]
-    """Question -> why a number of it is missing, as for a refusal; a question that lacks nothing is not there."""
+    """Maps a question to the reason why one of its numbers is missing, such as a refusal. Questions with all numbers
+    are left out.
+    """
 
     def value(self, name: str) -> float | None:
         """Returns the number under this name; None where it is not known."""

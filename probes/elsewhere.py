@@ -11,7 +11,7 @@ from metaprobe.records.extras import require
 
 Work = Literal["adapt a predictor", "fit a probe", "read a blend", "read a text", "read decisions", "read texts"]
 DONE_IN: dict[Work, tuple[str, str]] = {}
-"""Work -> the module that does it, and the extra that this module needs. Filled by the front door."""
+"""Maps a kind of work to the module that does it, and to the extra that this module needs. The front door fills it."""
 
 
 def module_to(work: Work) -> ModuleType:

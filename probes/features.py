@@ -33,7 +33,7 @@ COUNTS = (3, 5, 10, 20, 30, 50)
 PERCENTS = (10, 25, 50)
 
 Series = Sequence[float] | FloatArray
-"""One number a token, (T,)."""
+"""One number for each token, shape (T,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,15 @@ WINDOWS = (
 )
 
 STATISTICS = ("mean", "median", "min", "max", "var", "std", "range", "slope")
-"""Variance and standard deviation with ddof 0; the slope is that of least squares against the token index."""
+"""Statistics of a window. Variance and standard deviation have ddof 0; the slope is that of least squares against the
+token index.
+"""
 SURPRISE_FLOOR = 1e-4
-"""Nats added to every surprise before its logarithm is taken: a server rounds what is surer than that."""
+"""Nats added to every surprise before its logarithm is taken. Servers round smaller surprises to 0."""
 MOST_SURPRISING = 3
-"""Tokens whose surprise `lowest3` is the mean of; of a shorter answer it is the mean of all."""
+"""Number of tokens with the largest surprise whose mean is `lowest3`. For a shorter answer it is the mean of all
+tokens.
+"""
 TERMS = ("lowest3", "mean", "min", "total", "first", "halves", "length")
 """In this order; named after the log-probability that each is made of. `halves`: mean surprise of the first half
 against the second."""
@@ -95,7 +99,7 @@ class Schema:
     windows: tuple[Window, ...] = field(compare=False, repr=False)
     names: tuple[str, ...] = field(compare=False, repr=False)
     limit: int | None = field(compare=False)
-    """The number of tokens it may see, for the prefix schemas; None where it sees the finished response."""
+    """Number of tokens that a prefix schema may see; None for a schema that sees the finished response."""
     uses_top: bool = field(compare=False)
     """Whether it also describes entropy and margin of the likeliest tokens at each step."""
     uses_terms: bool = field(compare=False, default=False)
@@ -109,7 +113,9 @@ class Schema:
 
 ALONE, PLUS_TERMS = "terms", "+terms"
 DECIDED = "decisions"
-"""Schema of numbers that decision models gave (`probes/decision_predictor.py`). Each checkpoint names its columns."""
+"""Name of the schema of numbers from decision models (`probes/decision_predictor.py`). Each checkpoint names its own
+columns.
+"""
 SCHEMA_NAMES = (
     *(name + more for more in ("", "+top", PLUS_TERMS) for name in ("full", *(f"prefix-{k}" for k in COUNTS))),
     ALONE,
@@ -237,9 +243,11 @@ def _checked_shape(i: int, logprobs: Series, top: FloatArray | None) -> tuple[in
 
 
 Reader = Callable[[NDArray[Any]], NDArray[np.float32]]
-"""Values (n, T) -> (n, windows x statistics [+ 1, the length]), NaN for what is not defined."""
+"""Function from values (n, T) to features (n, windows x statistics), with the length as one more column for some
+schemas. NaN for undefined features.
+"""
 Prepared = dict[tuple[int, str], Reader]
-"""Readers of n responses of one length and type, for one batch."""
+"""Readers for n responses of one length and type, kept for the rest of the batch."""
 
 
 def _dense(
@@ -384,7 +392,9 @@ def _mean_lowest(values: NDArray[np.float64]) -> float:
 # exactly.
 
 MAX_FEATURE = float(np.finfo(np.float32).max)
-"""A variance beyond it (of numbers like -1e30) is taken for it: features are float32."""
+"""Largest feature. A larger variance, as of log-probabilities near -1e30, is replaced by it, because features are
+float32.
+"""
 
 # Rows of the table that the calls fill, a column a window. `read` are the values read off, the others worked out.
 _BELOW, _ABOVE, _LOW, _HIGH, _FIRST, _MEAN, _MEDIAN, _RANGE, _SLOPE, _VAR, _STD = range(11)
@@ -399,23 +409,29 @@ class WindowPlan:
 
     length: int
     tokens: NDArray[np.intp]
-    """(L,) The first token, the last one, and then the windows; T where one is padded."""
+    """Places of the tokens to read (L,): the first token, the last one, then the windows' tokens. T stands for padding.
+    """
     stacks: list[tuple[int, int, int]]
-    """Start, stop and width of windows in L that are sorted by one call."""
+    """Start, stop and width, within L, of windows of equal width. One call sorts them all."""
     ranks: NDArray[np.intp]
-    """(5, W) Places in L: lower and upper middle, minimum and maximum once sorted; the token a window starts from."""
+    """Places in L (5, W) for each window: lower and upper middle, minimum and maximum after sorting, and the token at
+    which the window starts.
+    """
     starts: NDArray[np.intp]
-    """(S,) Where the parts begin from which the windows at one end are added up."""
+    """Begins (S,) of the parts that are summed. The sum of a window at either end is a running total of these parts."""
     sums: NDArray[np.intp]
-    """(3, W) Each window's places among the 3 x 2 x S sums: of distance, distance x index, and squared distance."""
+    """Places (3, W) of each window's sums among the 3 x 2 x S sums of distance, distance x index, and squared distance.
+    """
     counts: NDArray[np.float64]
-    """(1, 3, W) What these are divided by: the width, negative for the second where a window is read backwards."""
+    """Divisors (1, 3, W) of these sums: the width of the window. The second is negative for a window that is read
+    backwards.
+    """
     middles: NDArray[np.float64]
-    """(1, W) The mean token index, with the same sign."""
+    """Mean token index (1, W) of each window; negative for a window that is read backwards."""
     index_variances: NDArray[np.float64]
-    """(1, W) Variance of w consecutive indices, (w^2 - 1) / 12. NaN for one: a slope needs two tokens."""
+    """Variance (1, W) of w consecutive indices, (w^2 - 1) / 12. NaN for w = 1, because a slope needs two tokens."""
     cells: NDArray[np.intp]
-    """Place of each feature in the table; the length stands behind the table, and then a NaN."""
+    """Place of each feature in the table of windows x statistics. After the table come the length and a NaN."""
 
 
 def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_length: bool) -> WindowPlan:

@@ -47,7 +47,9 @@ class TokenScores:
     tokens: tuple[str, ...]
     """The T tokens as text."""
     values: FloatArray
-    """(T,): P(right) as if the token's state were all there is of the answer; for comparing tokens with each other."""
+    """P(right) for each token (T,), computed as if its state were the state of the whole answer. Only for comparing
+    tokens of one answer.
+    """
 
     def __repr__(self) -> str:
         return f"TokenScores(score={self.score:.3f}, {len(self.tokens)} tokens)"
@@ -100,7 +102,7 @@ class HiddenProbe(Pretrained):
     on_mismatch: OnMismatch = "warn"
     """How a call of a model that it was not trained on is treated: `warn`, `refuse`, `ignore` or `note`."""
     reader: str = ""
-    """The model of the states, where it read what another model answered."""
+    """Model that read the states, if it is not the model that answered; else empty."""
     _kept: object = None
     usual_position: ClassVar[str] = "answer_last"
 

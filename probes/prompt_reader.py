@@ -19,16 +19,16 @@ from metaprobe.probes.adapter import IDS, MASK, padded_batches, read_tokenizer
 READER_GRAPH = "reader.onnx"
 MEAN, LAST = "mean", "last"
 POOLINGS = (MEAN, LAST)
-"""`mean` is the mean state of the tokens after the prefix, `last` the state of the last token."""
+"""Ways to make one state of a prompt: `mean` of the tokens after the prefix, or `last`, the state of the last token."""
 HEAD_TOKENS, TAIL_TOKENS = 64, 64
-"""Tokens that are read of a long prompt: its first and its last ones. Reading time grows with their number."""
+"""Numbers of first and of last tokens that are read of a long prompt. Reading time grows with them."""
 MOST_CHARS = 40_000
 """Characters of a prompt that reach the tokenizer: half from its beginning, half from its end. A token is rarely longer
 than 100 characters, so that the tokens that are read stay the same."""
 CACHED = 1024
-"""States of prompts that a reader keeps, by text. A state of 576 numbers takes 2.3 KB."""
+"""Most prompts whose states a reader keeps, by the prompt's text. A state of 576 numbers takes 2.3 KB."""
 BATCH = 8
-"""Prompts that are read at once."""
+"""Number of prompts that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)

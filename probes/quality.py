@@ -30,21 +30,23 @@ if TYPE_CHECKING:
 QUALITY_KIND = "quality"
 FEATURES_INPUT = "features"
 MAIN_HEADS = ("correct", "quality")
-"""Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
+"""Heads that can give the score: P(right), or else Q from 0 to 9. The first head that the checkpoint has is used."""
 FLAGGED_HEADS = (*MAIN_HEADS, AGREEMENT)
-"""Heads that the threshold `flag` may lie on, the first that is there: agreement only where no head gives a score."""
+"""Heads that the threshold `flag` can be about. The first head that the checkpoint has is used, so agreement only if no
+other head gives a score.
+"""
 BUNDLED_QUALITY = f"{BUNDLED}quality"
 CUT_AGREES = "agreement is 0: a cut answer has no end that another could share"
-"""Reason of a verdict with the head `agreement` on an answer that its token limit cut."""
+"""Reason in a verdict with the head `agreement`, if the token limit cut the answer."""
 FEW_TOKENS = 2
-"""Length of an answer, in tokens, up to which the verdict says that the score rests on few log-probabilities."""
+"""Longest answer, in tokens, for which the verdict warns that the score rests on few log-probabilities."""
 
 TOGETHER_FROM = 8
 """Number of responses from which they are scored faster together than one after the other."""
 _PROBABILITY = (0.0, 1.0)
-"""The scale of a head for which the contract states none."""
+"""Scale of a head whose scale the contract does not state."""
 _ROUNDED = 1e-4
-"""A head may lie so far beyond its scale by rounding, as far as golden rows may differ."""
+"""How far rounding may move a head's value beyond its scale: as far as golden rows may differ."""
 
 
 class Read(NamedTuple):

@@ -19,9 +19,9 @@ class Scored:
     """A verdict, and what it is of."""
 
     verdict: Verdict | None
-    """The verdict; None where there is none, for `reason`."""
+    """The verdict; None if there is none, with the cause in `reason`."""
     reason: str = ""
-    """Why there is no verdict, or what else is to be known of it; empty where all is well."""
+    """Why there is no verdict, or a warning about it; empty if there is nothing to say."""
     response_id: str = ""
     """The server's id of the answer; empty where it is unknown."""
     model: str = ""
@@ -30,7 +30,7 @@ class Scored:
     action: str = ""
     """How the gate ended the answer: `stop` or `escalate`; empty where it did not."""
     response: object = field(default=None, repr=False, compare=False)
-    """The response that was scored, in whatever form it came; None where it was not to be read."""
+    """The response that was scored, in the form in which it came; None if it could not be read."""
 
     def as_metadata(self) -> dict[str, Any]:
         """Returns the verdict's fields, and `reason`, in types that JSON has."""
@@ -79,4 +79,6 @@ class Scored:
 
 
 OnVerdict = Callable[[Scored], object]
-"""Called once an answer. Where the integration is asynchronous, what it returns is awaited if it can be."""
+"""Function that an integration calls once for each answer. An asynchronous integration awaits the result if it is
+awaitable.
+"""

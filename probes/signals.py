@@ -29,10 +29,12 @@ class Signal:
     value: float
     """The number itself."""
     source: str
-    """`stated`, `logprobs`, `profile`, or the digest of the checkpoint that gave it, after `stated+` where it is joined
-    with the stated number."""
+    """Source of the number: `stated`, `logprobs`, `profile`, or the digest of a checkpoint. The digest follows
+    `stated+` if the checkpoint's number is joined with the stated one.
+    """
     thresholds: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """Name -> threshold of the checkpoint that gave the number, on its own scale; empty for other sources."""
+    """Thresholds by name, on the number's own scale, of the checkpoint that gave the number; empty for other sources.
+    """
 
     @property
     def is_joined(self) -> bool:

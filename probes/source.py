@@ -26,7 +26,8 @@ SIGNAL_NAMES = ("confidence", "difficulty", "quality", CRITICAL_SIGNAL)
 PROMPT_POSITION = "prompt_last"
 
 When = Literal["prompt", "answer"]
-"""The part that a checkpoint reads: the last prompt token, before anything is answered, or the answer."""
+"""Part that a checkpoint reads: `prompt` is the last prompt token, before anything is answered; `answer` is the answer.
+"""
 
 
 Reader = QualityPredictor | HiddenProbe | AdapterProbe
@@ -40,7 +41,9 @@ class Replacement:
     with_stated: bool = False
     """Whether the stated number is still asked for, and both are joined."""
     name: str = "confidence"
-    """The number it replaces. An adapter probe may read either; of a difficulty it reads the prompt."""
+    """Name of the stated number that is replaced. For a difficulty, an adapter probe reads the prompt; for other
+    numbers, the answer.
+    """
 
     @property
     def when(self) -> When:

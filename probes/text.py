@@ -32,11 +32,12 @@ TEXT_KIND = "text"
 TERMS, COUNTS, SHAPE = "terms", "counts", "shape"
 """Inputs of the graph: hashed words (n, K), their damped counts (n, K), and `SHAPES` (n, 5)."""
 LOGPROBS = "logprobs"
-"""In the contract of a reader that also reads log-probabilities: the schema of their terms."""
+"""Key of the contract of a reader that also reads log-probabilities: the schema of the terms that it reads."""
 WORD_BUCKETS = 1 << 16
-"""Places for the words of the answer; those of the question have as many of their own behind them."""
+"""Number of hash buckets for words of the answer. Words of the question have as many buckets of their own, after these.
+"""
 MAX_WORDS = 2000
-"""Words that are read of a question, and of an answer: the first ones."""
+"""Most words that are read of a question, and of an answer: the first ones."""
 SHAPES = ("log of the answer's words", "share copied", "share distinct", "asks", "share of numbers")
 
 _WORD = re.compile(r"\w+|[^\w\s]")

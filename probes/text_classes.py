@@ -21,7 +21,7 @@ class TextClass:
     name: str
     """The likeliest class."""
     probabilities: dict[str, float]
-    """Class -> probability; they sum to 1."""
+    """Maps each class to its probability; the probabilities sum to 1."""
     source: str
     """Digest of the checkpoint."""
 
@@ -36,7 +36,7 @@ class TextClassifier(Pretrained):
     classes: tuple[str, ...]
     """Names of the classes, in the order of the graph's outputs."""
     buckets: int
-    """Places that the pieces are hashed to."""
+    """Number of hash buckets for the pieces of words."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None) -> Self:

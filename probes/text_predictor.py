@@ -23,7 +23,7 @@ class TextAnswer(ParsedText):
     """An answer to a question, without anything measured."""
 
     question: str | None = None
-    """The last user message; None where there is none."""
+    """The last user message; None if there is no user message."""
     answered: bool = True
     """Whether there is an answer yet."""
 
@@ -36,10 +36,10 @@ class TextPredictor:
     """Part of a response that is read."""
     checkpoint: Checkpoint
     target: str
-    """The head that it gives."""
+    """The label that it predicts, which is its head's name."""
     _judge: Callable[[TextAnswer], Verdict]
     scale: tuple[float, float] | None = None
-    """Lowest and highest level; None of a probability."""
+    """Lowest and highest level of the head; None for a probability."""
 
     @staticmethod
     def reads(location: Path | str) -> bool:

@@ -41,11 +41,11 @@ class _Subject:
     """A quantity that is asked for, and the words that models use for it."""
 
     names: str
-    """Words that a value may follow."""
+    """Pattern of the words that come before a value: `confidence: 80`."""
     adjectives: str
-    """Words that a value may stand right before."""
+    """Pattern of the words that come right after a value: `80 % sure`."""
     levels: dict[str, float]
-    """Values of single words, and of the same with "very"."""
+    """Maps a level in words, such as "very high", to its value."""
 
     @property
     def any_name(self) -> str:

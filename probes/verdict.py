@@ -30,15 +30,16 @@ class Verdict:
     """Every head's value: a calibrated probability, or the expected level on the scale that the contract states
     (`instruction`, `justification`, `evidence` from 1 to 3, `quality`, which is Q, from 0 to 9)."""
     critical: float | None
-    """Probability of a critical failure; None where the checkpoint has no such head."""
+    """Probability of a critical failure; None if the checkpoint has no such head."""
     flagged: bool | None
-    """Whether the score, or where a checkpoint gives none the agreement, lies below the predictor's threshold, or the
-    probability of a critical failure reaches the threshold `critical`. None where the predictor has neither threshold,
-    and where it does not know how often answers of this run are right."""
+    """Whether the answer is flagged: its score is below the predictor's threshold, or P(critical failure) reaches the
+    threshold `critical`. A checkpoint without a score compares its agreement instead. None if the predictor has no
+    threshold, or does not know how often answers of this run are right.
+    """
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
-    """Why there is no score, or what makes it doubtful; empty where nothing does."""
+    """Why there is no score, or what makes it doubtful; empty if nothing does."""
 
     @property
     def agreement(self) -> float | None:

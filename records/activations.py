@@ -136,7 +136,7 @@ class ActivationFile:
             if (digest := metadata.get("canaries", ""))
             else None
         )
-        """The canaries' states by the same source, which stand in a file of their own; None where there are none."""
+        """States of the canaries by the same source, from a file of their own; None if there is no such file."""
         self.model: str = metadata.get("model", "")
         """Name of the model that read the states, if another model gave the answers."""
         expected = [len(self.call_ids), len(self.layout.layers), len(self.layout.positions), self.layout.width]

@@ -32,7 +32,7 @@ CANARY_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 CANARIES_AT_ONCE = 5
 """Canaries in one batch: some are then padded and some are not, and some share a beginning with others."""
 FEWEST_CANARIES = 4
-"""Canaries below which states are not compared. A model with a very short context reads fewer than all."""
+"""Fewest common canaries for a comparison of states. A model with a very short context cannot read all canaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,14 @@ TOLERANCES = {
 }
 """Tolerances by number format; of two sources the coarser format counts. Chosen in docs/research/states.md."""
 OTHER_LIBRARY = 1.5
-"""Factor on the limit of `drift` where two libraries read the states, whose kernels round independently of each
-other."""
+"""Factor on the limit of `drift` if two different libraries read the states, because their kernels round independently.
+"""
 _COARSEST = TOLERANCES["bfloat16"]
 NAN = float("nan")
 _FLOOR = 0.02
-"""Share of a channel's mean, and of the median channel's spread, below which no spread is taken: at some positions all
-canaries have nearly equal states, and rounding alone would look large."""
+"""Smallest spread of a channel, as a share of the channel's mean and of the median channel's spread. At some positions
+all canaries have nearly equal states, and rounding alone would look large there.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class CanaryStates:
     model: str
     revision: str
     dtype: str
-    """Number format of the weights, as NumPy names it; empty where unknown."""
+    """Number format of the weights, in NumPy's names; empty if it is not known."""
     layers: tuple[int, ...]
     ids: tuple[str, ...]
     """(n,): names of the canaries."""
@@ -231,10 +232,11 @@ class StatesCheck:
     reason: str
     """Sentence with the differences found, the limits, and the remedy."""
     drift: float
-    """Median difference over canaries, positions and layers, as a share of the states' spread; NaN where nothing could
-    be compared."""
+    """Median difference over canaries, positions and layers, as a share of the states' spread; NaN if nothing could be
+    compared.
+    """
     worst: float
-    """Largest difference at one canary, layer and position, in the same unit."""
+    """Largest difference at one canary, layer and position, as a share of the states' spread."""
 
 
 def compare_canaries(

@@ -28,7 +28,7 @@ class DecisionQuestion:
     """One typed question."""
 
     kind: DecisionKind
-    """Never `refusal`."""
+    """Kind of the question: `predicate`, `choice` or `score`."""
     instructions: str
     """The statement or question as text. Parts are joined by line breaks, and JSON parts are written as JSON."""
     name: str | None = None

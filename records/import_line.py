@@ -398,7 +398,9 @@ def id_of_line(record: dict[str, Any], default_id: str) -> str:
 
 
 OTHER_IDS = ("custom_id", "request_id", "trace_id", "response_id")
-"""Keys of logs that name an answer where the line has no `id`. Without any, the response's own id names it."""
+"""Keys that name the answer in logs of other programs. They are read if the line has no `id`. If the line has none of
+them, the response's own id is the name.
+"""
 
 
 def answer_id_of(record: dict[str, Any], number: int) -> str:

@@ -51,7 +51,7 @@ def columns_of(path: Path) -> tuple[list[str], list[str]]:
     A column looks like scores if no first row holds anything else in it, and if it is no constant other than 0 and 1.
     """
     found: dict[str, set[float | None]] = {}
-    """Column -> its different scores; None among them for a cell that is no score."""
+    """Maps a column to its different scores. A cell that is no score counts as None."""
     for row in _first_rows(path):
         for name, cell in row.items():
             values = found.setdefault(name, set())

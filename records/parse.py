@@ -456,7 +456,7 @@ def _canaries_of(given: Mapping[str, Any]) -> CanaryStates | None:
 
 
 MOST_SOURCES = 64
-"""Sources of hidden states whose canaries are kept, the newest."""
+"""Most sources of hidden states whose canaries are remembered. The newest sources are kept."""
 _sent_canaries: dict[str, CanaryStates] = {}
 
 

@@ -91,14 +91,14 @@ class Hidden:
     """Hidden states of one call. Layer 0 is the embeddings' output, layer i the output of block i (1-based)."""
 
     values: FloatArray
-    """float16, shape (layers, positions, width)."""
+    """The states: float16, shape (layers, positions, width)."""
     layers: tuple[int, ...]
     positions: tuple[str, ...]
     """Names from `POSITIONS`."""
     model: str = ""
     """The model that read the states, by its name or `NAME@REVISION`; empty for the model that answered."""
     canaries: Any = None
-    """The `metaprobe.records.canaries.CanaryStates` that the same source gave; None where they are not known."""
+    """The canaries' states (`records.canaries.CanaryStates`) from the same source; None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +127,12 @@ class Call:
     model_dtype: str = ""
     messages: tuple[Message, ...] = ()
     prompt_token_ids: IntArray | None = None
-    """int32, shape (P,)."""
+    """Token ids of the prompt: int32, shape (P,)."""
     text: str = ""
     tokens: tuple[str, ...] = ()
     """The T generated tokens as text, without the end-of-sequence token."""
     token_ids: IntArray | None = None
-    """int32, shape (T,)."""
+    """Token ids of the answer: int32, shape (T,)."""
     logprobs: FloatArray | None = None
     """float32, shape (T,), nats: log-probability of each generated token. None if the source gave none."""
     top_logprobs: FloatArray | None = None

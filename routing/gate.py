@@ -28,13 +28,13 @@ Action = Literal["continue", "stop", "escalate"]
 GATE = "gate"
 GATE_INPUT = "features"
 QUESTION_INPUT = "question"
-"""Input of the graph that holds the form of the question; NaN where the question is not known."""
+"""Input of the graph that holds the form of the question; NaN if the question is not known."""
 BUNDLED_GATE = f"{BUNDLED}gate"
 NUMBER_TYPES = (float, int, np.floating, np.integer)
 NO_FORM = np.full((1, len(QUESTION_FORM)), np.nan, np.float32)
 NO_QUESTION = "without the question: the gate reads the log-probabilities alone"
 LOWEST_LOGPROB = float(np.finfo(np.float32).min)
-"""Log-probabilities are kept as float32."""
+"""Lowest log-probability that is kept: the lowest float32."""
 
 
 def head_name(look: int) -> str:
@@ -84,7 +84,7 @@ class StreamingGate(Pretrained):
         self.checkpoint = checkpoint
         stated = checkpoint.manifest.contract.get("looks")
         self.looks: tuple[int, ...] = tuple(stated) if isinstance(stated, list | tuple) else ()
-        """The numbers of tokens after which it looks and may fire, rising."""
+        """Numbers of tokens, rising, after which the gate judges the answer and may stop it."""
         outputs = {spec.name for spec in checkpoint.manifest.outputs}
         if (
             not self.looks
@@ -118,9 +118,9 @@ class StreamingGate(Pretrained):
         self.stop, self.escalate = stop, escalate
         self._question = QuestionRange.from_checkpoint(checkpoint)
         self.limits = self._limits()
-        """Look -> the P(good) below which a response is escalated, and stopped; 0 for never."""
+        """Maps a look to the P(good) below which an answer is escalated, and below which it is stopped; 0 for never."""
         self.limits_with_question = self._limits(with_question=True) if self.reads_question else {}
-        """The same of a response whose question is known; empty for a checkpoint that does not read the question."""
+        """The `limits` for answers whose question is known; empty if the checkpoint does not read the question."""
 
     @classmethod
     def load(
@@ -270,17 +270,16 @@ class Gate:
         self._gates, self._last, self._form = gates, max(gates.limits), form
         self._limits = gates.limits if form is None else gates.limits_with_question
         self.note = note
-        """Says why the gate's score is doubtful, such as a response of another model; empty where nothing is
-        doubtful."""
+        """Why the gate's score is doubtful, such as a response of another model; empty if nothing is doubtful."""
         self._logprobs: list[float] = []
-        """Up to the last look: later tokens are not read."""
+        """Log-probabilities of the tokens up to the last look. Later tokens are not read."""
         self.tokens_seen = 0
         self.score: float | None = None
-        """P(good) at the last look, also after it fired; None before the first."""
+        """P(good) at the last look, also after the gate has fired; None before the first look."""
         self.action: Action = "continue"
         """The action that the last push returned."""
         self.fired_at: int | None = None
-        """Tokens seen when it fired; None as long as it has not."""
+        """Number of tokens seen when the gate fired; None until it fires."""
 
     def push(self, logprob: float) -> Action:
         """Reads one token and returns the action. Once the gate has fired, the action stays the same.

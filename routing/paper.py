@@ -17,10 +17,11 @@ from metaprobe.records.types import Decision
 from metaprobe.routing.policy import GOOD, Action, Outcome, State
 
 Rule = tuple[str, dict[str, float], str]
-"""Action that a rule of a paper wants, scores, and the reason."""
+"""Result of a paper's rule: the action, the scores, and the reason."""
 TOLERANCE = 1e-9
-"""Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
-doubles loses, far below what a confidence or a success rate can resolve."""
+"""A number within this distance of a threshold counts as equal to it: 0.8 - 0.5 does not exceed 0.3. The distance is
+far above the rounding of a few sums, and far below the resolution of a confidence or success rate.
+"""
 
 
 OPERATING_POINTS: dict[str, tuple[str, ...]] = {
@@ -55,12 +56,13 @@ class PaperRules:
     weight: float = 0.6
     """Weight of the stated confidence against the profile (the paper's lambda)."""
     conflict: float = 0.3
-    """Difference of stated and profile confidence above which theta is raised (theta_delta)."""
+    """Difference between stated and profile confidence above which theta is raised (theta_delta)."""
     damping: float = 0.2
     """The share of that difference by which theta is raised (gamma)."""
     unstated: float = 0.5
-    """The value used where a model states no confidence or no difficulty, which the papers leave open; the reason says
-    so."""
+    """Value for a confidence or difficulty that the model did not state, which the papers leave open. The decision's
+    reason names it.
+    """
     initial: float = 0.5
     """The value of a profile before any outcome."""
     rate: float = 0.1
@@ -72,21 +74,23 @@ class PaperRules:
     base_tokens: int = 400
     """The largest number of tokens of an answer at difficulty 0."""
     tokens_per_difficulty: int = 400
-    """How many more there are at difficulty 1."""
+    """Tokens added to `base_tokens` at difficulty 1."""
     base_temperature: float = 0.3
     """Temperature of an answer at difficulty 0."""
     temperature_per_difficulty: float = 0.2
-    """How much higher it is at difficulty 1."""
+    """Added to `base_temperature` at difficulty 1."""
     given: tuple[str, ...] = ()
-    """Those of `theta` and `good` that were given at the paper's own value: they apply to a checkpoint's number too."""
+    """Names among `theta` and `good` that the user set, even to the paper's own value. They replace a checkpoint's
+    threshold too.
+    """
     label: ClassVar[str] = "paper"
-    """Its name on the command line."""
+    """Name of this policy on the command line."""
     thresholds: ClassVar[Mapping[str, tuple[str, str]]] = {
         "assess": ("confidence", "theta"),
         "assign": ("confidence", "theta"),
         "iterate": ("quality", "good"),
     }
-    """Point -> the signal that is compared with a threshold there, and the name of the paper's constant."""
+    """Maps a point to the signal that is compared with a threshold there, and to the name of the paper's constant."""
     constants: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "assess": ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate"),
         "assign": ("theta", "weight", "unstated", "initial", "rate"),
@@ -102,7 +106,8 @@ class PaperRules:
         "select": (),
         "review": (),
     }
-    """Point -> the constants that matter there; `initial` and `rate` are of the profiles read there."""
+    """Maps a point to the constants that matter there. `initial` and `rate` belong to the profiles that are read there.
+    """
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "assess": ("confidence", "profile"),
         "assign": ("confidence", "profile"),
@@ -112,7 +117,7 @@ class PaperRules:
         "select": ("quality",),
         "review": ("quality",),
     }
-    """Point -> the signals that decide there."""
+    """Maps a point to the signals that decide there."""
 
     def __post_init__(self) -> None:
         for field in FRACTIONS:
@@ -308,4 +313,4 @@ FRACTIONS = ("theta", "weight", "conflict", "damping", "unstated", "initial", "r
 DEFAULTS: dict[str, float] = {
     field.name: getattr(PaperRules(), field.name) for field in dataclasses.fields(PaperRules) if field.name != "given"
 }
-"""Constant -> the paper's value."""
+"""Maps a constant to the paper's value."""

@@ -27,7 +27,7 @@ class Action:
 
 
 KEEPS = frozenset({Action.EXECUTE, Action.KEEP})
-"""Actions that take the answer of the agent whose turn it is as it stands."""
+"""Actions that keep the answer of the agent whose turn it is."""
 
 GOOD = 0.85
 """The mean evaluation score from which Monitor-Generate-Verify stops, as its paper has it."""
@@ -44,16 +44,19 @@ class State:
     """Signals of the agent whose turn it is, or of its answer."""
     agent: str = ""
     others: Mapping[str, Signals] = field(default_factory=dict)
-    """Agent -> its signals, of those that have been asked."""
+    """Maps each other agent that has been asked to its signals."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Agent, or answer of `candidates` -> why the call failed. A failed one is never kept, voted for or delegated to:
-    every policy decides among the others (`State.without_failed`)."""
+    """Maps an agent, or an answer of `candidates`, to the reason why its call failed. A failed call is never kept,
+    voted for or delegated to: every policy decides among the others (`State.without_failed`).
+    """
     candidates: Mapping[str, Signals] = field(default_factory=dict)
-    """Answer -> its signals, of those that could be returned, in the order in which they were given."""
+    """Maps each answer that could be returned to its signals, in the order in which the answers were given."""
     features: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Answer -> what else is known of it, and "" -> of the question: a cascade gives `spent_usd` and `price_usd`."""
+    """Maps an answer to further numbers about it, and "" to numbers about the question. A cascade gives `spent_usd` and
+    `price_usd`.
+    """
     round: int = 0
-    """Cycles that are finished."""
+    """Number of finished cycles."""
     dimension: str = ""
 
     @classmethod

@@ -93,7 +93,7 @@ def best_within(
 
 
 WORTHS = np.concatenate([[0.0], np.geomspace(1e-3, 1e4, 141)])
-"""Worths of a success that are tried, in units of the highest price; neighbours differ by 12 %."""
+"""Values of one right answer that are tried, in units of the highest price. Neighbours differ by 12 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class WorthOfSuccess:
     """How much a success is worth, so that a share of right answers is reached on average."""
 
     worth: float
-    """In the unit of the prices; the argument of `best_at_worth`."""
+    """Value of one right answer, in the unit of the prices; the argument of `best_at_worth`."""
     accuracy: float
     """Share of right answers on the labelled requests at this worth."""
     price: float
-    """Mean price of a request there."""
+    """Mean price of a request at this worth."""
 
 
 def worth_meeting(p: ArrayLike, score: ArrayLike, prices: Sequence[float], target: float) -> WorthOfSuccess:

@@ -38,16 +38,16 @@ RATE, DIMENSION, WORDS, STATES = RUNGS
 PRIOR, STATE = "prior", "state"
 """Inputs of the graph: log-odds without prompt states (n, A), and the state of the prompt (n, D)."""
 OUTPUT = "p"
-"""Outputs of the graph are `p0`, `p1`, ...: P(success) (n, 1) of each candidate."""
+"""Beginning of the names of the graph's outputs `p0`, `p1`, ...: P(success) (n, 1) of each candidate."""
 WORDS_FILE, PLACE_FILE, LABELLED_FILE, DRAWS_FILE = "words.f32", "place.f32", "labelled.u8", "draws.f32"
 SAMPLE_REQUEST = 'What is 3 + 4?\n\n"7", naïve – 日本 \t{x}'
 """A prompt whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
 FEWEST_LABELS = 30
-"""Labels of a candidate below which its estimate is insufficient: the rate alone is then unknown by 18 points."""
+"""Fewest labels of a candidate for a sufficient estimate. With fewer, its rate alone is uncertain by 18 points."""
 MOST_CANDIDATES = 500
-"""Candidates of a checkpoint: the graph has an output for each, and a node has at most 512."""
+"""Most candidates of a checkpoint. The graph has an output for each candidate, and a node has at most 512 outputs."""
 LABEL_WEIGHTS = "1 / propensity"
-"""Weights of the labels, in the contract of a checkpoint whose labels were drawn with unequal probabilities."""
+"""Value in the contract of a checkpoint whose labels were drawn with unequal probabilities: how labels are weighted."""
 NORMAL_95 = 1.96
 """Standard errors on either side of a 95 % interval."""
 
@@ -73,19 +73,20 @@ class SuccessEstimate:
     p: float | None
     """Calibrated probability that the candidate's answer is right."""
     interval: tuple[float, float] | None
-    """95 %, from models fitted on draws of the labelled questions, whole groups at a time."""
+    """95 % interval of `p`, from models fitted on resamples of the labelled questions, by groups."""
     coverage: int
-    """Labelled questions of this candidate near the request: within the radius of the reader's space, or without a
-    reader on its dimension."""
+    """Number of this candidate's labelled questions that are near the request. Near is within `radius` in the reader's
+    space, or on the same dimension if there is no reader.
+    """
     version: str
     """Version of the candidate that the labels are of; empty where training was not told."""
     labels_until: str
-    """Date of the newest label (ISO 8601); empty where training was not told."""
+    """Date of the newest label (ISO 8601); empty if the training was not told."""
     source: str
-    """Names the step that the estimate goes by, and the digest of the checkpoint."""
+    """Name of the step that gave the estimate, and the digest of the checkpoint."""
     evidence: Evidence
     reason: str
-    """Why the evidence is insufficient, or what is doubtful; empty where nothing is."""
+    """Why the evidence is insufficient, or what is doubtful; empty if nothing is."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields by name, as JSON has them."""
@@ -98,15 +99,16 @@ class Place:
 
     mean: NDArray[np.float32]
     scale: NDArray[np.float32]
-    """(D,) each, of the standardised states."""
+    """`mean` and `scale` (D,): mean and standard deviation of each number of a state, by which states are standardised.
+    """
     directions: NDArray[np.float32]
-    """(k, D), divided by the standard deviation along each."""
+    """Principal directions (k, D), each divided by the standard deviation along it."""
     spread: NDArray[np.float32]
-    """(k,): those standard deviations."""
+    """Standard deviation (k,) along each direction."""
     rest: float
-    """Median length of what the components leave over."""
+    """Median length of the part of a state that lies outside all directions."""
     points: NDArray[np.float32]
-    """(n, k + 1) of the labelled questions."""
+    """Coordinates (n, k + 1) of the labelled questions: along each direction, and outside all of them."""
     radius: float
     """Distance within which a labelled question counts as near."""
     limit: float
@@ -379,8 +381,9 @@ class SuccessEstimator(Pretrained):
 
 
 SAMPLE_COSINE = 0.99
-"""Least cosine of the sample prompt's state with the recorded one. Where a state lies between two integers, the last
-bit decides which is taken, so that processors differ a little."""
+"""Least cosine of the sample prompt's state with the recorded state. Processors differ a little: if a state lies
+between two integers, a last bit decides which one is taken.
+"""
 
 
 def _check_sample(reader: PromptReader, recorded: NDArray[np.float64]) -> None:

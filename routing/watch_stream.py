@@ -41,7 +41,7 @@ class GatedAnswer:
         self.note = ""
         """A warning about the gate, or why the gate stepped back."""
         self.action = ""
-        """`stop` or `escalate`, once the answer is to be ended for what the gate said."""
+        """`stop` or `escalate` if the gate has decided to end the answer; empty before."""
 
     def follow(self, stream: AnswerStream, piece: Piece) -> None:
         """Takes in a chunk of a stream, as `AnswerStream.add` has read it.
@@ -180,7 +180,7 @@ class _Watched(Generic[T]):
         self.tokens_seen = 0
         """The number of tokens with a log-probability so far."""
         self.scored: Scored | None = None
-        """The verdict and what it is of; None until the stream has ended."""
+        """The verdict, with the answer it is about; None until the stream has ended."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -30,7 +30,7 @@ from metaprobe.records.extras import require
 
 NORMAL = NormalDist()
 MOST_SKEW = 0.25
-"""Largest acceleration for which the formula is trusted."""
+"""Largest acceleration for which the formula of the bias-corrected interval is trusted."""
 RESAMPLES_AT_A_TIME = 32
 """Number of resamples that are turned into floats at a time, so that they stay in the processor's cache."""
 FEWEST_DEGREES = 4.0

@@ -52,7 +52,7 @@ class StatedCalibration:
     ece: Interval
     brier: Interval
     brier_skill: Interval
-    """Far below 0 if stating the share of right answers every time would have been better."""
+    """Brier skill score. Far below 0 if it would have been better to state the share of right answers every time."""
     reliability: tuple[ReliabilityBin, ...]
 
 

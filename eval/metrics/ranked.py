@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Value = float | Floats
 """A float for one weighting, an array of shape (R,) for R weightings."""
 COVERAGE = 0.8
-"""Share of the answers that is given if the least sure ones are held back."""
+"""Share of the answers that is given. The answers with the lowest scores are held back."""
 
 
 class MetricFunction(Protocol):
@@ -37,7 +37,7 @@ class Ranked:
     ones: Floats
     """Number of these items with y = 1, (R, G)."""
     weight: Floats
-    """The multiplicities in the order of the scores, (R, n)."""
+    """Multiplicity of each answer in each resample (R, n), in the order of the scores."""
     single: bool
     """Whether one weighting was given, so that the result is a float."""
 

@@ -33,9 +33,9 @@ class MetaD:
 
     d_prime: Floats
     criterion: Floats
-    """Above 0: the response 1 is given less often than by an unbiased observer."""
+    """Criterion c. Above 0: the response 1 is given less often than by an unbiased observer."""
     meta_d: Floats
-    """nan if d' is 0 or below: then the model has no relative criterion c / d'."""
+    """meta-d'. nan if d' is 0 or below: then the model has no relative criterion c / d'."""
     log_likelihood: Floats
     """Log-likelihood of the grades, given the responses; nats."""
 

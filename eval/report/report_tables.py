@@ -52,7 +52,7 @@ METRICS: tuple[Metric, ...] = (
     ("brier_skill", "Brier skill", "higher"),
     ("aurc", "AURC", "lower"),
 )
-"""Field of a method, title, and which direction is better."""
+"""Metrics of the tables: field of a method, title, and whether higher is better."""
 WITHIN_RUNS = "Within runs"
 METHOD = Column("method", "Method", "text")
 

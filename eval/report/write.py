@@ -32,7 +32,7 @@ class Section:
     ident: str
     title: str
     intro: Sequence[str] = ()
-    """Paragraphs."""
+    """Paragraphs at the beginning of the section."""
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     more: Sequence[tuple[str, Table]] = ()
@@ -40,7 +40,7 @@ class Section:
     parts: Sequence[tuple[str, str, Sequence[str]]] = ()
     """Lists of sentences: id, heading, sentences."""
     remarks: Sequence[str] = ()
-    """Small print."""
+    """Sentences in small print at the end of the section."""
     files: Mapping[str, Records] = field(default_factory=dict)
     """Maps the name of a CSV file to its rows; numbers that are not on the page."""
 

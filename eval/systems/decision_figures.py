@@ -8,7 +8,7 @@ from metaprobe.records.types import Decision, Run
 from metaprobe.routing.policy import Action
 
 FEWEST = 20
-"""With fewer free decisions, it may be chance that all chose the same action."""
+"""Fewest free decisions for the remark that all chose the same action. With fewer, it may be chance."""
 COMPARED = {"iterate": (Action.STOP, Action.AGAIN), "assess": (Action.EXECUTE, Action.ASK)}
 """Maps a point to two actions: the score of the first is a number that is compared with a threshold, and the score of
 the second is that threshold. The papers' rules and the learned ones write them in this way.

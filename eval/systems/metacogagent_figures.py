@@ -34,13 +34,13 @@ class StatedCalibrationTable:
     """How well a confidence fits the share of right answers."""
 
     ece: Interval
-    """Over 15 bins of equal mass."""
+    """Calibration error over 15 bins of equal mass."""
     ece_equal_width: Interval
-    """Over 10 bins of equal width, as for the paper's 0.087."""
+    """Calibration error over 10 bins of equal width, as for the paper's 0.087."""
     ece_debiased: Interval
-    """The first error, without noise."""
+    """Calibration error over 15 bins of equal mass, with the bias from few answers a bin subtracted."""
     brier_skill: Interval
-    """nan if all answers are right, or all wrong."""
+    """Brier skill score; nan if all answers are right, or all wrong."""
     n: int
     """Number of answers of executing agents whose confidence is known."""
 

@@ -35,7 +35,7 @@ DESCRIPTION = "critical_issues_description"
 REASONING_FIELD = "reasoning"
 
 MAX_QUALITY = 9
-"""The greatest Q."""
+"""Highest value of Q, the sum of the three scores."""
 
 
 def object_schema(fields: Mapping[str, Mapping[str, Any]]) -> str:
@@ -104,7 +104,7 @@ class Judgement:
     """A meta-evaluator's judgement of one response."""
 
     instruction: int
-    """From 1 to 3, as the next two."""
+    """Score from 1 to 3 for following the instruction. `justification` and `evidence` have the same range."""
     justification: int
     evidence: int
     critical: bool

@@ -49,7 +49,7 @@ from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.votes import most_voted
 
 AGENTS = ("alpha", "beta", "gamma")
-"""Reasoning, retrieval, coding."""
+"""Agents for reasoning, retrieval and coding."""
 
 CLASSIFY_TOKENS, ASSESS_TOKENS = 6, 16
 TALK_ROUNDS = Constant("talk_rounds", 2, "how often each agent may speak in the variant conversation")

@@ -242,7 +242,8 @@ def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None,
 
 
 FIRST_LINES = 9
-"""First lines of a file of which one tells that it has a result in each: others may be bad."""
+"""Number of first lines that are examined for the format. Some of them may be bad, so one line with a result is enough.
+"""
 
 
 def _is_lines(path: Path) -> bool:

@@ -26,25 +26,30 @@ from metaprobe.records.types import Call, Item, LogprobsMode
 from metaprobe.routing.panel.model_rows import SCORE, STATED, answer_signals
 
 EXACT = "exact"
-"""Answers are the same where their words are, without those of the question (`records.correctness.canonical`)."""
+"""Reading in which two answers are the same if their words are the same, apart from words of the question
+(`records.correctness.canonical`).
+"""
 TEXTS = "words and signs that the question does not have, lists apart"
 """How texts are compared, as a checkpoint names it. A checkpoint that names another way learned from other classes."""
 OVERLAP = "overlap"
-"""Answers are the same where more than half of their words are."""
+"""Reading in which two answers are the same if they share more than half of their words."""
 COMPARED_BY = {
     "number": "numbers read whole with their units, or else texts",
     "choice": "options by their letter, number or words",
     "function": "Python code of the last whole fence",
 }
-"""Check of `Item` -> how its answers are compared, as a checkpoint names it. Every other check compares `TEXTS`, and
-`OVERLAP` has no name, for it never changed."""
+"""Maps a check of `Item` to the name of its comparison in a checkpoint. Every other check has the name `TEXTS`.
+`OVERLAP` has no name, because its rule never changed.
+"""
 NO_TEXTS = ("number", "function", OVERLAP)
-"""Ways that never compare texts as `EXACT` does; an answer to a choice is a text where no options are known."""
+"""Readings that never compare texts as `EXACT` does. The check `choice` is not among them: without known options it
+compares texts.
+"""
 SAME_AGREEMENT = 0.5
 """Agreement above which two answers count as one."""
 
 NUMBER, CHOICE, FUNCTION = "number", "choice", "function"
-"""Checks that the form of an answer shows: a number, the letter of an option, code."""
+"""Checks that can be told from the form of an answer: a number, the letter of an option, code."""
 
 _NUMBER = re.compile(r"[-+−$€£¥\s]*\d[\d.,]*\s*%?")
 _LETTER = re.compile(r"[a-z]", re.IGNORECASE)
@@ -112,9 +117,9 @@ MOST_TEXT, MOST_TEXT_TOGETHER = 100_000, 1 << 20
 for the text as it came and in NFKC, where one character may become 18. Only the end of a long text is read closely.
 Of a longer question the end is read."""
 MOST_GROWN = 18
-"""Most characters that one character becomes in NFKC (U+FDFA)."""
+"""Most characters that NFKC makes of one character (U+FDFA)."""
 MOST_TOLD, MOST_NAMED = 200, 5
-"""Characters of what went wrong that a reason holds, and agents that it names."""
+"""Most characters of an error in a reason, and most agents that a reason names."""
 COMPARABLE_CHECKS = ("number", "choice", "exact", "function")
 """Checks of `Item` by which answers are compared: the same number, option, text or code."""
 
@@ -126,9 +131,9 @@ class PanelAnswer:
     text: str
     """Text of the agent's answer."""
     agent: str = ""
-    """Who answered."""
+    """Name of the agent that answered."""
     logprobs: Sequence[float] | None = None
-    """(T,) nats, of the answer's tokens; None where there are none."""
+    """Log-probabilities (T,) of the answer's tokens, in nats; None if there are none."""
     stated: float | None = None
     """The confidence that the agent stated, on the scale of the training data."""
     score: float | None = None
@@ -136,14 +141,16 @@ class PanelAnswer:
     cut: bool = False
     """Whether the answer did not end by itself. It then counts against every class."""
     note: str = ""
-    """Says what is doubtful about the answer; a verdict repeats it. Empty where nothing is doubtful."""
+    """What is doubtful about the answer. A verdict repeats it. Empty if nothing is doubtful."""
     logprobs_mode: LogprobsMode = "unknown"
     """Whether the log-probabilities are `raw` (before temperature and truncation) or `processed` (after them)."""
     calls: tuple[ToolCall, ...] = ()
-    """The tool calls that the answer is, in order; `text` then shows them. Empty for an answer in words."""
+    """Tool calls of the answer, in order; `text` shows them. Empty for an answer in words."""
     stated_source: str = ""
-    """Source of `stated`, as `confidence_source` in outcomes names it: `stated`, `logprobs`, a checkpoint's digest.
-    Empty: what the agent stated, or, for a panel that names no source, a number of the kind that it learned from."""
+    """Source of `stated`, as `confidence_source` of outcomes names it: `stated`, `logprobs`, or a checkpoint's digest.
+    If empty, the agent stated the number itself. For a panel that names no source, it is then a number of the kind that
+    the panel learned from.
+    """
     score_source: str = ""
     """Question of the decision model that gave `score`."""
 
@@ -186,11 +193,11 @@ class PanelClass:
     """Answers that are the same."""
 
     answer: str
-    """The text of the surest of them."""
+    """Text of the surest answer of this class."""
     probability: float
-    """P(right)."""
+    """P(right) of this answer."""
     members: tuple[int, ...]
-    """Places of the answers among those that were given, from 0."""
+    """Indices, from 0, of the given answers that say this."""
 
 
 @explain_fields
@@ -201,17 +208,19 @@ class PanelVerdict:
     classes: tuple[PanelClass, ...]
     """Each distinct answer, the likeliest first."""
     none: float
-    """P(none of these is right)."""
+    """Probability that no answer of the panel is right."""
     kept: int | None
-    """Place of the answer to keep, the surest of its class; None where no answer can be read."""
+    """Index of the answer to keep, the surest of its class; None if no answer can be read."""
     score: float | None
-    """Calibrated P(right) of the kept answer, in [0, 1]; None where none is kept."""
+    """Calibrated P(right) of the kept answer, in [0, 1]; None if no answer is kept."""
     worth: dict[str, float]
-    """Agent -> how much P(right) of the kept answer is expected to rise by asking on; empty where it is not known."""
+    """Maps an agent to the expected rise of the kept answer's P(right) if this agent is asked as well; empty if it is
+    not known.
+    """
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
-    """Says why the verdict is doubtful, or why nothing is kept; empty where neither holds."""
+    """Why the verdict is doubtful, or why no answer is kept; empty for neither."""
 
     def __repr__(self) -> str:
         score = "None" if self.score is None else f"{self.score:.3f}"
@@ -237,16 +246,18 @@ class PanelStep:
     """Whom a panel asks next."""
 
     agent: str | None
-    """The agent to ask; None to stop and keep the answer that is judged best."""
+    """Agent to ask next; None to stop and keep the answer that is judged best."""
     worth: dict[str, float]
-    """Agent -> how much P(right) of the kept answer is expected to rise by asking it, less what its price is worth;
-    empty where the way that decides does not go by it."""
+    """Maps an agent to the expected rise of the kept answer's P(right) if this agent is asked, less what the agent's
+    price is worth. Empty if the decision does not use these gains.
+    """
     reason: str
-    """Why this agent is asked, or why nobody is."""
+    """Why this agent is asked, or why no agent is."""
     expected: float = 0.0
-    """P(right) of the agent that is asked, given what is known, or of the answer that is kept."""
+    """Expected P(right) of the agent to ask, given what is known; after the last question, P(right) of the kept answer.
+    """
     keep: int | None = None
-    """Place of the answer to keep where asking stops, from 0; None before that, and where none can be read."""
+    """Index, from 0, of the answer to keep; None while asking goes on, and if no answer can be read."""
 
 
 def untold(agent: str) -> str:

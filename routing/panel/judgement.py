@@ -108,23 +108,25 @@ from metaprobe.routing.panel.sources import (
 
 PANEL_KIND = "panel"
 PriceOf = float | Price
-"""US dollars an answer, or a price of its tokens."""
+"""US dollars for one answer, or a price by tokens."""
 INPUT, PROBABILITY = "classes", "probability"
 ODDS_GRAPH, GAIN_GRAPH, AGENTS = "answers.onnx", "gain.onnx", "agents.json"
 ODDS_INPUT, ODDS = "answers", "odds"
 GAIN_INPUT, GAIN = "state", "gain"
 WORDS_FILE = "words.f32"
 TOOL_CALLS = "tool_calls"
-"""In the contract: whether tool calls were among the answers that the panel learned from."""
+"""Key of the contract: whether the panel learned from answers with tool calls."""
 ROUNDED = 1e-5
-"""By how much a probability may leave [0, 1] through rounding."""
+"""How far rounding may move a probability out of [0, 1]."""
 FAR = 1024.0
-"""Score of a signal at which its weight is read from the answers' graph: high, so that rounding to float32 is small."""
+"""Normal score at which a signal's weight is measured, by evaluating the answers' graph there. It is large, so that
+rounding to float32 matters little.
+"""
 MOST_OPTIONS = 128
 NEAR_PRICE = 0.01
-"""Part of its price by which an agent may be dearer or cheaper than in training, where the curves still hold."""
+"""Largest relative change of an agent's price since training with which the stored curves still count."""
 MOST_SETTINGS = 1000
-"""Ways to stop that a checkpoint may store; a trainer writes a few."""
+"""Most settings of a way to stop that a checkpoint may store. A trainer writes a few."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,13 +138,13 @@ class _Read:
     signals: Sequence[float]
     agent: str
     note: str = ""
-    """Why it counts against all others."""
+    """Why this answer counts against all others."""
     doubt: str = ""
-    """Says what is doubtful about an answer that is compared."""
+    """What is doubtful about an answer that is compared."""
     calls: bool = False
     """Whether it is a tool call."""
     left_out: str = ""
-    """Why a confidence that came with it is not read."""
+    """Why the confidence that came with the answer is not read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,19 +153,19 @@ class _Looked:
 
     read: Sequence[_Read]
     named: Sequence[str]
-    """The agent of each answer."""
+    """Name of the agent of each answer."""
     agents: list[int]
-    """(k,): column of the agent of each answer."""
+    """Column of the agent of each of the k answers."""
     odds: list[float]
-    """(k,): log-odds that each answer is right by itself."""
+    """Log-odds, for each of the k answers, that the answer by itself is right."""
     probability: list[float]
-    """(c + 1,): P(right) of each class and of none."""
+    """P(right) of each of the c classes, and last the probability that none is right."""
     kept: int
-    """Class that is kept, -1 for none."""
+    """Class that is kept; -1 for none."""
     state: list[float]
     """Values of the columns that `PANEL_STATE` names."""
     members: Mapping[int, list[int]]
-    """Class -> places of its answers."""
+    """Maps a class to the indices of its answers."""
 
     def surest(self, number: int) -> int:
         """Returns the place of the surest answer of a class."""
@@ -179,7 +181,7 @@ class PanelJudge(Pretrained):
     """Judges several answers to one question, and names whom to ask next. Several threads may share it."""
 
     least_gain = GAIN_MARGIN
-    """P(right), less the price, that asking another agent must at least bring."""
+    """Least gain in P(right), less the price, for which another agent is asked."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `ContractMismatch` for a checkpoint of another kind, or whose parts do not fit each other."""

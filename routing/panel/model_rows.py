@@ -32,15 +32,17 @@ STATED, SCORE = "stated", "score"
 ANSWER_SIGNALS = (*TERMS, STATED, SCORE)
 """Numbers that an answer may bring: terms of its log-probabilities, a stated confidence, a checkpoint's score."""
 QUANTILE_COUNT = 33
-"""Quantiles of a signal that are kept of each agent."""
+"""Number of quantiles of a signal that are stored for each agent."""
 UNREADABLE_CLASS = -1
-"""Class of an answer that was cut or cannot be read. It counts against every class, and is none."""
+"""Class number of an answer that was cut or cannot be read. Such an answer counts against every class, and forms no
+class.
+"""
 FLOAT32_LOWEST = -3.0e38
 """Replaces minus infinity: the least float32, rounded."""
 LEAST_WEIGHT = 0.01
-"""Least weight of a vote: an answer that is more likely wrong than right still breaks a tie."""
+"""Least weight of a vote. An answer that is more likely wrong than right can still break a tie."""
 FURTHEST = 4.0
-"""Log-odds beyond which no answer's weight goes: 0.98."""
+"""Largest log-odds for the weight of one answer; 4.0 is a probability of 0.98."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,24 +50,26 @@ class Agents:
     """Describes the agents: how often each is right, and the scale of its signals."""
 
     names: tuple[str, ...]
-    """A of them, in the order of the columns."""
+    """Names of the A agents, in the order of the columns."""
     dimensions: tuple[str, ...]
-    """D of them; empty where the questions have none."""
+    """Names of the D dimensions; empty if the questions have none."""
     rate: Floats
-    """(A, D + 1): log-odds of being right on each dimension, and in the last column over all."""
+    """Log-odds of being right (A, D + 1) for each agent and dimension; the last column is over all dimensions."""
     signals: tuple[str, ...]
-    """S of `ANSWER_SIGNALS`: those that the training data have."""
+    """Names of the S signals of `ANSWER_SIGNALS` that the training data have."""
     levels: Floats
-    """(A + 1, S, QUANTILE_COUNT): rising quantiles of each signal, in the last row those of all agents together; NaN
-    where an agent never gave the signal."""
+    """Rising quantiles (A + 1, S, QUANTILE_COUNT) of each agent's signals; the last row is over all agents. NaN if an
+    agent never gave the signal.
+    """
     leading: str = field(default="")
-    """The signal whose weight may differ between agents and dimensions."""
+    """Signal whose weight may differ between agents and dimensions."""
     scales: tuple[tuple[list[float], ...], ...] = field(init=False)
-    """(A + 1, S): the quantiles, in the last row those of all agents, for one that is not known; empty where the agent
-    never gave the signal: then a number of it is not read."""
+    """The quantiles of `levels` as lists (A + 1, S), the last row for unknown agents. Empty if the agent never gave the
+    signal: its number is then not read.
+    """
 
     usual: list[list[float]] = field(init=False)
-    """(D + 1, A + 1): the rates, and last that of an agent that is not known, who is average."""
+    """The rates as lists (D + 1, A + 1). The last entry is for an unknown agent, which counts as average."""
 
     def __post_init__(self) -> None:
         rates = np.append(self.rate, self.rate.mean(axis=0, keepdims=True), axis=0).T.tolist()
@@ -98,7 +102,7 @@ class Agents:
 
 _RANKS = (np.arange(QUANTILE_COUNT) + 0.5) / QUANTILE_COUNT
 NORMAL_SCORES = [NormalDist().inv_cdf(rank) for rank in _RANKS.tolist()]
-"""(QUANTILE_COUNT,): the normal score of each quantile."""
+"""Normal score of each of the QUANTILE_COUNT quantiles."""
 
 
 def _score(value: float, levels: list[float]) -> float:
@@ -129,15 +133,15 @@ class Answers:
     """b panels of k answers each, of one set of agents."""
 
     form: Ints
-    """(b, k): class of the answer, from 0 in order of appearance; `UNREADABLE_CLASS` where it is in none."""
+    """Class of each answer (b, k), from 0 in order of appearance; `UNREADABLE_CLASS` for an answer in no class."""
     agent: Ints
-    """(b, k): column of the agent, A where it is not known."""
+    """Column of each answer's agent (b, k); A if the agent is not known."""
     dimension: Ints
-    """(b,): column of the dimension, D where it is not known."""
+    """Column of each question's dimension (b,); D if the dimension is not known."""
     scaled: Floats
-    """(b, k, S): normal scores of the signals, 0 where missing."""
+    """Normal scores of the signals (b, k, S); 0 for a missing signal."""
     present: Mask
-    """(b, k): False where a panel has fewer answers than k."""
+    """Which answers exist (b, k): False if a panel has fewer than k answers."""
 
     def rows(self, rows: Ints) -> "Answers":
         """Returns the panels of these rows."""
@@ -201,7 +205,7 @@ def class_columns(agents: Agents) -> tuple[str, ...]:
 
 
 PLAIN_MATH = SimpleNamespace(log=math.log, maximum=max)
-"""The functions of NumPy that the formulas of columns call, for plain numbers."""
+"""Stands for NumPy in the formulas of columns, if they are computed for plain numbers."""
 
 
 def _votes(np: Any, count: Any, weight: Any, odds: Any, best: Any, other: tuple[Any, Any], n: Any, weights: Any) -> Any:
@@ -229,21 +233,24 @@ class Classes:
     """The classes of b panels, at most c each, as arrays; or those of one panel, as plain numbers without an axis b."""
 
     rows: Any
-    """(b, c + 1, F): a row a class, in the order of their numbers, and last the row of "none of these"."""
+    """Columns of each class (b, c + 1, F), in the order of the classes' numbers. The last row is for "none of these".
+    """
     count: Any
-    """(b, c): answers of each class, 0 where a panel has fewer classes; c is at least 2 where b is an axis."""
+    """Number of answers in each class (b, c); 0 if a panel has fewer classes. c is at least 2 if b is an axis."""
     weight: Any
-    """(b, c): summed weight of its answers."""
+    """Summed weight of the answers in each class (b, c)."""
     best: Any
-    """(b, c): log-odds of its surest answer; -inf where there is no class."""
+    """Log-odds of each class's surest answer (b, c); -inf if there is no such class."""
     rate: Any
-    """(b, c): log-odds of the best of its agents being right on the dimension; -inf where there is no class."""
+    """Log-odds, for each class (b, c), that the best of its agents is right on the dimension; -inf if there is no such
+    class.
+    """
     entropy: Any
-    """(b,): of the shares of the classes, in nats."""
+    """Entropy of the classes' shares (b,), in nats."""
     unreadable: Any
-    """(b,): share of the answers that are in no class."""
+    """Share of the answers that are in no class (b,)."""
     answers: Any
-    """(b,): at least 1."""
+    """Number of answers of each panel (b,), at least 1."""
 
     @property
     def there(self) -> Mask:
@@ -383,7 +390,7 @@ EMPTY_STATE = [float(name in ("none", "unreadable")) for name in PANEL_STATE]
 
 
 PICKS = "best single", "majority", "weighted vote", "surest answer", "joint"
-"""Ways to choose the class that is kept, the simplest first."""
+"""Ways to choose the class to keep, the simplest first."""
 SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = PICKS
 
 

@@ -35,7 +35,7 @@ with this probability (Aggarwal et al. 2023, arXiv:2305.11860); when the kept an
 on is expected to raise that by no more than this."""
 FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, ASKED_ON = STOPS
 NEAR = 0.005
-"""By how much the default may lose against the best accuracy."""
+"""Largest loss in accuracy, against the most accurate setting, that the default setting may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Seen:
     score: float
     """P(right) of the kept answer; 0 if none is kept."""
     gain: float
-    """Expected rise of `score` by asking on."""
+    """Expected rise of `score` if another answer is asked for."""
 
 
 def majority_probability(count: int, second: int) -> float:
@@ -72,9 +72,9 @@ class Setting:
     way: str
     threshold: float
     samples: float
-    """Mean answers asked for."""
+    """Mean number of answers that this setting asks for."""
     accuracy: float
-    """Accuracy of the kept answer."""
+    """Accuracy of the kept answer with this setting."""
 
     def stops(self, seen: Seen) -> bool:
         """Returns whether this setting stops asking after the answers counted in `seen`."""
@@ -213,7 +213,7 @@ def draw_of(request: str) -> float:
 # The words of a question.
 QUESTION_BUCKETS = 1 << 13
 MAX_QUESTION_WORDS = 400
-"""Words that are read of a question."""
+"""Most words that are read of a question."""
 MAX_WEIGHT = 1e6
 """Largest weight that is read: sums of larger ones pass float32. The largest trained on router_cascade9 is 0.3."""
 
@@ -223,10 +223,11 @@ class QuestionWords:
     """A linear map on the hashed words of a question, one column an agent."""
 
     weights: NDArray[np.float32]
-    """(QUESTION_BUCKETS, A), the inverse document frequencies multiplied in; no rows where there was no text to learn
-    from."""
+    """Weights (QUESTION_BUCKETS, A) of the words for each agent, already multiplied by the inverse document
+    frequencies. No rows if there was no text to learn from.
+    """
     squares: NDArray[np.float32]
-    """(QUESTION_BUCKETS,): squared inverse document frequencies, for the length of a question's vector."""
+    """Squared inverse document frequencies (QUESTION_BUCKETS,), for the length of a question's vector."""
 
     def shifts(self, question: str) -> NDArray[np.float64]:
         """Returns how far the question's words change each agent's P(right) (A,); 0 if no word is known."""
@@ -279,13 +280,14 @@ then kept. A tuned cascade asks its agents in order, until one is sure enough of
 The last way asks whom the panel expects to raise P(right) of the kept answer by more than the price is worth."""
 ONE, TABLE, PRICED, AGREE, WORDS, CASCADE, GAIN = ASKS
 KEEPS_LAST = (CASCADE, AGREE)
-"""Ways that keep the answer of the last agent that gave one."""
+"""Ways to ask that keep the last answer that came."""
 MOST_ASKED = 4
-"""Agents that the expected gain asks of one question, where their answers can be read."""
+"""Most agents that the way by expected gain asks about one question. Agents whose answers cannot be read do not count.
+"""
 GAIN_MARGIN = 1e-3
-"""Gain, less the price, from which another agent is asked."""
+"""Least expected gain, less the price, for which another agent is asked."""
 MOST_SETTINGS = 1000
-"""Settings of a way that a checkpoint may store; a trainer writes some dozens."""
+"""Most settings of one way to ask that a checkpoint may store. A trainer writes some dozens."""
 ASK_STATE = (*PANEL_STATE, "chance", "chance over kept", "best other chance", "rate")
 """Columns by which the gain of asking an agent is expected: the panel's state; the agent's P(right) by the question's
 words as log-odds, and above that of the kept answer; the best of the other agents that are left; the agent's log-odds
@@ -298,13 +300,13 @@ class AskSetting:
 
     way: str
     price: float
-    """Accuracy that a US dollar for 1,000 questions must bring; 0 for a cascade."""
+    """Gain in accuracy that one US dollar for 1,000 questions must bring; 0 for a cascade."""
     agents: tuple[int, ...]
-    """Columns of the agents that it may ask; for a cascade in the order of asking."""
+    """Columns of the agents that may be asked; for a cascade in the order of asking."""
     thresholds: tuple[float, ...]
-    """Holds, for a cascade, the log-odds of each answer but the last below which the next agent is asked."""
+    """For a cascade: a threshold in log-odds for each answer except the last. Below it the next agent is asked."""
     cost: float
-    """Mean US dollars for 1,000 questions."""
+    """Mean spending with this setting, in US dollars for 1,000 questions."""
     accuracy: float
 
 
@@ -313,22 +315,23 @@ class QuestionProgress:
     """State of one question between two answers. Each list has one entry for each of A agents, except `left`."""
 
     asked: list[bool]
-    """(A,): whether each agent was asked, failed requests included."""
+    """Whether each of the A agents was asked, failed requests included."""
     answered: list[bool]
-    """(A,): whether each agent gave a readable answer."""
+    """Whether each of the A agents gave a readable answer."""
     left: list[int]
     """Columns of the agents that can still be asked."""
     odds: list[float]
-    """(A,): log-odds that each answer is right by itself; not read for agents without an answer."""
+    """Log-odds, for each of the A agents, that its answer by itself is right. Meaningless for agents without an answer.
+    """
     rate_here: list[float]
-    """Log-odds of being right on the question's dimension."""
+    """Log-odds, for each agent, of being right on the question's dimension."""
     chance: list[float]
-    """P(right) on the dimension with the question's words."""
+    """P(right) of each agent, from the question's dimension and words."""
     price: list[float]
     form: list[int]
-    """Class of each answer that came: those of equal answers are equal."""
+    """Class of each answer so far. Equal answers have equal numbers."""
     sure: Surety | None
-    """How far answers move what is believed; None where the checkpoint does not know it."""
+    """How far one answer changes the expected P(right) of the others; None if the checkpoint does not store it."""
 
     def worth(self, setting: "AskSetting") -> list[float]:
         """Returns what a priced cascade expects of asking each agent, (A,): the gain of P(right) less the price.
@@ -447,7 +450,7 @@ class AskPlan:
     share: float
     """Share of the questions that the first setting decides."""
     accuracy: float
-    """Expected, as it was on groups left out."""
+    """Expected accuracy, measured on groups left out."""
 
     @property
     def cost(self) -> float:
@@ -465,11 +468,13 @@ class Curves:
     """Holds the results of the ways on groups left out, and the settings of the ways."""
 
     settings: Mapping[str, Sequence[AskSetting]]
-    """Way -> corners of its upper hull, cheapest first."""
+    """Maps a way to ask to the settings at the corners of its upper hull (accuracy over cost), the cheapest first."""
     budgets: Floats
-    """(g,) rising, US dollars for 1,000 questions."""
+    """Budgets (g,), rising, in US dollars for 1,000 questions."""
     accuracy: Mapping[str, Floats]
-    """Way -> (g,) accuracy on groups left out, where it was mixed to spend each budget."""
+    """Maps a way to ask to its accuracy (g,) on groups left out. At each budget two settings are mixed to spend it
+    exactly.
+    """
     margin: Mapping[str, Floats] = field(default_factory=dict)
     """Maps a way to an allowance for luck (g,), subtracted from its accuracy when ways are compared.
 
@@ -567,9 +572,9 @@ AFTER_COLUMNS = "whole", "log_odds", "two answers", "more answers", "agreement"
 """Columns by which P(right) is corrected once asking stopped: 1; the log-odds before; whether two answers came, or
 more; whether another answer equals the kept one."""
 MAX_AFTER = 20.0
-"""Largest weight of these that is read, in log-odds."""
+"""Largest weight of `AFTER_COLUMNS` that a checkpoint may have, in log-odds."""
 SUREST_BEFORE = 0.01
-"""Distance from 0 and 1 to which P(right) is clipped before it is corrected."""
+"""Distance from 0 and 1 to which P(right) is clipped before the correction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,7 +586,9 @@ class After:
     """
 
     weights: tuple[float, ...] = (0.0,) * len(AFTER_COLUMNS)
-    """Weight of each column of `AFTER_COLUMNS`, in log-odds, beside the log-odds before; all 0 for no correction."""
+    """Weight of each column of `AFTER_COLUMNS`, in log-odds. The weighted sum is added to the log-odds before the
+    correction; all weights are 0 for no correction.
+    """
 
     def probability(self, before: float, answers: int, agreeing: int) -> float:
         """Returns the corrected P(right).
@@ -605,14 +612,14 @@ class Asks:
 
     curves: Curves
     price: Floats
-    """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
+    """Price (A, D + 1) of 1,000 answers on each dimension, in US dollars; the last column is over all dimensions."""
     words: QuestionWords
     tokens: Floats
-    """(2, A, D + 1): mean tokens of a prompt and of an answer, NaN where they are not known."""
+    """Mean tokens (2, A, D + 1) of a prompt and of an answer; NaN if they are not known."""
     sure: Surety | None = None
-    """How far answers move P(right); None in a checkpoint of an earlier version."""
+    """How far one answer changes the expected P(right) of the others; None in checkpoints of earlier versions."""
     after: After = After()
-    """Corrects P(right) of the kept answer once asking stopped."""
+    """Corrects P(right) of the kept answer when asking has ended."""
 
     def to_contract(self) -> dict[str, Any]:
         """Returns all but the words as types of JSON."""

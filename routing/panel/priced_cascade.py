@@ -19,13 +19,13 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 LEVELS = np.array([NormalDist().inv_cdf((level + 0.5) / 9) for level in range(9)])
-"""(9,): normal scores at which the log-odds of an answer that has not come yet are looked at."""
+"""Nine normal scores that stand for the possible log-odds of an answer that has not come yet."""
 ROWS_AT_ONCE = 1024
-"""Questions that are looked at together: each takes A x 9 x A numbers."""
+"""Number of questions that are computed together. Each takes A x 9 x A numbers."""
 MOST_PRICED = 3
-"""Agents that a priced cascade asks of one question, where their answers can be read."""
+"""Most agents that a priced cascade asks about one question. Agents whose answers cannot be read do not count."""
 FURTHEST_ODDS = 6.0
-"""Log-odds beyond which no answer's go."""
+"""Log-odds of answers are clipped to [-FURTHEST_ODDS, FURTHEST_ODDS]."""
 NEVER = -np.inf
 
 
@@ -34,11 +34,15 @@ class Surety:
     """How far answers move what is believed."""
 
     spread: Floats
-    """(A,): standard deviation of the log-odds of an agent's answers around its rate."""
+    """Standard deviation (A,) of the log-odds of an agent's answers around the agent's rate."""
     carry: float
-    """Share of an answer's surprise, in log-odds, that is expected of other agents' answers."""
+    """Share of one answer's deviation from its agent's rate, in log-odds, that is expected in other agents' answers to
+    the question.
+    """
     slack: float
-    """Gain of P(right), over the price, below which nobody else is asked; the larger the fewer labels there were."""
+    """Least gain in P(right), less the price, for which another agent is asked. It is larger the fewer labels there
+    were.
+    """
 
     def centred(self, rate: Floats) -> Floats:
         """Returns the log-odds (b, A) around which answers lie, whose mean probability is that of the rate (b, A)."""

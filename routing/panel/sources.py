@@ -21,10 +21,13 @@ SOURCES_KEY = "confidence_sources"
 names it: `stated`, `logprobs`, the digest of a checkpoint, or that after `stated+` where both are joined. An agent
 whose outcomes name no source is left out."""
 SIGNAL_SOURCES = "signal_sources"
-"""In the contract: signal -> its source: `logprobs`, that of the agents' confidences, or the question of a decision
-model. Empty where it is not known."""
+"""Key of the contract: maps a signal to its source: `logprobs`, the source of the agents' confidences, or the question
+of a decision model. Empty if the source is not known.
+"""
 LEFT_OUT_KEY = "signals_left_out"
-"""In the contract: kind of signal -> share of the answers learned from that had it, for kinds that too few had."""
+"""Key of the contract: maps a kind of signal to the share of training answers that had it, for kinds that were left out
+because too few answers had them.
+"""
 STATED_BY_MODEL = "stated"
 FROM_LOGPROBS = ("logprobs", "mean_logprob")
 """Names of sources that are the mean log-probability of the answer, or its exponential: the scale tells which."""

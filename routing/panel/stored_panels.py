@@ -65,7 +65,7 @@ def panel_lines(panel: Panel, path: Path, *, stage: str | None = None) -> Iterat
 
 
 Named = tuple[str, PanelAnswer | InvalidResponse]
-"""An answer with its id; an error where it cannot be read."""
+"""Id of an answer, and the answer; an error in its place if it cannot be read."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class AskedQuestion:
     """Name of the unit that must stay in one split; empty where the line names no unit."""
     answers: list[PanelAnswer | InvalidResponse] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    """The id of each answer."""
+    """Id of each answer."""
     labels: list[float | None] = field(default_factory=list)
     """Whether each is right, 0 or 1; None where that is not known."""
 
