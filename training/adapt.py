@@ -69,7 +69,7 @@ NO_ORDER = (
     "the labels, or train on them"
 )
 CORRECT = MAIN_HEADS[0]
-"""The head that labels make of agreement."""
+"""Head that a predictor of agreement gets once labels are added: P(right)."""
 
 
 def adapt_quality(

@@ -23,18 +23,22 @@ from metaprobe.training.agreement import MIN_QUESTIONS
 
 TARGET = "correct"
 FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
-"""Labelled answers, and right and wrong ones among them, that `adapt` takes (`training.rescale`)."""
+"""Fewest labelled answers for `adapt`, and fewest right and fewest wrong ones among them (`training.rescale`)."""
 FEWEST_TO_TRAIN = 10
-"""Questions with a right answer, and with a wrong one, that training takes for its folds."""
+"""Fewest questions with a right answer, and with a wrong answer, that a training needs for its folds."""
 MIN_OUTCOME_GROUPS = {"router": 60, "panel": 50}
-"""Groups of questions that training on outcomes takes (`FEWEST_ASKED` and `MIN_PANEL_GROUPS`; a test compares)."""
+"""Fewest groups of questions for each training on outcomes (`FEWEST_ASKED` and `MIN_PANEL_GROUPS`; a test compares
+them).
+"""
 LONG, FEWEST_LONG_RIGHT, FEWEST_LONG_WRONG = 100, 100, 40
-"""Tokens of an answer that a gate may stop early, and labelled answers as long, right and wrong, for `train gate`."""
+"""Tokens from which an answer is long enough for a gate, and fewest right and wrong long answers for `train gate`."""
 TRAINING_PAYS = 200
-"""Labelled answers from which a predictor trained on them was not behind the adapted bundled one: with 50 and 100 it
-was, by the whole interval of the difference in AUROC (`curve` in docs/measured/travel.json; a test compares)."""
+"""Fewest labelled answers for which training anew is advised instead of adapting. With 50 and 100 labels the adapted
+bundled predictor was better, by the whole interval of the difference in AUROC (`curve` in docs/measured/travel.json; a
+test compares).
+"""
 IMPORTED, OUT = "out/runs", "out"
-"""Folders in which the commands put what they make."""
+"""Folders that the printed commands write to."""
 
 SIGNAL_TITLES = {
     "log-probabilities": "log-probabilities of the answers",
@@ -44,7 +48,7 @@ SIGNAL_TITLES = {
     "text": "the text alone",
     "decisions": "a decision API",
 }
-"""Key of a signal -> what one has of it, as the page names it."""
+"""Maps the key of a signal to its name on the page."""
 
 
 @dataclass(slots=True)
@@ -63,15 +67,15 @@ class Contents:
     models: Counter[str] = field(default_factory=Counter)
     by_question: Counter[tuple[str, str]] = field(default_factory=Counter)
     by_item: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Counts answers by the item that a run store has of them; there a group is no question."""
+    """Number of answers to each item of a run store, where a group may hold several questions."""
     by_stage: Counter[str] = field(default_factory=Counter)
-    """Stages of labelled answers."""
+    """Number of labelled answers of each stage."""
     long: Counter[bool] = field(default_factory=Counter)
-    """Labelled answers of `LONG` tokens and more with log-probabilities, by whether they are right."""
+    """Number of right and of wrong labelled answers with log-probabilities that have at least `LONG` tokens."""
     judged: set[str] = field(default_factory=set)
-    """Calls about which a decision API gave answers."""
+    """Ids of the calls that a decision API has judged."""
     states: int = 0
-    """Answers with stored hidden states."""
+    """Number of answers with stored hidden states."""
     taken: Counter[str] = field(default_factory=Counter)
     """Counts answers by the field that the label `correct` was taken from, or by the reason why there is no label."""
 
@@ -109,7 +113,7 @@ class Advice:
     supported: bool
     why: str
     commands: tuple[str, ...]
-    """The next commands, in order; empty where there is nothing to do with this log."""
+    """The next commands, in order; empty if there is nothing to do with this log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +125,14 @@ class Advised:
     answers: int
     questions: int
     labels: dict[str, int]
-    """Label -> answers that have it."""
+    """Maps a label to the number of answers that have it."""
     right: int
-    """Questions with a right answer."""
+    """Number of questions with a right answer."""
     wrong: int
     left_out: int
-    """Lines that cannot be read."""
+    """Number of lines that cannot be read."""
     reasons: dict[str, int]
-    """Why they cannot be read -> lines."""
+    """Maps a reason why lines cannot be read to the number of such lines."""
     taken: dict[str, int]
     """Counts answers by the field that the label `correct` was taken from, or by the reason why there is no label."""
     signals: tuple[Advice, ...]

@@ -36,28 +36,35 @@ from metaprobe.routing.panel.stored_panels import read_of_run
 from metaprobe.training.panel.same_answers import FORM_SHARE, READINGS, LabelledQuestion, classes_by, item_of, own_form
 
 SAMPLES = "samples"
-"""Source of labels `agreement`."""
+"""Source of the labels `agreement`."""
 MAX_PARTNERS = 4
-"""Other answers that each answer is compared with. More of them add rows, and hardly anything that is new."""
+"""Most other answers that each answer is compared with. More partners add rows, but hardly any information."""
 MAX_PAIRS = 8000
-"""Pairs beyond which each answer is compared with fewer others, at least with one: fits take longer with each row."""
+"""Most pairs of answers in all. If there would be more, each answer is compared with fewer others, but at least with
+one. Fits take longer with each row.
+"""
 MIN_QUESTIONS = 20
-"""Questions with two answers each below which nothing is learned."""
+"""Fewest questions with two answers each for learning agreement."""
 MIN_QUESTIONS_OF_A_KIND = 10
-"""Questions with answers that agree, and questions with answers that differ, below which nothing is learned: five folds
-need two of each kind."""
+"""Fewest questions with equal answers, and fewest with different answers, for learning agreement. Five folds need two
+of each kind.
+"""
 MAX_WORDS_BESIDE_NUMBER = 12
-"""Words beside the number above which an answer is a text that mentions a number."""
+"""Most words beside the number in an answer that is read as a number. An answer with more words is a text that mentions
+a number.
+"""
 MAX_QUESTIONS_READ_OTHERWISE = 300
-"""Questions on which other readings are counted, evenly spread over the data."""
+"""Most questions on which other readings are counted, evenly spread over the data."""
 FAR_MORE = 0.2
-"""Share of the pairs that another reading must add to those that are the same for the note to name it."""
+"""Share of all pairs that another reading must find equal in addition, so that a note names this reading."""
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 SAID_AGAIN_BEFORE = "Probability that two answers of the model to the question agree"
 SAID_AGAIN_AFTER = "Probability that the model, asked again, would say the same"
-"""First words of the card of a predictor that was trained on agreement and reads the question alone, or the answer."""
+"""First words of the card of a predictor that learned agreement. One text is for readers of the question alone, the
+other for readers of the answer.
+"""
 NOT_RIGHT = "It was learned without labels and is no probability of being right."
 
 
@@ -80,17 +87,17 @@ class AgreementPairs:
     """m ordered pairs of answers to one question: of each pair the first answer is a row."""
 
     call_ids: tuple[str, ...]
-    """(m,): the answer of each row."""
+    """Id (m,) of the answer of each row."""
     same: NDArray[np.int64]
-    """(m,): 1 where the other answer says the same, 0 where it does not."""
+    """1 if the other answer of the row says the same, else 0; (m,)."""
     questions: int
-    """Questions with at least two answers that ended by themselves."""
+    """Number of questions with at least two answers that ended by themselves."""
     cut: int
-    """Answers that are left out because they did not end by themselves."""
+    """Number of answers left out because they did not end by themselves."""
     alone: int
-    """Answers that are left out because no other one to their question ended by itself."""
+    """Number of answers left out because no other answer to their question ended by itself."""
     reading: str
-    """How it was decided when two answers are the same, in words."""
+    """Rule by which two answers are the same, in words."""
 
     @property
     def note(self) -> str:

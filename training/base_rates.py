@@ -20,21 +20,25 @@ from metaprobe.training.calibrators import (
 )
 
 WEIGHT_SD = 1.0
-"""Standard deviation of the normal prior of a weight, per standard deviation of its column."""
+"""Standard deviation of the normal prior of a weight, in log-odds per standard deviation of its column."""
 INTERCEPT_SD = 10.0
-"""Standard deviation of the mean's prior: it hardly matters, but answers of one class have a finite fit."""
+"""Standard deviation of the prior of the mean base rate. It hardly matters, but makes the fit finite if all answers are
+of one class.
+"""
 FIRST_BETWEEN, LEAST_BETWEEN = 1.0, 0.05
 ROUNDS = 100
 SHORTEST = 1e-4
 CLOSE = 1e-8
-"""Largest change of a parameter at which the fit is taken as found."""
+"""Largest change of a parameter at which the fit has converged."""
 SETTLED = 0.01
-"""Largest step of weights and offsets, in log-odds, below which the rounds of the runs' spread are extrapolated."""
+"""Largest step of weights and offsets, in log-odds, below which the estimate of the runs' spread is extrapolated over
+its rounds.
+"""
 FEWEST_FOR_SCALE = 20
-"""Answers of a run, with `FEWEST_OF_A_CLASS` of either kind, from which its own scale can be estimated."""
+"""Fewest answers of a run, with `FEWEST_OF_A_CLASS` right and wrong ones, for which the run gets a scale of its own."""
 FEWEST_OF_A_CLASS = 5
 USUAL_SCALES = 0.5
-"""Standard deviation of the runs' scales where too few runs show it."""
+"""Standard deviation of the runs' scales, if there are too few runs to estimate it."""
 AGREEMENT_SD = 0.5
 """Standard deviation, in log-odds and around 0, of the base rate that labels give to agreement: the root mean square of
 the difference between the share of right answers and the mean agreement over the five stores of samples of the 0.5B
@@ -46,9 +50,9 @@ added to it, in log-odds per standard deviation of the term. Of 0.05, 0.1, 0.2 a
 LEAST_SCALE = 0.05
 """Smallest scale. If labels show that higher scores are worse, the order is kept and the scale is set to this."""
 SAME_VALUE = 1e-9
-"""Standard deviation, as a share of the mean's size, below which a column holds one value but for rounding."""
+"""Standard deviation, as a share of the mean's size, below which all values of a column count as equal."""
 HELD_SD = 1e-6
-"""Standard deviation of the prior of a weight that is to stay where its prior is."""
+"""Standard deviation of the prior of a weight that has to stay at its prior mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,9 @@ class RunRates:
 
     mean: float = 0.0
     between: float = FIRST_BETWEEN
-    """Standard deviation of the runs around the mean."""
+    """Standard deviation of the runs' base rates around their mean, in log-odds."""
     runs: Mapping[str, float] = field(default_factory=dict)
-    """Run -> its offset from the mean, shrunk towards 0."""
+    """Maps a run to its offset from the mean base rate, shrunk towards 0."""
 
     def of(self, runs: NDArray[np.generic]) -> Floats:
         """Returns the log-odds (n,) of each answer's run; the mean for a run that is not known."""
@@ -72,7 +76,7 @@ class Fit:
     """Weights of the evidence, and the base rates beside it."""
 
     weights: Floats
-    """(k,)"""
+    """Weight of each of the k columns."""
     rates: RunRates
 
 

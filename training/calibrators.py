@@ -21,7 +21,9 @@ from metaprobe.training.folds import Rows, group_folds
 Floats = NDArray[np.float64]
 
 PARITY = 1e-5
-"""Largest difference of an exported graph: thresholds lie that much on the safe side, so that ties stay together."""
+"""Largest difference between an exported graph and the fitted model. Thresholds are moved by this distance to the safe
+side, so that ties stay together.
+"""
 
 
 class Calibrator(ABC):
@@ -93,9 +95,9 @@ class Isotonic(Calibrator):
     """Straight lines between knots, flat outside them."""
 
     scores: Floats
-    """(k,) knots, rising, k >= 2. Values that float32 can hold, so that a graph has the same ones."""
+    """Scores at the k knots, rising, k >= 2. Float32 can hold the values, so a graph has the same ones."""
     probabilities: Floats
-    """(k,) at the knots, never falling, in (0, 1)."""
+    """Probabilities at the k knots, never falling, in (0, 1)."""
     name: ClassVar[str] = "isotonic"
 
     def logit(self, score: Floats) -> Floats:
@@ -131,10 +133,13 @@ def sigmoid(logit: Floats) -> Floats:
 # that is too sure, not sure enough or shifted is a straight line away from the right one, which Platt's map finds.
 
 PART = 6
-"""Probabilities of 0 and 1 count as this part of the distance that the value nearest to them has. Simulated judges
-that answer in steps of 0.01 to 0.25 have the least calibration error for parts between 5 and 8."""
+"""Probabilities of 0 and 1 are moved by 1 / PART of their distance to the nearest other value. Simulated judges that
+answer in steps of 0.01 to 0.25 have the least calibration error for parts between 5 and 8.
+"""
 UNCERTAIN = 0.05
-"""Distance from 0 and 1 to which probabilities are moved that are all 0 or 1. The distance plays no part in the fit."""
+"""Distance from 0 and 1 to which probabilities are moved if all of them are 0 or 1. The fit is the same for any
+distance.
+"""
 
 
 def closest_of(values: NDArray[np.floating]) -> float:
@@ -185,30 +190,31 @@ def given_log_odds(values: Floats) -> Floats:
 Labels = NDArray[np.int64]
 
 CALIBRATION_FOLDS = 5
-"""Folds by group in which calibrators are compared."""
+"""Number of folds, by group, in which calibrators are compared."""
 ISOTONIC_ROWS = 500
-"""Calibration rows from which isotonic regression is worth comparing; below, it memorises them."""
+"""Fewest calibration rows for which isotonic regression is tried. With fewer it memorises the rows."""
 STEEPEST = 2.0
-"""Probability that an isotonic map may gain over one standard deviation of the scores. A steeper map would turn the
-rounding of a float32 score (some 1e-6 of its spread) into more than `PARITY`."""
+"""Largest rise of probability that an isotonic map may have over one standard deviation of the scores. A steeper map
+would turn the rounding of a float32 score (some 1e-6 of its spread) into more than `PARITY`.
+"""
 
 
 LEAST_SLOPE = 1e-3
-"""Log-odds that a standard deviation of the scores adds at least, where a map must not turn their order round."""
+"""Least slope, in log-odds per standard deviation of the scores, of a map that must not reverse their order."""
 STEPS = 100
-"""Most of Newton's steps in a fit; it takes some six."""
+"""Most Newton steps of a fit; a fit usually takes six."""
 CONVERGED_CHANGE = 1e-7
-"""Largest change of a weight at which a fit ends: the next change would be about its square."""
+"""Largest change of a weight at which a fit has converged. The next change would be about its square."""
 LOSS_ROUNDING = 1e-9
-"""Loss of all rows by which a step may look worse for rounding alone."""
+"""Increase in the total loss that a step may show through rounding alone."""
 MIN_STEP_SHARE = 1e-6
-"""Least share of a step that is tried."""
+"""Smallest fraction of a Newton step that is tried."""
 SURELY = 40.0
-"""Log-odds beyond which a probability is 0 or 1 in float64: no intercept is looked for outside."""
+"""Log-odds beyond which a probability is 0 or 1 in float64. Intercepts are searched within these bounds."""
 FLAT = 1e-6
-"""Log-odds that a calibrator must rise by to be called rising."""
+"""Least rise of a calibrator, in log-odds, for which it counts as rising."""
 RIDGE = 1e-12
-"""Curvature added for each row, so that a weight that the rows do not determine stays where it is."""
+"""Curvature added for each row. A weight that the rows do not determine then stays where it is."""
 
 
 def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
@@ -302,7 +308,7 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
 
 
 RISING_PLATT = "rising platt"
-"""Platt's map that never turns scores round, among the names of `FITTERS`."""
+"""Name in `FITTERS` of Platt's map with a slope that never reverses the order of scores."""
 FITTERS: Mapping[str, Callable[[Floats, Labels], Calibrator]] = MappingProxyType(
     {
         Platt.name: fit_platt,
@@ -311,7 +317,7 @@ FITTERS: Mapping[str, Callable[[Floats, Labels], Calibrator]] = MappingProxyType
         Isotonic.name: fit_isotonic,
     }
 )
-"""How each calibrator is fitted, by name."""
+"""Maps the name of a calibrator to the function that fits it."""
 
 
 USUAL_CALIBRATORS = (Platt.name, Beta.name, Isotonic.name)
@@ -404,7 +410,7 @@ def mean_error(
 
 
 mean_gap = partial(mean_error, np.positive)
-"""The mean score less the share of ones; 0 where scores are right on average."""
+"""Mean score minus the share of ones; 0 if scores are right on average."""
 
 
 def _targets(score: Floats, y: Labels) -> Floats:

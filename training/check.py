@@ -52,13 +52,13 @@ Floats = NDArray[np.float64]
 Statistic = Callable[[NDArray[np.integer]], Floats]
 
 ACCEPTED_CHANGE = 0.05
-"""Change of AUROC, or of a share of the answers, that is still taken for none."""
+"""Largest change of AUROC, or of a share of the answers, that counts as no change."""
 MIN_BOOTSTRAP_GROUPS = 30
-"""Groups below which a bootstrap promises more than it keeps."""
+"""Fewest groups for a bootstrap interval. With fewer, the interval is too narrow."""
 MIN_GROUPS_PER_LABEL = 10
-"""Groups with a right answer, and with a wrong one, below which an AUROC is not judged."""
+"""Fewest groups with a right answer, and with a wrong answer, for a judgement of the AUROC."""
 MOST_LABELS = 1_000_000
-"""Labels beyond which none are asked for: the change lies on the margin itself."""
+"""Largest number of further labels that is reported. If more would be needed, the change lies on the margin itself."""
 WITHIN = "auroc_within_runs"
 
 
@@ -109,9 +109,9 @@ class CheckedAnswers:
     score: Floats
     groups: NDArray[np.str_]
     runs: NDArray[np.str_] = field(default_factory=_not_named)
-    """(n,): run of each answer; empty where one run is assumed."""
+    """Run of each answer (n,); empty if all answers are assumed to be of one run."""
     questions: NDArray[np.str_] = field(default_factory=_not_named)
-    """(n,): name of each answer's question; empty where questions are not compared."""
+    """Name of each answer's question (n,); empty if questions are not compared."""
 
     @property
     def several(self) -> bool:

@@ -35,9 +35,9 @@ class DecisionColumns:
     """Numbers that decision models gave about n answers, in d columns."""
 
     names: tuple[str, ...]
-    """(d,): names of the columns."""
+    """Name of each of the d columns."""
     values: Scores
-    """(n, d): NaN where a number is not known."""
+    """Numbers of the decisions (n, d); NaN if a number is not known."""
     judges: tuple[str, ...]
     """Models that made the decisions."""
 
@@ -52,40 +52,41 @@ class Evidence:
 
     table: AnswerTable
     features: NDArray[np.float32]
-    """(n, d) of the schema named below."""
+    """Features (n, d) of the schema that `schema` names."""
     feature_names: tuple[str, ...]
     schema: str
     states: States | None = None
     """Hidden states; row i belongs to row i of the table."""
     generator: Generator | None = None
-    """Models that answered; None where one of them is not named."""
+    """Models that answered; None if one of them has no name."""
     fingerprint: str = ""
     """SHA-256 of the runs, as `records.store.fingerprint` computes it."""
     labels_by_source: Mapping[str, Scores] = field(default_factory=dict)
-    """Source -> its labels (n,), NaN where it gave none."""
+    """Maps a source of labels to its labels (n,); NaN for an answer without a label of this source."""
     without_hidden: int = 0
-    """Answers whose hidden states are not stored; the probes are left out unless it is 0."""
+    """Number of answers whose hidden states are not stored. The probes are left out unless it is 0."""
     states_refused: str = ""
-    """Why stored hidden states are left out; empty where they are not."""
+    """Why stored hidden states are left out; empty if they are used."""
     reader: str = ""
     """Model that read the states (`NAME@REVISION`); empty if it is the model that answered."""
     logprobs_reader: str = ""
     """Model that gave the log-probabilities (`NAME@REVISION`); empty if it is the model that answered."""
     regrouped: str = ""
-    """Which groups were joined because their questions or answers repeat, in words; empty where none were."""
+    """Which groups were joined because their questions or answers repeat, in words; empty for none."""
     evaluated: Mapping[str, float] = field(default_factory=dict)
-    """Call id -> what the answer was evaluated at by a verifier, in [0, 1] (`evaluations_of`)."""
+    """Maps the id of a call to a verifier's evaluation of its answer, in [0, 1] (`evaluations_of`)."""
     decisions: DecisionColumns | None = None
-    """Numbers that decision models gave about the answers; None where they gave none."""
+    """Numbers that decision models gave about the answers; None if there are none."""
     without_logprobs: int = 0
-    """Labelled answers that are no rows here, because they hold no log-probabilities."""
+    """Number of labelled answers that are left out because they hold no log-probabilities."""
     read: LadderColumns = WHOLE
     """How the ladder of the quality predictor reads the features."""
     without_decisions: str = ""
-    """Which questions and answers were left out because decisions are missing, in words; empty where none were."""
+    """Which questions and answers were left out because decisions are missing, in words; empty for none."""
     compared: str = ""
-    """Which answers were compared with each other, where the label is `agreement`, in words; else empty. There an
-    answer has a row for each other answer that it was compared with."""
+    """Which answers were compared with each other, in words, if the label is `agreement`; else empty. With this label
+    an answer has one row for each other answer that it was compared with.
+    """
 
     def sample(self, y: NDArray[np.int64] | None = None) -> LadderRows:
         """Returns the answers as a ladder is fitted on them, with other labels y (n,) where these are given."""
@@ -103,12 +104,12 @@ SCHEMA = "full+terms"
 
 
 LEVELS: dict[str, tuple[int, int]] = {"instruction": (1, 3), "justification": (1, 3), "evidence": (1, 3)}
-"""Heads with an ordinal label, and its scale."""
+"""Maps a head with an ordinal label to the lowest and highest level."""
 CRITICAL, QUALITY = "critical", "quality"
 INVERTED = (CRITICAL,)
-"""Heads whose label 1 is the bad one."""
+"""Heads whose label 1 means a bad answer."""
 SCALES: dict[str, tuple[int, int]] = {**LEVELS, QUALITY: (0, 9)}
-"""Scale of each head that is not a probability."""
+"""Maps each head that is not a probability to its lowest and highest value."""
 
 
 def load_evidence(
@@ -254,7 +255,9 @@ def _decisions_about(judged: Sequence[Sequence[DecisionAnswer]]) -> DecisionColu
 
 
 ANSWERED = 0.8
-"""Share of the labelled answers for which a question must have its numbers to be learned from."""
+"""Least share of the labelled answers for which a decision question must have its numbers. Other questions are not
+learned from.
+"""
 
 
 def read_decisions(evidence: Evidence, names: Sequence[str] = ()) -> Evidence:

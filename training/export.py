@@ -47,7 +47,7 @@ from metaprobe.records.extras import require
 from metaprobe.routing.policy import GOOD
 
 TREE_ENSEMBLE_OPSET = 15
-"""The newest that onnxmltools converts to."""
+"""Newest version of ONNX's operators that onnxmltools can convert to."""
 OPSET = {"": TREE_ENSEMBLE_OPSET, "ai.onnx.ml": 1}
 IR_VERSION = 8
 
@@ -124,16 +124,16 @@ class GraphBuilder:
 POINT = "iterate"
 """Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
 MIN_ANSWERS_PER_LABEL = 3
-"""Wrong answers, and right ones, without which shares of them are not measured."""
+"""Fewest wrong, and fewest right, answers for measuring shares of them."""
 MISS_RATE = 0.1
-"""Share of critical answers that the threshold `critical` may let pass."""
+"""Largest share of critical answers that the threshold `critical` may miss."""
 ERROR, CONFIDENCE = 0.1, PROMISED_CONFIDENCE
 """Promise of the accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
 trainings. Among those trainings that store one the share is another: in simulations (AUROC 0.56 to 0.92, 30 % to 87 %
 right, 60 to 500 groups) up to 0.17 where some threshold can keep the bar, and all of them where none can, which happens
 in up to 2 % of such trainings, at 0.9 in up to 6 %. No procedure avoids that: it is chance that gets stored there."""
 FALSE_ALARMS = 0.05
-"""Share of answers without a critical failure that `critical_sure` may call one."""
+"""Largest share of the answers without a critical failure that `critical_sure` may flag."""
 PROMISES = {
     POINT: (
         f" The threshold `{POINT}` is reached as often as the stated evaluation reached {GOOD} in the training runs."
@@ -165,12 +165,14 @@ class StoredFlags:
     """Thresholds, curve and promises that a checkpoint stores for flagging by its score."""
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """`flag` and `accept`, where they are stored."""
+    """Thresholds `flag` and `accept`, as far as they are stored."""
     flagging: tuple[FlagPoint, ...] = ()
     promises: tuple[Promise, ...] = ()
     operating: OperatingPoint | None = None
     lacking: str = ""
-    """A sentence's end: which thresholds are not stored, why, and what they take; empty where none is lacking."""
+    """End of a sentence: which thresholds are not stored, why, and how many labels they need; empty if no threshold is
+    lacking.
+    """
 
 
 NO_FLAGS = StoredFlags()
@@ -217,12 +219,12 @@ class Export:
     kind: str
     title: str
     summary: str
-    """One paragraph for the card: what goes in, what comes out. What the thresholds mean is added to it."""
+    """One paragraph for the card: inputs and outputs. The meaning of the thresholds is added to it."""
     graph: bytes
     inputs: Mapping[str, NDArray[Any]]
-    """Training inputs (n, d) by name: the first rows become golden rows."""
+    """Maps the name of an input to training inputs (n, d). The first rows become golden rows."""
     expected: Mapping[str, NDArray[np.floating]]
-    """Outputs of the fitted model for these inputs, output name -> (n,) or (n, 1)."""
+    """Maps the name of an output to the fitted model's outputs for these inputs, (n,) or (n, 1)."""
     tolerance: float = 1e-5
     """Largest difference between the graph and the fitted model."""
     contract: Mapping[str, Any]
@@ -234,15 +236,15 @@ class Export:
     measured: str = "From outer folds by group with the same recipe; the exported model was then fitted on all groups."
     """A sentence about the origin of the metrics."""
     audits: Sequence[Finding | tuple[str, bool, str]] = ()
-    """A tuple stands for a finding of weak severity."""
+    """Findings of the audits. A tuple (name, passed, detail) stands for a finding of weak severity."""
     not_audited: Sequence[str] = ()
     """Audits that could not be made, and why."""
     stored: StoredFlags = NO_FLAGS
     """Thresholds, curve and promises of flagging by the score."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Further thresholds."""
+    """Further thresholds by name."""
     runs: int = 1
-    """Runs for whose answers together the thresholds are."""
+    """Number of runs whose answers the thresholds were set on together."""
     packages: Sequence[str] = ("scikit-learn",)
     extra: Mapping[str, bytes] = field(default_factory=dict)
     """Further files of the checkpoint, by name."""

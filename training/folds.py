@@ -26,13 +26,13 @@ class Roles:
     """Row indices of each role. No group has rows in two of them."""
 
     train: Rows
-    """Weights are fitted here."""
+    """Rows on which weights are fitted."""
     selection: Rows
-    """Layers, windows, hyper-parameters, early stopping and the best baseline are chosen here."""
+    """Rows on which layers, windows, hyper-parameters, early stopping and the best baseline are chosen."""
     calibration: Rows
-    """Calibrators and thresholds are fitted here."""
+    """Rows on which calibrators and thresholds are fitted."""
     test: Rows
-    """Only measured. Empty for the model that is exported."""
+    """Rows on which the finished model is only measured. Empty for the model that is exported."""
 
     @property
     def learning(self) -> Rows:
@@ -142,7 +142,7 @@ def _splitter() -> Any:
 # be of memory. So groups whose questions repeat, or nearly do, become one group before anything is split.
 
 JOINABLE_GROUPS = 10
-"""Groups that may always be joined into one."""
+"""Largest number of groups that may always be joined into one."""
 JOINABLE_SHARE = 0.1
 """Share of all groups that may be joined into one, where that is more than `JOINABLE_GROUPS`. What more of them have
 in common is a way of asking ("Which of these is true?"), no question that repeats: as one group it would leave nothing

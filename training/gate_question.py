@@ -36,7 +36,7 @@ class QuestionScore:
     linear: LinearScore
     """Maps the counts to log-odds, Platt's map included."""
     unseen: Floats
-    """(n,): log-odds of the learning rows, by fits that saw no answer of the row's group; NaN of other rows."""
+    """Log-odds (n,) of the learning rows, from fits that saw no answer of the row's group; NaN for other rows."""
 
 
 def fit_question_score(
@@ -84,10 +84,11 @@ class JoinedLook:
     form: LinearScore
     """Maps the form of the question (5,) to log-odds."""
     weights: Floats
-    """(2,): weights of the two log-odds, from the log-probabilities and from the form."""
+    """Weights of the two log-odds: those from the log-probabilities, and those from the form of the question."""
     shift: float
     calibrator: Calibrator
-    """Strictly rising: a threshold on the probability is one on the score."""
+    """Maps the joined score to P(good). It rises strictly, so a threshold on the probability is also one on the score.
+    """
     surprise: Surprise
 
     def score(self, own: Floats, forms: NDArray[np.floating]) -> Floats:

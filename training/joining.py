@@ -24,7 +24,7 @@ from metaprobe.records.types import Run
 
 CONFIDENCE_KEY = "confidence"
 NOTED_LINES = 3
-"""How many lines or questions of a kind a note names."""
+"""Most lines or questions of one kind that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class JoinedOutcomes:
     """Result of joining files."""
 
     questions: list[QuestionOutcomes]
-    """Those that every agent answered with a label, in the order of the first file."""
+    """Questions that every agent answered with a label, in the order of the first file."""
     missing: dict[str, int] = field(default_factory=dict)
-    """Agent -> questions of other files that it did not answer."""
+    """Maps an agent to the number of questions of other files that it did not answer."""
     unlabelled: dict[str, int] = field(default_factory=dict)
-    """Agent -> its answers to questions of all files that have no label `correct`."""
+    """Maps an agent to the number of its answers, to questions that all files have, without the label `correct`."""
     differing: int = 0
-    """Questions whose text is another one in another file; that of the first file was taken."""
+    """Number of questions whose text differs between files. The text of the first file was taken."""
     untokened: dict[str, list[str]] = field(default_factory=dict)
-    """Agent -> the lines (FILE:LINE) of its answers that have a price and no token counts."""
+    """Maps an agent to the lines (FILE:LINE) of its answers that have a price and no token counts."""
     regrouped: tuple[str, ...] = ()
-    """Questions left out because the files put them into different groups, in words, each with its lines."""
+    """Questions that were left out because the files put them into different groups, in words, each with its lines."""
 
     def accuracy(self, agent: str) -> float:
         """Returns the share of the questions that an agent answered right."""

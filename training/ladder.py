@@ -57,12 +57,18 @@ SURE = 0.84
 lowest log loss on data sets and planted worlds, and is nowhere 0.005 AUROC behind the free number alone
 (research/quality/bar.py, docs/research/ladder.md)."""
 TIED = 1e-6
-"""Log loss, in nats an answer, by which two free numbers may differ and be as good: rounding differs by less."""
+"""Difference in log loss, in nats per answer, below which two free numbers count as equally good. Rounding differs by
+less.
+"""
 LEAST = 1e-3
-"""Least log-odds that a standard deviation of a free number takes away: it then orders answers, and hardly more."""
+"""Least slope of a free number, in log-odds per standard deviation. With this slope the number still orders answers,
+but hardly moves probabilities.
+"""
 FOLDS = 5
 FEWEST_FOR_TREES = 500
-"""Answers of train and selection together; below, trees were never worth it in any data set that was tried."""
+"""Fewest train and selection answers together for trying trees. With fewer, trees were never better in any data set
+that was tried.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +76,12 @@ class Bar:
     """One-sided confidence that a further step's gain is above 0. A step whose confidence is 1 is never taken."""
 
     linear: float = SURE
-    """The bar of a free number the wrong way round, and of all terms."""
+    """Confidence that is needed for a reversed free number, and for all terms."""
     trees: float = SURE
     min_rows: float = MIN_ROWS_TO_CHOOSE
-    """Labelled answers from which on linear steps are compared; fewer, of one run, take `DRAWN_TERMS`."""
+    """Fewest labelled answers for comparing linear steps. With fewer answers of one run, `DRAWN_TERMS` are taken
+    without comparison.
+    """
 
     def of(self, step: str) -> float:
         """Returns the bar of a step."""
@@ -88,17 +96,21 @@ class LadderColumns:
     """The features that the linear part reads, m of them, and the free numbers that are made of them."""
 
     places: tuple[int, ...]
-    """Columns of the features, counted from the end where negative."""
+    """Indices of the columns among the features; negative ones count from the end."""
     free: Mapping[str, tuple[float, ...]]
-    """Free number -> a weight for each of the columns, so that more of it is a worse answer; ties go to the first."""
+    """Maps a free number to a weight for each column. A larger number means a worse answer. Of numbers that are equally
+    good, the first is taken.
+    """
     logprobs: bool = False
-    """Whether the columns are log-probabilities, of which the logarithm of the surprise is read; else they are terms,
-    read as they are."""
+    """Whether the columns are log-probabilities. Then the logarithm of the surprise is read; otherwise the columns are
+    terms, which are read unchanged.
+    """
     priors: tuple[float, ...] = (WEIGHT_SD,)
-    """Standard deviations of the prior of a weight that are tried where everything is read."""
+    """Standard deviations of the weights' prior that are tried if all columns are read."""
     closest: tuple[float, ...] = ()
-    """(m,): for a column of probabilities, the distance from 0 and 1 to which they are moved before their log-odds are
-    read (`closest_of`); 0 for a number that is read as it is. Empty where no column holds probabilities."""
+    """Distance from 0 and 1 (m,) to which a column of probabilities is moved before its log-odds are read
+    (`closest_of`); 0 for a column that is read unchanged. Empty if no column holds probabilities.
+    """
 
     def of(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Returns the values (n, m) that the ladder reads from features (n, d); an undefined log-probability counts as
@@ -149,7 +161,7 @@ WHOLE = LadderColumns(
     tuple(range(-len(TERMS), 0)),
     {name: tuple(parts.get(term, 0.0) for term in TERMS) for name, parts in FREE.items()},
 )
-"""The terms of a finished answer, which are the last features of a schema with terms."""
+"""Columns of a finished answer: the terms, which are the last features of a schema with terms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,14 +169,14 @@ class LadderRows:
     """n labelled answers that a ladder is fitted on."""
 
     X: NDArray[np.float32]
-    """(n, d): features; where the `WHOLE` answer is read, of a schema with terms."""
+    """Features (n, d). For `WHOLE` answers they are of a schema with terms."""
     y: NDArray[np.int64]
-    """(n,): 1 for good answers."""
+    """Label of each answer (n,): 1 for a good answer."""
     groups: NDArray[np.str_]
     runs: NDArray[np.generic]
-    """(n,): the run of each answer."""
+    """Run of each answer (n,)."""
     names: Sequence[str]
-    """(d,): of the features."""
+    """Name of each of the d features."""
     read: LadderColumns = WHOLE
 
 
@@ -174,15 +186,18 @@ class Step:
 
     name: str
     against: str
-    """The step that was reached before; of a free number, the one that ties go to."""
+    """Step that this step is compared with: the step reached before. A free number is compared with the number that is
+    taken if both are equally good.
+    """
     gain: float
-    """Log loss less, in nats an answer, on groups that neither was fitted on."""
+    """How much lower the log loss of this step is, in nats per answer, on groups that neither step was fitted on."""
     se: float
     """Standard error of the gain, clustered by group."""
     taken: bool
     within: float = np.nan
-    """AUROC more over pairs of answers of one run, on the same groups; nan where that was not looked at, because there
-    is one run or because the log loss did not pay."""
+    """How much higher the AUROC of this step is over pairs of answers of one run, on the same groups. nan if it was not
+    computed: there is one run, or the log loss did not improve enough.
+    """
     within_se: float = np.nan
     """Standard error of `within`, clustered by group."""
 
@@ -192,18 +207,18 @@ class Ladder:
     """The step that was reached, fitted. A score is log-odds: evidence, plus the base rate of the answer's run."""
 
     linear: str
-    """The linear step: a free number, or all terms."""
+    """Linear step that was reached: a free number, or all terms."""
     weights: Floats
-    """(m,) of what is read; 0 for what is not used."""
+    """Weight (m,) of each column; 0 for a column that is not used."""
     rates: RunRates
-    """Base rates where all that is read is 0."""
+    """Base rates of the runs, for an answer whose columns are all 0."""
     trees: Trees | None = None
     steps: tuple[Step, ...] = ()
     selection_auroc: float = np.nan
-    """AUROC over all answers of groups that it was not fitted on, base rates included."""
+    """AUROC over all answers, base rates included, by fits that saw no answer of the row's group."""
     read: LadderColumns = WHOLE
     prior: float = WEIGHT_SD
-    """Standard deviation of the prior of a weight."""
+    """Standard deviation of the weights' prior."""
 
     @property
     def reached(self) -> str:
@@ -239,7 +254,9 @@ class Ladder:
 
 
 PRIORS = (0.05, 0.1, 0.2, 0.5)
-"""Tried for decisions: levels of many questions go together, and labels are few."""
+"""Standard deviations of the prior that are tried for decisions: levels of many questions go together, and labels are
+few.
+"""
 
 
 def decided_columns(names: Sequence[str], values: NDArray[np.floating[Any]]) -> LadderColumns:

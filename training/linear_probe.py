@@ -28,7 +28,7 @@ class SweepPoint:
     position: str
     penalty: float
     auroc: float
-    """Mean over the inner folds, of rows of the learning part that the probe was not fitted on."""
+    """Mean AUROC over the inner folds, on learning rows that the probe was not fitted on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,14 +39,14 @@ class LinearProbe:
     position: str
     penalty: float
     mean: Floats
-    """(layers * D,), as scale and weights."""
+    """Mean of each number of the states (layers * D,). `scale` and `weights` have the same shape."""
     scale: Floats
     weights: Floats
     intercept: float
     sweep: tuple[SweepPoint, ...] = ()
-    """Every layer and position tried."""
+    """Results for every layer and position tried."""
     tried: int = 1
-    """Combinations of layer, position and penalty among which it was chosen."""
+    """Number of combinations of layer, position and penalty among which the probe was chosen."""
 
     def contract(self, target: str) -> dict[str, Any]:
         """Returns the contract of the probe's checkpoint: what it reads and what it gives."""

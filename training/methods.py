@@ -89,8 +89,9 @@ class LinearScore:
     weights: Scores
     intercept: float
     closest: float = 0.0
-    """Distance from 0 and 1 to which probabilities are moved before their log-odds are read as x; 0 where x is read as
-    it is."""
+    """Distance from 0 and 1 to which probabilities are moved before their log-odds are read as x; 0 if x is read
+    unchanged.
+    """
 
     def __call__(self, X: NDArray[np.floating]) -> Scores:
         """Returns the scores (n,) of features (n, d)."""
@@ -106,18 +107,20 @@ class Fitted:
 
     score: Scorer
     selection_auroc: float
-    """AUROC on rows that were held out when its hyper-parameters were chosen."""
+    """AUROC on rows that were held out when the hyper-parameters were chosen."""
     probe: LinearProbe | None = None
-    """The probe, of a method on hidden states; else None."""
+    """The probe of a method on hidden states; None for other methods."""
     joined: "JoinedFit | None" = None
     """The parts that a blend joins; None of other methods."""
     linear: LinearScore | None = None
-    """The linear map, of a method that is linear in numbers that come with an answer; else None."""
+    """The linear map of a method that is linear in numbers of an answer; None for other methods."""
     number: str = ""
-    """The number, maybe reversed, that alone orders the answers, as the ladder names it; empty where more does."""
+    """Name, in the ladder, of the single number that orders the answers, maybe reversed; empty if several numbers do.
+    """
     unseen: Scores | None = None
-    """(n,): score of each seen row by a fit that saw no answer of the row's group, NaN for other rows; None where a
-    method has such scores of the calibration rows only."""
+    """Scores (n,) of the seen rows, each by a fit that saw no answer of the row's group; NaN for other rows. None if
+    the method has such scores of the calibration rows only.
+    """
 
 
 class Method(Protocol):
@@ -165,17 +168,21 @@ class LogprobLadder:
     """The quality predictor: a free number, or what is better than it (`metaprobe.training.ladder`)."""
 
     new_tasks: bool = False
-    """Whether it is made for models and tasks that the runs do not hold: then it stays the free number, and knows no
-    run's base rate."""
+    """Whether the predictor is for models and tasks outside the runs. It then stays the free number, and knows no run's
+    base rate.
+    """
     bar: Bar = USUAL_BAR
     only: str = ""
-    """The free number, maybe reversed, or all terms, to which it is kept; empty where the answers choose."""
+    """The single step that is allowed: a free number, maybe reversed, or all terms. Empty if the answers choose the
+    step.
+    """
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
     calibrators: ClassVar[tuple[str, ...]] = (RISING_PLATT,)
-    """Platt's alone: an exported base rate is added to its log-odds. It must rise, because the ladder has decided which
-    way round its number tells."""
+    """Only Platt's map, because an exported base rate is added to its log-odds. It must rise, because the ladder has
+    already decided the direction of its number.
+    """
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         sample = evidence.sample()
@@ -233,7 +240,7 @@ def calibrator_of(
 
 
 DECISION_LADDER = LogprobLadder(name=DECISIONS, family="decision")
-"""The same predictor on decisions (`evidence.read_decisions`)."""
+"""The ladder that reads decisions in place of log-probabilities (`evidence.read_decisions`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +290,7 @@ class HiddenProbeMethod:
     positions: tuple[str, ...]
     family: Family = "learned"
     layers: tuple[int, ...] = ()
-    """Layers to choose among, of a control; all unless given."""
+    """Layers to choose among, for a control; empty for all layers."""
     fitted: bool = True
 
     def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
@@ -304,7 +311,7 @@ class HiddenProbeMethod:
 # The controls of `metaprobe.eval.controls` as methods of a study, so that they are fitted in the same folds.
 
 WORD_PENALTIES = (0.1, 1.0, 10.0)
-"""Inverse penalties that a regression on words chooses among."""
+"""Inverse penalties that are tried for a regression on words."""
 
 
 def make_tfidf(fewest: int = 2) -> Any:
@@ -380,7 +387,7 @@ class CellTable:
     family: Family = "plain"
     fitted: bool = True
     prior: float = 5.0
-    """Answers' worth of the overall share that each cell starts with."""
+    """Weight of the overall share in each cell, in answers."""
 
     def varies(self, table: AnswerTable) -> bool:
         """Returns whether the answers lie in more than one cell; otherwise the cells tell nothing."""
@@ -407,7 +414,7 @@ class CellTable:
 
 
 RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
-"""A judge that knows only which run an answer is of: which model answered which task, asked in which way."""
+"""Control that knows only the run of an answer: which model answered which task, asked in which way."""
 
 
 def standard_terms(evidence: Evidence, learn: Rows) -> Scores:
@@ -484,12 +491,13 @@ def controls_apart(method: Method, others: Sequence[Method], positions: Sequence
 # that an answer without hidden states gets what its other parts are worth by themselves.
 
 EQUAL_WEIGHTS_ANSWERS = 20.0
-"""Answers' worth of the belief that all parts weigh the same."""
+"""Strength of the prior that all parts of a blend weigh the same, in answers."""
 MIN_WEIGHTED_ROWS = 20
-"""Calibration rows, with both labels among them, from which a set of parts gets weights of its own; of fewer the parts
-weigh the same."""
+"""Fewest calibration rows, of both labels, for which a set of parts gets weights of its own. With fewer rows the parts
+weigh the same.
+"""
 PART_FOLDS = 5
-"""Folds of the calibration rows in which a further part must pay."""
+"""Number of folds of the calibration rows in which a further part is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,13 +538,13 @@ class JoinedFit:
     parts: tuple[Fitted, ...]
     calibrators: tuple[Platt, ...]
     logits: Floats
-    """(k, n): calibrated log-odds of each part; NaN where an answer lacks what the part reads."""
+    """Calibrated log-odds (k, n) of each part; NaN if an answer lacks the input of the part."""
     unseen: Floats
     """(k, n): log-odds of each part from fits without the row's group; NaN if a part has none. Weights and calibrations
     are fitted on them."""
     y: NDArray[np.int64]
     rows: Rows
-    """Rows that were seen."""
+    """Rows that were used in the fit."""
     _made: dict[int, tuple[Floats, float]] = field(default_factory=dict)
 
     def score(self, among: int = -1) -> Floats:
@@ -581,12 +589,13 @@ class Blend:
 
     parts: tuple[Method, ...]
     extras: tuple[Method, ...] = ()
-    """Parts that are joined only where they pay: weak evidence, weighed on few answers, costs more than it brings."""
+    """Parts that are joined only if they pay. Weak evidence that is weighed on few answers costs more than it brings.
+    """
     name: str = BLEND
     family: Family = "learned"
     fitted: bool = True
     calibrators: ClassVar[tuple[str, ...]] = (Platt.name,)
-    """Platt's alone: a calibrated score is then linear in what the parts read."""
+    """Only Platt's map: a calibrated score is then linear in the inputs of the parts."""
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         """Fits all parts on the rows of their roles, and joins them."""

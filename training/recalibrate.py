@@ -54,7 +54,7 @@ from metaprobe.training.thresholds import (
 from metaprobe.training.training_options import NEW_ONLY, ReplaceOptions
 
 FEWEST_TESTED = 10
-"""Answers of a plain draw below which nothing is measured after a recalibration."""
+"""Fewest randomly drawn answers for measuring anything after a recalibration."""
 
 
 def recalibrate_quality(

@@ -56,12 +56,12 @@ from metaprobe.training.thresholds import (
 RECALIBRATED = "recalibrated"
 """Key of a recalibrated predictor's contract: the map from the scores of the previous predictor to its own."""
 FEWEST, FEWEST_OF_A_KIND = 20, 3
-"""Labelled answers, and of them right and wrong ones, below which nothing is rescaled."""
+"""Fewest labelled answers for rescaling, and fewest right and fewest wrong ones among them."""
 RESCALE_FOLDS = 5
 BEND_FROM = 400
-"""Labelled answers from which a map may bend. Of fewer a bend that is there is hardly ever found."""
+"""Fewest labelled answers for fitting a bend. With fewer, a real bend is hardly ever found."""
 BEND_SURE = 1.0
-"""Standard errors by which a bend must lower the log loss on groups left out."""
+"""Number of standard errors by which a bend must lower the log loss on groups left out."""
 Inputs = dict[str, NDArray[np.float32]]
 AUDITED_BEFORE = "all of them: the order of answers is that of the checkpoint before, audited there"
 TERMS_NOT_AUDITED = (
@@ -101,11 +101,11 @@ class TermsBeside:
     """The terms of n answers, to which labels give weights beside the log-odds of agreement."""
 
     values: Floats
-    """(n, m): standardised."""
+    """Standardised terms of each answer (n, m)."""
     centre: Floats
-    """(m,)"""
+    """Mean of each term (m,), subtracted before scaling."""
     spread: Floats
-    """(m,)"""
+    """Standard deviation of each term (m,), by which it is divided."""
     width: int
     """Number of features that the checkpoint reads; the terms are the last of them."""
 
@@ -121,7 +121,7 @@ class JoinedMap:
 
     slope: float
     weights: Floats
-    """(m,): of the terms as they are read."""
+    """Weight of each term (m,), for terms in their own units."""
     intercept: float
     width: int
     name: ClassVar[str] = "platt, with terms"
@@ -145,25 +145,28 @@ class Rescaled:
     name: str
     table: AnswerTable
     runs: NDArray[np.str_]
-    """(n,): which answers have a base rate in common."""
+    """Run of each answer (n,). Answers of one run share a base rate."""
     before: Floats
-    """(n,): log-odds that the checkpoint's graph gives, which are those of an average run."""
+    """Log-odds (n,) that the checkpoint's graph gives, which are those of an average run."""
     fit: Fit
-    """Weights of the log-odds, one for the scale, or two for those below and above the `bend`; then those of the terms
-    `beside`."""
+    """Weights of the log-odds: one for the scale, or two for the parts below and above the `bend`. After them come the
+    weights of the terms in `beside`.
+    """
     held_out: Floats
-    """(n,): probabilities, each by a fit on the other folds."""
+    """Probability of each answer (n,), by a fit on the other folds."""
     fold: NDArray[np.int64]
-    """(n,): the fold that each answer was left out of."""
+    """Fold that each answer was left out of (n,)."""
     places: Floats
     """(n,): share of the other folds' answers, of those that stand for all, that this fit scores lower. For answers of
     one run, whose order is that of before, it is not needed."""
     plain: NDArray[np.bool_]
-    """(n,): answers that stand for all answers, as a plain draw would. Thresholds and figures are made on them."""
+    """Whether each answer (n,) belongs to the sample that represents all answers. Thresholds and figures are computed
+    on this sample.
+    """
     bend: Bend | None = None
     """Bend of the map; None for a straight map."""
     beside: TermsBeside | None = None
-    """Terms that labels give weights; None where the log-odds are read alone."""
+    """Terms that get weights from the labels; None if only the log-odds are read."""
 
     @property
     def reordered(self) -> bool:

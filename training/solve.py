@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 GRADIENT_TOLERANCE = 1e-4
-"""Largest entry of the gradient at which a problem counts as solved; scikit-learn's default for its `lbfgs`."""
+"""Largest entry of the gradient at which a problem counts as solved: the default of scikit-learn's `lbfgs`."""
 ROUGH_TOLERANCE = 1e-3
-"""Tolerance for rounded states: about as much as rounding moves the gradient."""
+"""Tolerance of the gradient for rounded states: about as much as rounding moves the gradient."""
 ROUGH_STEPS = 6
-"""Newton steps with what is rounded, before all is exact."""
+"""Most Newton steps with rounded states, before exact states are used."""
 NEWTON_STEPS = 40
 CG_STEPS = 60
 CURVATURE = 0.25
@@ -29,13 +29,13 @@ class Solved:
     """F folds x P penalties of one block (a layer at a position)."""
 
     weights: Tensor
-    """float32 (F, P, D), for standardised hidden states."""
+    """Weights for standardised hidden states: float32 (F, P, D)."""
     intercept: Tensor
-    """float32 (F, P)."""
+    """Intercepts: float32 (F, P)."""
     scores: Tensor
-    """float32 (F, P, n): w z + b of every row, those included that the fold did not learn from."""
+    """Scores w z + b of every row, those that the fold did not learn from included: float32 (F, P, n)."""
     gradient: float
-    """Largest entry of any gradient where it ended; at most `GRADIENT_TOLERANCE` unless the steps ran out."""
+    """Largest entry of any gradient at the end; at most `GRADIENT_TOLERANCE` unless the steps ran out."""
 
 
 @torch.inference_mode()

@@ -19,10 +19,10 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS
 
 IN_MEMORY = 2 << 30
-"""Bytes of hidden states that are held at once."""
+"""Most bytes of hidden states in memory at once."""
 
 Block = NDArray[np.floating]
-"""(n, D): the states of all answers, in the order of their table, at one layer and position."""
+"""States (n, D) of all answers at one layer and position, in the order of their table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +129,7 @@ class ChosenRows:
 
     whole: "States"
     rows: NDArray[np.intp]
-    """(n,): row i is this row of the whole."""
+    """Index (n,) of each row in the whole block."""
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -171,8 +171,9 @@ def _finite(block: Block, layer: int, position: str) -> Block:
 
 
 States = InMemory | OnDisk | ChosenRows
-"""n answers x layers x positions, of width D. `read` raises `RecordError` where a block was not captured, or is not
-finite."""
+"""Hidden states of n answers, by layer and position, of width D. `read` raises `RecordError` if a block was not
+captured, or is not finite.
+"""
 
 
 # Which of the stored hidden states a probe learns from: whose reading, which layers, which positions.

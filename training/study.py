@@ -86,11 +86,15 @@ class CrossFit:
     joined: Mapping[str, tuple[JoinedFit, ...]] = field(default_factory=dict)
     """Name of each method that joins others -> what it joined in every fold."""
     places: Mapping[str, Scores] = field(default_factory=dict)
-    """Name of each method -> (n,): where an answer lies among those that its fold was calibrated on (`share_below`)."""
+    """Maps the name of a method to the place (n,) of each answer's score among the calibration answers of its fold
+    (`share_below`).
+    """
     best_learned: tuple[str, ...] = ()
-    """The learned method that each fold chose on the rows it has seen; empty where none was learned."""
+    """The learned method that each fold chose on its seen rows; empty if no method was learned."""
     decided: tuple[str, ...] = ()
-    """The decision that alone orders the answers of each fold, where one was learned; empty where more does."""
+    """The one number of a decision that orders the answers of each fold, for the method on decisions; empty if several
+    numbers do, or if there is no such method.
+    """
 
     @property
     def fold(self) -> NDArray[np.int64]:
@@ -411,7 +415,9 @@ def _without_gaps(scores: Scores) -> tuple[Scores, float]:
 # The audits of one method of a cross-fit: what `eval/audits` needs, gathered from evidence and folds.
 
 REFIT_FOLDS = 2
-"""Outer folds of the refits on shuffled labels and on noise: their scores need be held out, not good."""
+"""Number of outer folds of the refits on shuffled labels and on noise. Their scores must be held out, but need not be
+good.
+"""
 
 
 def audit_method(
@@ -525,7 +531,7 @@ def _refit(evidence: Evidence, method: Method) -> Scores:
 # Figures held out, as checkpoints and cards give them
 
 ENOUGH_FOR_ECE = 1000
-"""Held-out answers below which no calibration error is quoted."""
+"""Fewest held-out answers for quoting a calibration error."""
 
 
 def measure_held_out(

@@ -24,19 +24,19 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MIN_SUCCESS_GROUPS = 50
-"""Groups of questions that P(success) is learned from at least."""
+"""Fewest groups of questions for learning P(success)."""
 SUCCESS_FOLDS = 5
-"""Outer folds by group, on which the steps are compared and calibrated."""
+"""Number of outer folds, by group, on which the steps are compared and calibrated."""
 INNER_FOLDS = 4
-"""Folds of the learning rows, on which layer, pooling, components and penalty are chosen."""
+"""Number of folds of the learning rows, on which layer, pooling, components and penalty are chosen."""
 COMPONENTS = (8, 32, 96)
-"""Numbers of principal components that are tried; at most half of the learning rows."""
+"""Numbers of principal components that are tried. At most half as many as learning rows are used."""
 SUCCESS_PENALTIES = (3.0, 10.0, 30.0, 100.0)
-"""L2 penalties of the heads on the summed loss, for components of which the first has variance 1."""
+"""L2 penalties of the heads, on the summed loss, that are tried. The first component has variance 1."""
 STEADY = 10.0
-"""Questions that the candidate's overall rate counts for in its rate on a dimension."""
+"""Weight of a candidate's overall rate in its rate on a dimension, in questions."""
 SUCCESS_RESAMPLES = 32
-"""Draws of whole groups from which the interval of P(success) is made. Each one is stored in the checkpoint."""
+"""Number of resamples of whole groups for the interval of P(success). Each is stored in the checkpoint."""
 SLOPE_PENALTY = 5.0
 """L2 penalty of the calibrator's slope, measured from 1."""
 STEPS, TOLERANCE = 300, 1e-5
@@ -52,12 +52,12 @@ class SuccessData:
     dimensions: tuple[str, ...]
     """Names of the dimensions, sorted."""
     dimension: Ints
-    """(n,): place in `dimensions`, or their number where a question has no dimension."""
+    """Dimension of each question (n,) as an index into `dimensions`; the number of dimensions if it has none."""
     candidates: tuple[str, ...]
     score: Floats
-    """(n, A) in [0, 1], NaN where a candidate has no label."""
+    """Score of each candidate's answer (n, A), in [0, 1]; NaN without a label."""
     propensity: Floats
-    """(n, A) in (0, 1]: probability with which the answer was drawn for a label; 1 where all answers were labelled."""
+    """Probability in (0, 1] with which each answer was drawn for a label (n, A); 1 if all answers were labelled."""
 
     @property
     def weight(self) -> Floats:
@@ -216,7 +216,7 @@ class Prior:
 
     rung: str
     table: Floats
-    """(A, D + 1) log-odds."""
+    """Log-odds (A, D + 1) of each candidate on each dimension; the last column is over all dimensions."""
     words: QuestionWords | None = None
 
     def log_odds(self, data: SuccessData, counts: Any) -> Floats:
@@ -249,9 +249,9 @@ class Components:
     mean: Floats
     scale: Floats
     directions: Floats
-    """(k, D), by falling variance."""
+    """Principal directions (k, D), by falling variance."""
     spread: Floats
-    """(k,): standard deviation along each direction, falling."""
+    """Standard deviation along each direction (k,), falling."""
 
     def project(self, states: NDArray[np.floating[Any]]) -> Floats:
         """Returns (n, k) components, of which the first has variance 1."""
@@ -277,7 +277,7 @@ class StatesChoice:
     """Where states are read and how the heads are fitted."""
 
     output: str
-    """Output of the reader's graph: pooling and layer."""
+    """Name of the reader graph's output, which tells pooling and layer."""
     components: int
     penalty: float
 
@@ -328,7 +328,7 @@ class Heads:
     choice: StatesChoice
     components: Components
     weights: Floats
-    """(A, d + 1)."""
+    """Weights of each candidate's head (A, d + 1), the intercept last."""
 
     def log_odds(self, states: NDArray[np.floating[Any]], prior: Floats) -> Floats:
         """Returns log-odds (n, A) of questions with these states (n, D) and log-odds without them (n, A)."""
@@ -354,7 +354,9 @@ class SuccessStep:
     name: str
     over: str
     gain: Interval
-    """Mean log loss of the lower step less that of this one, in nats, on groups left out; above 0 where it pays."""
+    """Mean log loss of the step below minus that of this step, in nats, on groups left out; above 0 if this step is
+    better.
+    """
 
     @property
     def taken(self) -> bool:
@@ -374,7 +376,7 @@ class HeldOut:
     fold: Ints
     logit: Mapping[str, Floats]
     calibrated: Floats
-    """(n, A) log-odds of the reached rung, calibrated on the other folds."""
+    """Log-odds (n, A) of the step that was reached, calibrated on the other folds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -385,11 +387,11 @@ class FittedSuccess:
     prior: Prior
     heads: Heads | None
     calibration: Floats
-    """(A, 2): slope and intercept of the log-odds."""
+    """Slope and intercept (A, 2) that calibrate each candidate's log-odds."""
     prior_draws: Floats
-    """(B, A, D + 1): rate tables of the resamples."""
+    """Rate tables of the resamples (B, A, D + 1)."""
     head_draws: Floats | None
-    """(B, A, d + 1): heads of the resamples."""
+    """Heads of the resamples (B, A, d + 1); None without prompt states."""
     place: Place | None
     """The labelled questions in the reader's space; None without prompt states."""
     steps: tuple[SuccessStep, ...]
@@ -512,13 +514,15 @@ def _calibrated(logit: Floats, calibration: Floats) -> Floats:
 # Where the labelled questions lie.
 
 PLACE_COMPONENTS = 32
-"""Directions in which distances are measured, beside what lies outside all of them."""
+"""Number of directions in which distances are measured, besides the distance outside all of them."""
 NEIGHBOURS = 5
-"""Labelled questions to which a request's mean distance is measured."""
+"""Number of nearest labelled questions to which a request's mean distance is measured."""
 NEAR_NEIGHBOURS = 10
-"""Half of the questions have at least so many labelled questions of other groups within the radius of coverage."""
+"""Sets the radius of coverage: within it, half of the questions have at least so many labelled questions of other
+groups.
+"""
 SEEN_SHARE = 0.99
-"""Share of the questions of groups left out that count as seen: the limit of the distance is this quantile."""
+"""Share of the questions of left-out groups that counts as seen. The limit of the distance is this quantile."""
 
 
 def fit_place(components: Components, states: NDArray[np.floating[Any]], data: SuccessData) -> Place:

@@ -19,9 +19,9 @@ from metaprobe.training.folds import join_table
 from metaprobe.training.stored_runs import load_runs
 
 MOST_LEVELS = 10
-"""Different labels up to which a target is taken for levels of a rubric."""
+"""Most different labels for which a target counts as levels of a rubric."""
 FEW = 10
-"""Groups on either side of a step between two levels, below which the step is not learned."""
+"""Fewest groups on either side of a step between two levels, for the step to be learned."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,9 +33,9 @@ class TextData:
     prompts: tuple[str, ...]
     answers: tuple[str, ...]
     grades: NDArray[np.float64]
-    """(n,): the labels as they came."""
+    """Label of each answer (n,), unchanged."""
     steps: tuple[int, ...] = ()
-    """Levels k for which grade >= k can be learned; empty where labels are 0 and 1."""
+    """Levels k for which `grade >= k` can be learned; empty for labels 0 and 1."""
 
     @property
     def table(self) -> AnswerTable:

@@ -156,9 +156,9 @@ def _one_a_group(
 # threshold that is reached as often hands that fault on (docs/systems.md, "Which threshold a replaced number meets").
 
 MIN_SHARE_ANSWERS = 50
-"""Evaluated answers that a share needs."""
+"""Fewest evaluated answers for measuring a share."""
 GRAPH_ROUNDING = 1e-5
-"""An exported graph may give a probability that is so much lower."""
+"""How much lower than the fitted model's an exported graph's probability may be."""
 
 
 def operating_points(probability: Floats, call_ids: Iterable[str], evaluated: Mapping[str, float]) -> dict[str, float]:
@@ -191,7 +191,7 @@ def match_share(probability: NDArray[np.float64], share: float) -> float | None:
 # Shares of wrong and right answers that flagging the lowest scores catches and costs, on answers that no fit has seen.
 
 RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
-"""Shares of the answers that are flagged, 5 % to 95 %."""
+"""Shares of the answers that are flagged at the stored thresholds: 5 % to 95 %."""
 
 
 def share_below(seen: Floats, scores: Floats) -> Floats:
@@ -276,9 +276,9 @@ def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Callable[[NDA
 # what is stored, in training as when a checkpoint is loaded.
 
 CATCHES = tuple(round(0.01 * step, 2) for step in range(1, 100))
-"""Shares of the wrong answers for which a threshold is stored, where there are enough of them."""
+"""Shares of wrong answers caught for which a threshold is stored, if there are enough wrong answers."""
 RISKS = tuple(round(0.01 * step, 2) for step in range(1, 51))
-"""Shares of wrong answers among those not flagged for which a threshold is stored, where one can be shown to hold."""
+"""Shares of wrong answers among those not flagged for which a threshold is stored, if one can be shown to hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,15 +287,15 @@ class ScoredAnswers:
 
     table: AnswerTable
     rows: Rows
-    """Calibration rows among the n."""
+    """Indices of the calibration rows among the n rows."""
     scores: Floats
-    """(n,): raw scores that no label of the calibration rows has ordered."""
+    """Raw scores (n,) whose order was not learned from labels of the calibration rows."""
     calibrator: Calibrator
     """Maps raw scores to the probabilities of the exported model."""
     exported: Floats
     """Probabilities of the exported model on the answers by which it is decided how many lie below a threshold."""
     held_out: Floats
-    """(n,): probabilities of the folds."""
+    """Probability of each answer (n,) from the folds."""
     places: Floats
     """(n,): share of the answers that a fold was calibrated on which its model scores lower than this held-out one.
 
@@ -372,7 +372,7 @@ def flagging_of(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) ->
 
 
 USUAL_RATE = 0.1
-"""Share of the answers that is flagged without labels: the least sure tenth."""
+"""Share of the answers that is flagged if there are no labels: the least sure tenth."""
 
 
 def flagging_without_labels(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) -> StoredFlags:
@@ -529,7 +529,7 @@ def _log_odds(probability: float) -> float:
 
 
 NO_LOOK = -np.inf
-"""Statistic of an answer that ended before the first look: no threshold stops it."""
+"""Statistic of an answer that ended before the first look. No threshold stops it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -542,11 +542,11 @@ class Surprise:
     """
 
     scores: Floats
-    """(k,) reference scores, strictly rising."""
+    """Reference scores (k,), strictly rising."""
     nats: Floats
-    """(k,) at these, strictly falling."""
+    """Surprise in nats at each reference score (k,), strictly falling."""
     spread: float
-    """Standard deviation of the reference scores; 1 where they do not vary."""
+    """Standard deviation of the reference scores; 1 if they do not vary."""
 
     @classmethod
     def fit(cls, good: Floats) -> "Surprise":

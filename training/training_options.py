@@ -177,7 +177,7 @@ class WriteOptions(ReplaceOptions, OutOptions):
 
 
 NEW_ONLY = ReplaceOptions()
-"""Nothing is replaced."""
+"""Options with which no checkpoint is replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ class LineOptions:
 
 
 LEFT_OUT = LineOptions()
-"""Bad lines are left out and counted."""
+"""Options with which bad lines are left out and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ GRID: tuple[dict[str, float], ...] = (
 )
 Objective = Literal["binary", "regression"]
 METRIC: dict[Objective, str] = {"binary": "binary_logloss", "regression": "l2"}
-"""Loss that early stopping watches."""
+"""Maps an objective to the loss by which early stopping decides."""
 COMMON: Parameters = {
     "learning_rate": 0.05,
     "feature_fraction": 0.5,
@@ -52,13 +52,13 @@ COMMON: Parameters = {
 MAX_ROUNDS = 300
 PATIENCE = 30
 SMALL = 2_000_000
-"""Feature values below which one thread is fastest: more of them mostly wait for each other."""
+"""Most feature values for which one thread is fastest. Several threads would mostly wait for each other."""
 IMBALANCE = 2.0
-"""Answers of the larger class for one of the smaller from which class weights are tried."""
+"""Least ratio of the larger class to the smaller one for which class weights are tried."""
 RISING = ("mean", "median", "min")
-"""Statistics that the theory gives a sign: the surer the tokens of a window, the better the answer."""
+"""Statistics that must raise P(right): the surer the tokens of a window, the better the answer."""
 FALLING = tuple(f"terms.{name}" for name in ("lowest3", "mean", "min"))
-"""Features with the other sign: these terms are made of surprise, which is minus the log-probability."""
+"""Features that must lower P(right): these terms are made of surprise, which is minus the log-probability."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,9 +103,9 @@ class Grown:
 
     parameters: Parameters
     rounds: int
-    """Boosting round with the least loss on the selection rows."""
+    """Number of boosting rounds with the least loss on the selection rows."""
     scores: Floats
-    """Raw scores of the selection rows after that many."""
+    """Raw scores of the selection rows after these rounds."""
 
 
 def fit_trees(
@@ -258,7 +258,7 @@ def safe(names: Sequence[str]) -> list[str]:
 # rows a worker holds decides its bins and its bagging, so that two fits differ as two seeds do on one machine.
 
 SAMPLE_ROWS = 200_000
-"""Most train rows, and most selection rows, of a search whose last fit is on a cluster."""
+"""Most train rows, and most selection rows, on which parameters are searched if the last fit runs on a cluster."""
 BLOCK_ROWS = 100_000
 LOOK_AFTER = 1.0
 """Seconds between two looks at the workers."""

@@ -49,7 +49,7 @@ from metaprobe.training.panel.played_asks import by_agent, expected_at
 from metaprobe.training.success_fit import success_data
 
 ACCEPTED_LOSS = 0.01
-"""Loss of AUROC, and of the Brier score, that is still accepted where a version need only be no worse."""
+"""Largest loss of AUROC, and of the Brier score, with which a version counts as no worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,21 @@ class Promotion:
     auroc_gain: Interval
     """Gain of the new version over the running one, on the same answers, resampled by group."""
     brier_gain: Interval
-    """How much lower, that is better, the new one's Brier score is."""
+    """How much lower, which is better, the Brier score of the new version is."""
     digest: str
     """Digest of the version that should run from now on."""
     reasons: tuple[str, ...]
-    """Why not; empty where it was promoted."""
+    """Reasons against the promotion; empty if the version was promoted."""
     check: Check | None = None
-    """Whether the new version's own held-out figures and threshold hold on these answers; None where it stores none."""
+    """Whether the new version's own held-out figures and threshold hold on these answers; None if it stores none."""
     models: tuple[str, ...] = ()
-    """Models whose labelled answers in a log decided it; empty where run stores did."""
+    """Models whose labelled answers in a log decided; empty if run stores decided."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Labelled answers of a log that did not decide: the reason -> how many they are. Empty for run stores."""
+    """Maps a reason to the number of labelled answers of a log that did not decide for this reason. Empty for run
+    stores.
+    """
     accepted_loss: ClassVar[float] = ACCEPTED_LOSS
-    """Loss that is still accepted where a version need only be no worse, if nothing else is said."""
+    """Default of the largest loss with which a version counts as no worse."""
 
     @classmethod
     def on_runs(
@@ -261,18 +263,20 @@ class PanelPromotion:
 
     promoted: bool
     gain: Interval
-    """Gain in accuracy - price * cost, new minus running, on the same questions."""
+    """Gain in accuracy - price * cost of the new panel over the running one, on the same questions."""
     digest: str
     """Digest of the version that should run from now on."""
     reason: str
 
 
 MOST_UNESTIMATED = 0.05
-"""Share of the outcomes with an estimate of the running version that the new version may call insufficient."""
+"""Largest share of the outcomes with an estimate of the running version that the new version may call insufficient."""
 LEARNED_EARLY = "one of the versions has learned, or may have, from them or from later outcomes"
-"""Reason why outcomes do not decide."""
+"""Reason why outcomes do not decide: a version has learned from them."""
 CLOSEST_P = 0.001
-"""P(success) is brought to [CLOSEST_P, 1 - CLOSEST_P] before its log loss is taken: one outcome must not decide."""
+"""P(success) is clipped to [CLOSEST_P, 1 - CLOSEST_P] before its log loss is computed, so that one outcome cannot
+decide.
+"""
 
 
 @dataclass(frozen=True, slots=True)

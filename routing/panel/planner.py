@@ -282,7 +282,7 @@ ONE, TABLE, PRICED, AGREE, WORDS, CASCADE, GAIN = ASKS
 KEEPS_LAST = (CASCADE, AGREE)
 """Ways to ask that keep the last answer that came."""
 MOST_ASKED = 4
-"""Most agents that the way by expected gain asks about one question. Agents whose answers cannot be read do not count.
+"""Most agents that the way by expected gain asks about one question. More are asked only while no answer can be read.
 """
 GAIN_MARGIN = 1e-3
 """Least expected gain, less the price, for which another agent is asked."""

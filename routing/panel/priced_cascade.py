@@ -23,7 +23,7 @@ LEVELS = np.array([NormalDist().inv_cdf((level + 0.5) / 9) for level in range(9)
 ROWS_AT_ONCE = 1024
 """Number of questions that are computed together. Each takes A x 9 x A numbers."""
 MOST_PRICED = 3
-"""Most agents that a priced cascade asks about one question. Agents whose answers cannot be read do not count."""
+"""Most readable answers that a priced cascade asks for, for one question."""
 FURTHEST_ODDS = 6.0
 """Log-odds of answers are clipped to [-FURTHEST_ODDS, FURTHEST_ODDS]."""
 NEVER = -np.inf

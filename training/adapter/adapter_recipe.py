@@ -45,9 +45,13 @@ from metaprobe.training.training_options import AdapterOptions, question_texts
 ADAPTER_PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
 MOST_LOST = 0.01
-"""AUROC that int8 may lose on the calibration rows, by the lower end of the interval. Else float32 is kept."""
+"""Most AUROC that rounding to int8 may lose on the calibration rows, by the lower end of the interval. With a larger
+loss, float32 is kept.
+"""
 SMOOTHING_ROWS = 16
-"""Train rows by which the states are evened out before they are rounded."""
+"""Number of train rows on which the scales of the states are measured. The scales are evened out before states are
+rounded.
+"""
 GOLDEN_ROWS = 4
 GOLDEN_TOLERANCE = {"float32": MAX_TOLERANCE, "int8": ROUNDED_TOLERANCE}
 SUMMARY = """Probability that an answer is {target}, read by a language model ({base}) with LoRA of rank {rank}
@@ -69,7 +73,7 @@ NOT_MADE = {
     "layers tried": "there are none to choose from, for it reads texts",
     PROMPT: "needs the questions' texts",
 }
-"""Audit, by its name in `AuditReport.skipped`, and why no adapter has it."""
+"""Maps an audit, by its name in `AuditReport.skipped`, to the reason why it is not made for adapters."""
 
 
 def control_scores(data: TextData, roles: Roles, *, seed: int) -> dict[str, Scores]:
@@ -120,7 +124,7 @@ class Base:
 
     decoder: Any
     tokenizer: bytes
-    """Bytes of a tokenizer.json."""
+    """Contents of the file tokenizer.json."""
     name: str
     revision: str
 

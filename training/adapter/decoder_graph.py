@@ -25,7 +25,9 @@ from metaprobe.training.calibrators import Platt
 from metaprobe.training.export import GraphBuilder
 
 MASKED_ATTENTION = -1e9
-"""Added to attention scores of later tokens. Not minus infinity, which the guard of checkpoints refuses in a graph."""
+"""Number added to the attention scores of later tokens. It is not minus infinity, because the guard of checkpoints
+refuses infinities in a graph.
+"""
 MAX_BYTES = (1 << 31) - (1 << 24)
 """Most bytes of float32 weights: an ONNX file is a protobuf message, which ends at 2 GiB."""
 
@@ -92,7 +94,7 @@ STEPS_OF_A_WEIGHT, STEPS_OF_A_STATE = 64, 127
 """Largest magnitudes of the integers. With 7 bits of weight beside 8 of state, pairs of products fit into 16 bits:
 processors without VNNI, which add them there, give the same sums as those with it."""
 ZERO_OF_STATES = 128
-"""The integer that stands for 0 in a state, for ONNX Runtime multiplies unsigned states by signed weights fastest."""
+"""Integer that stands for 0 in a state. ONNX Runtime is fastest with unsigned states and signed weights."""
 
 
 def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> bytes:

@@ -28,7 +28,9 @@ from metaprobe.training.stored_states import InMemory
 from metaprobe.training.text_data import TextData
 
 TEST_FOLDS = 5
-"""The test part is one of so many outer folds: training one language model a fold would take too long."""
+"""Number of outer folds of which one is the test part. Only this fold is used, because training one language model for
+each fold would take too long.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +39,9 @@ class Examples:
 
     ids: tuple[tuple[int, ...], ...]
     rows: Rows
-    """(m,): which row of the table."""
+    """Index (m,) of each example's row in the table."""
     when: NDArray[np.str_]
-    """(m,): `before` or `after`."""
+    """Whether each example (m,) is read `before` or `after` the answer."""
 
     def of(self, rows: Rows, when: When | None = None) -> Rows:
         """Returns the places of the examples of these rows (and of this moment), ascending."""
@@ -71,7 +73,7 @@ def examples(data: TextData, whens: Sequence[When], encoder: Encoder) -> Example
 
 
 LEAST_DEPTH = 1 / 3
-"""Share of the base's layers that is always kept: of fewer, too little is left to adapt."""
+"""Least share of the base model's layers that is kept. With fewer layers, too little is left to adapt."""
 LAST = "answer_last"
 
 

@@ -28,7 +28,7 @@ from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.training_options import OnStep, quiet
 
 WINDOW = 8
-"""Steps whose rows are sorted by length together, so that little of a batch is padding."""
+"""Number of steps whose rows are sorted by length together, so that batches need little padding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

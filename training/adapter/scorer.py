@@ -20,21 +20,21 @@ class AdapterSettings:
     epochs: int = 3
     batch_size: int = 8
     accumulate: int = 1
-    """Batches a step."""
+    """Number of batches whose gradients are added for one step."""
     lr: float = 2e-4
-    """The highest learning rate: it rises over the first steps and then falls along a cosine to 0."""
+    """Highest learning rate. The rate rises over the first steps, then falls along a cosine to 0."""
     warmup: float = 0.1
-    """Share of the steps over which it rises."""
+    """Share of the steps over which the learning rate rises."""
     dropout: float = 0.05
     weight_decay: float = 0.01
     clip: float = 1.0
     """Largest norm of a gradient."""
     max_length: int = 512
-    """Tokens that are read of each text: its last ones."""
+    """Most tokens that are read of each text: its last ones."""
     evaluations: int = 4
-    """An epoch; after each the state is saved."""
+    """Number of evaluations in one epoch. After each evaluation the state is saved."""
     patience: int = 4
-    """Evaluations without a lower log loss on the selection rows after which it stops."""
+    """Number of evaluations in a row without a lower log loss on the selection rows, after which the training stops."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the base's weights. LoRA, head and export are float32."""
     seed: int = 0

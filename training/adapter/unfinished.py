@@ -24,7 +24,7 @@ class AdapterProgress:
     losses: list[float] = field(default_factory=list)
     """Log loss on the selection rows at each evaluation."""
     best: dict[str, Tensor] = field(default_factory=dict)
-    """The trained weights at the lowest of them."""
+    """Trained weights at the evaluation with the lowest log loss."""
 
     @property
     def since_best(self) -> int:

@@ -13,10 +13,11 @@ from metaprobe.training.panel.fitted_panel import renumbered
 from metaprobe.training.panel.played_asks import View, play_setting
 
 PLANS = 6
-"""Budgets whose plans P(right) after the play is corrected on."""
+"""Number of budgets whose plans give the plays on which P(right) is corrected."""
 AFTER_SD = (0.2, 0.1, 0.2, 0.2, 0.2)
-"""Standard deviations of the priors around 0 of the weights of `planner.AFTER_COLUMNS`, in log-odds. Small, for the
-plays' models have a quarter fewer labels than the exported ones, and are the less sure."""
+"""Standard deviations of the priors around 0 of the weights of `planner.AFTER_COLUMNS`, in log-odds. They are small,
+because the models of the plays have a quarter fewer labels than the exported models, and are less sure.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,17 +25,17 @@ class Ended:
     """The kept answers of m questions once asking stopped, where one was kept."""
 
     before: Floats
-    """(m,): P(right) of the kept answer by the panel, as if the answers had not been chosen."""
+    """P(right) of each play's kept answer (m,) before the correction: it ignores that the answers were chosen."""
     answers: Ints
-    """(m,): how many answers that can be read came."""
+    """Number of readable answers in each play (m,)."""
     agreeing: Ints
-    """(m,): how many other answers are equal to the kept one."""
+    """Number of other answers in each play (m,) that are equal to the kept one."""
     score: Floats
-    """(m,): how good the kept answer is."""
+    """Score of each play's kept answer (m,), in [0, 1]."""
     weight: Floats
-    """(m,): share of the question's plays that end so. The weights of one question sum to 1 over all plans."""
+    """Share of the question's plays that end like this (m,). The weights of one question sum to 1 over all plans."""
     question: Ints
-    """(m,): row of each play's question in the view. A question has one play for each setting."""
+    """Row of each play's question in the view (m,). A question has one play for each setting."""
 
     @property
     def columns(self) -> Floats:

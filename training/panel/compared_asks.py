@@ -21,7 +21,7 @@ OUTER = 3
 BUDGET_COUNT = 24
 """Number of budgets at which the ways to ask are compared."""
 NEAR_BUDGETS = 3
-"""Budgets on each side whose gains count as well where two ways are compared."""
+"""Number of neighbouring budgets on each side whose gains are included when two ways are compared."""
 LEAST_AHEAD = 0.003
 """Least accuracy, beyond a standard error, by which a way must exceed the default way (`standing_way`)."""
 

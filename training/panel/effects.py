@@ -13,9 +13,11 @@ import numpy as np
 from metaprobe.routing.panel.model_rows import Floats, Ints
 
 FIRST_SD = (0.7, 0.7, 0.4)
-"""Standard deviations, in log-odds, of the effects of agents, of dimensions and of both, before any label."""
+"""Initial standard deviations, in log-odds, of the effects of agents, of dimensions, and of both together."""
 FIRST_SLOPE_SD = (0.4, 0.3, 0.2)
-"""The same of the effects on the slope of the leading signal, per unit of its normal score."""
+"""Initial standard deviations of the effects on the slope of the leading signal: of agents, of dimensions, and of both
+together, per unit of the signal's normal score.
+"""
 PRIOR_EFFECTS = 4.0
 """Number of effects that the first standard deviation of each kind weighs."""
 COMMON_PRECISION = 0.1
@@ -23,13 +25,15 @@ COMMON_PRECISION = 0.1
 SIGNAL_PRECISION = 1.0
 """Precision of the prior of the slopes of all other signals."""
 ROUNDS, STEPS, FIRST_STEPS = 8, 2, 5
-"""Rounds of EM, and Newton's steps in each and in the first."""
+"""Most rounds of EM, Newton steps in each round, and Newton steps in the first round."""
 CLOSE_SD = 0.01
 """Change of the standard deviations below which EM ends."""
 LONGEST = 2.0
-"""Longest change of a weight in one of Newton's steps."""
+"""Largest change of a weight in one Newton step."""
 LEAST_DISPERSION = 0.1
-"""Least variance of the outcomes, as a share of a coin's of the same mean, that is believed."""
+"""Least estimated variance of the outcomes, as a share of a coin's variance with the same mean. A lower estimate is
+raised to it.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,13 +41,17 @@ class Effects:
     """Fitted log-odds by agent and dimension."""
 
     intercept: Floats
-    """(A, D + 1): log-odds without signals, of an answer on each dimension; in the last column on an unknown one."""
+    """Log-odds (A, D + 1) of an agent's answer on each dimension, without signals; the last column is for an unknown
+    dimension.
+    """
     slope: Floats
-    """(A, D + 1): by how much they rise for each unit of the leading signal; 0 where there is none."""
+    """Rise of these log-odds (A, D + 1) for each unit of the leading signal; 0 if there is no leading signal."""
     others: Floats
-    """(S,): the same of each other signal, for all agents."""
+    """Rise of the log-odds for each unit of every other signal (S,), equal for all agents."""
     sd: Floats
-    """(3,) or (6,): standard deviations of the effects of agents, dimensions and both: intercepts, then slopes."""
+    """Standard deviations (3,) or (6,) of the effects of agents, dimensions and both: of the intercepts, then of the
+    slopes.
+    """
 
 
 def fit_effects(
@@ -93,11 +101,11 @@ class _Part:
     """The answers on one dimension."""
 
     dimension: int
-    """Column of the dimension; D where it is not known."""
+    """Column of the dimension; D for an unknown dimension."""
     common: Floats
-    """(n, m): columns of the weights that all dimensions share: of each scale the intercept and A agents, then S."""
+    """Columns (n, m) of the weights that all dimensions share: intercept and A agents of each scale, then S signals."""
     own: Floats
-    """(n, q): columns of the dimension's own weights: of each scale the dimension and A agents on it."""
+    """Columns (n, q) of the dimension's own weights: the dimension and A agents on it, for each scale."""
     y: Floats
 
 

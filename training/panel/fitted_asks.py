@@ -37,21 +37,23 @@ from metaprobe.training.panel.question_words import fit_words, word_shifts
 from metaprobe.training.trees import Trees
 
 PRICES = 300
-"""Prices at which ways that ask one agent are tuned, beside 0 and one so high that only the cheapest is asked."""
+"""Number of prices at which the ways that ask one agent are tuned, besides price 0 and a price at which only the
+cheapest agent is asked.
+"""
 GAIN_PRICES = 24
-"""Prices at which the expected gain is."""
+"""Number of prices at which the way by expected gain is tuned."""
 RANGE = (0.005, 30.0)
-"""Accuracy that the mean cost of an answer must bring, at the lowest and the highest price."""
+"""Lowest and highest price that is tried: the accuracy that must be gained for the mean cost of one answer."""
 CUTS = 64
-"""Thresholds of a cascade that are tried: quantiles of an agent's log-odds."""
+"""Number of thresholds of a cascade that are tried: quantiles of an agent's log-odds."""
 MAX_CASCADE_AGENTS = 3
-"""Agents of a cascade."""
+"""Most agents in a cascade."""
 LEAST_EQUAL = 0.05
-"""Least share of pairs of answers to a question that are equal, for agreement to say something."""
+"""Least share of the pairs of answers to a question that are equal, for agreement to be used."""
 MOST_IN_THREES = 12
-"""Cheapest agents of which every three is tried."""
+"""Number of cheapest agents of which every combination of three is tried."""
 ASKED_SETS = 20
-"""Random sets of asked agents that gains are learned from, for each question; one of them is empty."""
+"""Number of random sets of asked agents, for each question, from which the gains are learned. One of them is empty."""
 ASK_TREES: Mapping[str, Any] = {
     "objective": "regression",
     "num_leaves": 8,
@@ -60,12 +62,12 @@ ASK_TREES: Mapping[str, Any] = {
     "rounds": 150,
 }
 CARRIES = np.linspace(0.0, 1.2, 25)
-"""Shares of an answer's surprise that are tried; the likeliest is taken."""
+"""Values of `Surety.carry` that are tried; the likeliest is taken."""
 SLACK, SLACK_OF_FEW = 0.015, 10.0
 """Gain over the price from which a priced cascade asks on with many labels, and what is added to it, by the number of
 questions learned from. Both were chosen on the development sets (`research.routing.data`)."""
 SPREAD_PRIOR = 20.0
-"""Answers that the spread of all agents weighs against an agent's own."""
+"""Weight of the spread over all agents against an agent's own spread, in answers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,15 +78,16 @@ class FittedAsks:
     pick: str
     words: QuestionWords
     price: Floats
-    """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
+    """Price (A, D + 1) of 1,000 answers on each dimension, in US dollars; the last column is over all dimensions."""
     gain: Trees | None
-    """Trees of the expected gain; None where no way goes by the gain."""
+    """Trees that give the expected gain; None if no way uses the gain."""
     settings: dict[str, list[AskSetting]]
-    """Way -> corners of its hull, cheapest first."""
+    """Maps a way to ask to the settings at the corners of its hull (accuracy over cost), the cheapest first."""
     views: tuple[View, ...]
-    """The questions of each inner fold, by models that have not seen their groups: the settings are tuned on them."""
+    """Questions of each inner fold, judged by models that have not seen their groups. The settings are tuned on them.
+    """
     sure: Surety | None = None
-    """How far answers move P(right); None where no priced cascade is played."""
+    """How far one answer changes the expected P(right) of the others; None if no priced cascade is played."""
 
     def spent(self, plan: AskPlan) -> Floats:
         """Returns US dollars for 1,000 of each question by a plan, (n,), in the order of the inner folds."""

@@ -34,13 +34,13 @@ from metaprobe.training.panel.labelled_panels import Panels, agents_in, right_cl
 from metaprobe.training.trees import Trees
 
 MIN_PANEL_GROUPS = 50
-"""Groups of questions that a panel is learned from at least."""
+"""Fewest groups of questions for learning a panel."""
 PANEL_FOLDS = 4
-"""Inner folds, on which odds and probabilities are made of answers that their models have not seen."""
+"""Number of inner folds. They give odds and probabilities of answers that the models have not seen."""
 DRAW_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Answers of a draw; those that a question has enough of."""
+"""Numbers of answers in a draw. A size is used for questions that have so many answers."""
 DRAWS_PER_SIZE = 4
-"""Draws of each size, for each question."""
+"""Number of draws of each size for each question."""
 PENALTY = 10.0
 """L2 penalty of the classes' weights, per standard deviation of their columns, on the summed loss of the questions."""
 
@@ -66,7 +66,7 @@ class FittedPanel:
     classes: Linear
     exclusive: bool
     gain: Trees | None
-    """Trees of the gain of asking on; None where the answers are of several agents."""
+    """Trees that give the gain of asking on; None if the answers are of several agents."""
 
     def classes_of(self, answers: Answers, odds: Floats | None = None) -> tuple[Classes, Floats]:
         """Returns the classes of panels and P(right) of each and of none, (b, c + 1).
@@ -137,11 +137,11 @@ class CrossFitPanel:
 
     fitted: FittedPanel
     fold: Ints
-    """(n,): inner fold of each question."""
+    """Inner fold of each question (n,)."""
     placed: Placed
     """Answers of the questions, with log-odds from models that were fitted on the other folds."""
     models: tuple[FittedPanel, ...]
-    """Holds, for each fold, the panel that was fitted on the other folds."""
+    """For each fold, the panel that was fitted on the other folds."""
 
 
 def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None) -> CrossFitPanel:

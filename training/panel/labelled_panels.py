@@ -47,15 +47,16 @@ from metaprobe.training.panel.same_answers import (
 )
 
 MAX_LEARNED_ANSWERS = 64
-"""Answers of one question that are learned from; further ones add nothing that a smaller draw does not show."""
+"""Most answers to one question that are learned from."""
 RATE_PRIOR_ANSWERS = 5.0
-"""Answers that an agent's rate over all dimensions weighs against its own on one."""
+"""Weight of an agent's rate over all dimensions against its rate on one dimension, in answers."""
 EXCLUSIVE = 0.02
-"""Largest share of questions with two different right answers at which the classes count as exclusive."""
+"""Largest share of questions with two different right answers for which the classes count as exclusive."""
 USUAL = 0.5
-"""Share of one agent's answers, at least, that must have a signal for it to be learned from."""
+"""Least share of one agent's answers that must have a signal for the signal to be used."""
 MIN_CARRIED = 20
-"""Answers of that agent, at least, that must have it: from fewer neither scale nor weight can be told."""
+"""Fewest answers of this agent that must have the signal. From fewer, neither its scale nor its weight can be learned.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,42 +69,45 @@ class Panels:
     agents: tuple[str, ...]
     dimensions: tuple[str, ...]
     dimension: Ints
-    """(n,): index into `dimensions`, D where it is not known."""
+    """Dimension of each question (n,) as an index into `dimensions`; D if it is not known."""
     agent: Ints
-    """(n, K): index into `agents`."""
+    """Agent of each answer (n, K) as an index into `agents`."""
     form: Ints
-    """(n, K): class of each answer, from 0; `UNREADABLE_CLASS` where it was cut or cannot be read."""
+    """Class of each answer (n, K), from 0; `UNREADABLE_CLASS` if the answer was cut or cannot be read."""
     right: Floats
-    """(n, K): 0 or 1; NaN where no label is known."""
+    """Whether each answer is right (n, K), 0 or 1; NaN if no label is known."""
     signals: Floats
-    """(n, K, len(SIGNALS)), NaN where missing."""
+    """Signals of each answer (n, K, len(SIGNALS)); NaN for a missing signal."""
     present: Mask
-    """(n, K)"""
+    """Whether each answer exists (n, K)."""
     score: Floats
-    """(n, K): how good each answer is, in [0, 1]; `right` says whether that is above a half."""
+    """Score of each answer (n, K), in [0, 1]; `right` says whether it is above a half."""
     cost: Floats
-    """(n, K): US dollars of each answer, NaN where it is not known."""
+    """Cost of each answer (n, K) in US dollars; NaN if it is not known."""
     tokens: Floats
-    """(n, K, 2): tokens of its prompt and of itself, NaN where they are not known."""
+    """Tokens of each answer's prompt and of the answer (n, K, 2); NaN if they are not known."""
     questions: tuple[str, ...]
-    """(n,): their texts."""
+    """Text of each question (n,)."""
     same: str
-    """When two answers are the same: a check of `Item`, or `OVERLAP`."""
+    """Rule by which two answers are the same: a check of `Item`, or `OVERLAP`."""
     fingerprint: str
     generator: Generator | None = None
     note: str = ""
-    """Says in words what was joined or left out; empty where nothing was."""
+    """What was joined or left out, in words; empty for nothing."""
     score_by: str = ""
     """Question of a decision model whose number is each answer's score; empty for none."""
     tool_calls: bool = False
     """Whether answers that call tools are among them."""
     literal: Ints | None = None
-    """(n, K): class of each answer letter for letter, which tells the labels' noise; None where that is not known."""
+    """Class of each answer (n, K) if answers are compared letter for letter. Equal texts with different labels show the
+    labels' noise. None if the texts are not known.
+    """
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Agent -> source of its confidences (`routing.panel.sources.SOURCES`); an agent whose source is not known is left
-    out."""
+    """Maps an agent to the source of its confidences (`routing.panel.sources.SOURCES`). Agents with an unknown source
+    are left out.
+    """
     reading: ChosenReading | None = None
-    """How `same` was chosen; None where it was given."""
+    """How `same` was chosen; None if the caller gave it."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -361,18 +365,18 @@ def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> 
 class _Answer:
     agent: str
     form: Hashable | None
-    """The answer in a form in which equal answers are equal; None where the answer cannot be read."""
+    """Form of the answer in which equal answers are equal; None if the answer cannot be read."""
     score: float | None
-    """How good it is, in [0, 1]; None where that is not known."""
+    """Score of the answer, in [0, 1]; None if it is not known."""
     signals: Sequence[float]
     cost: float | None
-    """US dollars; None where that is not known."""
+    """Cost of the answer in US dollars; None if it is not known."""
     tokens: tuple[float | None, float | None]
     """Number of tokens of the prompt and of the answer; None where they are not known."""
     calls: bool = False
     """Whether it is a tool call."""
     literal: Hashable | None = None
-    """The answer letter for letter; None where it cannot be read."""
+    """The answer letter for letter; None if it cannot be read."""
     states: bool = False
     """Whether the agent itself stated a confidence."""
 
@@ -535,15 +539,15 @@ class LoggedPanels:
     """n logged decisions among A agents."""
 
     single: Panels
-    """Panels that hold the one logged answer of each question."""
+    """Panels with the one logged answer of each question."""
     action: Ints
-    """(n,): the agent that was chosen."""
+    """Agent that was chosen for each question (n,)."""
     score: Floats
-    """(n,): of its answer."""
+    """Score of the chosen agent's answer (n,)."""
     cost: Floats
-    """(n,): US dollars."""
+    """Cost of the chosen agent's answer (n,) in US dollars."""
     propensity: Floats
-    """(n, A)"""
+    """Probability with which each agent was chosen (n, A)."""
 
     @property
     def weight(self) -> Floats:

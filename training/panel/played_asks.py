@@ -31,7 +31,7 @@ from metaprobe.training.panel.fitted_panel import FittedPanel, renumbered
 from metaprobe.training.panel.labelled_panels import Panels
 
 FEWEST_ASKED = 60
-"""Groups of questions, all of whose agents were asked at a known price, that this is learned from at least."""
+"""Fewest groups of questions, with all agents asked at a known price, for learning whom to ask."""
 UNREADABLE_LOG_ODDS = -50.0
 """Log-odds of an answer that cannot be read."""
 
@@ -95,22 +95,22 @@ class View:
 
     model: FittedPanel | Panel
     gain: Callable[[NDArray[np.float32]], Floats] | None
-    """Returns a number (n,) for rows (n, len(ASK_STATE))."""
+    """Function from rows (n, len(ASK_STATE)) to expected gains (n,)."""
     answers: Answers
     odds: Floats
-    """(m, A)"""
+    """Log-odds that each agent's answer is right (m, A)."""
     rate_here: Floats
-    """(m, A): log-odds on the question's dimension."""
+    """Log-odds of each agent on the question's dimension (m, A)."""
     chance: Floats
-    """(m, A): P(right) before anybody is asked, with the question's words."""
+    """P(right) of each agent (m, A) before any agent is asked, from the question's dimension and words."""
     price: Floats
-    """(m, A): expected US dollars for 1,000 answers."""
+    """Expected price of each agent (m, A), in US dollars for 1,000 answers."""
     score: Floats
-    """(m, A): how good each answer is."""
+    """Score of each agent's answer (m, A), in [0, 1]."""
     cost: Floats
-    """(m, A): US dollars for 1,000 of what was paid."""
+    """Price paid for each agent's answer (m, A), in US dollars for 1,000 such answers."""
     sure: Surety | None = None
-    """How far answers move P(right); None where no priced cascade is played."""
+    """How far one answer changes the expected P(right) of the others; None if no priced cascade is played."""
 
     @classmethod
     def of(cls, model: FittedPanel | Panel, data: Panels, answers: Answers, odds: Floats, **learned: Any) -> "View":
@@ -170,15 +170,15 @@ class Played:
     """Holds the result of one setting on m questions."""
 
     score: Floats
-    """(m,): of the kept answer."""
+    """Score of the kept answer (m,)."""
     cost: Floats
-    """(m,): US dollars for 1,000."""
+    """Spending on each question (m,), in US dollars for 1,000 such questions."""
     asked: Mask
-    """(m, A)"""
+    """Whether each agent was asked (m, A)."""
     kept: Ints
-    """(m,): whose answer is kept, -1 for nobody's."""
+    """Agent whose answer is kept (m,); -1 if no answer is kept."""
     order: Ints
-    """(m, A): agents in the order in which they were asked, -1 after the last."""
+    """Agents in the order in which they were asked (m, A); -1 after the last one."""
 
 
 def play_setting(view: View, setting: AskSetting, way: str) -> Played:
@@ -242,9 +242,9 @@ class Expected:
 
     score: Floats
     cost: Floats
-    """US dollars for 1,000 questions."""
+    """Expected spending in US dollars for 1,000 questions."""
     asked: Floats
-    """How many agents are asked."""
+    """Expected number of agents that are asked."""
 
 
 def expected_of(one: Played, two: Played, share: float) -> Expected:

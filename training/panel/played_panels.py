@@ -26,7 +26,7 @@ GAIN_TREES: Mapping[str, Any] = {
     "rounds": 120,
 }
 ORDERS = 6
-"""Random orders of each question's answers that are played."""
+"""Number of random orders of each question's answers that are played."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,17 +34,19 @@ class PlayedPanels:
     """Panels while they grow, answer by answer, judged by models that have not seen them: o orders of n questions."""
 
     groups: NDArray[np.str_]
-    """(n,)"""
+    """Group of each question (n,)."""
     right: Mapping[str, Floats]
-    """Way to pick -> whether the kept answer is right after 1, ..., K answers, (o, n, K)."""
+    """Maps a way to pick to whether the kept answer is right after 1, ..., K answers, (o, n, K)."""
     states: NDArray[np.float32]
-    """(o, n, K, len(STATE))"""
+    """State of each panel after 1, ..., K answers (o, n, K, len(STATE))."""
     counts: Ints
-    """(o, n, K, 3): answers of the largest class, of the next, and how many of the latest are the same."""
+    """Three counts after 1, ..., K answers (o, n, K, 3): answers of the largest class, answers of the next class, and
+    equal answers in a row up to the latest.
+    """
     gain: Floats | None
-    """(o, n, K): expected by trees that have not seen the question."""
+    """Expected gain after 1, ..., K answers (o, n, K), by trees that have not seen the question."""
     answers: Ints
-    """(n,): how many there are of each question; a place beyond them repeats the last."""
+    """Number of answers to each question (n,). Places after the last answer repeat it."""
 
     def with_gain(self, gain: Callable[[NDArray[np.float32]], Floats]) -> "PlayedPanels":
         """Returns a copy whose `gain` is predicted by a model from the states."""

@@ -31,24 +31,27 @@ from metaprobe.routing.panel.compared_answers import (
 from metaprobe.routing.panel.model_rows import UNREADABLE_CLASS, Floats, Ints
 
 READINGS = (EXACT, NUMBER, CHOICE, FUNCTION, OVERLAP)
-"""Readings that are tried. Of those that do equally well the first is taken."""
+"""Readings that are tried. If several do equally well, the first of them is taken."""
 MAX_UNEQUAL = 0.02
 """Share of pairs of equal answers with different labels that is always allowed. By the words that the question lacks it
 was at most 0.001 on six recorded stores of samples, by half of the words from 0.03 to 0.17."""
 MIN_NOISE_QUESTIONS = 30
-"""Questions with two answers that are alike letter for letter, from which on their labels tell the labels' noise."""
+"""Fewest questions with two answers that are equal letter for letter, for measuring the labels' noise by them."""
 MIN_GROUPS_TO_TRY = 100
-"""Groups from which on readings are tried. With fewer, a difference between two of them is mostly chance."""
+"""Fewest groups for trying readings. With fewer, a difference between two readings is mostly chance."""
 MAX_QUESTIONS_TRIED = 1000
-"""Questions on which readings are tried, evenly spread over the data. More would not change which reading is taken."""
+"""Most questions on which readings are tried, evenly spread over the data. More questions would not change the choice.
+"""
 MAX_TEXT_TRIED = 5_000_000
-"""Characters of the answers on which readings are tried: some seconds, at 1.5 us a character for all readings."""
+"""Most characters of answers on which readings are tried. They take some seconds, at 1.5 us a character for all
+readings.
+"""
 TRIAL_FOLDS = 4
-"""Folds by group: the reading is chosen on the others, and the choice is measured on the one."""
+"""Number of folds by group. The reading is chosen on all folds but one, and measured on that one."""
 FORM_SHARE = 0.5
-"""Share of the answers that must have a form for it to be the answers' own."""
+"""Least share of the answers that must have a form, such as a number, for this form to be their reading."""
 Reading = Callable[[PanelAnswer, str], Hashable]
-"""An answer and its question -> a form in which equal answers are equal, None for no answer."""
+"""Function from an answer and its question to a form in which equal answers are equal; None for no answer."""
 AUDIT = "equal answers have equal labels"
 """Name of the audit of a panel's reading."""
 
@@ -71,9 +74,9 @@ class TriedReading:
 
     same: str
     accuracy: Interval
-    """Accuracy of the plain vote by it."""
+    """Accuracy of the majority vote with this reading."""
     unequal: Interval | None
-    """Share of pairs of equal answers whose labels differ; None where no two answers are equal."""
+    """Share of the pairs of equal answers whose labels differ; None if no two answers are equal."""
     sound: bool
     """Whether that share is within what is allowed."""
 
@@ -84,7 +87,7 @@ class ChosenReading:
 
     same: str
     why: str
-    """One line for the card, the manifest and the terminal."""
+    """Reason for the choice: one line for the card, the manifest and the terminal."""
     tried: tuple[TriedReading, ...] = ()
 
     def to_contract(self) -> dict[str, Any]:
@@ -106,9 +109,9 @@ class _Trial:
     """Holds the figures of one reading on n questions."""
 
     vote: Floats
-    """(n,): chance that the plain vote keeps a right answer."""
+    """Probability (n,) that the majority vote keeps a right answer."""
     unequal: Floats
-    """(n,): share of pairs of equal answers whose labels differ; NaN where no two labelled answers are equal."""
+    """Share (n,) of the pairs of equal answers whose labels differ; NaN if no two labelled answers are equal."""
 
 
 def item_of(question: str, same: str) -> Item:

@@ -42,7 +42,9 @@ from metaprobe.training.training_options import OnStep, ReplaceOptions
 
 RIGHT_LABEL = "correct"
 SHOWN_FLAGS, SHOWN_KEPT = 4, 2
-"""Flagged and kept answers that are printed: the first ones by the alphabet, so that nobody picks them."""
+"""Numbers of flagged and of kept answers that are printed. They are the first by the alphabet, so that nobody picks
+them.
+"""
 SHOWN_CHARS = 36
 """Longest question, and longest answer, in a line of the printed table; a longer text is shortened."""
 FLAGS_FILE = "flags.json"
@@ -57,7 +59,8 @@ NEEDS = {
     AFTER: "implicit, with labels: hidden states of the answer",
     BLEND: "implicit, with labels: both of these",
 }
-"""Methods of the short table, in its order, and what each takes. The report shows every other control too."""
+"""Maps a method of the short table to what it needs, in the table's order. The report also shows every other control.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
 NUMBER_BY_NAME = {name: number for number, name in NUMBERS.items()}
 """Name of a control -> the step of the ladder that is this free number."""
 WORDED = {PROMPT: "", ANSWER: "", JOINED: " --with-logprobs"}
-"""Controls on the words of texts -> the options with which `metaprobe train text` reads the same."""
+"""Maps a control on words to the options with which `metaprobe train text` reads the same texts."""
 EXPORTED = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
 EXPORTED |= {DECISIONS: "quality --reads decisions"}
 """Methods of which there are checkpoints: what of `metaprobe train` writes them."""
@@ -283,7 +283,7 @@ def efficiency_of(
 
 
 DIFFICULTY_METHOD = PROMPT
-"""The method whose estimate stands for difficulty where the items have no levels."""
+"""Method whose estimate replaces the difficulty if the items have no levels."""
 
 
 def comparison(
@@ -588,7 +588,7 @@ def write_method(
 # How good the methods become with more labels: the folds are fitted again, each on fewer of them.
 
 LABEL_COUNTS = (100, 300, 1000, 3000)
-"""Labels that a fold learns from, as papers on probes show them."""
+"""Numbers of labels that a fold learns from, in the curve that papers on probes show."""
 METHODS_SHOWN = (MEAN_LOGPROB, LADDER, BEFORE, AFTER, BLEND)
 
 

@@ -62,18 +62,19 @@ from metaprobe.training.training_options import GateOptions, OnStep, WrongOption
 
 GATE_SCHEMA = schema("prefix-50")
 LEARNING_ROLES = ("train", "selection", "calibration")
-"""Roles that a head learns from, in one way or another."""
+"""Roles whose rows a head learns from: for weights, choices or calibration."""
 REFERENCE_FOLDS = 3
-"""Parts of the learning rows, each scored by the head's steps fitted on the others."""
+"""Number of parts of the learning rows. Each part is scored by steps that were fitted on the other parts."""
 MIN_LOOK_ANSWERS = 5
-"""Good answers, and bad ones, that a look needs in each role."""
+"""Fewest good answers, and fewest bad ones, in each role for fitting a look."""
 ROLE_PARTS = 5
-"""Parts of the groups that the roles divide; the smallest role has one of them."""
+"""Number of parts into which the groups are divided between the roles. The smallest role gets one part."""
 FEWEST_PAYING = 0.5
-"""Share of the looks at which the form of the question must pay. At one look of six it pays by chance in a third of the
-trainings."""
+"""Least share of the looks at which the form of the question must pay. At one look of six it pays by chance in a third
+of the trainings.
+"""
 AUDIT_FOLDS = 2
-"""Outer folds of the refits on shuffled labels: their scores need be held out, not good."""
+"""Number of outer folds of the refits on shuffled labels. Their scores must be held out, but need not be good."""
 GATE_METHOD = "streaming gate"
 STEP_WORDS = {
     "mean": "the mean log-probability",
@@ -81,13 +82,13 @@ STEP_WORDS = {
     ALL_TERMS: "the lowest and the means at all looks so far",
     WITH_TREES: "LightGBM on statistics of the log-probabilities",
 }
-"""Steps of a look's ladder in words."""
+"""Maps a step of a look's ladder to its name in words."""
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
-"""False-alarm rates for which thresholds are stored, where the calibration groups allow them."""
+"""False-alarm rates for which thresholds are stored, as far as there are enough calibration groups."""
 
 Features = NDArray[np.float32]
 Thresholds = Mapping[float, Mapping[int, float]]
-"""Alpha -> look -> the P(good) below which an answer is stopped."""
+"""Maps alpha to a mapping from a look to the P(good) below which an answer is stopped."""
 
 
 def readings_of(look: int) -> LadderColumns:
@@ -108,10 +109,10 @@ class GateHead:
 
     scorer: Ladder
     calibrator: Calibrator
-    """Strictly rising: a threshold on the probability is one on the score."""
+    """Maps the score to P(good). It rises strictly, so a threshold on the probability is also one on the score."""
     surprise: Surprise
     question: JoinedLook | None = None
-    """The judgement of answers that come with their question; None where the question is not read at this look."""
+    """Judges answers that come with their question; None if the question is not read at this look."""
 
     def score(self, X: Features, forms: Features | None = None) -> Scores:
         """Returns log-odds (n,), not yet calibrated.
@@ -191,13 +192,13 @@ class FittedGate:
 
     heads: Mapping[int, GateHead]
     thresholds: Thresholds
-    """Thresholds of answers that come without their question. Only the rates that the calibration groups allow."""
+    """Thresholds for answers without their question, for the rates that the calibration groups allow."""
     thresholds_with_question: Thresholds
-    """Thresholds of answers that come with their question; empty for a gate that does not read the question."""
+    """Thresholds for answers with their question; empty if the gate does not read the question."""
     calibration_groups: int
-    """Groups with a good calibration answer."""
+    """Number of groups with a good calibration answer."""
     left_out: Mapping[int, str]
-    """Looks that could not be fitted, and why."""
+    """Maps a look that could not be fitted to the reason."""
 
     @property
     def reads_question(self) -> bool:

@@ -111,16 +111,20 @@ from metaprobe.training.training_options import PanelOptions, RouterOptions, Wro
 from metaprobe.training.trees import Trees
 
 BEHIND = 0.003
-"""Accuracy by which the chosen way may be behind a simple one. The whole interval must be above, or an audit fails."""
+"""Largest loss in accuracy of the chosen way against a simple way. The audit fails unless the whole interval shows a
+smaller loss.
+"""
 MOST_GOLDEN = 16
-"""Rows that a checkpoint records."""
+"""Most golden rows that a checkpoint records."""
 LEAST_ENDED = 20
-"""Questions after whose number of answers the reliability is shown."""
+"""Fewest questions that ended after a number of answers, for showing the reliability at this number."""
 NOT_BEHIND = 0.005
-"""Accuracy by which whom to ask may be behind the best simple way. The whole interval must be above."""
+"""Largest loss in accuracy of the chosen way to ask against the best simple way. The audit fails unless the whole
+interval shows a smaller loss.
+"""
 PACKAGES = ("lightgbm", "sklearn", "scipy", "onnxmltools")
 THRESHOLDS_TRIED = 80
-"""Thresholds that are tried of a way to stop."""
+"""Number of thresholds that are tried for a way to stop."""
 
 
 def choose_pick(plays: PlayedPanels, sampled: bool) -> str:
@@ -331,17 +335,17 @@ class WhomToAsk:
 
     asks: Asks
     gain: Trees | None
-    """Trees of the expected gain; None where no way goes by the gain."""
+    """Trees that give the expected gain; None if no way uses the gain."""
     accuracy: Interval
-    """Accuracy of the way that decides by default."""
+    """Accuracy of the way to ask that is used by default."""
     over_one_agent: Interval
-    """That accuracy less the one of one agent at the same budget."""
+    """This accuracy minus that of one agent alone at the same budget."""
     spent: Interval
-    """US dollars for 1,000 questions by default, on questions that the models have not seen."""
+    """Mean spending by default, in US dollars for 1,000 questions, on questions that the models have not seen."""
     simple: str
-    """The simple way that is most accurate at the same budget, on groups left out."""
+    """Simple way that is most accurate at the same budget, on groups left out."""
     over_simple: Interval
-    """The accuracy less that of this simple way."""
+    """The accuracy minus that of this simple way."""
     reliability: dict[str, tuple[Interval, Interval]]
     """Number of answers after which asking stopped -> P(right) that is said by default, and how often it was right."""
 

@@ -43,7 +43,7 @@ from metaprobe.training.recipes.panel import sizes_shown, statistics_of, stop_se
 MEAN_ANSWERS = (2, 3, 4, 5, 6, 8, 10, 12)
 """Mean numbers of answers at which ways to stop are compared."""
 BUDGET_STEP = 4
-"""Every so many budgets of the checkpoint's curves are shown."""
+"""Distance between two budgets of the checkpoint's curves that are shown."""
 SIMPLE = (FIXED, FIRST_TO, IN_A_ROW, CONSISTENT)
 """Ways to stop that need no checkpoint."""
 SIMPLE_PICKS = tuple(way for way in PICKS if way != JOINT)

@@ -25,11 +25,13 @@ LAYER_SHARES = (0.47, 0.6, 0.73)
 """Depths that are read, as shares of the model's layers: 14, 18 and 22 of 30. The states of the middle tell most about
 the difficulty of a prompt, and what lies above them costs time."""
 PROMPT_MARK = "PROMPT"
-"""Stands for the prompt while the chat template is split around it."""
+"""Placeholder for the prompt while the chat template is split around it."""
 SHARD = 256
-"""Prompts of a cached shard: at most so many are read again after an interruption."""
+"""Number of prompts in a cached shard. After an interruption at most so many are read again."""
 EVENING_PROMPTS = 16
-"""Prompts by which the units of the states are evened out before they are rounded to integers."""
+"""Number of prompts on which the scales of the states are measured. The scales are evened out before states are rounded
+to integers.
+"""
 FORMAT = 1
 """Version of the reader's graph and of the cached states; another one is read again."""
 

@@ -38,16 +38,17 @@ from metaprobe.training.recipes.train_quality import train_quality
 from metaprobe.training.training_options import OnStep, QualityOptions, TeachOptions, WrongOptions
 
 LEAST_ALTERNATIVES = 1
-"""Alternatives asked for at each token: llama.cpp's server gives log-probabilities only with at least one. They are not
-written, so that no predictor comes to need them."""
+"""Number of alternatives asked for at each token. llama.cpp's server gives log-probabilities only with at least one.
+The alternatives are not stored, so no predictor comes to need them.
+"""
 BYTES_A_TOKEN = 4
-"""Bytes of a prompt that are counted as one token, for the price that is said beforehand."""
+"""Bytes of a prompt that count as one token, for the estimate of the price before asking."""
 CALIBRATING_SHARE = 0.2
 """Share of the compared pairs on which the flag's threshold is set (`training.folds`)."""
 MOST_FAILURES = 10
-"""Failed calls after which nothing more is asked: the endpoint is gone, or something is wrong with all requests."""
+"""Number of failed calls after which asking stops: the endpoint is gone, or something is wrong with all requests."""
 LINE_ROLES = ("system", "developer", "user", "assistant")
-"""Roles of messages that can be asked again; turns of tools cannot."""
+"""Roles of messages that can be asked again. Conversations with turns of tools cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +66,19 @@ class TaughtCheckpoint:
     """Says what `teach` asked, what it wrote, and what it learned."""
 
     checkpoint: Checkpoint | None
-    """None after a dry run."""
+    """The new checkpoint; None after a dry run."""
     answers: Path
     """File of the answers, one a line."""
     questions: int
-    """Questions asked."""
+    """Number of questions asked."""
     calls: int
-    """Calls that were to be made, those kept from before included."""
+    """Number of calls that are needed, those that the cache already held included."""
     kept_before: int
-    """Calls among these that the cache held already."""
+    """Number of these calls that the cache already held."""
     most_usd: float | None
-    """US dollars that the calls not kept before cost at most, about; None where no price is known."""
+    """Approximate upper limit, in US dollars, of the cost of the calls that the cache did not hold; None if no price is
+    known.
+    """
 
 
 @writes(QUALITY_KIND, "lightgbm", "sklearn", "onnxmltools")
@@ -110,7 +113,7 @@ def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
 
 
 QUALITY_KEYS = ("out", "seed", "folds", "same", "on_step", "on_line", "replace", "pins", "log")
-"""Options of `teach` that are passed on to the training, beside the flags."""
+"""Options of `teach`, besides the flags, that are passed on to the training."""
 
 
 def _shallow(taught: TaughtCheckpoint) -> dict[str, Any]:
@@ -386,7 +389,7 @@ LINE_KEYS = frozenset(
         *("sampling", "logprobs_mode"),
     )
 )
-"""Keys of the lines that are written. A line with another key has been worked on."""
+"""Keys of the lines that are written. A line with another key has been edited by a user."""
 
 
 def write_answers(

@@ -156,11 +156,11 @@ class FittedBlend:
     """The exported model: calibrated log-odds of each input, and the weights of each set of inputs."""
 
     parts: Mapping[str, LinearScore]
-    """Input -> its calibrated log-odds."""
+    """Maps an input to the linear map that gives its calibrated log-odds."""
     weights: Floats
-    """(2^k, k): row j is for the inputs i of which j holds 2^i."""
+    """Weights (2^k, k) of the inputs. Row j is used if exactly the inputs i with bit 2^i in j are there."""
     shifts: Floats
-    """(2^k,)"""
+    """Intercept (2^k,) for each set of inputs that are there, in the rows' order of `weights`."""
 
     @classmethod
     def of(cls, joined: JoinedFit, calibrator: Platt) -> "FittedBlend":

@@ -117,12 +117,12 @@ class Level:
     """
 
     base: float
-    """The lowest level, and the shares of the steps that nothing could be fitted to."""
+    """Lowest level, plus the shares of the steps for which nothing could be fitted."""
     steps: tuple["RunProbability", ...]
     levels: tuple[int, ...] = ()
-    """The level that each step reaches."""
+    """Level that is reached by each fitted step."""
     shares: Mapping[int, float] = field(default_factory=dict)
-    """Level -> its share of the rows seen, where nothing could be fitted to the step."""
+    """Maps a level to its share of the training rows, for steps for which nothing could be fitted."""
     kind: ClassVar[str] = "ordinal"
 
     @property
@@ -193,7 +193,9 @@ class RunProbability(Probability):
 
 
 FittedHead = Probability | Level | Amount
-"""Features (n, d) in, one value out: (n,) of `value`; (n, 1) in a graph, called `output` where that is given."""
+"""A fitted head. It maps features (n, d) to one value (n,) by `value`; in a graph the output is (n, 1), with the name
+`output` if one is given.
+"""
 
 
 def fit_probability(
@@ -255,7 +257,7 @@ def outputs_of(heads: Mapping[str, FittedHead], X: NDArray[np.float32]) -> dict[
 # Labelled answers of each head, and what is learned of them.
 
 FEW = 10
-"""Groups on either side that a step between two grades needs, as a binary label does."""
+"""Fewest groups on either side of a step between two grades, as for a binary label."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,11 +266,11 @@ class Graded:
 
     target: str
     evidence: Evidence
-    """Evidence whose `y` says whether an answer is above the middle, so that folds can be balanced by it."""
+    """The evidence. Its `y` says whether a grade is above the middle, so that folds can be balanced by it."""
     grades: NDArray[np.float64]
-    """(n,), in `SCALES`."""
+    """Grade of each answer (n,), on the scale in `SCALES`."""
     steps: tuple[int, ...] = ()
-    """Levels k for which y >= k can be learned."""
+    """Levels k for which `grade >= k` can be learned."""
 
     @property
     def strata(self) -> NDArray[np.int64]:
@@ -384,7 +386,7 @@ def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded
 # Held-out values of the heads that are no probability, and what they are worth beside a plain signal.
 
 RESAMPLES = 400
-"""Resamples of a bootstrap of rank correlations, which cannot be done in one array operation."""
+"""Number of bootstrap resamples for rank correlations, which cannot be computed in one array operation."""
 NOT_AUDITED = ("refits on shuffled labels, near duplicates, agreement of sources: made for binary heads only",)
 
 
@@ -400,9 +402,10 @@ MADE_OF = {
     DRAWN_TERMS: "all seven terms, drawn to the total log-probability over the root of the length",
     WITH_TREES: "terms and trees",
 }
-"""Steps of the ladder in words."""
+"""Maps a step of the ladder to its name in words."""
 DECIDED_OF = {ALL_TERMS: "all numbers of the decisions"}
-"""The same of decisions, where another step is the number of one question."""
+"""Maps a step of the ladder on decisions to its name in words. A step that is not listed is the number of one question.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -411,9 +414,9 @@ class GradedStudy:
 
     data: Graded
     values: Floats
-    """(n,): the head's value of each answer, by trees and calibrators that saw no answer of its group."""
+    """The head's value for each answer (n,), by trees and calibrators that saw no answer of its group."""
     controls: Mapping[str, Floats]
-    """Name -> held-out scores (n,) of the controls, which learn whether an answer is above the middle."""
+    """Maps the name of a control to its held-out scores (n,). Controls learn whether a grade is above the middle."""
     seed: int
 
     @property
@@ -636,16 +639,16 @@ class _Heads:
     checks: list[Finding] = field(default_factory=list)
     not_made: list[str] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)
-    """Thresholds beside those in `stored`."""
+    """Thresholds besides those in `stored`."""
     stored: StoredFlags = field(default_factory=StoredFlags)
     """Thresholds and curve of the head that gives the score."""
     runs: int = 1
-    """Runs whose answers that head learned from."""
+    """Number of runs whose answers this head learned from."""
     lines: list[str] = field(default_factory=list)
     average: dict[str, float] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
     flagged_by: str = ""
-    """The head that the threshold `flag` lies on, where that is not the score."""
+    """Head that the threshold `flag` is about, if it is not the score; else empty."""
     strangers: bool = False
     """Whether the predictor is for models and tasks outside its training runs: it then has no base rates, and no
     threshold that depends on a base rate."""

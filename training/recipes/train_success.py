@@ -58,9 +58,11 @@ from metaprobe.training.training_options import WrongOptions
 EMBEDDED = "embedded"
 """Name of the default reader in the option `read_by`."""
 MAX_LEARNED_QUESTIONS = 20_000
-"""Labelled questions whose places a checkpoint keeps; of more, a draw. Each takes 132 bytes."""
+"""Most labelled questions whose coordinates a checkpoint stores. If there are more, a random draw is stored. Each takes
+132 bytes.
+"""
 MOST_FIGURES = 12
-"""Candidates whose figures stand in the card, the first by name."""
+"""Most candidates whose figures the card shows, the first by name."""
 SUCCESS_PACKAGES = ("sklearn", "scipy", "onnx")
 SUCCESS_SUMMARY = """P(success) of each candidate on a request, before any of them is asked. It goes by: {rung}.
 

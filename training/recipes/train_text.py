@@ -42,17 +42,20 @@ if TYPE_CHECKING:
     from metaprobe.training.adapter import MadeAdapter
 
 UNSEEN_FOLDS = 5
-"""Folds by group of the learning rows that are scored for the calibrator, each by a fit on the others."""
+"""Number of folds, by group, of the learning rows. Each is scored for the calibrator by a fit on the other folds."""
 READER_PENALTIES = (0.3, 1.0, 3.0, 10.0)
-"""1 / penalty of the words' weights, of which selection rows choose one."""
+"""Values of 1 / penalty for the words' weights that are tried on the selection rows."""
 MIN_WORD_ROWS = 2
-"""Learning rows in which a word must stand to count."""
+"""Fewest learning rows that must hold a word for the word to count."""
 ASKED, SHAPED = 0.5, 0.3
-"""Weight of the question's words and of the shape beside the answer's words, chosen on one set (TruthfulQA)."""
+"""Weights of the question's words and of the text's shape, relative to the answer's words. They were chosen on one data
+set (TruthfulQA).
+"""
 TINY = 1e-12
 TERMS_PLACE = "terms"
-"""Stands for a position of states where log-probabilities are read beside the words: their terms are read as states of
-one layer and one position are."""
+"""Name of the position if log-probabilities are read beside the words. Their terms are read in the form of states of
+one layer and one position.
+"""
 WORDS, STATES, BOTH, ADAPTER = "words", "states", "words and states", "adapter"
 RANK_RESAMPLES = 400
 
@@ -62,9 +65,9 @@ class TextRows:
     """n texts as the reader sees them."""
 
     counts: Any
-    """Damped counts (n, 2 * BUCKETS), scipy CSR: the words of the answer, then those of the question."""
+    """Damped counts (n, 2 * BUCKETS) as scipy CSR: the words of the answer, then those of the question."""
     shape: NDArray[np.float32]
-    """(n, 5), of `SHAPES`."""
+    """The five numbers of `SHAPES` for each answer (n, 5)."""
 
     @classmethod
     def of(cls, questions: Sequence[str], answers: Sequence[str]) -> "TextRows":
@@ -82,16 +85,16 @@ class WordsModel:
     """Logistic regression on TF-IDF of the answer's words, of the question's words, and on the text's shape."""
 
     idf: NDArray[np.float32]
-    """(2 * BUCKETS,), 0 for words that do not count."""
+    """Inverse document frequency of each word bucket (2 * BUCKETS,); 0 for words that do not count."""
     weights: NDArray[np.float32]
-    """(2 * BUCKETS,)."""
+    """Weight of each word bucket (2 * BUCKETS,)."""
     mean: Scores
     scale: Scores
     shape_weights: Scores
-    """(5,), as mean and scale."""
+    """Weight of each number of the shape (5,). `mean` and `scale` have the same form."""
     intercept: float
     strength: float
-    """1 / penalty of the fit."""
+    """Value of 1 / penalty of the fit."""
 
     @classmethod
     def fit(cls, texts: TextRows, y: NDArray[np.int64], rows: Rows, strength: float) -> "WordsModel":
@@ -158,7 +161,7 @@ class TextModel:
     words: WordsModel | None
     probe: LinearProbe | None
     platts: tuple[Platt, ...] = ()
-    """A map for each of the two, where both are there."""
+    """Calibration of the words' score and of the states' score, if the model has both."""
     weights: tuple[float, ...] = ()
 
     def score(self, texts: TextRows, states: States | None) -> Scores:
@@ -258,7 +261,7 @@ class Rung:
     name: str
     against: str
     gain: Interval
-    """AUROC on held-out answers, paired."""
+    """Gain in AUROC over the step before, on held-out answers, paired."""
 
     @property
     def taken(self) -> bool:
@@ -436,7 +439,7 @@ class FittedStep:
     model: TextModel
     calibrator: Calibrator
     scores: Scores
-    """(n,): raw scores of all rows."""
+    """Raw scores (n,) of all rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -445,12 +448,12 @@ class TextHead:
 
     steps: tuple[FittedStep, ...]
     base: float
-    """0 for a probability; else the lowest level and the shares of the steps that nothing was fitted to."""
+    """0 for a probability; else the lowest level, plus the shares of the steps for which nothing was fitted."""
     scale: list[float]
     levels: tuple[int, ...] = ()
-    """The level that each step reaches; empty for a probability."""
+    """Level that is reached by each fitted step; empty for a probability."""
     shares: Mapping[int, float] = field(default_factory=dict)
-    """Level -> its share of the rows seen, where nothing was fitted to the step."""
+    """Maps a level to its share of the training rows, for steps for which nothing was fitted."""
 
     @property
     def value(self) -> Scores:
