@@ -314,7 +314,8 @@ def monitored(run: Run) -> dict[str, float | None]:
 
 
 def coupling(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Coupling, ...]:
-    """Returns a row for each system, variant and monitor that judged a first answer that a program checked.
+    """Measures whether control fixes what monitoring flags. Returns a row for each system, variant and monitor, over
+    runs whose first answer a program has checked.
 
     Args:
         runs: the runs.

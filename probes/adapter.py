@@ -54,7 +54,7 @@ def layout(prompt: str, answer: str | None) -> str:
 
 
 def prompt_of(messages: Sequence[Message]) -> str | None:
-    """Returns the text of the last user message; None where there is none."""
+    """Returns the text of the last user message; None if there is no user message."""
     return next((message.content for message in reversed(messages) if message.role == "user"), None)
 
 
@@ -70,7 +70,7 @@ def read_tokenizer(data: bytes) -> Any:
 
 
 class Encoder:
-    """Texts to token ids, by the `tokenizers` package; of long texts the end is kept."""
+    """Turns texts into token ids with the `tokenizers` package. Of a long text the end is kept."""
 
     def __init__(self, tokenizer: bytes, *, max_length: int) -> None:
         """`tokenizer`: the bytes of a tokenizer.json. Raises `ContractMismatch` where they are not one."""
@@ -100,7 +100,7 @@ def padded_batches(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AdapterProbe(Pretrained):
-    """P(right) from texts; may be shared by threads."""
+    """Gives P(right) of an answer from its text. Several threads may share one probe."""
 
     checkpoint: Checkpoint
     when: tuple[When, ...]
@@ -116,8 +116,8 @@ class AdapterProbe(Pretrained):
     ) -> "AdapterProbe":
         """Returns the verified probe of a checkpoint folder. `sha256`: the digest that its author gave you.
 
-        `on_mismatch`: what `read` does with a call of another model than it was trained on. Raises a `CheckpointError`,
-        and `MissingExtra` where the `tokenizers` package is absent.
+        `on_mismatch`: what `read` does with a call of a model that the probe was not trained on. Raises a
+        `CheckpointError`, and `MissingExtra` where the `tokenizers` package is absent.
         """
         return cls.of(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
 
@@ -147,8 +147,8 @@ class AdapterProbe(Pretrained):
         return cls(checkpoint, when, target, encoder, check_choice(on_mismatch))
 
     def probability(self, prompts: Sequence[str], answers: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Returns P(right), calibrated, (n,): of these answers to these prompts, or, without answers, of any answer to
-        come.
+        """Returns calibrated P(right) (n,) of answers to prompts. Without answers it is P(right) of an answer that is
+        still to come.
 
         `prompts`: the last user message of each; of long texts the end is read. Raises `InvalidResponse`.
         """
@@ -171,7 +171,7 @@ class AdapterProbe(Pretrained):
         return probabilities
 
     def read(self, call: Call, *, when: When = "after") -> float:
-        """Returns P(right) of one recorded call. Raises `InvalidResponse` where its texts were not kept."""
+        """Returns P(right) of one recorded call. Raises `InvalidResponse` if the texts of the call were not stored."""
         mismatch(self.checkpoint.manifest.generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
         prompt = prompt_of(call.messages)
         if prompt is None:

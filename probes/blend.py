@@ -53,7 +53,7 @@ class StatesRead:
         return f"layer {', '.join(map(str, self.layers))} at {self.position}"
 
     def of(self, hidden: Hidden) -> Row | None:
-        """Returns the states as one row, (1, layers * width); None where none were kept at the position.
+        """Returns the states as one row, (1, layers * width); None if no states were kept at the position.
 
         Raises `InvalidResponse` for states of other layers, of another width or type, and for NaN.
         """
@@ -179,7 +179,7 @@ class BlendPredictor(QualityPredictor):
         return Read(logprobs, None, model, "; ".join(filter(None, (note, missing))), inputs, cut)
 
     def states_fault(self, hidden: Hidden) -> str:
-        """Returns why these hidden states are left out; empty where they are scored."""
+        """Returns why these hidden states are left out; empty if they are scored."""
         return "" if self._on_mismatch == "ignore" else self.guard.fault(hidden)
 
     def _check_model(self, read_by: str) -> None:

@@ -26,7 +26,7 @@ MOST_WARNINGS = 64
 
 
 class CanaryGuard:
-    """Says of hidden states whether a checkpoint may score them."""
+    """Decides whether a checkpoint may score the hidden states of a source."""
 
     def __init__(self, checkpoint: Checkpoint, layers: Sequence[int]) -> None:
         """`layers`: layers that the checkpoint reads. Raises `ContractMismatch` if its canary states cannot be read."""
@@ -45,8 +45,9 @@ class CanaryGuard:
         return _checked(self.golden, seen, self.layers)
 
     def fault(self, hidden: Hidden) -> str:
-        """Returns why these states must not be scored; empty where their source passed, and where the checkpoint holds
-        no canaries."""
+        """Returns why these states must not be scored; empty if their source passed the check, or if the checkpoint
+        holds no canaries.
+        """
         return self.source_fault(hidden.canaries)
 
     def source_fault(self, canaries: object) -> str:

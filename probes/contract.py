@@ -166,7 +166,7 @@ class BaseRates:
         return next((self.runs[name] for name in names if name in self.runs), None)
 
     def of_model(self, model: str | None) -> Mapping[str, float] | None:
-        """Returns the shifts of the only run of this model; None where there are several, or none."""
+        """Returns the shifts of the only run of this model; None if there are several runs of this model, or no run."""
         known = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]
         return known[0] if len(known) == 1 else None
 
@@ -190,7 +190,7 @@ class BaseRates:
 
 
 def shifted(probability: float, shift: float) -> float:
-    """Returns the probability whose log-odds are greater by `shift`."""
+    """Returns the probability after `shift` is added to its log-odds."""
     if not shift:
         return probability
     p = min(max(probability, CERTAIN), 1 - CERTAIN)

@@ -36,7 +36,7 @@ class DecisionSignals:
     """
 
     def value(self, name: str) -> float | None:
-        """Returns the number under this name; None where it is not known."""
+        """Returns the number under this name; None if it is not known."""
         signal = self.signals.get(name)
         return None if signal is None else signal.value
 
@@ -188,5 +188,5 @@ class DecisionPredictor(QualityPredictor):
 
 
 def question_of(column: str) -> str:
-    """Returns the question whose answer a column of `decision_columns` is made of."""
+    """Returns the name of the question that a column of `decision_columns` is about."""
     return next((column.removesuffix(end) for end in MADE if column.endswith(end)), column.partition("=")[0])

@@ -15,6 +15,6 @@ DONE_IN: dict[Work, tuple[str, str]] = {}
 
 
 def module_to(work: Work) -> ModuleType:
-    """Returns the module that does the work. Raises `MissingExtra` where its extra is not installed."""
+    """Returns the module that does the work. Raises `MissingExtra` if its extra is not installed."""
     module, extra = DONE_IN[work]
     return require(module, extra)

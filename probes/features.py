@@ -38,7 +38,7 @@ Series = Sequence[float] | FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A run of tokens at one end of a response: `count` of them, or `percent` of all where `count` is 0."""
+    """A run of tokens at one end of a response: `count` tokens, or `percent` of all tokens if `count` is 0."""
 
     name: str
     from_end: bool = False
@@ -145,7 +145,9 @@ def schema(name: str) -> Schema:
 
 
 def schema_of(checkpoint: Checkpoint) -> Schema:
-    """Returns the schema of a checkpoint. Raises `ContractMismatch` where it was made for other features than ours."""
+    """Returns the schema of a checkpoint. Raises `ContractMismatch` if the checkpoint was made for features that this
+    version does not compute.
+    """
     contract = checkpoint.manifest.contract
     if contract.get("schema") == DECIDED:
         return Schema(DECIDED, (), tuple(map(str, contract.get("features", ()))), None, uses_top=False)
@@ -209,7 +211,8 @@ def features_one(schema: Schema, logprobs: Series, top_logprobs: FloatArray | No
 def entropy(top: FloatArray) -> NDArray[np.float64]:
     """Returns entropy in nats of the given probabilities after they are scaled to sum to 1; (..., k) -> (...).
 
-    `top` is descending, NaN where a token has fewer than k alternatives; those do not count. NaN where it has none.
+    `top` is descending, NaN where a token has fewer than k alternatives; those do not count. NaN for a token without
+    alternatives.
     """
     # The k go to the front: NumPy adds a few long rows much faster than many short ones. -1e6 stands for "not given":
     # its exp is 0, and 0 x -1e6 is 0 where 0 x inf would be NaN.
@@ -348,10 +351,10 @@ BASELINE_FEATURES = (
 
 
 def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
-    """Returns each of `BASELINE_FEATURES` for n responses, (n,), as it is, so not all point the same way: a high
-    perplexity is a bad sign, a high log-probability a good one, length either. `scaled_logprob` is the total over the
-    root of the length, `lowest3_logprob` the mean of the three lowest (of all where there are fewer). Perplexities
-    beyond e^700 are given as e^700.
+    """Maps each of `BASELINE_FEATURES` to its values (n,) for n responses. The values are not turned to one direction:
+    a high perplexity is a bad sign, a high log-probability is a good one, and length may be either. `scaled_logprob` is
+    the total over the root of the length, `lowest3_logprob` the mean of the three lowest (of all where there are
+    fewer). Perplexities beyond e^700 are given as e^700.
     """
     lengths = np.array([len(x) for x in logprobs], np.intp)
     if not len(lengths):

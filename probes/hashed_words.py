@@ -15,12 +15,14 @@ _WORD = re.compile(r"\w+")
 
 
 def lower_words(text: str, most: int | None = None) -> list[str]:
-    """Returns the words of a text in lower case, in order; the first `most` of them where that is given."""
+    """Returns the words of a text in lower case, in order; at most the first `most` of them."""
     return _WORD.findall(text.lower())[:most]
 
 
 def hashed_words(text: str, buckets: int, most: int | None = None) -> NDArray[np.int64]:
-    """Returns the buckets, from 0 to `buckets` - 1, of the words and pairs of neighbours, each once, rising."""
+    """Returns the hash buckets, from 0 to `buckets` - 1, of the words and of the pairs of neighbouring words: each
+    bucket once, in rising order.
+    """
     words = lower_words(text, most)
     pairs = [f"{a} {b}" for a, b in pairwise(words)]
     return np.array(sorted({zlib.crc32(term.encode()) % buckets for term in [*words, *pairs]}), dtype=np.int64)

@@ -116,7 +116,7 @@ class HiddenProbe(Pretrained):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> Self:
-        """Returns the probe in a loaded checkpoint. Raises `ContractMismatch` for a checkpoint that holds none."""
+        """Returns the probe in a loaded checkpoint. Raises `ContractMismatch` for a checkpoint that holds no probe."""
         manifest, path = checkpoint.manifest, checkpoint.path
         check_kind(path, manifest.kind, HIDDEN_KIND)
         contract = manifest.contract
@@ -200,7 +200,7 @@ class HiddenProbe(Pretrained):
 
     @property
     def auroc(self) -> Metric | None:
-        """The AUROC on rows held out by group, with its 95 % interval; None where the checkpoint states none."""
+        """The AUROC on rows held out by group, with its 95 % interval; None if the checkpoint does not state it."""
         return self.checkpoint.manifest.metrics.get("auroc")
 
     @property

@@ -41,7 +41,9 @@ class PromptLayout:
     tail: int = TAIL_TOKENS
 
     def ids(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the ids that the graph reads, for the ids of a prompt: of a long one its head and its tail."""
+        """Returns the token ids that the graph reads for the token ids of a prompt. Of a long prompt these are its head
+        and its tail.
+        """
         if len(tokens) > self.head + self.tail:
             tokens = [*tokens[: self.head], *tokens[len(tokens) - self.tail :]]
         return [*self.prefix, *tokens, *self.suffix]
@@ -95,7 +97,9 @@ class PromptReader:
         return outputs
 
     def state(self, prompt: str) -> NDArray[np.float32]:
-        """Returns the first output (D,) for one prompt; the last `CACHED` prompts are read once."""
+        """Returns the state (D,) of one prompt: the graph's first output. The states of the last `CACHED` prompts are
+        kept.
+        """
         state: NDArray[np.float32] = self._state(prompt)
         return state
 

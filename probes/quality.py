@@ -197,12 +197,13 @@ class QualityPredictor(Pretrained):
 
     @property
     def score_head(self) -> str | None:
-        """The head that gives the score; None where no head does, as after training without labels."""
+        """The head that gives the score; None if no head does, as after training without labels."""
         return self._main
 
     @property
     def threshold(self) -> float | None:
-        """The score, or else the agreement, below which an answer is flagged; None where the checkpoint has none.
+        """The score below which an answer is flagged, or the agreement if the checkpoint gives no score. None if the
+        checkpoint has no threshold.
 
         A head `critical` also flags, by its own threshold.
         """
@@ -418,7 +419,7 @@ class QualityPredictor(Pretrained):
 
 
 def doubts_of(logprobs: FloatArray) -> str:
-    """Returns the note about numbers on which a score rests weakly; empty where there is none."""
+    """Returns a note if the log-probabilities are a weak base for a score; empty otherwise."""
     doubts, tokens = doubtful(logprobs), len(logprobs)
     if tokens > FEW_TOKENS:
         return doubts

@@ -20,7 +20,7 @@ _DIGIT = re.compile(r"\d")
 
 
 def question_form(question: str) -> NDArray[np.float32]:
-    """Returns ln(1 + count) for each count of `QUESTION_FORM`, shape (5,); NaN where the question is empty."""
+    """Returns ln(1 + count) for each count of `QUESTION_FORM`, shape (5,); NaN if the question is empty."""
     text = question[:MAX_FORM_CHARS].strip()
     if not text:
         return np.full(len(QUESTION_FORM), np.nan, np.float32)

@@ -60,9 +60,10 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
 
 
 def of_its_run(reader: QualityPredictor | TextReader, run: Run, call: Call) -> QualityPredictor | TextReader:
-    """Returns the predictor at the base rate of the run, MODEL|TASK|VARIANT, where the checkpoint knows it.
+    """Returns the predictor with the base rate of the run MODEL|TASK|VARIANT, if the checkpoint knows the run.
 
-    A run without a task may be any, and then counts as a bare response does. A text reader has no base rates.
+    A run without a task could be any run, so it gets the base rate of a response of an unknown run. A text reader has
+    no base rates.
     """
     if isinstance(reader, TextReader):
         return reader

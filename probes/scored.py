@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A verdict, and what it is of."""
+    """A verdict, with the answer and the call that it is about."""
 
     verdict: Verdict | None
     """The verdict; None if there is none, with the cause in `reason`."""

@@ -77,7 +77,7 @@ class Signals:
     def of(cls, answer: Call, *, difficulty: float | None = None, confidence: float | None = None) -> "Signals":
         """Returns the signals of an answer and of the model's statements about it.
 
-        Signals of log-probabilities are None where the answer has none.
+        Signals of log-probabilities are None if the answer has no log-probabilities.
         """
         stated = {
             name: Signal(value, "stated")
@@ -87,13 +87,14 @@ class Signals:
         return cls(**stated, **measure_signals(answer_logprobs(answer)))
 
     def value(self, name: str) -> float | None:
-        """Returns the number of the field with this name, or None where it is not known."""
+        """Returns the number of the field with this name, or None if it is not known."""
         signal: Signal | None = getattr(self, name)
         return None if signal is None else signal.value
 
 
 def measure_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:
-    """Returns the signals of an answer's log-probabilities, by field of `Signals`; empty where there are none.
+    """Returns the signals of an answer's log-probabilities, by field of `Signals`; empty if there are no
+    log-probabilities.
 
     `logprobs`: (tokens,), in nats.
     """

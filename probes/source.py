@@ -35,7 +35,7 @@ Reader = QualityPredictor | HiddenProbe | AdapterProbe
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One checkpoint in the place of, or beside, a stated number."""
+    """A checkpoint whose number replaces a stated number, or is joined with it."""
 
     reader: Reader
     with_stated: bool = False
@@ -56,7 +56,7 @@ class Replacement:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The layers whose hidden states it reads, none for a predictor on log-probabilities."""
+        """The layers whose hidden states the checkpoint reads; empty for a predictor on log-probabilities."""
         if isinstance(self.reader, BlendPredictor):
             return tuple(sorted({layer for read in self.reader.states.values() for layer in read.layers}))
         return self.reader.layers if isinstance(self.reader, HiddenProbe) else ()
@@ -72,11 +72,15 @@ class Replacement:
 
     @property
     def source(self) -> str:
-        """The source of the signal that it gives: its digest, after `stated+` where the stated number is joined."""
+        """The source of the resulting signal: the checkpoint's digest, with `stated+` before it if the stated number is
+        joined.
+        """
         return STATED_PREFIX * self.with_stated + self.digest
 
     def joined(self, stated: float | None, read: float) -> Signal:
-        """Returns the signal of what it read, joined with the stated number where there is one. Both are in [0, 1]."""
+        """Returns the signal of the number that the checkpoint read, joined with the stated number if there is one.
+        Both are in [0, 1].
+        """
         value = read if stated is None else combine_probabilities(stated, read)
         return Signal(value, self.digest if stated is None else STATED_PREFIX + self.digest, self.thresholds)
 
@@ -89,7 +93,9 @@ class Replacement:
 
     @property
     def lacks(self) -> str:
-        """Returns the name of the head that this signal needs and the checkpoint lacks; empty where it lacks none."""
+        """Returns the name of a head that this signal needs and the checkpoint does not have; empty if it has all of
+        them.
+        """
         if self.name == CRITICAL_SIGNAL:
             return (
                 "" if isinstance(self.reader, QualityPredictor) and CRITICAL_SIGNAL in self.heads else CRITICAL_SIGNAL
@@ -101,11 +107,13 @@ class Replacement:
 
     @property
     def thresholds(self) -> Mapping[str, float]:
-        """The checkpoint's own, by name; on P(critical) where that is what is read, else on P(right) or quality."""
+        """The checkpoint's thresholds by name. They are about P(critical) if P(critical) is read, else about P(right)
+        or quality.
+        """
         return self.reader.checkpoint.manifest.thresholds
 
     def probability(self, call: Call) -> float | None:
-        """Returns P(right), quality or P(critical), in [0, 1]; None where this call does not give what it reads."""
+        """Returns P(right), quality or P(critical), in [0, 1]; None if the call lacks what the checkpoint reads."""
         try:
             if isinstance(self.reader, AdapterProbe):
                 return self.reader.read(call, when="before" if self.when == "prompt" else "after")
@@ -117,8 +125,8 @@ class Replacement:
         return None if verdict is None else verdict.critical if self.name == CRITICAL_SIGNAL else verdict.score
 
     def verdict(self, call: Call) -> Verdict | None:
-        """Returns all that a predictor says of a call; None from a probe, and where the call has nothing that it
-        reads.
+        """Returns a predictor's whole verdict on a call. None if the checkpoint is a probe, or if the call lacks what
+        it reads.
         """
         try:
             return self.reader.predict(call) if isinstance(self.reader, QualityPredictor) else None
@@ -127,7 +135,7 @@ class Replacement:
 
 
 class SignalSource:
-    """The numbers that a pipeline asks for, by name and agent. Without replacements, everything is as stated."""
+    """Gives the numbers that a pipeline asks for, by name and agent. Without replacements: the stated numbers."""
 
     names: ClassVar[tuple[str, ...]] = SIGNAL_NAMES
     """Names that a pipeline may ask for."""
@@ -174,7 +182,7 @@ class SignalSource:
         return cls(replacements)
 
     def replacement(self, name: str, agent: str = "") -> Replacement | None:
-        """Returns the replacement of a number of that agent; None where the number is taken as stated."""
+        """Returns the replacement of a number of that agent; None if the stated number is used."""
         return self._replacements.get(f"{name}@{agent}") or self._replacements.get(name)
 
     def source(self, name: str, agent: str = "") -> str:
@@ -190,14 +198,14 @@ class SignalSource:
         return replacement is None or replacement.with_stated
 
     def reads(self, name: str, agent: str = "") -> When | None:
-        """Returns what the checkpoint reads besides the statement: nothing (None), the prompt, or the answer."""
+        """Returns the part that the checkpoint reads besides the stated number: the prompt, the answer, or None."""
         replacement = self.replacement(name, agent)
         return None if replacement is None else replacement.when
 
     def signal(
         self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
     ) -> Signal | None:
-        """Returns the number, with its source; None where neither the model nor the checkpoint gives one.
+        """Returns the number, with its source; None if neither the model nor the checkpoint gives a number.
 
         `call`: the answer, or the call whose prompt is read. Two numbers are joined by the mean of their log-odds.
         """

@@ -103,7 +103,9 @@ class TextReader(Pretrained):
 
     @property
     def states_of(self) -> dict[str, Any]:
-        """Model, revision, layer and position of the states that the reader needs; empty where it reads words alone."""
+        """Model, revision, layer and position of the states that the reader needs; empty if the reader reads only
+        words.
+        """
         return dict(self.checkpoint.manifest.contract.get("states", {}))
 
     @property
@@ -153,9 +155,9 @@ class TextReader(Pretrained):
     def predict_many(
         self, questions: Sequence[str], answers: Sequence[str], logprobs: Sequence[ArrayLike] | None = None
     ) -> list[Verdict]:
-        """Returns a verdict on each answer; takes and raises what `values` does.
+        """Returns a verdict on each answer. Arguments and errors are those of `values`.
 
-        A level's score is its place on its scale.
+        The score of a level is its position on the scale, from 0 to 1.
         """
         low, high = self.scale or (0.0, 1.0)
         told = "; ".join(f"the score is {clause}" for clause in self.checkpoint.manifest.chance.values())
@@ -169,7 +171,7 @@ class TextReader(Pretrained):
         return verdicts
 
     def predict(self, question: str, answer: str, logprobs: ArrayLike | None = None) -> Verdict:
-        """Returns the verdict on one answer; takes and raises what `values` does."""
+        """Returns the verdict on one answer; arguments and errors are those of `values`."""
         return self.predict_many([question], [answer], None if logprobs is None else [logprobs])[0]
 
     def read(self, call: Call) -> Verdict:

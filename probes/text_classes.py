@@ -29,7 +29,7 @@ class TextClass:
 @explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TextClassifier(Pretrained):
-    """Tells texts apart by the pieces of their words."""
+    """Classifies texts by the pieces of their words."""
 
     checkpoint: Checkpoint
     """The checkpoint that it was loaded from."""

@@ -20,7 +20,7 @@ TEXT_KINDS = (adapter.ADAPTER, text.TEXT_KIND)
 
 @dataclass(frozen=True, slots=True)
 class TextAnswer(ParsedText):
-    """An answer to a question, without anything measured."""
+    """An answer to a question as text alone, without log-probabilities or hidden states."""
 
     question: str | None = None
     """The last user message; None if there is no user message."""
@@ -30,7 +30,7 @@ class TextAnswer(ParsedText):
 
 @dataclass(frozen=True, slots=True)
 class TextPredictor:
-    """A text reader with its verdicts in the form of a quality predictor's."""
+    """Judges answers by their text alone. Its verdicts have the form of a quality predictor's."""
 
     input_kind: ClassVar[Literal["texts"]] = "texts"
     """Part of a response that is read."""

@@ -43,7 +43,7 @@ class Verdict:
 
     @property
     def agreement(self) -> float | None:
-        """The probability that the model, asked again, would say the same; None where the checkpoint has no such head.
+        """The probability that the model, asked again, would say the same; None if the checkpoint has no such head.
 
         It was learned without labels and is no probability of being right: a model may say the same wrong thing each
         time.

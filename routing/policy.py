@@ -118,7 +118,7 @@ class Outcome:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides, and learns what came of it.
+    """Makes decisions, and learns from their outcomes.
 
     A policy that learns from `observe` while it runs has an attribute `learns` that is true
     (see `metaprobe.papers.policies.explore.learns`).

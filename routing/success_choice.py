@@ -98,7 +98,7 @@ WORTHS = np.concatenate([[0.0], np.geomspace(1e-3, 1e4, 141)])
 
 @dataclass(frozen=True, slots=True)
 class WorthOfSuccess:
-    """How much a success is worth, so that a share of right answers is reached on average."""
+    """The value of one right answer that meets a target, with the accuracy and the mean price at this value."""
 
     worth: float
     """Value of one right answer, in the unit of the prices; the argument of `best_at_worth`."""

@@ -189,8 +189,10 @@ class _Watched(Generic[T]):
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict; None until the stream has ended, and where `reason` says that there is none. For an answer that
-        the gate ended, its score is the gate's own P(good), because the predictor scores only finished answers."""
+        """The verdict; None until the stream has ended, and None if there is no verdict, for which `reason` gives the
+        cause. For an answer that the gate ended, its score is the gate's own P(good), because the predictor scores only
+        finished answers.
+        """
         return None if self.scored is None else self.scored.verdict
 
     @property
@@ -264,7 +266,7 @@ class WatchedStream(_Watched[T], Iterator[T]):
         return chunk
 
     def close(self) -> None:
-        """Closes the upstream stream. There is no verdict where the answer had not ended."""
+        """Closes the upstream stream. There is no verdict if the answer had not ended."""
         self._close()
         if self.scored is None:
             self._end(self._unfinished("the stream was closed before its end"))
@@ -305,7 +307,7 @@ class AsyncWatchedStream(_Watched[T], AsyncIterator[T]):
         return chunk
 
     async def aclose(self) -> None:
-        """Closes the upstream stream. There is no verdict where the answer had not ended."""
+        """Closes the upstream stream. There is no verdict if the answer had not ended."""
         await self._aclose()
         if self.scored is None:
             await _done(self._end(self._unfinished("the stream was closed before its end")))

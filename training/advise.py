@@ -80,7 +80,7 @@ class Contents:
     """Counts answers by the field that the label `correct` was taken from, or by the reason why there is no label."""
 
     def add(self, run: Run, name: str) -> None:
-        """Counts the labelled answers of a run, to a question of that name; all answers where it has no label."""
+        """Counts a run's labelled answers to the question `name`. If the run has no label, counts all its answers."""
         question = run.item.task, name
         right = {label.call_id: bool(label.value) for label in run.labels if label.name == TARGET}
         for call in run.calls:

@@ -84,7 +84,7 @@ class SampledQuestion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgreementPairs:
-    """m ordered pairs of answers to one question: of each pair the first answer is a row."""
+    """Ordered pairs (m) of answers to one question. Each pair is a row about its first answer."""
 
     call_ids: tuple[str, ...]
     """Id (m,) of the answer of each row."""
@@ -110,7 +110,9 @@ class AgreementPairs:
         return f"{text}. Left out: {', '.join(left)}" if left else text
 
     def rows_among(self, call_ids: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Returns for each pair whose answer is among these the answer's place there (r,), and the label (r,)."""
+        """Returns the pairs about one of these answers: the answer's index in `call_ids` (r,), and the pair's label
+        (r,).
+        """
         place = {call_id: i for i, call_id in enumerate(call_ids)}
         numbers = [number for number, call_id in enumerate(self.call_ids) if call_id in place]
         return np.array([place[self.call_ids[number]] for number in numbers], dtype=np.intp), self.same[numbers]
@@ -265,7 +267,8 @@ def sampled_questions(
 def given_agreements(
     runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None
 ) -> set[tuple[str, int]]:
-    """Returns (call, 1 or 0) of each answer whose agreement was found when it was given, as a score log holds it.
+    """Returns (call, 1 or 0) for each answer whose agreement was measured at once, by a server that asks again and logs
+    the result.
 
     Such an answer has a label `agreement` of the source `samples`. A label of another source is no agreement.
     """
@@ -280,9 +283,11 @@ def given_agreements(
 
 
 def with_agreement_labels(runs: Sequence[Run], pairs: AgreementPairs) -> list[Run]:
-    """Returns the runs with one label `agreement` at each answer that has a pair, so that a table holds these alone.
+    """Returns the runs with a label `agreement` for each answer that has a pair, so that a table has rows for these
+    only.
 
-    What the label says is put in its place afterwards: an answer has as many labels as pairs.
+    The label's value is a placeholder. The real values are filled in later, because an answer has one for each of its
+    pairs.
     """
     paired = set(pairs.call_ids)
     return [

@@ -57,7 +57,7 @@ HELD_SD = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RunRates:
-    """Base rates of the runs, as log-odds at evidence of 0."""
+    """Base rates of the runs, in log-odds: of an answer whose evidence is 0."""
 
     mean: float = 0.0
     between: float = FIRST_BETWEEN
@@ -73,7 +73,7 @@ class RunRates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """Weights of the evidence, and the base rates beside it."""
+    """Fitted weights of the evidence, and fitted base rates of the runs."""
 
     weights: Floats
     """Weight of each of the k columns."""

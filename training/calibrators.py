@@ -34,7 +34,7 @@ class Calibrator(ABC):
 
     @abstractmethod
     def logit(self, score: Floats) -> Floats:
-        """Returns calibrated log-odds, finite, the same shape as `score`."""
+        """Returns finite calibrated log-odds in the shape of `score`."""
 
     def probability(self, score: Floats) -> Floats:
         """Returns calibrated probability in (0, 1)."""
@@ -176,9 +176,9 @@ def log_odds_of(probability: ArrayLike, closest: float = CERTAIN) -> Floats:
 
 
 def given_log_odds(values: Floats) -> Floats:
-    """Returns numbers that come with the answers (n,) as a calibrator reads them: probabilities on their log-odds.
+    """Returns numbers of the answers (n,) in the form that a calibrator reads: probabilities as log-odds.
 
-    Other numbers are returned as they are.
+    Other numbers are returned unchanged.
     """
     return log_odds_of(values, closest_of(values)) if are_probabilities(values) else values
 
@@ -402,7 +402,7 @@ def clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:
 def mean_error(
     of: Callable[[Floats], Floats], y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /
 ) -> Value:
-    """Returns the mean of `of(score - y)`, for each row of weights where these are given."""
+    """Returns the mean of `of(score - y)`, for each row of weights if weights are given."""
     errors = of(np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64))
     weights, single = check_weights(weight, len(errors))
     values = weights @ errors / weights.sum(axis=1)

@@ -119,7 +119,7 @@ class CheckedAnswers:
         return len(np.unique(self.runs)) > 1
 
     def rows(self, chosen: NDArray[np.bool_]) -> "CheckedAnswers":
-        """Returns the chosen answers, all of whose runs and questions are named."""
+        """Returns the chosen answers. Their runs and questions must be known."""
         runs, questions = self.runs[chosen], self.questions[chosen]
         return CheckedAnswers(self.y[chosen], self.score[chosen], self.groups[chosen], runs, questions)
 
@@ -345,7 +345,7 @@ class _Comparison:
         self.groups = len(np.unique(now.groups))
 
     def order(self, stored: Metric | None) -> Criterion:
-        """Compares the AUROC: within runs where there are several."""
+        """Compares the AUROC; if there are several runs, the AUROC within runs."""
 
         def of(side: CheckedAnswers) -> Statistic:
             metric = StratifiedAuroc(side.runs) if side.several else auroc
@@ -507,9 +507,10 @@ def _scored(
 
 
 def run_before(name: str, known: Sequence[str]) -> str | None:
-    """Returns the known run that a run had before its engine, model or prompt changed; None where none is the one.
+    """Returns the known run that a run had before its engine, model or prompt changed; None if no known run fits.
 
-    The run itself; else the only one of its task and way of asking; else the only one of its task.
+    It is the run of the same name, else the only run of the same task and way of asking, else the only run of the same
+    task.
     """
     if name in known:
         return name

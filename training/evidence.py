@@ -48,7 +48,7 @@ class DecisionColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """Everything that the methods may look at, row by row."""
+    """Labelled answers with everything that the methods may read. Each answer has one row."""
 
     table: AnswerTable
     features: NDArray[np.float32]
@@ -89,12 +89,12 @@ class Evidence:
     """
 
     def sample(self, y: NDArray[np.int64] | None = None) -> LadderRows:
-        """Returns the answers as a ladder is fitted on them, with other labels y (n,) where these are given."""
+        """Returns the answers in the form on which a ladder is fitted, with other labels y (n,) if they are given."""
         table, names = self.table, self.feature_names
         return LadderRows(self.features, table.y if y is None else y, table.groups, runs_of(table), names, self.read)
 
     def origin(self, seed: int, command: str) -> dict[str, Any]:
-        """Returns the fields of an `Export` that say what was learned from."""
+        """Returns the fields of an `Export` about the training data."""
         groups = len(set(self.table.groups.tolist()))
         training = Training(self.fingerprint, len(self.table), groups, seed, command, self.regrouped)
         return {"generator": self.generator, "training": training}
@@ -346,7 +346,7 @@ def origin_of_states(evidence: Evidence) -> list[str]:
 
 
 def generator_of(calls: Sequence[Call]) -> Generator | None:
-    """Returns the model, or the models, that gave all answers; None where one of them is not named."""
+    """Returns the model, or the models, that gave all answers; None if one of the models has no name."""
     modes = {call.logprobs_mode for call in calls}
     if len(modes) > 1:
         raise RecordError(
@@ -362,7 +362,7 @@ def generator_of(calls: Sequence[Call]) -> Generator | None:
 
 
 def invert(evidence: Evidence) -> Evidence:
-    """Returns the evidence with the opposite label: 1 where there is no critical failure."""
+    """Returns the evidence with inverted labels: 1 if there is no critical failure."""
     table = replace(evidence.table, y=1 - evidence.table.y)
     sources = {source: 1 - labels for source, labels in evidence.labels_by_source.items()}
     return replace(evidence, table=table, labels_by_source=sources)

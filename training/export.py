@@ -67,9 +67,9 @@ class GraphBuilder:
         return f"{self._prefix}{kind}_{len(self.nodes)}"
 
     def add(self, kind: str, *inputs: str, name: str = "", more: int = 0, **attributes: Any) -> str:
-        """Returns the first output of a new node, called `name` where that is given.
+        """Returns the name of a new node's first output: `name`, if it is given.
 
-        `more`: how many other outputs it has, called like the first with _1, _2, ... at their end.
+        `more`: number of further outputs. Their names are the first output's with _1, _2, ... appended.
         """
         name = name or self.name(kind)
         outputs = [name, *(f"{name}_{i + 1}" for i in range(more))]
@@ -77,7 +77,7 @@ class GraphBuilder:
         return name
 
     def constant(self, value: ArrayLike, dtype: Any = np.int64) -> str:
-        """Returns a constant; equal ones are kept once."""
+        """Returns the name of a constant. Equal constants are stored once."""
         array = np.asarray(value, dtype)
         key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
         name = f"{self._prefix}constant_{len(self._constants)}"
@@ -383,7 +383,7 @@ def models_in_words(generator: Generator | None) -> str:
 
 
 def named_reader(reader: str) -> dict[str, dict[str, str]]:
-    """Returns the contract's entry for the reading model, `NAME@REVISION`; none where it is the answering model."""
+    """Returns the contract's entry for the reading model, `NAME@REVISION`; empty if it is the answering model."""
     if not reader:
         return {}
     name, _, revision = reader.rpartition("@")
@@ -391,5 +391,5 @@ def named_reader(reader: str) -> dict[str, dict[str, str]]:
 
 
 def read_by(reader: str) -> str:
-    """Returns a card's clause where another model than the answering one gave the log-probabilities, else nothing."""
+    """Returns a clause for the card if the log-probabilities are not of the answering model; else an empty text."""
     return f", of {reader}, which read what the others said" if reader else ""

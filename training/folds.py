@@ -36,7 +36,7 @@ class Roles:
 
     @property
     def learning(self) -> Rows:
-        """Train and selection rows: what a model is fitted on once its hyper-parameters are chosen."""
+        """Train and selection rows together. A model is fitted on them after its hyper-parameters are chosen."""
         return np.sort(np.concatenate([self.train, self.selection]))
 
     @property
@@ -59,19 +59,19 @@ def outer_folds(groups: Sequence[str], y: NDArray[np.int64], *, folds: int = 5, 
 
 
 def roles_without(test: Rows, groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
-    """Roles whose test rows are given: the other rows are seen, but for those of a group that has a test row."""
+    """Returns roles with these test rows. All other rows are seen, except rows of a group that has a test row."""
     named = np.asarray(groups)
     seen = np.flatnonzero(~np.isin(named, named[test]))
     return _inner(seen, test, groups, y, seed)
 
 
 def final_roles(groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
-    """Roles for the model that is exported: all rows are seen, none is left for a test."""
+    """Returns roles for the exported model: all rows are seen, and no row is a test row."""
     return _inner(np.arange(len(y)), np.empty(0, dtype=np.int64), groups, y, seed)
 
 
 def with_fewer(roles: Roles, labels: int, groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
-    """Returns roles that have seen about so many rows, in whole groups that `seed` draws; the same test rows."""
+    """Returns roles with the same test rows and about `labels` seen rows: whole groups, drawn with `seed`."""
     named = np.asarray(groups)
     drawn = np.random.default_rng(seed).permutation(np.unique(named[roles.seen]))
     place = {name: i for i, name in enumerate(drawn.tolist())}
@@ -152,7 +152,7 @@ Numbers = NDArray[np.intp]
 
 
 def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
-    """Returns the table with its groups joined, and a clause that says so; empty where none were."""
+    """Returns the table with its groups joined, and a clause that says so; empty if no groups were joined."""
     groups, note = join_groups(table.groups.tolist(), table.questions.tolist())
     return (replace(table, groups=groups), note) if note else (table, "")
 

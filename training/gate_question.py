@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 
 def forms_of(questions: Sequence[str]) -> NDArray[np.float32] | None:
-    """Returns the form of each question (n, 5); None where a question was not stored."""
+    """Returns the form of each question (n, 5); None if a question was not stored."""
     known = {text: question_form(text) for text in dict.fromkeys(questions)}
     forms = np.array([known[text] for text in questions], np.float32)
     return forms if len(forms) and np.isfinite(forms).all() else None
@@ -42,7 +42,8 @@ class QuestionScore:
 def fit_question_score(
     counts: NDArray[np.floating], y: NDArray[np.int64], groups: NDArray[np.str_], rows: Rows, *, folds: int, seed: int
 ) -> QuestionScore | None:
-    """Returns a score fitted on the learning rows; None where the counts tell nothing, or the rows are too few.
+    """Returns a score fitted on the learning rows; None if the counts do not predict the label, or if there are too few
+    rows.
 
     Args:
         counts: (n, d) of the question of each answer, finite on the rows.
@@ -129,7 +130,7 @@ def join_question(
     folds: int,
     seed: int,
 ) -> JoinedLook | None:
-    """Returns how a look reads the form of the question; None where the form does not pay.
+    """Returns how a look reads the form of the question; None if the form does not pay.
 
     The form pays where it lowers the log loss on groups left out by more than a standard error. Raises `RecordError`
     where the calibration rows hold one class only.

@@ -73,7 +73,9 @@ that was tried.
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One-sided confidence that a further step's gain is above 0. A step whose confidence is 1 is never taken."""
+    """Confidence that each further step must reach: the one-sided confidence that its gain is above 0. A step with a
+    bar of 1 is never taken.
+    """
 
     linear: float = SURE
     """Confidence that is needed for a reversed free number, and for all terms."""
@@ -93,7 +95,7 @@ USUAL_BAR = Bar()
 
 @dataclass(frozen=True, slots=True)
 class LadderColumns:
-    """The features that the linear part reads, m of them, and the free numbers that are made of them."""
+    """The m features that the linear part reads, and the free numbers made of these features."""
 
     places: tuple[int, ...]
     """Indices of the columns among the features; negative ones count from the end."""
@@ -125,7 +127,7 @@ class LadderColumns:
         return values
 
     def add_to(self, graph: GraphBuilder, features: str, width: int) -> str:
-        """Adds the same to a graph: (n, width) float32 features in, (n, m) out."""
+        """Adds the computation of `of` to a graph: from float32 features (n, width) to columns (n, m)."""
         places = graph.constant(np.array(self.places) % width)
         values = graph.add("Gather", features, places, axis=1)
         if any(self.closest):
@@ -182,7 +184,7 @@ class LadderRows:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the ladder, as it was tried."""
+    """Result of trying one step of the ladder."""
 
     name: str
     against: str
@@ -227,7 +229,7 @@ class Ladder:
 
     @property
     def number(self) -> str:
-        """The free number, maybe reversed, that alone orders answers of one run; empty where more does."""
+        """The single free number, maybe reversed, that orders answers of one run; empty if several numbers do."""
         return "" if self.reached in (ALL_TERMS, DRAWN_TERMS, WITH_TREES) else self.linear
 
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
@@ -436,7 +438,7 @@ class _Climb:
                 self.linear = name
 
     def try_trees(self, roles: Roles) -> Trees | None:
-        """Trees on top of the linear part, where selection rows that neither has seen show a gain."""
+        """Returns trees on top of the linear part if they improve on unseen selection rows; else None."""
         X, train, held_out = self.sample.X, roles.train, roles.selection
         try:
             parts = [part for _, part in group_folds(train, self.groups.tolist(), self.y, 4, self.seed + 2)]

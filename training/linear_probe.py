@@ -49,7 +49,7 @@ class LinearProbe:
     """Number of combinations of layer, position and penalty among which the probe was chosen."""
 
     def contract(self, target: str) -> dict[str, Any]:
-        """Returns the contract of the probe's checkpoint: what it reads and what it gives."""
+        """Returns the contract of the probe's checkpoint: its inputs and its outputs."""
         return {
             **({"layer": self.layers[0]} if len(self.layers) == 1 else {"layers": list(self.layers)}),
             "position": self.position,
@@ -216,7 +216,7 @@ def fit_linear_probe(
 def unseen_probe_scores(
     probe: LinearProbe, states: States, y: NDArray[np.int64], groups: Sequence[str], roles: Roles, *, seed: int = 0
 ) -> Floats:
-    """Returns a score (n,) of each seen row by a probe that saw no answer of the row's group, NaN of other rows.
+    """Returns a score (n,) of each seen row by a probe that saw no answer of the row's group, NaN for other rows.
 
     Calibration rows have the scores of the probe itself, which must read one layer. Learning rows have those of probes
     of the same layer, position and penalty that were fitted on the other inner folds.

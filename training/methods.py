@@ -82,7 +82,7 @@ Scorer = Callable[[Rows], Scores]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearScore:
-    """score = ((x - mean) / scale) @ weights + intercept, all (d,) but the intercept."""
+    """score = ((x - mean) / scale) @ weights + intercept. Every array has shape (d,)."""
 
     mean: Scores
     scale: Scores
@@ -103,7 +103,7 @@ class LinearScore:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A method that has learned."""
+    """A fitted method."""
 
     score: Scorer
     selection_auroc: float
@@ -138,7 +138,7 @@ class Method(Protocol):
         ...
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        """Fits on the rows of these roles. Scores are NaN where the method knows nothing of an answer."""
+        """Fits on the rows of these roles. Scores are NaN for answers without the method's inputs."""
         ...
 
 
@@ -165,7 +165,7 @@ class GivenScore:
 
 @dataclass(frozen=True, slots=True)
 class LogprobLadder:
-    """The quality predictor: a free number, or what is better than it (`metaprobe.training.ladder`)."""
+    """The quality predictor: a free number, or a better step of the ladder (`metaprobe.training.ladder`)."""
 
     new_tasks: bool = False
     """Whether the predictor is for models and tasks outside the runs. It then stays the free number, and knows no run's
@@ -214,7 +214,9 @@ def agreement_ladder(answers: int) -> LogprobLadder:
 
 
 def calibrators_of(method: Method) -> tuple[str, ...]:
-    """Returns the calibrators that a method's scores may get: those that it names itself, else the usual ones."""
+    """Returns the names of the calibrators that are tried on a method's scores: the method's own list, else the usual
+    ones.
+    """
     return getattr(method, "calibrators", USUAL_CALIBRATORS)
 
 
@@ -245,7 +247,8 @@ DECISION_LADDER = LogprobLadder(name=DECISIONS, family="decision")
 
 @dataclass(frozen=True, slots=True)
 class LearnedDecisions:
-    """The quality predictor on decisions, also where some are missing: one question's number, or what is better.
+    """The quality predictor on decisions, some of which may be missing: one question's number, or a better step of the
+    ladder. A missing number is replaced by its mean. An answer without any decision has no score.
 
     A number that is missing has its mean; an answer of which nothing was said has no score.
     """
@@ -509,7 +512,7 @@ class TermsPart:
     fitted: bool = True
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        """Fits a free number, or all terms where they pay."""
+        """Fits a free number, or all terms if they pay."""
         table, X = evidence.table, terms_of(evidence.table)
         single_run = np.full(len(table), "")
         sample = LadderRows(X, table.y, table.groups, single_run, TERM_NAMES)
@@ -548,7 +551,8 @@ class JoinedFit:
     _made: dict[int, tuple[Floats, float]] = field(default_factory=dict)
 
     def score(self, among: int = -1) -> Floats:
-        """Returns the log-odds (n,) of all answers, each by those parts of a set that it has; NaN where it has none.
+        """Returns the log-odds (n,) of all answers. Each answer is scored by those parts of the set whose inputs it
+        has; NaN if it has the inputs of no part.
 
         `among`: the set, by default all parts.
         """

@@ -90,7 +90,7 @@ class Bend:
         return np.stack([self.spread * low + self.centre / 2, self.spread * high + self.centre / 2], axis=1)
 
     def map(self, weights: Floats, mean: float) -> Beta:
-        """Returns the map of these two weights of the columns, of a run whose base rate is `mean`."""
+        """Returns the map for a run with the base rate `mean`. `weights`: the slopes below and above the bend."""
         below, above = weights.tolist()
         shift = mean + (below + above) / 2 * self.centre
         return Beta(self.centre, self.spread, below * self.spread, above * self.spread, shift)
@@ -131,7 +131,9 @@ class JoinedMap:
         return sigmoid(self.slope * before + WHOLE.of(features) @ self.weights + self.intercept)
 
     def add_to(self, graph: GraphBuilder, before: str, output: str = "") -> str:
-        """Adds the same to a graph: (n, 1) log-odds and the graph's features in, (n, 1) probabilities out."""
+        """Adds the computation of `probability` to a graph: from log-odds (n, 1) and the graph's features to
+        probabilities (n, 1).
+        """
         terms = WHOLE.add_to(graph, FEATURES_INPUT, self.width)
         weighted = graph.add("MatMul", terms, graph.number(self.weights[:, None]))
         scaled = graph.add("Add", graph.add("Mul", before, graph.number(self.slope)), graph.number(self.intercept))
@@ -197,7 +199,7 @@ class Rescaled:
 
     @property
     def exported(self) -> Platt | Beta | JoinedMap:
-        """Map that the checkpoint's graph gets: the calibrator, with the terms where there are any."""
+        """The map that is added to the checkpoint's graph: the calibrator, with the terms if there are terms."""
         if self.beside is None:
             return self.calibrator
         weights = self.fit.weights[1:] / self.beside.spread
@@ -228,7 +230,7 @@ class Rescaled:
 
     @property
     def scored(self) -> ScoredAnswers:
-        """The answers that stand for all, with scores whose order no label of the answer itself has made."""
+        """The answers that represent all answers. No answer's own label has influenced its score."""
         at = self.plain
         scores = log_odds_of(self.held_out) if self.reordered else self.log_odds
         rows, exported = np.arange(int(at.sum())), sigmoid(self.log_odds)
@@ -414,7 +416,7 @@ def map_outputs(
 ) -> bytes:
     """Returns the graph with each named output, a probability, replaced by a map of its log-odds.
 
-    `sources`: output -> the one that it is made of, where that is another, which stays as it is.
+    `sources`: maps an output to the output that it is computed from, if they differ; the latter is kept unchanged.
     """
     onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)

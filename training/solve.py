@@ -152,7 +152,9 @@ class _Problems:
         return w, b, scores, float(left.max())
 
     def unsolved(self, still: Tensor) -> int:
-        """Returns how many of the first problems hold those that are `still` to be solved, in whole penalties."""
+        """Returns the number of first problems, in whole penalties, that include all problems which are `still`
+        unsolved.
+        """
         folds, places = len(self.alpha) // len(self.factors), still.nonzero()
         return (int(places.max()) // folds + 1) * folds if len(places) else 0
 

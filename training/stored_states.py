@@ -154,7 +154,7 @@ class ChosenRows:
 
 
 def check_captured(states: "States", layers: Sequence[int], positions: Sequence[str]) -> None:
-    """Raises `RecordError` where some of them were not captured."""
+    """Raises `RecordError` if some of these layers or positions were not captured."""
     if absent := [position for position in positions if position not in states.positions]:
         raise RecordError(f"positions {absent} were not captured; there are: {', '.join(states.positions)}")
     if missing := [layer for layer in layers if layer not in states.layers]:

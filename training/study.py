@@ -74,7 +74,7 @@ OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrossFit:
-    """All methods on the same folds."""
+    """Held-out results of all methods on the same folds."""
 
     methods: tuple[Judged, ...]
     best_baseline: tuple[str, ...]
@@ -131,7 +131,7 @@ class CrossFit:
 def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER) -> list[Method]:
     """Returns the methods of the comparison, in its order.
 
-    There are probes only where hidden states were captured. What was never stated has no number.
+    Probes are included if hidden states were captured, and stated numbers if the model stated any.
     """
     methods: list[Method] = [*decision_methods(evidence), *control_methods(evidence)]
     methods += [ladder] if evidence.feature_names else []
@@ -145,7 +145,7 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
 
 
 def blend_of(table: AnswerTable, probes: Sequence[HiddenProbeMethod]) -> Blend | None:
-    """Returns the blend of one signal of each kind that these answers have; None where they have but one.
+    """Returns the blend of one signal of each kind that these answers have; None if they have only one signal.
 
     The log-probabilities and the states of the answer are joined, fixed beforehand; what was stated of the answer and
     the state of the prompt where they pay.
@@ -158,7 +158,7 @@ def blend_of(table: AnswerTable, probes: Sequence[HiddenProbeMethod]) -> Blend |
 
 
 def decision_methods(evidence: Evidence) -> list[Method]:
-    """Returns each question's number as a score, and what is learned of all of them; nothing without decisions.
+    """Returns a method for each question's number, and a method that learns from all numbers; empty without decisions.
 
     A number that is higher for wrong answers is there a second time with its sign reversed, as in `free_controls`.
     """
@@ -238,7 +238,7 @@ def study(
 
 
 def load_with_states(stores: Sequence[str | Path], options: BlendOptions) -> Evidence:
-    """Returns the labelled answers with the hidden states that the options choose, and says which these are.
+    """Returns the labelled answers with the hidden states that the options choose, and reports the choice.
 
     Raises `RecordError` where answers have none.
     """
@@ -272,7 +272,7 @@ def study_of(
     own: OwnMethods = lambda evidence, names: (),
     on_step: OnStep = quiet,
 ) -> Study:
-    """Makes a study of evidence that is loaded."""
+    """Makes a study of evidence that is already loaded."""
     methods = tuple(standard_methods(evidence, ladder=ladder))
     methods += tuple(own(evidence, [method.name for method in methods]))
     fits = crossfit(evidence, methods, folds=folds, seed=seed, on_step=on_step)
@@ -460,7 +460,9 @@ def audit_method(
 
 
 def made_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
-    """Runs the audits; where the answers are too few for refits, those are named as not made, with the reason."""
+    """Runs the audits. If there are too few answers for refits, the audits that need refits are listed as skipped, with
+    the reason.
+    """
     try:
         return run_audits(inputs, seed=seed)
     except RecordError as error:
@@ -585,7 +587,7 @@ def held_out_fields(
 
 
 def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int = 0) -> dict[str, Interval]:
-    """Returns the AUROC over pairs of answers of one run only, and that of knowing nothing but the run.
+    """Returns the AUROC over pairs of answers of one run, and the AUROC of a score that only knows the run.
 
     A run is a model, a task and a way of asking. Empty where there is one run, or where its identity was not fitted.
     """
@@ -602,7 +604,7 @@ def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int
 def figures_of(
     table: AnswerTable, judged: Judged, mean: Judged | None, fold: NDArray[np.int64] | None = None
 ) -> dict[str, Interval]:
-    """Returns what a method's held-out scores are worth, also beside the mean log-probability where that is given.
+    """Returns the metrics of a method's held-out scores, and their gain over the mean log-probability if it is given.
 
     `fold` (n,): the outer fold in which each answer was judged, within which answers are compared; None where all were
     judged by one model.
@@ -619,9 +621,9 @@ def figures_of(
 def figures_within(
     within: MetricFunction, y: NDArray[np.int64], ranking: Scores, mean: Scores | None, weights: NDArray[np.int32]
 ) -> dict[str, Interval]:
-    """Returns the AUROC within runs and its gain over the mean log-probability, where there is one.
+    """Returns the AUROC within runs and its gain over the mean log-probability, if it is given.
 
-    Both are left out where they cannot be computed, because no run has right and wrong answers.
+    Both are left out if no run has right and wrong answers.
     """
     figures = {"auroc_within_runs": interval(within, y, ranking, weights)}
     if mean is not None:

@@ -283,7 +283,7 @@ class StatesChoice:
 
 
 def log_loss(logit: Floats, Y: Floats) -> Floats:
-    """Returns the cross-entropy (n, A) in nats, NaN where there is no label."""
+    """Returns the cross-entropy (n, A) in nats, NaN without a label."""
     return np.asarray(np.logaddexp(0, logit) - Y * logit)
 
 
@@ -526,9 +526,10 @@ SEEN_SHARE = 0.99
 
 
 def fit_place(components: Components, states: NDArray[np.floating[Any]], data: SuccessData) -> Place:
-    """Returns the labelled questions in the reader's space, with the limit of what counts as seen.
+    """Returns the labelled questions in the reader's space, with the largest distance at which a request counts as
+    seen.
 
-    Distances of the calibration are between groups: a question is never its own neighbour, nor its group's.
+    For this limit, a question's distances are measured to questions of other groups only.
     """
     k = min(PLACE_COMPONENTS, len(components.spread))
     # A unit that never moved may move in a foreign request: it then counts as the others do.

@@ -55,7 +55,7 @@ class TaughtBySamples:
 
 
 def stage_of_labels(runs: Sequence[Run], target: str = "correct") -> str:
-    """Returns the only stage whose calls carry the label; empty where several stages or none do."""
+    """Returns the only stage whose calls carry the label; empty if several stages do, or none."""
     stages = {call.stage for run in runs for call in run.calls if run.label(target, call.id) is not None}
     return stages.pop() if len(stages) == 1 else ""
 

@@ -179,7 +179,7 @@ def operating_points(probability: Floats, call_ids: Iterable[str], evaluated: Ma
 def match_share(probability: NDArray[np.float64], share: float) -> float | None:
     """Returns the threshold that about this share of the probabilities reaches; None for a share of 0 or 1.
 
-    Of the values that occur it is the one whose share comes nearest, the higher of equals.
+    It is one of the probabilities: the one whose share is nearest, and of two equally near ones the higher.
     """
     if not 0 < share < 1:
         return None
@@ -260,7 +260,9 @@ def measure_shares(
 
 
 def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Callable[[NDArray[np.integer]], Floats]:
-    """Returns a statistic of weights (b, n): which share of the weight of `whole` (n,) lies on `part`, NaN for none."""
+    """Returns a function of weights (b, n): the share of the weight of `whole` (n,) that lies on `part`; NaN if `whole`
+    has no weight.
+    """
     inside, every = part.astype(np.float64), whole.astype(np.float64)
 
     def share(weight: NDArray[np.integer]) -> Floats:
@@ -421,7 +423,7 @@ def with_flag(
 
 
 def too_few(y: NDArray[np.int64], groups: NDArray[np.str_], *, calibrating: int) -> str:
-    """Returns why so few labelled answers carry no threshold, as a clause; empty where they suffice.
+    """Returns a clause that says why there are too few labelled answers for a threshold; empty if there are enough.
 
     `calibrating`: how many of them the threshold is set on.
     """
@@ -562,7 +564,7 @@ class Surprise:
         return np.asarray(np.interp(scores, self.scores, self.nats) + beyond, dtype=np.float64)
 
     def score_at(self, nats: float) -> float:
-        """Returns the score below which surprise exceeds this: infinite where that of every score does."""
+        """Returns the score below which the surprise exceeds `nats`; infinite if it does so for every score."""
         if nats < self.nats[-1]:
             return np.inf
         if nats > self.nats[0]:
@@ -571,7 +573,9 @@ class Surprise:
 
 
 def joint_statistic(looks: Sequence[Floats]) -> Floats:
-    """Returns the largest surprise (n,) over the looks an answer has; each (n,), NaN where the answer ended before."""
+    """Returns the largest surprise (n,) over an answer's looks. Each look's surprise is (n,), with NaN for answers that
+    ended before it.
+    """
     known = [np.where(np.isnan(surprise), NO_LOOK, surprise) for surprise in looks]
     return np.asarray(np.max(known, axis=0), dtype=np.float64)
 
@@ -598,7 +602,7 @@ def groups_needed(alpha: float) -> int:
 
 
 def too_few_groups(alpha: float, n: int) -> str:
-    """Returns why n groups do not allow that rate, and what would."""
+    """Returns a message: why n groups are too few for the rate `alpha`, and how many groups would be enough."""
     return (
         f"a false-alarm rate of {alpha:g} needs good calibration answers in at least {groups_needed(alpha)} groups, "
         f"there are {n}: add runs, or ask for a rate of at least {1 / (n + 1):.2g}"

@@ -131,7 +131,7 @@ MOST_SETTINGS = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Read:
-    """One answer, read; `form` is None where it cannot be compared with the others."""
+    """One answer as it was read. `form` is None if it cannot be compared with the other answers."""
 
     text: str
     form: Hashable | None

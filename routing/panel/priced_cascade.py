@@ -31,7 +31,7 @@ NEVER = -np.inf
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surety:
-    """How far answers move what is believed."""
+    """How far one agent's answer changes the expected P(right) of the other agents' answers."""
 
     spread: Floats
     """Standard deviation (A,) of the log-odds of an agent's answers around the agent's rate."""

@@ -88,7 +88,9 @@ def control_scores(data: TextData, roles: Roles, *, seed: int) -> dict[str, Scor
 def adapter_audits(
     data: TextData, roles: Roles, scores: Mapping[When, Scores], controls: Mapping[str, Scores], *, seed: int
 ) -> AuditReport:
-    """Returns the audits of scores of the test rows, by controls of the same roles. The data are audited whole."""
+    """Returns the audits of an adapter's scores on the test rows. Controls are fitted in the same roles. Audits of the
+    data use all rows.
+    """
     table, tested = data.table, data.table.rows(roles.test)
     every = free_controls(tested) | dict(controls)
     splits = [roles.parts]
@@ -202,7 +204,7 @@ def make_adapter(
 ) -> MadeAdapter | None:
     """Returns the adapter of these texts, fitted, exported and measured; raises as `write_adapter`.
 
-    None in all processes but the first of those that train together.
+    If several processes train together, all but the first return None.
     """
     settings = settings or AdapterSettings.of(options)
     target, say, out = options.target, options.on_step, Path(options.out)  # Path: "out/" may end in a slash

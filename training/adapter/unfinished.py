@@ -44,7 +44,7 @@ def check_work(work: Path) -> None:
 
 
 def remove_state(work: Path) -> None:
-    """Deletes what a training wrote to `work`, and then the folder if nothing else is in it."""
+    """Deletes the files that a training wrote to `work`, and then the folder if it is empty."""
     with suppress(OSError):  # the folder holds something else, or was never made
         for name in (STATE_FILE, PARTIAL):
             (work / name).unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def save(work: Path, started_with: str, progress: AdapterProgress, scorer: nn.Mo
 
 
 def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) -> AdapterProgress:
-    """Returns the stored progress, with its weights put back; the beginning where `work` holds no state.
+    """Returns the stored progress, with its weights put back; the initial progress if `work` holds no state.
 
     Raises `RecordError` where the state is damaged, none of ours, or of a training that started with something else.
     """

@@ -22,7 +22,7 @@ because the models of the plays have a quarter fewer labels than the exported mo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ended:
-    """The kept answers of m questions once asking stopped, where one was kept."""
+    """Kept answers of m plays after asking has stopped. Plays without a kept answer are left out."""
 
     before: Floats
     """P(right) of each play's kept answer (m,) before the correction: it ignores that the answers were chosen."""
@@ -79,7 +79,7 @@ def ended(view: View, plans: Sequence[AskPlan], way: str) -> Ended:
 
 
 def fit_after(held: Sequence[Ended]) -> After:
-    """Returns the correction of P(right) after the play, by a logistic regression that is shrunk towards none."""
+    """Returns the correction of P(right) after the play: a logistic regression, shrunk towards no correction."""
     X = np.concatenate([one.columns for one in held])
     y, weight = (np.concatenate([getattr(one, name) for one in held]) for name in ("score", "weight"))
     precision = np.diag(np.array(AFTER_SD) ** -2.0)

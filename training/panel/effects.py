@@ -125,7 +125,9 @@ def _parts_of(
 
 
 class _Fit:
-    """The weights while they are fitted. Dimensions meet in the common weights alone, so each is solved by itself."""
+    """The weights while they are fitted. Dimensions share only the common weights, so the own weights of each dimension
+    are solved separately.
+    """
 
     def __init__(self, parts: list[_Part], weigh: float, shape: tuple[int, int], scales: int, further: int) -> None:
         (self.A, self.D), self.parts, self.weigh, self.scales = shape, parts, weigh, scales

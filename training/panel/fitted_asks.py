@@ -72,7 +72,7 @@ SPREAD_PRIOR = 20.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedAsks:
-    """The ways, fitted and tuned on some questions."""
+    """The ways to ask, fitted and tuned on some questions."""
 
     panel: FittedPanel
     pick: str
@@ -144,9 +144,9 @@ def fit_asks(
 
 
 def fit_surety(views: Sequence[View], signals: bool) -> Surety:
-    """Returns how far answers move what is believed, of answers whose odds were made without their group.
+    """Returns how far one answer changes the expected P(right) of others, fitted on the answers of these views.
 
-    `signals`: whether answers bring any; else they move nothing.
+    `signals`: whether answers have signals. Without signals they change nothing.
     """
     odds, rate, score = (
         np.concatenate([getattr(view, name) for view in views]) for name in ("odds", "rate_here", "score")
@@ -180,7 +180,9 @@ def mean_prices(data: Panels) -> Floats:
 
 
 def by_dimension(values: Floats, data: Panels) -> Floats:
-    """Returns the means (A, D + 1) of what is known among values (n, A); of an unseen dimension those over all."""
+    """Returns the means (A, D + 1) of the known values (n, A) by dimension. A dimension without values gets the mean
+    over all dimensions.
+    """
     columns = []
     for rows in (*(data.dimension == d for d in range(len(data.dimensions))), np.ones(len(data), dtype=bool)):
         count = np.isfinite(values[rows]).sum(axis=0)

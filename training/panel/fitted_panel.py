@@ -69,9 +69,9 @@ class FittedPanel:
     """Trees that give the gain of asking on; None if the answers are of several agents."""
 
     def classes_of(self, answers: Answers, odds: Floats | None = None) -> tuple[Classes, Floats]:
-        """Returns the classes of panels and P(right) of each and of none, (b, c + 1).
+        """Returns the classes of panels, and P(right) of each class and of "none of these", (b, c + 1).
 
-        `odds` (b, k): by default those of this fit.
+        `odds` (b, k): log-odds of the answers; by default from this fit.
         """
         odds = self.odds.score(answer_rows(answers, self.agents)) if odds is None else odds
         classes = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
@@ -79,7 +79,7 @@ class FittedPanel:
 
 
 def probabilities(classes: Classes, scores: Floats, exclusive: bool) -> Floats:
-    """Returns P(right) (b, c + 1) of each class and of none, from scores (b, c + 1)."""
+    """Returns P(right) (b, c + 1) of each class and of "none of these", from scores (b, c + 1)."""
     if exclusive:
         return softmax_rows(scores, classes.there)
     right = np.where(classes.there, 1 / (1 + np.exp(-scores[:, :-1])), 0.0)
@@ -87,7 +87,7 @@ def probabilities(classes: Classes, scores: Floats, exclusive: bool) -> Floats:
 
 
 def softmax_rows(scores: Floats, there: NDArray[np.bool_]) -> Floats:
-    """Returns the probabilities (b, c + 1) of scores (b, c + 1): those of classes that are there, and of none."""
+    """Returns the probabilities (b, c + 1) of scores (b, c + 1): the existing classes, and "none of these"."""
     raised = np.where(np.pad(there, ((0, 0), (0, 1)), constant_values=True), scores, -np.inf)
     raised = np.exp(raised - raised.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))

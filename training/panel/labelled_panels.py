@@ -134,9 +134,9 @@ class Panels:
         return bool((right.sum(axis=1) > 1).mean() <= EXCLUSIVE)
 
     def answers(self, agents: Agents, agent: Ints | None = None, dimension: Ints | None = None) -> Answers:
-        """Returns the answers as the models read them, by what is known of the agents.
+        """Returns the answers in the form that the models read, scaled by the agents' quantiles.
 
-        `agent` (n, K), `dimension` (n,): columns of `agents`, by default those of these questions.
+        `agent` (n, K), `dimension` (n,): columns of `agents`, by default those of the panels themselves.
         """
         agent = self.agent if agent is None else agent
         signals = self.signals[..., [ANSWER_SIGNALS.index(name) for name in agents.signals]]
@@ -159,7 +159,7 @@ def right_classes(form: Ints, present: Mask, right: Floats) -> Floats:
 
 
 def agents_in(data: Panels) -> Agents:
-    """Returns what these questions show of the agents: rates on each dimension, and the scale of every signal."""
+    """Returns the agents of these questions: their rates on each dimension, and the scale of every signal."""
     A, D, is_labelled = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.score)
     usual = [name for name, share in zip(ANSWER_SIGNALS, _carried(data).max(axis=0), strict=True) if share >= USUAL]
     dimension = np.broadcast_to(data.dimension[:, None], is_labelled.shape)[is_labelled]

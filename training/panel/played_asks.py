@@ -91,7 +91,9 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Holds what is known about m questions if their agents are asked, by models that have not seen their groups."""
+    """What models know about m questions and their agents' answers. The models have not seen the groups of these
+    questions.
+    """
 
     model: FittedPanel | Panel
     gain: Callable[[NDArray[np.float32]], Floats] | None
@@ -144,7 +146,7 @@ class View:
 
     def judged(self, rows: Ints, asked: Mask, way: str) -> tuple[Ints, NDArray[np.float32]]:
         """Returns the agent whose answer is kept (b,), -1 if none is, and the state of the panel (b, len(PANEL_STATE)),
-        for questions `rows` (b,) of which the agents in `asked` (b, A) were asked.
+        for questions `rows` (b,) if exactly the agents in `asked` (b, A) were asked.
         """
         part = self.answers.rows(rows)
         form = np.where(asked, part.form, UNREADABLE_CLASS)
@@ -238,7 +240,7 @@ def _priced_next(view: View, setting: AskSetting, rows: Ints, asked: Mask) -> In
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Expectation of two settings that are mixed, (m,) each."""
+    """Expected result on each question (m,), if a draw decides between two settings."""
 
     score: Floats
     cost: Floats

@@ -31,7 +31,7 @@ ORDERS = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlayedPanels:
-    """Panels while they grow, answer by answer, judged by models that have not seen them: o orders of n questions."""
+    """Panels of n questions after each answer, in o orders, judged by models that have not seen the questions."""
 
     groups: NDArray[np.str_]
     """Group of each question (n,)."""

@@ -70,7 +70,7 @@ class LabelledQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TriedReading:
-    """How one reading did."""
+    """Results of one reading on labelled answers."""
 
     same: str
     accuracy: Interval
@@ -120,7 +120,7 @@ def item_of(question: str, same: str) -> Item:
 
 
 def literal_form(answer: PanelAnswer) -> Hashable:
-    """Returns the answer letter for letter: its calls, its whole text where that is code, or its final answer."""
+    """Returns the answer letter for letter: its tool calls, its whole text if it is code, or else its final answer."""
     if answer.calls:
         return answer.calls
     if "```" in answer.text or function_code(answer.text) is not None:
@@ -150,7 +150,7 @@ def unequal_pairs(form: Ints, right: Floats) -> Floats:
 def noise_of_equal_answers(literal: Ints, right: Floats, groups: Sequence[str]) -> float:
     """Returns the share of unequal pairs that is allowed: `MAX_UNEQUAL`, or the upper end of the labels' own noise.
 
-    The noise is seen where two answers are alike letter for letter and their labels differ.
+    The noise is measured on answers that are equal letter for letter and have different labels.
     """
     share = unequal_pairs(literal, right)
     rows = np.flatnonzero(np.isfinite(share))
@@ -160,7 +160,7 @@ def noise_of_equal_answers(literal: Ints, right: Floats, groups: Sequence[str]) 
 
 
 def unequal_labels(form: Ints, right: Floats, groups: Sequence[str]) -> Interval | None:
-    """Returns the mean share of unequal pairs with its interval; None where no two answers are equal."""
+    """Returns the mean share of unequal pairs with its interval; None if no two answers are equal."""
     share = unequal_pairs(form, right)
     rows = np.flatnonzero(np.isfinite(share))
     return _mean(share, rows, groups) if len(rows) else None
@@ -169,7 +169,7 @@ def unequal_labels(form: Ints, right: Floats, groups: Sequence[str]) -> Interval
 def equality_audit(form: Ints, literal: Ints, right: Floats, groups: Sequence[str]) -> tuple[str, bool, str] | None:
     """Returns the audit of a reading: whether equal answers have equal labels, beyond what the labels' noise allows.
 
-    None where no two answers to a question are equal, so that there is nothing to audit.
+    None if no two answers to a question are equal.
     """
     unequal, allowed = unequal_labels(form, right, groups), noise_of_equal_answers(literal, right, groups)
     if unequal is None:

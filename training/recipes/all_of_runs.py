@@ -107,8 +107,9 @@ class CaughtMistakes:
 
     @property
     def sentence(self) -> str:
-        """One sentence on what was found and what it cost, one on what the kept answers are worth, and one on answers
-        that could not be judged."""
+        """Three sentences: the wrong answers found and the right answers lost; the share of right answers among those
+        kept; the answers that could not be judged.
+        """
         n, right = len(self.answers), len(self.answers) - self.mistakes
         kept = n - self.found - self.lost
         told = (
@@ -197,11 +198,13 @@ class TrainedRuns:
 
     @staticmethod
     def require() -> None:
-        """Raises `MissingExtra` where a package is not installed that this takes, before anything was computed."""
+        """Raises `MissingExtra` if a needed package is not installed. Call it before anything is computed."""
         require_report()
 
     def lines(self) -> list[str]:
-        """Returns the short comparison, what was exported, its flags beside the truth, and the next commands."""
+        """Returns the lines to print: the short comparison, the exported method, its flags beside the truth, and the
+        next commands.
+        """
         told = self.comparison
         asked = f"{told.provenance['items']} questions, {len(told.y)} answers of {told.provenance['model']}"
         chosen = "The report recommends" if self.recommended else "The report recommends no method yet; shown is"
@@ -230,7 +233,9 @@ class TrainedRuns:
         ]
 
     def flag_lines(self) -> list[str]:
-        """Returns the table of flagged and kept answers beside the truth, and below it what was found and lost."""
+        """Returns the lines of a table of flagged and kept answers beside the truth, and below it how many wrong
+        answers were found and how many right ones were lost.
+        """
         shown, (before, after) = self.used.shown(), common_ends([answer.question for answer in self.used.answers])
         asked = f"{before}...{after}" if before or after else "question"
         rows = [

@@ -270,7 +270,7 @@ def _answer(run: Run, call: Call) -> str | None:
 def efficiency_of(
     table: AnswerTable, fits: CrossFit, runs: Sequence[Run], *, target: str, seed: int = 0
 ) -> tuple[TwoChoice | None, str]:
-    """Returns the metacognitive efficiency, or why there is none."""
+    """Returns the metacognitive efficiency, or the reason why it cannot be computed."""
     if not runs:
         return None, "the runs were not given"
     if target != "correct":
@@ -467,7 +467,7 @@ def write_report(folder: str | Path, compared: Comparison, study: Study) -> Path
 def with_place_read(compared: Comparison, name: str, checkpoint: Checkpoint) -> Comparison:
     """Returns the comparison with the layer and the position that the checkpoint of a probe reads.
 
-    `name`: the method that was exported; where it is no probe, nothing changes.
+    `name`: the exported method. If it is no probe, the comparison is returned unchanged.
     """
     contract = checkpoint.manifest.contract
     return replace(

@@ -92,7 +92,8 @@ Thresholds = Mapping[float, Mapping[int, float]]
 
 
 def readings_of(look: int) -> LadderColumns:
-    """Returns what the linear part reads at a look: the mean of the first tokens, the lowest, and earlier means.
+    """Returns the columns that the linear part reads at a look: the mean of the first tokens, the lowest ones, and
+    means at earlier looks.
 
     Every answer is as long at a look, so that total and scaled total order answers as the mean does. The mean of the
     three lowest is none of the features that a stream keeps.
@@ -105,7 +106,7 @@ def readings_of(look: int) -> LadderColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GateHead:
-    """The judgement at one look."""
+    """Judges an answer at one look of the gate."""
 
     scorer: Ladder
     calibrator: Calibrator
@@ -125,7 +126,7 @@ class GateHead:
         return own if forms is None or self.question is None else self.question.score(own, forms)
 
     def probability(self, X: Features, forms: Features | None = None) -> Scores:
-        """Returns P(good) (n,) from the same."""
+        """Returns P(good) (n,) from the arguments of `score`."""
         return self.judgement(with_question=forms is not None).calibrator.probability(self.score(X, forms))
 
     def judgement(self, *, with_question: bool) -> "GateHead | JoinedLook":
@@ -133,7 +134,9 @@ class GateHead:
         return self if self.question is None or not with_question else self.question
 
     def add_to(self, graph: GraphBuilder, output: str) -> None:
-        """Adds P(good) to a graph, `output` (n, 1): with the question in rows where its form is not NaN."""
+        """Adds P(good) to a graph as `output` (n, 1). Rows whose question's form is not NaN are judged with the
+        question.
+        """
         own = self.scorer.add_to(graph, GATE_INPUT, len(GATE_SCHEMA.names))
         if self.question is None:
             self.calibrator.add_to(graph, own, output)
@@ -188,7 +191,7 @@ def _too_few(table: AnswerTable, look: int, needed: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedGate:
-    """Heads by look, and the P(good) below which each rate fires at each look."""
+    """Fitted heads by look, and the P(good) below which the gate stops, for each false-alarm rate and look."""
 
     heads: Mapping[int, GateHead]
     thresholds: Thresholds
@@ -206,7 +209,7 @@ class FittedGate:
         return any(head.question is not None for head in self.heads.values())
 
     def probability(self, X: Features, tokens: NDArray[np.int64], forms: Features | None = None) -> Scores:
-        """Returns P(good) (n, len(COUNTS)); NaN beyond an answer's end and where there is no head.
+        """Returns P(good) (n, len(COUNTS)); NaN beyond an answer's end, and at looks without a head.
 
         Args:
             X: (n, d) features of `GATE_SCHEMA`.
@@ -221,7 +224,7 @@ class FittedGate:
         return result
 
     def limits(self, alpha: float, *, with_question: bool) -> Scores:
-        """Returns the P(good) (len(COUNTS),) below which an answer is stopped; 0 where there is no head.
+        """Returns the P(good) (len(COUNTS),) below which an answer is stopped; 0 at looks without a head.
 
         `with_question`: whether the answers come with their question. Raises `KeyError` for a rate that is not in
         `thresholds`.

@@ -182,8 +182,9 @@ def draw_questions(questions: Sequence[QuestionToAsk], count: int, seed: int) ->
 
 
 class ScorableLLM(WrappedLLM):
-    """Passes on the calls of a model, but raises for an answer in words that came without log-probabilities, so that a
-    cache keeps no such call: after the server was set right, it is asked again."""
+    """Passes calls to a model, and raises for an answer in words without log-probabilities. A cache then does not store
+    the call, so it is made again once the server is corrected.
+    """
 
     @property
     def asked_how(self) -> str:

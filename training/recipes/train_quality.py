@@ -149,7 +149,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Amount:
-    """A regression, on a line that makes it right on average, within its scale: Q.
+    """A regression for Q: the trees' value on a line that corrects its mean, clipped to the scale.
 
     Composing Q of the other heads, (1 - P(critical)) times the sum of the levels, is the other choice. It orders
     unseen answers as well, but errs more, since failures and levels go together; and it needs every part to be
@@ -410,7 +410,7 @@ DECIDED_OF = {ALL_TERMS: "all numbers of the decisions"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradedStudy:
-    """A head on a scale, in the folds."""
+    """Held-out values of a head on a scale, and of its controls."""
 
     data: Graded
     values: Floats
@@ -818,7 +818,8 @@ class _Heads:
 
 
 def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floats, seed: int) -> list[str]:
-    """Returns in words how far the probability of a predicate is off as it was given; nothing without a predicate.
+    """Returns a sentence about the calibration error of a predicate's probability before any recalibration; empty if
+    there is no predicate.
 
     The predicate is the one named like the target, or else the one that is exported alone.
     """

@@ -250,7 +250,7 @@ def _weights_told(data: SuccessData) -> list[str]:
 
 
 def unfolded(heads: Heads, weights: Floats) -> Floats:
-    """Returns weights (A, D + 1) of the states as they are, for weights (A, d + 1) of the components."""
+    """Converts weights (A, d + 1) of the components to weights (A, D + 1) of the original states."""
     components, d = heads.components, weights.shape[1] - 1
     wide = weights[:, :-1] @ (components.directions[:d] / components.spread[0]) / components.scale
     return np.column_stack([wide, weights[:, -1] - wide @ components.mean])

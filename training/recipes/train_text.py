@@ -121,7 +121,7 @@ class WordsModel:
         return np.asarray(words + shape + self.intercept, dtype=np.float64)
 
     def add_to(self, graph: GraphBuilder) -> str:
-        """Adds the same to a graph; returns the name of the log-odds (n, 1)."""
+        """Adds the computation of `score` to a graph; returns the name of the log-odds (n, 1)."""
         unit, axis = graph.number(1.0), graph.constant([1])
         value = graph.add("Mul", COUNTS, graph.add("Gather", graph.number(self.idf), TERMS))
         square = graph.add("Mul", value, value)
@@ -171,7 +171,7 @@ class TextModel:
         return self.joined(parts)
 
     def joined(self, parts: Sequence[Scores]) -> Scores:
-        """Returns the log-odds (n,) joined from the parts' scores (n,) each; NaN where a part has no score."""
+        """Returns the log-odds (n,) joined from the parts' scores (n,) each; NaN if a part has no score."""
         if not self.weights:
             return parts[0]
         joined = zip(self.weights, self.platts, parts, strict=True)
@@ -192,7 +192,7 @@ class TextModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextMethod:
-    """One rung of the ladder."""
+    """One step of the ladder of text readers."""
 
     name: str
     texts: TextRows
@@ -225,7 +225,7 @@ class TextMethod:
         return TextModel(words, probe, platts, tuple(blend_weights(logits, y).tolist()))
 
     def unseen(self, model: TextModel, table: AnswerTable, roles: Roles, *, seed: int) -> Scores:
-        """Returns a score (n,) of each seen row by a fit that saw no answer of the row's group; NaN of other rows.
+        """Returns a score (n,) of each seen row by a fit that saw no answer of the row's group; NaN for other rows.
 
         Calibration rows have the scores of `model`, which these roles gave. Learning rows have those of the same words
         and states at the same penalties, fitted on the other folds, or none where their groups do not suffice for
@@ -274,7 +274,7 @@ class Rung:
 
 
 def climb(evidence: Evidence, fits: CrossFit, methods: Sequence[TextMethod]) -> tuple[TextMethod, list[Rung]]:
-    """Returns the highest rung that beats those below by an interval, and what each step gained."""
+    """Returns the highest step whose gains over the steps below have intervals above 0, and the gain of each step."""
     reached, rungs = methods[0], []
     for method in methods[1:]:
         gain = auroc_gain(evidence.table, fits[method.name], fits[reached.name], fits.fold)
@@ -287,7 +287,7 @@ def climb(evidence: Evidence, fits: CrossFit, methods: Sequence[TextMethod]) -> 
 def terms_as_states(texts: TextData) -> InMemory:
     """Returns the terms of the answers' log-probabilities in the form of states of one layer and one position.
 
-    Raises `WrongOptions` where the answers have no log-probabilities.
+    Raises `WrongOptions` if the answers have no log-probabilities.
     """
     table = texts.table
     if not table.measured:
@@ -311,7 +311,7 @@ def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dic
 
 
 def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> tuple["MadeAdapter", Rung]:
-    """Returns an adapter of the texts, and what it gains over the rung that was reached, fitted in the same roles."""
+    """Returns an adapter of the texts, and its gain over the step that was reached, fitted in the same roles."""
     shared_options = {
         name: getattr(options, name) for name in ("out", "target", "seed", "questions", "on_step", "stage", "agent")
     }
@@ -471,7 +471,7 @@ class TextHead:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Layer and position of the states that are read; empty where none are."""
+        """Layer and position of the states that are read; empty if no states are read."""
         probe = self.steps[0].model.probe
         return {} if probe is None else {"layer": probe.layers[0], "position": probe.position}
 
