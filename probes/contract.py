@@ -15,7 +15,7 @@ from metaprobe.checkpoints import ContractMismatch, Generator
 from metaprobe.checkpoints.manifest import printable
 
 OnMismatch = Literal["warn", "refuse", "ignore", "note"]
-"""What to do about an answer of another model: `warn`, `refuse` or `ignore` it, or `note` it in the verdict's reason
+"""Handling of an answer of another model: `warn`, `refuse` or `ignore` it, or `note` it in the verdict's reason
 without a warning. `warn` also writes the note.
 """
 

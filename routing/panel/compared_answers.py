@@ -141,7 +141,7 @@ class PanelAnswer:
     cut: bool = False
     """Whether the answer did not end by itself. It then counts against every class."""
     note: str = ""
-    """What is doubtful about the answer. A verdict repeats it. Empty if nothing is doubtful."""
+    """Doubt about the answer. A verdict repeats it. Empty if nothing is doubtful."""
     logprobs_mode: LogprobsMode = "unknown"
     """Whether the log-probabilities are `raw` (before temperature and truncation) or `processed` (after them)."""
     calls: tuple[ToolCall, ...] = ()

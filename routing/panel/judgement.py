@@ -140,7 +140,7 @@ class _Read:
     note: str = ""
     """Why this answer counts against all others."""
     doubt: str = ""
-    """What is doubtful about an answer that is compared."""
+    """Doubt about an answer that is compared."""
     calls: bool = False
     """Whether it is a tool call."""
     left_out: str = ""

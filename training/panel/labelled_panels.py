@@ -93,7 +93,7 @@ class Panels:
     fingerprint: str
     generator: Generator | None = None
     note: str = ""
-    """What was joined or left out, in words; empty for nothing."""
+    """Says in words what was joined or left out; empty for nothing."""
     score_by: str = ""
     """Question of a decision model whose number is each answer's score; empty for none."""
     tool_calls: bool = False

@@ -91,8 +91,9 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """What models know about m questions and their agents' answers. The models have not seen the groups of these
-    questions.
+    """Everything that models know about m questions and their agents' answers.
+
+    The models have not seen the groups of these questions.
     """
 
     model: FittedPanel | Panel
