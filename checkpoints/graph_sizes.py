@@ -470,7 +470,7 @@ class Ensemble:
     features: int
     """Index after the last column that is read."""
     targets: int
-    """Numbers that it gives for a row."""
+    """Number of outputs of the ensemble for one row."""
     steps: int
     """Most steps that one row takes from the roots to the leaves, summed over all trees."""
 

@@ -117,7 +117,7 @@ class RateResult:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """All numbers of a gate."""
+    """All measured results of a gate."""
 
     looks: tuple[LookResult, ...]
     rates: tuple[RateResult, ...]

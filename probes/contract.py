@@ -61,10 +61,10 @@ def mismatch(
 ) -> str:
     """Returns how a response differs from the models and the mode that the checkpoint was trained on; else empty.
 
-    Warns, or raises `ContractMismatch` with `on_mismatch="refuse"`. What is not known (an empty model, mode `unknown`)
-    is not held against a response. `contract`: None where no log-probabilities are scored; `reader`: who gave them, as
-    for `other_reader`. `for_strangers`: the checkpoint was made to order the answers of models that it does not know,
-    and the warning says no more than that.
+    Warns, or raises `ContractMismatch` with `on_mismatch="refuse"`. An unknown model (empty) or mode (`unknown`) counts
+    as no difference. `contract`: None where no log-probabilities are scored; `reader`: who gave them, as for
+    `other_reader`. `for_strangers`: the checkpoint was made to order the answers of models that it does not know, and
+    the warning says no more than that.
     """
     if on_mismatch == "ignore":
         return ""
@@ -145,7 +145,7 @@ class BaseRates:
         return cls(between, runs, average, scale)
 
     def named(self, run: str) -> Mapping[str, float]:
-        """Returns the shifts of the run of this name. Raises `ContractMismatch`, with the names, for another one."""
+        """Returns the shifts of the run `run`. Raises `ContractMismatch`, with the known names, for an unknown name."""
         if run not in self.runs:
             names = sorted(self.runs)
             known = "; ".join(printable(name) for name in names[:NAMES_SHOWN])

@@ -44,7 +44,8 @@ class DecisionSignals:
 def decision_signals(answers: Iterable[DecisionAnswer]) -> DecisionSignals:
     """Returns the signals of the answers about one response. A refusal is no signal but a reason.
 
-    Where several judges answered one question, the last one counts; choose by `DecisionAnswer.source` before.
+    If several judges answered one question, the last answer counts. To choose a judge, filter by
+    `DecisionAnswer.source` before.
 
     An example:
 

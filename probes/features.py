@@ -313,8 +313,8 @@ def _kept(name: str, length: int) -> tuple[WindowPlan | None, dict[str, deque[Re
 def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Returns the terms (n, 7) of n responses of one length: natural logarithms, `length` of the token count.
 
-    `logprobs` (n, T), T >= 1: nats, finite and at most 0; they are rounded to float32 first, as in all features. A
-    response has the same terms alone and among others, to the bit.
+    `logprobs` (n, T), T >= 1: nats, finite and at most 0; they are rounded to float32 first, as in all features. The
+    terms of a response do not depend on the other responses, to the bit.
     """
     ordered = np.array(logprobs, np.float32)
     length = ordered.shape[1]
@@ -353,8 +353,8 @@ BASELINE_FEATURES = (
 def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
     """Maps each of `BASELINE_FEATURES` to its values (n,) for n responses. The values are not turned to one direction:
     a high perplexity is a bad sign, a high log-probability is a good one, and length may be either. `scaled_logprob` is
-    the total over the root of the length, `lowest3_logprob` the mean of the three lowest (of all where there are
-    fewer). Perplexities beyond e^700 are given as e^700.
+    the total over the root of the length, `lowest3_logprob` the mean of the three lowest log-probabilities (of all, if
+    there are fewer than three). Perplexities beyond e^700 are given as e^700.
     """
     lengths = np.array([len(x) for x in logprobs], np.intp)
     if not len(lengths):

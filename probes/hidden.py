@@ -162,9 +162,9 @@ class HiddenProbe(Pretrained):
         the output of block i; by default 0, 1, ... `position` is the token that the states belong to, by default the
         answer's last one, and the prompt's last one for a `DifficultyProbe`. `model` names the model of the states.
 
-        `questions`, `answers` (n texts) and `logprobs` (n series, one number a token) are for the controls alone:
-        the words, and the numbers that need no states. Without them, and without layer 0 beside another layer, the
-        probe is held against nothing, and its trust is `unaudited`.
+        `questions`, `answers` (n texts) and `logprobs` (n series, one number a token) are used only for the controls:
+        on words, and on log-probabilities. Without them, and without layer 0 among several layers, the probe is
+        compared with no control, and its trust is `unaudited`.
 
         Nothing is written until `save` is called. Raises `RecordError` for arrays of a wrong shape, with wrong values
         or with too few groups, and `MissingExtra` without the extra `train`.

@@ -271,9 +271,9 @@ class QualityPredictor(Pretrained):
         """Returns the `metaprobe.probes.signals.Signals` of a response, or of a verdict, by which a policy decides.
 
         `confidence` and `quality` are the score, `critical` the probability of a critical failure, each with the
-        checkpoint's thresholds, or with the one that an option chose when it was loaded; None where the predictor gives
-        none. A response also gives the signals of its log-probabilities. Raises `InvalidResponse` as `predict` does,
-        and `ContractMismatch` for a verdict of another checkpoint.
+        checkpoint's thresholds, or with the threshold that an option set at loading; None if the predictor does not
+        give the number. A response also gives the signals of its log-probabilities. Raises `InvalidResponse` as
+        `predict` does, and `ContractMismatch` for a verdict of another checkpoint.
         """
         from metaprobe.probes.signals import Signal, Signals, measure_signals  # not needed for a verdict alone
 

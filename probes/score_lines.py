@@ -34,10 +34,10 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
     """Yields an object for each OpenAI-format line, or row of CSV or Parquet: line, id, score, heads, critical,
     flagged, reason.
 
-    A line that cannot be scored has null for all that is unknown, and the reason; the other lines are scored all the
-    same, and their reason is empty where all is well. Blank lines are passed over. Raises `ImportFileError` for a file
-    that is one JSON document over many lines. `by_run`: whether a line is scored as of the run that it names. A text
-    reader scores by the texts alone, and needs no log-probabilities: `question` and `answer`, or messages and response.
+    A line that cannot be scored has null for all unknown values, and a reason. It does not stop the other lines, whose
+    reason is empty if nothing is doubtful. Blank lines are passed over. Raises `ImportFileError` for a file that is one
+    JSON document over many lines. `by_run`: whether a line is scored as of the run that it names. A text reader scores
+    by the texts alone, and needs no log-probabilities: `question` and `answer`, or messages and response.
     """
     broken: list[ImportFileError] = []
     for number, record in answer_records(path, on_error=broken.append):
@@ -207,8 +207,8 @@ class StoredStates:
     def of(self, call_id: str) -> Hidden | None:
         """Returns the states of a call at the layers and positions that are read; None where it has none.
 
-        Where states are stored and none of these is among them, all that are stored are returned: the reader then
-        says what came and what it reads.
+        If only other layers and positions are stored, all stored states are returned, so that the reader's error can
+        name both.
         """
         places = self._places.get(call_id, [])
         cells: dict[tuple[int, str], Any] = {}

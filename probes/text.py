@@ -118,7 +118,8 @@ class TextReader(Pretrained):
     ) -> NDArray[np.float64]:
         """Returns (n,): calibrated probabilities of the target, or expected levels.
 
-        `logprobs`: those of each answer's tokens, in nats, for a reader that reads them; others pass over them.
+        `logprobs`: those of each answer's tokens, in nats, for a reader that reads log-probabilities; other readers
+        ignore them.
 
         Raises `InvalidResponse` for an answer without words, or without log-probabilities where these are read, and
         `MissingExtra` where states are read without the extra `train`.
@@ -175,8 +176,9 @@ class TextReader(Pretrained):
         return self.predict_many([question], [answer], None if logprobs is None else [logprobs])[0]
 
     def read(self, call: Call) -> Verdict:
-        """Returns the verdict on a recorded call, from its text, its last user message, and where they are read its
-        log-probabilities; raises also without one of these."""
+        """Returns the verdict on a recorded call, from its text, its last user message, and its log-probabilities if
+        the reader reads them. Raises `InvalidResponse` if one of these is missing.
+        """
         question = prompt_of(call.messages)
         if not question:
             raise InvalidResponse("no user message stands before the answer: a text reader reads question and answer")

@@ -202,7 +202,8 @@ class LabelState:
 def why_not_right(line: Mapping[str, Any]) -> str:
     """Returns why 1 and 0 beside these fields may not mean right and wrong; empty if they do.
 
-    In lines that users write themselves they do. A line that states that a high value is bad has no such label.
+    In lines that users write themselves they do. A line that says that high values are bad holds no label of being
+    right.
     """
     metadata = line.get("metadata")
     inner = metadata if isinstance(metadata, Mapping) else {}

@@ -19,7 +19,9 @@ QUESTION_COLUMNS = ("question", "prompt", "query")
 DIMENSION_COLUMNS = ("dimension", "category", "subject", "task")
 """Possible names of the columns with the question and with its dimension. The first that exists is read."""
 JSON_COLUMNS = {"propensities": '{"small": 0.9, "large": 0.1}', "candidates": '["small", "large"]'}
-"""Columns whose cells hold JSON, or a struct or list of Parquet, each with an example. `chosen` goes with the first."""
+"""Columns whose cells hold JSON, or a struct or list of Parquet, each with an example. The column `chosen` is read only
+if `propensities` is there.
+"""
 SCORE_FIELDS = ("correct", "score")
 AGENT_NUMBERS = ("confidence", "cost_usd", "latency_ms", "prompt_tokens", "completion_tokens", "label_propensity")
 AGENT_TEXTS = ("answer", "confidence_source", "error")

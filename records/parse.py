@@ -439,8 +439,9 @@ def hidden_of(sent_states: object, parsed: ParsedResponse) -> Hidden:
 
 
 def _canaries_of(given: Mapping[str, Any]) -> CanaryStates | None:
-    """Returns what the source of the states gave the canaries: sent whole, or by the digest of what was sent whole
-    before to this process. None where nothing was sent, or the digest is not known."""
+    """Returns the canaries' states by the source of the states. A request holds them, or the digest of states that this
+    process got before. None where nothing was sent, or the digest is not known.
+    """
     sent = given.get("canaries")
     if sent is None:
         return None

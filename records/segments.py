@@ -183,7 +183,8 @@ class KindReader:
         return place + len(MESSAGE)
 
     def _keep(self, text: str, at: int, marks: tuple[str, ...], kind: Kind) -> int:
-        """Decides the text from `at` on, except an end that may begin a marker. Returns where that end begins.
+        """Decides the text from `at` on, except an end that may begin a marker. Returns the place where this possible
+        end begins.
 
         Args:
             text: the text.

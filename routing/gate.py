@@ -153,8 +153,8 @@ class StreamingGate(Pretrained):
         """Returns a gate for one response. Warns where `model` is known and the checkpoint was not trained on it.
 
         `question`: the user's last message as the model gets it, with all that a template writes around the question.
-        Without it, and for a question longer or shorter than all questions of the training, the gate reads the
-        log-probabilities alone, and its note says so. Raises `TypeError` for a question that is no text.
+        Without the question, or if it is longer or shorter than all questions of the training, the gate reads only
+        log-probabilities. Its note then says so. Raises `TypeError` for a question that is no text.
         """
         if not isinstance(question, str):
             raise TypeError(
@@ -213,7 +213,7 @@ class QuestionRange:
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> "QuestionRange | None":
-        """Returns what the contract states; None for a checkpoint that does not read the question.
+        """Returns the range in the checkpoint's contract; None if the checkpoint does not read the question.
 
         Raises `ContractMismatch` where contract and graph differ, or the counts are not those of this version.
         """
@@ -236,7 +236,7 @@ class QuestionRange:
         return cls(*bounds)
 
     def fault(self, form: NDArray[np.float32]) -> str:
-        """Returns why a question of this form (5,) is not read; empty where it is."""
+        """Returns why a question of this form (5,) is not read; empty if it is read."""
         if not np.isfinite(form).all():
             return NO_QUESTION
         outside = (form < self.least) | (form > self.largest)

@@ -170,7 +170,7 @@ class PaperRules:
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """Returns the decision of the point's rule, among the agents that have not failed.
 
-        Raises `RecordError` for a point without a rule in the papers, and where nobody and nothing is left.
+        Raises `RecordError` for a point without a rule in the papers, and if no agent and no answer is left.
         """
         state, legal_actions, told = state.without_failed(legal_actions)
         rules: dict[str, Callable[[State, Sequence[str]], Rule]] = {

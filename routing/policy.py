@@ -120,12 +120,11 @@ class Outcome:
 class Policy(Protocol):
     """Makes decisions, and learns from their outcomes.
 
-    A policy that learns from `observe` while it runs has an attribute `learns` that is true
-    (see `metaprobe.papers.policies.explore.learns`).
-    A policy may also declare, for `metaprobe.papers.systems.suitability`: `reads`, a mapping from each point that it
-    can be asked at to the signals that decide there (without it, it is taken to decide by all of them everywhere);
-    `own`, the points that it was made for, where it leaves others to the papers' rules; `rules`, those rules; `label`,
-    its name.
+    A policy that learns from `observe` while it runs has an attribute `learns` that is true (see
+    `metaprobe.papers.policies.explore.learns`). A policy may also declare, for `metaprobe.papers.systems.suitability`:
+    `reads`, a mapping from each of its points to the signals that decide there (without it, all signals count at every
+    point); `own`, the points that it decides itself if it leaves other points to the papers' rules; `rules`, those
+    rules; `label`, its name.
     """
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:

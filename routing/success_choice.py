@@ -39,8 +39,8 @@ def cheapest_meeting(
 ) -> SuccessChoice:
     """Returns the cheapest candidate whose P(success) is at least the target.
 
-    Where none of them reaches it, the likeliest one is chosen. A candidate with insufficient evidence is never chosen
-    by a number: where there is no other, the fallback is.
+    If no candidate reaches the target, the likeliest one is chosen. A candidate with insufficient evidence is never
+    chosen. If there is no other candidate, the fallback is chosen.
 
     Args:
         estimates: estimates of the candidates, from `SuccessEstimator.estimate`.
@@ -70,7 +70,8 @@ def best_within(
     *,
     fallback: str | None = None,
 ) -> SuccessChoice:
-    """Returns the candidate with the highest P(success) of those that cost at most the budget; the cheaper of equals.
+    """Returns the candidate with the highest P(success) among those that cost at most the budget. If two are equally
+    likely, the cheaper one is returned.
 
     Args:
         estimates: estimates of the candidates, from `SuccessEstimator.estimate`.
@@ -154,7 +155,8 @@ def best_at_worth(
     *,
     fallback: str | None = None,
 ) -> SuccessChoice:
-    """Returns the candidate whose P(success) * worth - price is highest; the likelier of equals.
+    """Returns the candidate with the highest P(success) * worth - price. If two are equal, the likelier one is
+    returned.
 
     Args:
         estimates: estimates of the candidates, from `SuccessEstimator.estimate`.
@@ -175,7 +177,7 @@ def best_at_worth(
 
 
 def _is_number(given: object) -> bool:
-    """Returns whether what a caller gave is a real number, and no truth value."""
+    """Returns whether a caller's value is a real number, and not True or False."""
     return isinstance(given, Real) and not isinstance(given, bool)
 
 

@@ -310,7 +310,7 @@ class SuccessEstimator(Pretrained):
         return [f"the newest label is {age} days old; at most {self.max_age:g} are accepted: label again and train"]
 
     def _dimension(self, name: str | None) -> int:
-        """Returns the place of a dimension; their number where it is not known."""
+        """Returns the index of a dimension; the number of dimensions if it is not known."""
         return self.dimensions.index(name) if name in self.dimensions else len(self.dimensions)
 
     def _numbers(
@@ -411,7 +411,7 @@ def _shown(text: str) -> str:
 
 
 def _prompt(messages: str | Sequence[Any]) -> tuple[str, str]:
-    """Returns the text of the last message, and what stands in it that is not text. Raises `RecordError`."""
+    """Returns the text of the last message, and the kind of its parts that are not text. Raises `RecordError`."""
     if isinstance(messages, str):
         return messages, ""
     if not isinstance(messages, Sequence) or isinstance(messages, bytes) or not messages:

@@ -25,7 +25,7 @@ from metaprobe.routing.gate import Gate, StreamingGate
 
 
 class GatedAnswer:
-    """One streamed answer and its gate, which steps back from what it cannot judge."""
+    """One streamed answer and its gate, which is switched off for answers that it cannot judge."""
 
     def __init__(self, gates: StreamingGate | Gate | None, *, question: str = "") -> None:
         """Sets up the gate of one answer.
@@ -60,7 +60,7 @@ class GatedAnswer:
     def push(self, entries: Sequence[Mapping[str, Any]], model: str, *, shown: bool) -> None:
         """Takes in the tokens of a chunk. `shown`: whether it brought text too.
 
-        What the gate says of tokens without text waits for the next text: a server holds back the beginning of a tool
+        A decision on tokens without text takes effect at the next text. A server holds back the beginning of a tool
         call until it can name the tool, and a call that has begun is never ended.
         """
         if self._gates is None or self.action:

@@ -87,7 +87,7 @@ def adapt_quality(
 ) -> Checkpoint:
     """Returns the checkpoint with the base rates and the scale of the labelled answers, written to `out`.
 
-    Every head that is a probability and that has labels there is adapted, the others stay.
+    Heads that are probabilities and have labels are adapted. Other heads stay unchanged.
 
     Args:
         checkpoint: the folder of a predictor or blend.

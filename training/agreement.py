@@ -123,10 +123,10 @@ def agreement_pairs(
 ) -> AgreementPairs:
     """Returns which answers of these runs say the same as others to their question.
 
-    Answers to one question are those of one model, stage and agent to the same messages, of a run store to one item, of
-    lines to one `question_id`. When two are the same is said by `same`, by the item's check, or, where it has none, by
-    the form that most answers have: a number, alone or in a sentence, a letter, code, or words. An answer that came
-    with its agreement (`given_agreements`) makes a row of its own.
+    Answers belong to one question if model, stage and agent are equal, and the messages too; in a run store also the
+    item, in lines also the `question_id`. Two answers are compared by `same`, else by the item's check, else by the
+    form that most answers have: a number, alone or in a sentence, a letter, code, or words. An answer that came with
+    its agreement (`given_agreements`) makes a row of its own.
 
     Args:
         runs: runs of a store or of lines; labels of right and wrong are not read.
@@ -238,8 +238,8 @@ def sampled_questions(
 ) -> tuple[list[SampledQuestion], int, int]:
     """Returns the questions with at least two answers that ended by themselves, and how many answers are left out.
 
-    These are counted twice over: those that did not end by themselves, and those that are alone with their question.
-    Refusals and tool calls are no answers.
+    There are two counts of answers left out: those that did not end by themselves, and those without another answer to
+    their question. Refusals and tool calls are no answers.
     """
     calls_by_question: dict[Hashable, list[tuple[Run, Call]]] = {}
     cut = 0
@@ -365,7 +365,7 @@ def _gives_number(answer: PanelAnswer, question: str) -> bool:
 def _other_readings(questions: Sequence[SampledQuestion], same: str) -> list[str]:
     """Returns a warning in words where another reading finds far more pairs of equal answers; else an empty list.
 
-    A reading by which answers of too few questions differ is not named: nothing could be learned by it.
+    A reading with which answers differ on too few questions is not named, because nothing could be learned with it.
     """
     some = questions[:: max(1, -(-len(questions) // MAX_QUESTIONS_READ_OTHERWISE))]
     read = {other: [_classes(question, other) for question in some] for other in READINGS}

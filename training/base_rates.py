@@ -92,7 +92,7 @@ def fit_offsets(
     """Returns the weights of the columns of Z (n, k), standardised beforehand, and the base rates of the runs.
 
     `y` (n,): 0 and 1. `expected`, `sd`: mean and standard deviation of the normal prior of each weight (k,); `mean_sd`
-    that of the mean, around 0. Of one run the mean is its base rate, and `between` stays as it is assumed.
+    that of the mean, around 0. If there is one run, the mean is its base rate, and `between` keeps its assumed value.
     """
     labels, k = np.asarray(y, dtype=np.float64), Z.shape[1]
     names, place = np.unique(runs, return_inverse=True)
@@ -221,8 +221,8 @@ def standardised(columns: Floats) -> tuple[Floats, Floats, Floats]:
 def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) -> float:
     """Returns how much the runs' own scales of the evidence (n,) differ: their standard deviation around 1.
 
-    Each run's scale is fitted with a base rate of its own; what its standard error explains is taken away (the moment
-    estimator of DerSimonian and Laird 1986). `USUAL_SCALES` where fewer than three runs have enough answers.
+    Each run's scale is fitted with a base rate of its own. The variance that standard errors explain is subtracted (the
+    moment estimator of DerSimonian and Laird 1986). `USUAL_SCALES` where fewer than three runs have enough answers.
     """
     labels, scales = np.asarray(y, dtype=np.float64), []
     for name in np.unique(runs):

@@ -146,9 +146,8 @@ def closest_of(values: NDArray[np.floating]) -> float:
     """Returns the distance from 0 and 1 to which probabilities are moved before their log-odds are taken.
 
     It is a part, 1 / `PART`, of the distance of the value nearest to 0 or 1 but not at it, so that 0 and 1 stay the
-    extremes. Of a judge that answers in steps of 0.1 a 1 then counts as 0.983, which lies in what its rounding leaves
-    open. It is at least `CERTAIN`, and a number that float32 can hold. `values`: probabilities, NaN where one is not
-    known.
+    extremes. For a judge that answers in steps of 0.1, a 1 then counts as 0.983, which its rounding allows. It is at
+    least `CERTAIN`, and a number that float32 can hold. `values`: probabilities, NaN where one is not known.
     """
     known = np.asarray(values, dtype=np.float64)
     inside = known[(known > 0) & (known < 1)]
@@ -157,7 +156,7 @@ def closest_of(values: NDArray[np.floating]) -> float:
 
 
 def are_probabilities(values: NDArray[np.floating]) -> bool:
-    """Returns whether the known ones of these numbers lie in [0, 1]; false where none is known."""
+    """Returns whether all known numbers lie in [0, 1]; False if no number is known."""
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
     return bool(len(known)) and bool(((known >= 0) & (known <= 1)).all())
@@ -221,8 +220,9 @@ def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
     """Fits Platt scaling (Platt 1999): a logistic regression on one score, with smoothed targets against
     overconfidence.
 
-    The slope may come out negative, where higher scores are likelier wrong, unless it is to be `rising`; no other
-    calibrator turns scores round. Raises `RecordError` where only one class is there, or a score is not finite.
+    With `rising` the slope is positive. Otherwise it may be negative, for scores that are higher for wrong answers. No
+    other calibrator reverses the order of scores. Raises `RecordError` where only one class is there, or a score is not
+    finite.
     """
     targets = _targets(score, y)
     z, centre, spread = _standardise(score)
@@ -235,9 +235,9 @@ def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
 def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
     """Returns the map with the intercept at which the mean probability of these scores (n,) is the share of ones.
 
-    `y` (n,) holds both classes. The scores may be those of the model that is exported, on the rows that it was fitted
-    on: the slope, which such scores would overstate, stays as it is, but a rising map rises by at least `LEAST_SLOPE` a
-    standard deviation of them.
+    `y` (n,) holds both classes. The scores may be of the exported model on its own training rows. Such scores would
+    overstate the slope, so the slope is kept; only a rising map gets a slope of at least `LEAST_SLOPE` per standard
+    deviation.
     """
     slope, spread = platt.slope, float(np.std(score))
     if 0 < slope * spread < LEAST_SLOPE:  # scores of several fits are spread further than those of the exported model
@@ -341,9 +341,9 @@ def choose_calibrator(
     """Returns the first of the candidates (simplest first) whose cross-fitted log loss is within a standard error of
     the best, fitted on all rows.
 
-    Isotonic regression is compared from `ISOTONIC_ROWS` rows on. Folds are by group; there are fewer where a class is
-    in fewer groups, and where no split leaves both classes to fit on, the first candidate is taken without comparison.
-    The same rows in another order give the same choice.
+    Isotonic regression is compared from `ISOTONIC_ROWS` rows on. Folds are by group; there are fewer folds if a class
+    is in fewer groups. If no split leaves both classes to fit on, the first candidate is taken without comparison. The
+    same rows in another order give the same choice.
 
     The standard error is that of the paired difference: the loss's own is mostly how hard the rows are, which all
     candidates share, and would have the simplest win nearly always.

@@ -386,8 +386,8 @@ class _Comparison:
     ) -> Criterion:
         """`among`: how many groups a share is one of; 0 for what is no share.
 
-        A bootstrap alone would call 30 groups without a change a change of 0 to 0. An interval of a share is therefore
-        at least as wide as Wilson's, and one of a change as Wilson's for no event at all.
+        For 30 groups without any change, a bootstrap alone would give an interval from 0 to 0. An interval of a share
+        is therefore at least as wide as Wilson's, and one of a change as Wilson's for no event at all.
         """
         n, here = self.size, of(self.now)
         after = statistic_interval(here, self.weights[:, :n])

@@ -192,8 +192,8 @@ Result = TypeVar("Result")
 def writes(
     kind: str, *packages: str
 ) -> Callable[[Callable[[Data, Options], Result]], Callable[[Data, Options], Result]]:
-    """Returns a decorator for trainings: before minutes of fitting it looks whether a checkpoint of the kind may be
-    written to `options.out`, and it holds the training to what the options allow to replace.
+    """Returns a decorator for trainings. Before any fitting it checks whether a checkpoint of the kind may be written
+    to `options.out`. During the training it allows only the replacements that the options allow.
 
     `packages`: those of the extra `fit` without which it raises `MissingExtra` before anything is read.
     """
@@ -293,8 +293,9 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
 
 
 def model_card(export: Export) -> str:
-    """Returns the README.md of a checkpoint. It opens with what its failed audits mean, loudly where numbers cannot be
-    believed."""
+    """Returns the README.md of a checkpoint. The card begins with the meaning of failed audits, and with a warning if
+    the numbers cannot be believed.
+    """
     draft, generator, training = export.draft, export.generator, export.training
     nouns = label_nouns(draft.contract)
     flagging, table = flag_sentences(draft, draft.metrics, nouns), flag_table(draft, nouns)

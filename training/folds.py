@@ -158,16 +158,16 @@ def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
 
 
 def join_groups(groups: Sequence[str], questions: Sequence[str]) -> tuple[NDArray[np.str_], str]:
-    """Returns the groups (n,) of n answers to these questions (n,), joined where they hold the same question.
+    """Returns the groups (n,) of n answers to these questions (n,). Groups that hold the same question are joined.
 
-    Of joined groups the first name in sorted order stands for all. Second: a clause that says which groups were joined;
-    empty where none were.
+    Joined groups get the first of their names in sorted order. Also returns a clause that says which groups were
+    joined; empty for none.
 
-    The same is what the audits take for the same: equal but for case, spacing and punctuation, or with the same numbers
-    in the same order and a Jaccard similarity of word 3-grams of at least 0.8. Choices are no part of a question. An
-    empty one, as of a store without texts, repeats nothing. What would join more than `JOINABLE_GROUPS` groups and
-    more than `JOINABLE_SHARE` of all is not joined; then only the equal questions among them are tried. The audits
-    find what is left.
+    Two questions are the same by the rule of the audits: equal but for case, spacing and punctuation, or with the same
+    numbers in the same order and a Jaccard similarity of word 3-grams of at least 0.8. Choices are no part of a
+    question. Empty questions, as in a store without texts, are never the same. A set of more than `JOINABLE_GROUPS`
+    groups and more than `JOINABLE_SHARE` of all groups is not joined; then only groups with equal questions in it are
+    joined. The audits report the remaining repetitions.
     """
     names, group = np.unique(np.asarray(groups, dtype=np.str_), return_inverse=True)
     texts, text = np.unique([normalise(question) for question in questions], return_inverse=True)
@@ -187,10 +187,10 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> tuple[NDArra
 
 
 def join_copies(table: AnswerTable) -> tuple[AnswerTable, str]:
-    """Returns the table with the groups joined that hold the same answer, and what was done, in words; empty for
-    nothing.
+    """Returns the table after joining groups that hold the same answer, and a clause that says so; empty if nothing was
+    joined.
 
-    The same are answers whose log-probabilities agree token by token, as the audit of answers that occur twice has it.
+    Two answers are the same if their log-probabilities agree token by token: the rule of the audit of repeated answers.
     """
     series = number_series(table.logprobs)
     names, group = np.unique(table.groups, return_inverse=True)

@@ -110,12 +110,12 @@ def join_outcomes(
 ) -> JoinedOutcomes:
     """Returns the outcomes of the agents whose answers stand in these import files, one agent a file.
 
-    An agent is called what its lines say under `agent`, else what its file is called. The answer is what stands after
-    "Answer:" and the like, else the last line. The confidence is what `signals` reads of the answer; else what is
-    stated, where any line of the agent states one; else the mean log-probability. `prices`: by agent or model; a line's
-    own `cost_usd` goes before them. A line that cannot be read, a line without an id or of another agent than the file,
-    and the second line of an id are bad: they are left out, counted by reason and named, as the running command says
-    (`records.bad_lines`). A question that the files put into different groups is left out.
+    The name of an agent is the lines' `agent`, else the name of its file. The answer is the text after "Answer:" or a
+    similar mark, else the last line. The confidence is the number that `signals` gives. Without `signals` it is the
+    stated confidence, if any line of the agent states one; else the mean log-probability. `prices`: by agent or model;
+    a line's own `cost_usd` goes before them. A line that cannot be read, a line without an id or of another agent than
+    the file, and the second line of an id are bad: they are left out, counted by reason and named, as the running
+    command says (`records.bad_lines`). A question that the files put into different groups is left out.
 
     Raises `ImportFileError` where more than half of a file's lines are bad; `RecordError` for a single file, for files
     of one agent, and where no question is left.

@@ -147,9 +147,10 @@ class LadderColumns:
         return graph.add("Where", is_probability, odds, values)
 
     def columns(self, name: str) -> Floats:
-        """Returns (m, k): everything that is read, or the one number `name` that is made of it, maybe reversed.
+        """Returns a matrix (m, k) that turns the m columns into the inputs of a step: all columns, or the single number
+        `name`, maybe reversed.
 
-        For `DRAWN_TERMS` the scaled total stands before everything that is read.
+        For `DRAWN_TERMS` the first input is the scaled total, and the others are all columns.
         """
         if name == ALL_TERMS:
             return np.eye(len(self.places))
@@ -287,7 +288,7 @@ def _holds_probabilities(name: str, names: Sequence[str], column: Floats) -> boo
 def fit_ladder(
     sample: LadderRows, roles: Roles, *, climb: bool = True, only: str = "", bar: Bar = USUAL_BAR, seed: int = 0
 ) -> Ladder:
-    """Climbs as far as the train and selection rows carry, and fits what was reached on both.
+    """Takes steps as long as the train and selection rows support them, and fits the last step on both.
 
     Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
     models and tasks lost what they had gained (docs/research/travel.md). `only`: the linear step that it is kept to,
@@ -320,7 +321,7 @@ def unseen_scores(
 ) -> Floats:
     """Returns a score (rows,) of each row by the steps of this ladder, fitted on the other folds of these rows.
 
-    A ladder's own scores of what it was fitted on are too good. `rates`: whether a score holds the base rate of the
+    A ladder's scores of its own training rows would be too good. `rates`: whether a score holds the base rate of the
     answer's run. Raises `RecordError` where the groups do not suffice for so many folds.
     """
     X, y, nothing = sample.X, sample.y, rows[:0]

@@ -261,8 +261,8 @@ def held_out_folds(
 def near_best(reached: Floats) -> NDArray[np.bool_]:
     """Returns whether each choice (places, penalties) is within a standard error of the best one.
 
-    `reached` (places, folds, penalties). The standard error is that of the paired difference from the best over the
-    folds, for what makes one fold easier than another is shared.
+    `reached` (places, folds, penalties). The standard error is that of the paired difference from the best choice over
+    the folds: an easier fold is easier for both.
     """
     means = reached.mean(axis=1)
     best = np.unravel_index(int(means.argmax()), means.shape)

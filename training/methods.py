@@ -154,7 +154,7 @@ class GivenScore:
     """Whether the numbers are probabilities that the answers are right, as a model or a judge gave them."""
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        """Fits nothing; as a part of a blend its calibration says which way round the number tells."""
+        """Fits nothing. In a blend, the calibration decides whether higher numbers are better."""
         values, y = self.values(evidence.table), evidence.table.y
         filled = np.where(np.isfinite(values), values, np.nanmedian(values) if np.isfinite(values).any() else 0.0)
         closest = closest_of(values) if are_probabilities(values) else 0.0
@@ -205,10 +205,10 @@ USUAL_LADDER = LogprobLadder()
 
 
 def agreement_ladder(answers: int) -> LogprobLadder:
-    """Returns the recipe for what so many answers agree on: all terms, drawn to `scaled`, of one run.
+    """Returns the ladder for learning agreement from so many answers: all terms, with a prior centred on `scaled`.
 
-    A pair of samples says less than a label and there are many pairs, so that what is told apart is weak and broad.
-    Trees are tried from as many answers as elsewhere, although each answer has several rows.
+    A pair of samples tells less than a label, and there are many pairs, so the signal is weak and spread over all
+    terms. Trees are tried from as many answers as elsewhere, although each answer has several rows.
     """
     return LogprobLadder(bar=Bar(min_rows=inf, trees=SURE if answers >= FEWEST_FOR_TREES else 1.0))
 
@@ -340,7 +340,7 @@ def words_in(texts: NDArray[Any], learn: Rows) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TextWords:
-    """Logistic regression on the words of texts: what can be known without any signal of the model.
+    """Logistic regression on the words of texts: what can be predicted without any signal of the model.
 
     With `numbers` it also reads the terms of the log-probabilities and which run an answer is of.
     """
@@ -383,7 +383,7 @@ class TextWords:
 
 @dataclass(frozen=True, slots=True)
 class CellTable:
-    """Smoothed share of right answers in each cell of the named columns: a judge that knows only what was asked."""
+    """Smoothed share of right answers in each cell of the named columns: a control that reads only these columns."""
 
     name: str = CELLS
     columns: tuple[str, ...] = ("dimensions", "levels", "variants")
@@ -475,11 +475,11 @@ def control_methods(evidence: Evidence) -> list[Method]:
 
 
 def controls_apart(method: Method, others: Sequence[Method], positions: Sequence[str]) -> tuple[str, ...]:
-    """Returns the controls among the others that a method is not held against.
+    """Returns the controls among the others that a method is not compared with.
 
-    A probe before the answer is held against what is known then; of `positions`, at which states were kept, layer 0
-    reads all. A predictor for runs that nobody has seen is made to do without the runs and the questions: it is held
-    against numbers that need no fit.
+    A probe before the answer is compared only with controls that exist before the answer. A predictor for new runs may
+    use neither the runs nor the questions, so it is compared only with controls that need no fit. `positions`:
+    positions of the stored states.
     """
     if isinstance(method, HiddenProbeMethod) and not method.layers and method.positions == ("prompt_last",):
         inputs_of_method = UNANSWERED | ({TEXT} if tuple(positions) == method.positions else frozenset())

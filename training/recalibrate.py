@@ -71,8 +71,9 @@ def recalibrate_quality(
     """Returns the checkpoint whose scores were labelled, with right probabilities and new thresholds, written to `out`.
 
     Of several models each has a base rate of its own. `flags`: what the stored threshold flags. The curve of flag rates
-    is remade, or where the labels are too few that of before is moved with the scores. A threshold that so few labels
-    cannot carry is left out, and the card says so. `writing`: what of a checkpoint in `out` may be replaced.
+    is computed again. If there are too few labels, the previous curve is moved along with the scores. A threshold that
+    so few labels cannot carry is left out, and the card says so. `writing`: what of a checkpoint in `out` may be
+    replaced.
 
     Raises `RecordError` for fewer than 20 labels, fewer than 3 of either kind, or too few for the option in `flags`,
     `ContractMismatch` for a checkpoint whose score is no probability, and `CheckpointExists` where `out` is the

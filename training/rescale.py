@@ -266,7 +266,7 @@ def rescale(
         known: base rates that the checkpoint knows of its own runs.
         plain: (n,) answers that stand for all answers; all by default.
         may_bend: whether, from `BEND_FROM` labels on, the map may have another scale for high scores than for low
-            ones. It then bends where that lowers the log loss on groups left out by more than a standard error.
+            ones. It gets a bend if this lowers the log loss on groups left out by more than a standard error.
         mean_sd: standard deviation of the prior of the base rates' mean (`fit_scale`).
         beside: the terms of the answers, which get weights too; the map then never bends.
         seed: seed of the folds.

@@ -147,8 +147,8 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
 def blend_of(table: AnswerTable, probes: Sequence[HiddenProbeMethod]) -> Blend | None:
     """Returns the blend of one signal of each kind that these answers have; None if they have only one signal.
 
-    The log-probabilities and the states of the answer are joined, fixed beforehand; what was stated of the answer and
-    the state of the prompt where they pay.
+    Log-probabilities and states of the answer are always joined. Stated numbers and the state of the prompt are joined
+    only if they pay.
     """
     own = [probe for probe in probes if probe.name == AFTER]
     parts: list[Method] = [*((TermsPart(),) if table.measured else ()), *own]
@@ -226,9 +226,8 @@ def study(
     """Makes a study of the labelled answers of these stores, by every standard method.
 
     `own` gives further methods for the evidence and the names of the standard ones. `hidden=False` leaves out the
-    probes. With `bare` answers without log-probabilities will do, where none has any. Of a
-    label whose 1 is the bad one, `critical`, the opposite is studied, so that everywhere higher scores are better
-    answers.
+    probes. With `bare` answers without log-probabilities will do, where none has any. The label `critical`, whose 1 is
+    bad, is inverted, so that higher scores always mean better answers.
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden, bare=bare)
     if target in INVERTED:
@@ -296,8 +295,8 @@ def crossfit(
     `labels`: how many labels each fold learns from, calibration included, in whole groups drawn by `seed`; None for
     all. The test rows are the same.
 
-    Adds the best plain baseline, chosen in each fold on its selection rows. What a blend joins is not fitted again
-    where it is among the methods. Raises `RecordError` where the groups do not suffice.
+    Adds the best plain baseline, chosen in each fold on its selection rows. Parts of a blend that are among the methods
+    are not fitted twice. Raises `RecordError` where the groups do not suffice.
     """
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
@@ -430,8 +429,8 @@ def audit_method(
 ) -> AuditReport:
     """Returns every audit of this method that can be made; those that fit it anew are for a `Method`.
 
-    It is held against every control of the folds but those `apart`. `elsewhere`: what `out_of_domain` found. Where the
-    answers are too few for refits in two folds, these audits are named as not made, with the reason.
+    The method is compared with every control of the folds except those in `apart`. `elsewhere`: what `out_of_domain`
+    found. Where the answers are too few for refits in two folds, these audits are named as not made, with the reason.
     """
     judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
     shape, on_noise = (None, None) if recipe is None else _on_noise(evidence, recipe)
@@ -474,10 +473,11 @@ def made_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
 
 
 def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsewhere | None:
-    """Returns what the recipe reaches on each task, or for one task on each dimension, when it is fitted without it.
+    """Returns the figures of the recipe on each task, if it is fitted without this task. For a single task, dimensions
+    take the place of tasks.
 
-    None where there are not two, where what is left does not suffice for a fit, or without log-probabilities, which
-    the numbers are compared with.
+    None if there are fewer than two, if the rest is too small for a fit, or without log-probabilities, with which the
+    figures are compared.
     """
     table = evidence.table
     if not table.measured:

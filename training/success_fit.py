@@ -144,7 +144,7 @@ def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
 def label_counts(data: SuccessData) -> Ints:
     """Returns the labels (A, D + 1) of each candidate on each dimension, and in all in the last column.
 
-    Labels of unequal weight count as so many of equal weight as tell as much: (sum of weights)^2 / sum of squares.
+    Labels of unequal weight count as their effective number: (sum of weights)^2 / sum of squares.
     """
     every, weight = np.arange(len(data.questions)), data.weight
     counts = []

@@ -214,8 +214,8 @@ def share_below(seen: Floats, scores: Floats) -> Floats:
 def lowest(places: Floats, share: float) -> NDArray[np.bool_]:
     """Returns which answers (n,) have the lowest places: about this share of them, for equal ones stay together.
 
-    A place is counted within a fold. Where one fold holds most of the wrong answers, more of its answers than of the
-    others lie low, and `places < share` would be more than the share.
+    A place is counted within a fold. If one fold holds most of the wrong answers, more of its answers have low places,
+    and `places < share` would select more than the share.
     """
     cut = match_share(places, 1 - share)
     result: NDArray[np.bool_] = np.full(len(places), share >= 1) if cut is None else places < cut
@@ -223,7 +223,8 @@ def lowest(places: Floats, share: float) -> NDArray[np.bool_]:
 
 
 def flag_points(table: AnswerTable, places: Floats, exported: Floats, *, seed: int = 0) -> tuple[FlagPoint, ...]:
-    """Returns for each of `RATES` the exported model's threshold, and what flagging as many catches and costs.
+    """Returns, for each of `RATES`, the exported model's threshold, and the shares of wrong and of right answers that
+    it flags.
 
     `places` (n,): where a held-out answer lies among those that its fold was calibrated on (`share_below`); those of
     the lowest places are flagged. `exported`: probabilities of the exported model, among which the thresholds lie. No
@@ -318,10 +319,10 @@ class ScoredAnswers:
     ) -> Self:
         """Returns the answers of a model whose calibrator was fitted on these rows, and of its folds.
 
-        `few_weights`: whether the model has so few that the scores of answers it learned from are spread as those of
-        new ones. How many lie below a threshold is then counted on all answers: of 300, and a threshold for 40 %, the
-        share of new ones that is flagged is then off by 3 points, and by 8 where the 60 calibration rows are counted
-        (root mean square of 20 draws of noise).
+        `few_weights`: whether the model has so few weights that scores of its training answers are spread like those of
+        new answers. How many lie below a threshold is then counted on all answers: of 300, and a threshold for 40 %,
+        the share of new ones that is flagged is then off by 3 points, and by 8 where the 60 calibration rows are
+        counted (root mean square of 20 draws of noise).
         """
         exported = calibrator.probability(scores if few_weights else scores[rows])
         return cls(table, rows, scores, calibrator, exported, held_out, places)
@@ -338,7 +339,8 @@ class ScoredAnswers:
 
 
 def flagging_of(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) -> StoredFlags:
-    """Returns the thresholds, the curve and the promises that these labels carry, and what the threshold `flag` does.
+    """Returns the thresholds, the curve and the promises for which there are enough labels, and the effect of the
+    threshold `flag`.
 
     Without an option `flag` is the score below which as many answers lie as are expected to be wrong. Raises
     `RecordError` where an option is given that so few labels do not carry, and `ContractMismatch` where no threshold
@@ -407,7 +409,7 @@ def with_flag(
     *,
     seed: int = 0,
 ) -> StoredFlags:
-    """Returns what is stored with this threshold `flag`, and with what the threshold does on the held-out answers.
+    """Returns the stored flags with this threshold `flag`, and with its effect on the held-out answers.
 
     `expected_wrong`: the share of the answers that is expected to be wrong, to which a threshold without an option was
     set.
@@ -443,9 +445,9 @@ def too_few(y: NDArray[np.int64], groups: NDArray[np.str_], *, calibrating: int)
 def promises_of(answers: ScoredAnswers, *, seed: int = 0) -> tuple[Promise, ...]:
     """Thresholds on the calibrated probability that keep a promise, for `CATCHES` and `RISKS`; others are left out.
 
-    All come from calibration rows, one a group. Those of `catch` do not depend on the map from scores to probabilities,
-    as long as it does not change direction. Those of `risk` do: their grids must be fixed before the rows are seen, so
-    that one half of the groups fits a calibrator, in whose probabilities the other half is tested.
+    All come from calibration rows, one a group. Promises of `catch` do not depend on the map from scores to
+    probabilities, as long as it keeps the order of scores. Promises of `risk` do: their grids must be fixed before the
+    rows are seen. So one half of the groups fits a calibrator, and the other half is tested on its probabilities.
     """
     table, rows, scores, calibrator = answers.table, answers.rows, answers.scores, answers.calibrator
     groups, promises = table.groups, list[Promise]()

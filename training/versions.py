@@ -96,9 +96,10 @@ class Promotion:
         in the Brier score above -margin, so that no better order is bought with worse probabilities. Both conditions
         must hold, so two looks give no second chance.
 
-        Raises `RecordError` for runs that one of the versions was trained on. The fingerprint of all the runs tells
-        this, so not where they are only a part of the training's runs, or more: keep held-out runs in a store of their
-        own. Raises `ContractMismatch` where a version gives no probability of `target`.
+        Raises `RecordError` for runs that one of the versions was trained on. This is checked by the fingerprint of all
+        the runs together. It does not find runs that are only a part of the training's runs, or more than these, so
+        keep held-out runs in a store of their own. Raises `ContractMismatch` where a version gives no probability of
+        `target`.
 
         Args:
             new: the version that is to take the running one's place, or its folder.

@@ -57,7 +57,9 @@ class AgentPolicy:
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Maps a point to the signals that decide there: those of the papers' rules, at its own points as well."""
+        """Maps a point to the signals that decide there. At every point, its own points included, these are the signals
+        of the papers' rules.
+        """
         return self.rules.reads
 
     def __init__(

@@ -135,7 +135,7 @@ class Team:
         return extract_final(self.session.item, await self.draft(agent), self.session.variant)
 
     async def draft(self, agent: str) -> Call:
-        """Returns the call with that answer."""
+        """Asks an agent for its answer, and returns the call."""
         if agent not in self._drafts:
             self._drafts[agent] = await self._answer(agent, "answer")
         return self._drafts[agent]

@@ -169,9 +169,9 @@ class PanelAnswer:
     def same_as(self, other: "PanelAnswer", question: str = "") -> bool | None:
         """Returns whether another answer to the question says the same; None where one of the two cannot be compared.
 
-        Two letters and two pieces of code are compared as such, tool calls as calls. If one answer is a number, the
-        other is read as a number too, where it holds one. All else is compared as texts (`TEXTS`). An answer that did
-        not end by itself cannot be compared.
+        Two letters are compared as letters, two pieces of code as code, and tool calls as calls. If one answer is a
+        number, the other is read as a number too, where it holds one. All else is compared as texts (`TEXTS`). An
+        answer that did not end by itself cannot be compared.
         """
         own_checks = {own_check(answer, question) for answer in (self, other)}
         tried: tuple[str, ...] = (EXACT,)

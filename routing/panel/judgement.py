@@ -257,7 +257,8 @@ class PanelJudge(Pretrained):
         same: Callable[[str], Hashable | None] | None = None,
         needs_call: bool = False,
     ) -> PanelVerdict:
-        """Returns which answer to keep, and how sure it is. Never raises for what an answer holds: the reason says it.
+        """Returns which answer to keep, and how sure it is. The content of an answer never raises an error; the
+        verdict's reason names what is wrong with it.
 
         `responses`: a sequence of responses in any format of `parse_response`, of texts or of `PanelAnswer`; or one
         response with several choices. `agents`: who gave each, by default the model that the response names.
@@ -343,7 +344,9 @@ class PanelJudge(Pretrained):
         )
 
     def _pick_of(self, read_answers: Sequence[_Read]) -> str:
-        """Returns the way to pick among these answers: the most frequent one where it learned no tool calls."""
+        """Returns the way to pick among these answers: the most frequent class if answers call tools and the panel
+        learned from no tool calls.
+        """
         unlearned = not self.knows_calls and any(answer.calls and answer.form is not None for answer in read_answers)
         return MAJORITY if unlearned else self.pick
 
@@ -394,7 +397,7 @@ class PanelJudge(Pretrained):
         return values.astype(np.float64)
 
     def classes_of(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]:
-        """Returns the classes of b panels, and P(right) of each and of none, (b, c + 1)."""
+        """Returns the classes of b panels, and P(right) of each class and of "none of these", (b, c + 1)."""
         table = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
         p = np.zeros(table.rows.shape[:2])
         for panel in range(len(p)):
@@ -417,7 +420,9 @@ class PanelJudge(Pretrained):
 
     def gain(self, states: NDArray[np.float32]) -> Floats:
         """Returns by how much asking on is expected to raise P(right), (n,), from states (n, len(STATE)), or of several
-        agents by asking each from their rows (n, len(ASK_STATE)). Raises `RecordError` where it knows no gain."""
+        agents by asking each from their rows (n, len(ASK_STATE)). Raises `RecordError` if the checkpoint stores no
+        model of the gain.
+        """
         if self._gain is None:
             raise RecordError(
                 f"{self.checkpoint.path} knows no gain of asking on: it learned from answers without costs"
@@ -684,7 +689,7 @@ class PanelJudge(Pretrained):
         return self.chances(answers, dimension=dimension)
 
     def source_mismatch(self, agent: str, source: str, *, whole: bool = False) -> str:
-        """Returns what is wrong with an agent's confidence from this source; empty where nothing is.
+        """Returns what is wrong with an agent's confidence from this source; empty if nothing is.
 
         `whole`: whether the source is the only one of a whole collection (`sources.describe_mismatch`).
         """
@@ -783,7 +788,7 @@ class PanelJudge(Pretrained):
         """Returns whether `more` further answers of one agent, whatever they are, cannot change which class is kept.
 
         The worst case is tried: all of them as sure as an answer of the agent can be, and in one other class, that came
-        or is new. Where classes are chosen by the joint way no case is the worst, and nothing is settled. The other
+        or is new. If classes are chosen by the joint way there is no worst case, so nothing is ever settled. The other
         arguments are as for `judge`.
         """
         response_list = responses_in(responses)
@@ -884,7 +889,9 @@ def agents_json(agents: Agents) -> bytes:
 
 
 def read_agents(data: bytes) -> Agents:
-    """Returns what agents.json says. Raises `ValueError`, `KeyError` or `TypeError` where it is not whole."""
+    """Returns the agents in the content of agents.json. Raises `ValueError`, `KeyError` or `TypeError` if the content
+    is incomplete.
+    """
     record = json.loads(data)
     names, dimensions, signals = (tuple(map(str, record[key])) for key in ("names", "dimensions", "signals"))
     levels = np.array(record["levels"], dtype=np.float64).reshape(

@@ -108,7 +108,8 @@ NORMAL_SCORES = [NormalDist().inv_cdf(rank) for rank in _RANKS.tolist()]
 def _score(value: float, levels: list[float]) -> float:
     """Returns the normal score of a value among rising levels, between two of them in proportion.
 
-    A value that several levels share has their mean score; just below and above it are those of the first and last.
+    A value that equals several levels gets their mean score. Values just below and just above it get the scores of the
+    first and the last of these levels.
     """
     if not levels or value != value:
         return 0.0
@@ -217,7 +218,9 @@ def _votes(np: Any, count: Any, weight: Any, odds: Any, best: Any, other: tuple[
 
 
 def _none(np: Any, n: Any, readable: Any, entropy: Any, classes: Any, best: Any, odds: Any) -> Any:
-    """Returns the columns `_NONE` of panels, of whose n answers `readable` can be read; `odds`: the sum of theirs."""
+    """Returns the columns `_NONE` of panels with n answers, of which `readable` can be read. `odds`: sum of the
+    readable answers' log-odds.
+    """
     best_odds, mean_odds = np.maximum(best, -FURTHEST), odds / np.maximum(readable, 1.0) - FURTHEST * (readable == 0)
     return 1.0, np.log(n), 1.0 - readable / n, entropy, classes, best_odds, mean_odds
 
@@ -261,8 +264,8 @@ class Classes:
 def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: bool = True) -> Classes:
     """Returns the classes of panels whose answers have log-odds (b, k) of being right.
 
-    The panel's own columns stand in the row of none where classes are `exclusive`, for their probabilities sum to 1
-    with it; else in the row of every class.
+    If classes are `exclusive`, the panel's own columns are in the row of "none of these", because its probability and
+    those of the classes sum to 1. Otherwise they are in the row of every class.
     """
     form, present = answers.form, answers.present
     b, c = len(form), max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 2)
@@ -299,7 +302,9 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
 def one_panel(
     form: list[int], agent: list[int], here: int, scaled: Any, odds: list[float], agents: Agents, exclusive: bool
 ) -> Classes:
-    """Returns the classes of one panel, as `class_rows` for one row. It has at least one answer; `here`: dimension."""
+    """Returns the classes of one panel with at least one answer: the result of `class_rows` for one row. `here`: column
+    of the dimension.
+    """
     S, A, n = len(agents.signals), len(agents.names), len(form)
     several, c = A if A > 1 else 0, max(form) + 1
     sums = [[0.0] * (3 + S + 2 * several) for _ in range(c + 1)]  # the last one of `UNREADABLE_CLASS`
@@ -397,8 +402,8 @@ SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = PICKS
 def pick(way: str, classes: Classes, probability: Floats) -> Ints:
     """Returns the class (b,) that one of `PICKS` keeps, -1 where no answer can be read.
 
-    `probability` (b, c + 1) is read by the joint way only. Among classes that are equal by the way's own number the one
-    with the surest answer is kept.
+    `probability` (b, c + 1) is read by the joint way only. If classes are equal by the way's own number, the class with
+    the surest answer is kept.
     """
     merit = _merit(way, classes, probability[:, :-1]) + 1e-6 * classes.best  # -inf where there is no class
     return np.where(classes.there.any(axis=1), merit.argmax(axis=1), -1)
@@ -422,8 +427,8 @@ def answer_signals(
 ) -> list[float]:
     """Returns the signals (S,) of one answer in the order of `names`, NaN where one is missing.
 
-    `numbers`: the terms of its log-probabilities; None where it has none. Minus infinity, the logarithm of what cannot
-    be, is the least float32; infinity says nothing.
+    `numbers`: the terms of its log-probabilities; None where it has none. Minus infinity, the logarithm of probability
+    0, becomes the least float32. Plus infinity counts as missing.
     """
     values: dict[str, float | None] = {} if numbers is None else dict(zip(TERMS, numbers, strict=True))
     values[STATED], values[SCORE] = stated, score

@@ -155,7 +155,8 @@ def mixed_plan(settings: Sequence[Setting], samples: float) -> Plan:
 
 def neighbours(costs: Sequence[float], budget: float) -> tuple[int, int, float]:
     """Returns two neighbouring places of rising costs, and the share of the first at which both together spend the
-    budget; the first or last place alone where none or all spend less."""
+    budget; the first place alone if every setting spends more, the last alone if every setting spends less.
+    """
     for left, (low, high) in enumerate(pairwise(costs)):
         if low <= budget <= high and low < high:
             return left, left + 1, (high - budget) / (high - low)

@@ -111,10 +111,10 @@ def source_in_words(source: str) -> str:
 def describe_mismatch(sources: Mapping[str, str], agent: str, source: str, *, whole: bool = False) -> str:
     """Returns what is wrong with an agent's confidence from this source, for a panel that learned from `sources`.
 
-    Empty where nothing is, or where one of the two is not known. A panel that learned from two sources joined takes
-    either alone, for one answer, where the other gave nothing, as it did in training; but not as the only source of a
-    `whole` collection. For such a one, a panel that names no source (learned from lines that name none) is taken to
-    have learned from what the models stated.
+    Empty if nothing is wrong, or if one of the two sources is not known. A panel that learned from two joined sources
+    accepts either one alone for single answers, as in training. It does not accept one of them as the only source of a
+    `whole` collection. For a whole collection, a panel without a named source counts as one that learned from stated
+    confidences.
     """
     learned = sources.get(agent, "stated" if whole else "")
     if not learned or not source or source == learned or (not whole and source in learned.split("+", 1)):

@@ -85,11 +85,13 @@ class AskedQuestion:
 
     @property
     def agents(self) -> list[str]:
-        """Who gave each answer; empty names where that is not said."""
+        """The agent of each answer; an empty name if the line does not name the agent."""
         return ["" if isinstance(answer, InvalidResponse) else answer.agent for answer in self.answers]
 
     def add(self, answers: Iterable[Named], label: float | None) -> None:
-        """Adds the answers of one line. A label is of a single answer: of several it is not known whose it is."""
+        """Adds the answers of one line. A label belongs to a line's single answer. If the line has several answers, it
+        is not known which one was labelled.
+        """
         answers = list(answers)
         label = label if len(answers) == 1 else None
         for name, answer in answers:
@@ -141,7 +143,7 @@ def questions_in_file(path: Path, score_by: str = "", bad: BadFile | None = None
 
 
 def scored_by(question: str, answer: PanelAnswer, decided: Sequence[DecisionAnswer]) -> PanelAnswer:
-    """Returns the answer with what a decision model said of it as its score; where that is missing, a note says so."""
+    """Returns the answer with a decision model's number as its score. If the number is missing, a note says so."""
     signals = decision_signals(decided)
     value = signals.value(question)
     if value is not None:
@@ -152,8 +154,9 @@ def scored_by(question: str, answer: PanelAnswer, decided: Sequence[DecisionAnsw
 
 
 def answers_of_line(record: Mapping[str, Any], identity: str, score_by: str = "") -> list[Named]:
-    """Returns the answers of a line: one, or those of every choice of its response. A line's decisions are about the
-    only one."""
+    """Returns the answers of a line: one answer, or the answers of every choice of its response. Decisions in a line
+    are about its answer, so there must be only one.
+    """
     response = record.get("response", record)
     if response is None:
         return [(identity, InvalidResponse('"response" is null; expected an answer'))]

@@ -56,10 +56,10 @@ def fit_adapter(
 ) -> FittedAdapter:
     """Trains on the train rows until the selection rows get no better; goes on from `work` where it was interrupted.
 
-    `decoder`: a transformers model without its language-model head, changed in place. `of`: what identifies base and
-    data, so that another training's state is not taken for this one's. Interrupted and resumed gives the same as
-    uninterrupted. Raises `RecordError` where `work` holds the state of another training, and as soon as the loss is no
-    longer finite; the state is deleted then, for going on from it would end there again.
+    `decoder`: a transformers model without its language-model head, changed in place. `of`: identifies base and data,
+    so that the state of another training is not continued. Interrupted and resumed gives the same as uninterrupted.
+    Raises `RecordError` where `work` holds the state of another training, and as soon as the loss is no longer finite;
+    the state is deleted then, for going on from it would end there again.
     """
     accelerator = require("accelerate", "train").Accelerator(gradient_accumulation_steps=settings.accumulate)
     if settings.batch_size < accelerator.num_processes:

@@ -177,8 +177,9 @@ def agents_in(data: Panels) -> Agents:
 
 
 def _carried(data: Panels) -> Floats:
-    """Returns the share of each agent's answers that have each signal, (A, len(ANSWER_SIGNALS)), of answers that can be
-    read; 0 where fewer than `MIN_CARRIED` have it."""
+    """Returns the share of each agent's answers that have each signal, (A, len(ANSWER_SIGNALS)), among readable
+    answers; 0 if fewer than `MIN_CARRIED` have it.
+    """
     readable = data.present & (data.form >= 0)
     rows = []
     for agent in range(len(data.agents)):
@@ -189,8 +190,9 @@ def _carried(data: Panels) -> Floats:
 
 
 def signals_left_out(data: Panels) -> dict[str, float]:
-    """Returns kind of signal -> share of all answers that have it, for kinds of which nothing is learned: some answers
-    have it, and of no agent as many as `USUAL` and `MIN_CARRIED`."""
+    """Returns kind of signal -> share of all answers that have it, for kinds that are not used: some answers have the
+    signal, but no agent reaches `USUAL` and `MIN_CARRIED`.
+    """
     readable, most = data.present & (data.form >= 0), _carried(data).max(axis=0)
     shares = np.isfinite(data.signals[readable]).mean(axis=0) if readable.any() else np.zeros(len(ANSWER_SIGNALS))
     learned = {signal_kind(name) for name, of_one in zip(ANSWER_SIGNALS, most, strict=True) if of_one >= USUAL}

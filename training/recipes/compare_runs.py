@@ -189,8 +189,8 @@ def headline_method(results: Sequence[MethodResult], chosen: Sequence[str] = ())
     """Returns the method that a report is about. It is chosen without a look at the answers it is then measured on.
 
     `chosen`: the learned method that each fold chose on its learning rows (`CrossFit.best_learned`); the one of most
-    folds is returned. The best on the test rows would look better than it is. Where no fold chose, it is what is
-    learned on decisions, else the user's own method, else the first of all.
+    folds is returned. The best on the test rows would look better than it is. If no fold chose, it is the method that
+    learns from decisions, else the user's own method, else the first method.
     """
     by_name = {result.name: result for result in results}
     folds = [name for name, _ in Counter(chosen).most_common()]
@@ -483,7 +483,7 @@ def with_place_read(compared: Comparison, name: str, checkpoint: Checkpoint) -> 
 
 
 def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
-    """Returns what a comparison of every method on these stores finds, and writes its report into the folder `out`.
+    """Returns the comparison of every method on these stores, and writes its report into the folder `out`.
 
     With `export` the checkpoint of the method that the report recommends is written too. Raises `CheckpointExists`
     where that folder is there already, and `RecordError` where the report recommends no method, or one of which there

@@ -96,7 +96,7 @@ def readings_of(look: int) -> LadderColumns:
     means at earlier looks.
 
     Every answer is as long at a look, so that total and scaled total order answers as the mean does. The mean of the
-    three lowest is none of the features that a stream keeps.
+    three lowest is not read, because a stream does not keep it.
     """
     names = [f"first{look}.mean", f"first{look}.min", *(f"first{count}.mean" for count in COUNTS if count < look)]
     rest = (0.0,) * (len(names) - 2)

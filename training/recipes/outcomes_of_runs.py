@@ -63,14 +63,14 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
 def outcomes_of(
     runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, source: SignalSource | None = None
 ) -> list[QuestionOutcomes]:
-    """Returns one question an item, with every agent that answered it: whether it was right, how sure it was, the
+    """Returns the outcomes of each item: for every agent that answered, whether it was right, how sure it was, and the
     price.
 
-    `source`: where each agent's confidence is read, by default as it stands in the run. What the agent need not
-    state is not paid for. `prices`: by agent or by model; what is not among them costs what its calls say. Of several
-    runs of an item the one counts in which most agents were asked both, so give those of the variant `every-agent`:
-    what a policy chose to ask says little of the agents that it did not. Raises `RecordError` where no agent answered,
-    or a call has no price.
+    `source`: gives each agent's confidence; by default the run does. The cost of stating a confidence is left out if
+    the confidence is not read from the statement. `prices`: prices by agent or by model; without one, an agent's calls
+    state their cost. If an item has several runs, the run with the most agents and confidences counts. So give runs of
+    the variant `every-agent`: a policy's run tells little about the agents that it did not ask. Raises `RecordError`
+    where no agent answered, or a call has no price.
     """
     fullest: dict[str, tuple[int, QuestionOutcomes]] = {}
     for run in runs:

@@ -130,8 +130,8 @@ THRESHOLDS_TRIED = 80
 def choose_pick(plays: PlayedPanels, sampled: bool) -> str:
     """Returns the joint way, unless a simple way was ahead of it by more than a standard error on groups left out.
 
-    The joint way reads what each simple way goes by, so that it falls back to one where that is all there is. Over all
-    sizes from 2 on, or with all answers where they are of several agents.
+    The joint way reads the number of each simple way, so it can fall back to a simple way. Over all sizes from 2 on, or
+    with all answers where they are of several agents.
     """
     mean = {way: _by_question(plays, plays.right[way], sampled) for way in PICKS}
     best = max(PICKS, key=lambda way: float(mean[way].mean()))
@@ -228,9 +228,9 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
 def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: RouterOptions) -> Checkpoint:
     """Returns the checkpoint of a panel that chooses whom to ask, fitted on outcomes with prices.
 
-    Outcomes are a file, a folder of runs, or questions; logged decisions too, from which it learns whom to ask alone.
-    Raises `WrongOptions` for an option that only a folder of runs takes, and `RecordError` where there is too little to
-    learn whom to ask from.
+    Outcomes are a file, a folder of runs, or questions. From logged decisions it learns only whom to ask. Raises
+    `WrongOptions` for an option that only a folder of runs takes, and `RecordError` where there is too little to learn
+    whom to ask from.
     """
     command, assessment = options.recorded("train_router"), None
     if isinstance(outcomes, str | Path):

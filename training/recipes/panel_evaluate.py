@@ -118,10 +118,10 @@ def evaluate_logged(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Returns figures of the agent that the panel asks first, and one decision a question.
 
-    Single decisions show no second agent, so that a panel which would go on asking is judged by its first alone. What
-    the doubly robust estimates expect of an agent is its rate and its price on the dimension, as the panel's training
-    showed them. Raises `NoSupport` where the panel takes what was never tried, `RecordError` as `logged_panels`, and
-    for agents that the panel does not know.
+    Single decisions show no second agent, so that a panel which would go on asking is judged by its first alone. The
+    doubly robust estimates expect of each agent its rate and its price on the dimension, from the panel's training.
+    Raises `NoSupport` if the panel takes an action that was never tried, `RecordError` as `logged_panels`, and for
+    agents that the panel does not know.
     """
     data = logged_panels(questions)
     names = data.single.agents
@@ -226,7 +226,7 @@ def _at_cost(
 
 
 def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[dict[str, Any]]:
-    """Returns for each question who was asked, in order, whose answer was kept, and what came of it.
+    """Returns for each question who was asked, in order, whose answer was kept, and the outcome.
 
     `correct` is the label of the kept answer in [0, 1], from the outcomes: no estimate of the panel.
     """

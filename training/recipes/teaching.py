@@ -87,7 +87,7 @@ def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
 
     Raises `RecordError` before anything is asked for questions that cannot be asked, a file of answers that holds
     labels, a price table that cannot be read, and flags that need labels; after the first call where the endpoint gives
-    no log-probabilities; and where too few answers, or none, differ. What was answered until then is kept.
+    no log-probabilities; and where too few answers, or none, differ. Answers until then are kept.
     """
     # Everything that can be refused without a call.
     if refused := promise_refused(options):
@@ -330,7 +330,7 @@ def _first_failure(error: LLMError, llm: LLM) -> LLMError:
 
 
 def most_usd(requests: Sequence[Request], price: Price | None) -> float | None:
-    """Returns about how many US dollars the requests cost if each answer takes all its tokens; None without a price."""
+    """Returns the approximate cost in US dollars if every answer uses all its tokens; None without a price."""
     if price is None:
         return None
     written = [sum(len(message.content.encode()) for message in request.messages) for request in requests]

@@ -138,7 +138,7 @@ def input_name(part: Method) -> str:
 
 
 def inputs_of(joined: JoinedFit, evidence: Evidence) -> dict[str, FloatArray]:
-    """Returns what the graph reads of all answers, input -> float32 (n, d); NaN where an answer has none."""
+    """Maps each input of the graph to its values float32 (n, d) for all answers; NaN for answers without this input."""
     inputs: dict[str, FloatArray] = {}
     for method, part in zip(joined.methods, joined.parts, strict=True):
         if part.probe is not None:
@@ -218,7 +218,7 @@ def add_log_odds(graph: GraphBuilder, probability: str, closest: float) -> str:
 
 
 def parts_alone(study: Study, method: Blend) -> dict[str, Interval]:
-    """Returns the AUROC on held-out answers from one kind of input alone: what remains where others are missing."""
+    """Returns the held-out AUROC from each kind of input alone, for answers that lack the other inputs."""
     table, fits = study.evidence.table, study.fits
     kinds: dict[str, type[TermsPart | HiddenProbeMethod | GivenScore]] = {
         "log_probabilities": TermsPart,

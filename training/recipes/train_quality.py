@@ -182,7 +182,7 @@ class RunProbability(Probability):
 
     @property
     def shifts(self) -> dict[str, float]:
-        """Run -> what it adds to the log-odds of the head's value."""
+        """Maps a run to the number that is added to the log-odds of the head's value."""
         sign = -1.0 if self.inverted else 1.0
         return {run: sign * self.calibrator.slope * offset for run, offset in self.scorer.rates.runs.items()}
 
@@ -215,8 +215,8 @@ def fit_probability(
     the intercept is then such that their mean probability is the share of good answers. Without `climb`, for runs that
     nobody has seen, the map is of scores without base rates. `only`, `bar`: as in `fit_ladder`.
 
-    Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It must rise: the ladder has
-    decided which way round its number tells.
+    Only Platt's map is used, because after it a base rate is still an amount added to the log-odds. It must rise: the
+    ladder has decided which way round its number tells.
     """
     ladder = fit_ladder(sample, roles, climb=climb, only=only, bar=bar, seed=seed)
     rows, scores = scores_to_calibrate(ladder, sample, roles, rates=climb, seed=seed)
@@ -233,8 +233,8 @@ def trees_graph(
 ) -> bytes:
     """Returns the graph of fitted heads on one input: (n, width) float32 features in, one (n, 1) value per head out.
 
-    A pair is a model that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them. Behind the
-    heads come the probabilities of at least each level of those with levels (`outputs_of`).
+    A pair is a model that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them. After the
+    heads come, for each head with levels, the probabilities of reaching each level (`outputs_of`).
     """
     graph, outputs = GraphBuilder(), list(heads)
     for name, head in heads.items():
@@ -462,9 +462,9 @@ def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
 def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
     """Returns Spearman, quadratic weighted kappa of the rounded value and mean absolute error, with their audits.
 
-    Beside them stands what the rank correlation gains over the mean log-probability, where there is one, and how much
-    more the best constant errs (the median of these very answers: more than a constant could know). The audits say
-    whether the values order better than each control.
+    It also returns the gain of the rank correlation over the mean log-probability, if it is given, and the larger error
+    of the best constant: the median of these very answers, which a real constant could not know. The audits say whether
+    the values order better than each control.
     """
     table, truth, values = study.evidence.table, study.data.grades, study.values
     weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)

@@ -229,7 +229,7 @@ class TextMethod:
 
         Calibration rows have the scores of `model`, which these roles gave. Learning rows have those of the same words
         and states at the same penalties, fitted on the other folds, or none where their groups do not suffice for
-        folds. The weights of the two, where both are there, are the model's.
+        folds. If the model reads words and states, their weights are the model's.
         """
         y, groups, parts = table.y, table.groups.tolist(), list[Scores]()
         with suppress(RecordError):  # too few groups
