@@ -290,9 +290,9 @@ def fit_ladder(
 ) -> Ladder:
     """Takes steps as long as the train and selection rows support them, and fits the last step on both.
 
-    Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
-    models and tasks lost what they had gained (docs/research/travel.md). `only`: the linear step that it is kept to,
-    such as `min`, whatever the rows say; empty where they choose.
+    Without `climb` no step is taken, and the ladder stays the scaled total. This is for new models and tasks, on which
+    steps learned elsewhere gave no gain (docs/research/travel.md). `only`: the one linear step that is allowed, such as
+    `min`; empty to choose by the rows.
     """
     names, columns, rows = sample.names, sample.read, roles.learning
     if columns is WHOLE and tuple(names[-len(TERMS) :]) != TERM_NAMES:

@@ -159,8 +159,8 @@ def _per_cent_axes(ax: Axes, x: str, y: str) -> None:
 
 
 def forest(methods: Sequence[MethodResult]) -> Figure:
-    """Draws every method's AUROC with its 95 % interval, by family, the best of each first; within runs
-    below, hollow.
+    """Draws every method's AUROC with its 95 % interval, grouped by family, the best of each family first. A hollow
+    mark below each shows the AUROC within runs.
     """
     # Heights of the lines, with gaps between families.
     ordered = sorted(methods, key=lambda m: (FAMILIES.index(m.family), -m.auroc.estimate))

@@ -701,7 +701,9 @@ class UpstreamExchange(Exchange, Response):
             self.lease.close()
 
     def excuse(self, error: Exception) -> str:
-        """Returns a closed connection as a possible effect of an addition; empty for other errors."""
+        """Returns a reason if the error is a closed connection, which an addition to the request may have caused; empty
+        for other errors.
+        """
         return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT else ""
 
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:

@@ -183,7 +183,9 @@ class PlainChunks:
 
 
 def without_logprobs(event: bytes, logprobs: bytes) -> bytes | None:
-    """Returns the event with null instead of these log-probabilities; None if they do not follow their first key."""
+    """Returns the event with null instead of these log-probabilities; None if the event's first key `logprobs` does not
+    hold them.
+    """
     name_at = event.find(_NAME)
     value_at = name_at + len(_NAME) + (2 if event.startswith(b": ", name_at + len(_NAME)) else 1)
     if name_at < 0 or not event.startswith(logprobs, value_at):

@@ -111,9 +111,9 @@ class Level:
     """Expected level of an ordinal label: the lowest, plus P(y >= k) of every level k above it.
 
     One classifier a step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal label; here each is
-    calibrated, and the expectation is returned instead of the likeliest level. Their steps can cross,
-    P(y >= 3) > P(y >= 2); pooling those that do (isotonic regression, the nearest falling ones) puts their mean in the
-    place of both, which leaves the sum, and so the expected level, as it is.
+    calibrated, and the expectation is returned instead of the likeliest level. The calibrated steps may cross: P(y >=
+    3) > P(y >= 2). They need no correction, because replacing both by their mean would not change the sum, which is the
+    expected level.
     """
 
     base: float
