@@ -409,7 +409,7 @@ def whole(answer: PanelAnswer) -> PanelAnswer:
         raise InvalidResponse(f"the text is a {type(answer.text).__name__}; expected a string")
     if not isinstance(answer.agent, str | None):
         raise InvalidResponse(f"the agent is a {type(answer.agent).__name__}; expected a name")
-    text, agent = (str(without_surrogates(str(one or ""))) for one in (answer.text, answer.agent))
+    text, agent = (str(without_surrogates(str(part or ""))) for part in (answer.text, answer.agent))
     return answer if (text, agent) == (answer.text, answer.agent) else replace(answer, text=text, agent=agent)
 
 

@@ -312,11 +312,12 @@ class PanelJudge(Pretrained):
         needs_call: bool = False,
     ) -> _Looked:
         """Returns the models' results for at least one answer. By default the answers name their agents."""
+        # Read the answers, and put equal ones into classes.
         most = MOST_TEXT_TOGETHER // len(response_list)
-        whose: Sequence[str | None] = [None] * len(response_list) if agent_names is None else agent_names
+        agent_of_answer: Sequence[str | None] = [None] * len(response_list) if agent_names is None else agent_names
         read_answers = [
             self._read(answer, who, item, same, most, needs_call)
-            for answer, who in zip(response_list, whose, strict=True)
+            for answer, who in zip(response_list, agent_of_answer, strict=True)
         ]
         agent_names = [answer.agent for answer in read_answers] if agent_names is None else agent_names
         forms = [answer.form for answer in read_answers]
@@ -326,21 +327,30 @@ class PanelJudge(Pretrained):
         for place, number in enumerate(numbers):
             if number >= 0:
                 members.setdefault(number, []).append(place)
-        one_only = len(self.agents.names) == 1  # all answers are of it, whatever its name
+        # The log-odds of each answer by itself.
+        one_only = len(self.agents.names) == 1  # all answers are of this agent, whatever its name
         agents = [0 if one_only else self.agents.agent(name) for name in agent_names]
-        here = self.agents.dimension(dimension)
+        dimension_column = self.agents.dimension(dimension)
         scaled, odds = (
             [self.agents.scaled(answer.signals, agent) for answer, agent in zip(read_answers, agents, strict=True)],
             [],
         )
         for agent, scores in zip(agents, scaled, strict=True):
-            alone, weights = self._weights(agent, here)
+            alone, weights = self._weights(agent, dimension_column)
             odds.append(alone + sum(map(mul, weights, scores)))
-        classes = one_panel(numbers, agents, here, scaled, odds, self.agents, self.exclusive)
-        p = self._probabilities(np.array(classes.rows, dtype=np.float32))
-        kept_class = pick_one(self._pick_of(read_answers), classes, p)
+        # P(right) of each class, and the class to keep.
+        classes = one_panel(numbers, agents, dimension_column, scaled, odds, self.agents, self.exclusive)
+        probabilities = self._probabilities(np.array(classes.rows, dtype=np.float32))
+        kept_class = pick_one(self._pick_of(read_answers), classes, probabilities)
         return _Looked(
-            read_answers, agent_names, agents, odds, p, kept_class, one_state(classes, p, kept_class), members
+            read_answers,
+            agent_names,
+            agents,
+            odds,
+            probabilities,
+            kept_class,
+            one_state(classes, probabilities, kept_class),
+            members,
         )
 
     def _pick_of(self, read_answers: Sequence[_Read]) -> str:
@@ -356,11 +366,13 @@ class PanelJudge(Pretrained):
         S = len(self.agents.signals)
         scaled = FAR * np.concatenate([np.zeros((1, S)), np.eye(S), np.ones((1, S))])[None]
         form, present = np.zeros((1, S + 2), dtype=np.int64), np.ones((1, S + 2), dtype=bool)
-        alone, *each, together = self.odds(Answers(form, form + agent, form[0, :1] + dimension, scaled, present))[0]
-        weights = [float(with_one - alone) / FAR for with_one in each]
-        if abs(alone + FAR * sum(weights) - together) > 1e-4 * FAR:
+        without_signals, *with_each_signal, with_all_signals = self.odds(
+            Answers(form, form + agent, form[0, :1] + dimension, scaled, present)
+        )[0]
+        weights = [float(with_one - without_signals) / FAR for with_one in with_each_signal]
+        if abs(without_signals + FAR * sum(weights) - with_all_signals) > 1e-4 * FAR:
             raise ContractMismatch(f"{self.checkpoint.path}: {ODDS_GRAPH} is not linear; train it again")
-        return float(alone), weights
+        return float(without_signals), weights
 
     def _verdict(self, looked: _Looked, dimension: str, question: str) -> PanelVerdict:
         classes = [
@@ -475,12 +487,12 @@ class PanelJudge(Pretrained):
         """
         notes = []
         if SCORE in self.agents.signals and answer.score is not None and answer.score_source != self.score_by:
-            came = (
+            source_clause = (
                 f"of the question {answer.score_source[:80]!r}"
                 if answer.score_source
                 else "of no question that is named"
             )
-            notes.append(f"the score is {came}, and the panel learned from {self.score_by!r}: it was left out")
+            notes.append(f"the score is {source_clause}, and the panel learned from {self.score_by!r}: it was left out")
             answer = replace(answer, score=None)
         if STATED in self.agents.signals:
             column = 0 if len(self.agents.names) == 1 else self.agents.agent(agent)
@@ -494,20 +506,21 @@ class PanelJudge(Pretrained):
         """Returns, in words, which numbers of an answer are not read: too few answers had them in training, or none of
         this agent's answers."""
         numbers = {STATED: answer.stated, SCORE: answer.score, "": answer.logprobs}
-        came = [signal_kind(name) for name, number in numbers.items() if number is not None]
-        lacks = self._lacks[0 if len(self.agents.names) == 1 else self.agents.agent(agent)]
+        kinds_given = [signal_kind(name) for name, number in numbers.items() if number is not None]
+        kinds_missing = self._lacks[0 if len(self.agents.names) == 1 else self.agents.agent(agent)]
         notes = []
-        for kind in came:
+        for kind in kinds_given:
             if kind in self.left_out:
                 had = f"{self.left_out[kind]:.1%} of the answers learned from"
                 notes.append(f"its {kind} is not read: {had} had any")
-            elif kind in lacks:
+            elif kind in kinds_missing:
                 notes.append(f"its {kind} is not read: none of {agent[:80]}'s answers learned from had any")
         return notes
 
     def _reason(self, looked: _Looked, dimension: str) -> str:
         read_answers, n = looked.read, len(looked.read)
         notes = []
+        # Answers that cannot be read, and doubts about others.
         if looked.kept < 0:
             notes.append("no answer can be read, so none is kept")
         elif n == 1:
@@ -526,6 +539,7 @@ class PanelJudge(Pretrained):
             for read_answer, agent in zip(read_answers, looked.agents, strict=True)
             if read_answer.form is not None
         ]
+        # Tool calls and confidences that the panel did not learn from.
         if not self.knows_calls and (called := sum(read_answer.calls for read_answer, _ in compared)):
             notes.append(
                 f"{called} answers call tools, and this checkpoint learned no tool calls: the most frequent answer is "
@@ -535,7 +549,7 @@ class PanelJudge(Pretrained):
         left_out = [read_answer.left_out for read_answer, _ in compared if read_answer.left_out]
         notes += [f"of {left_out.count(why)} answers: {why}" for why in list(dict.fromkeys(left_out))[:3]]
         compared = [(read_answer, agent) for read_answer, agent in compared if not read_answer.left_out]
-        # An agent that never gave a signal in training is not said to lack it.
+        # Missing signals. An agent that never gave a signal in training is not said to lack it.
         lacking = [
             [gives and math.isnan(value) for gives, value in zip(self._gives[agent], read_answer.signals, strict=True)]
             for read_answer, agent in compared
@@ -543,14 +557,15 @@ class PanelJudge(Pretrained):
         missing = [sum(column) for column in zip(*lacking, strict=True)]
         if (most := max(missing, default=0)) > 0:
             name = self.agents.signals[missing.index(most)]
-            what = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
+            signal_words = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
             if name == STATED and {*self.sources.values()} and {*self.sources.values()} <= {*FROM_LOGPROBS}:
-                what = "log-probabilities"
-            notes.append(f"{most} answers have no {what}, which this checkpoint reads")
+                signal_words = "log-probabilities"
+            notes.append(f"{most} answers have no {signal_words}, which this checkpoint reads")
+        # Unknown agents and dimensions, and too many answers.
         unnamed = {""} if len(self.agents.names) == 1 else set()  # samples of the one agent need not name it
-        if self._models and (strange := sorted(set(looked.named) - self._models - unnamed)):
+        if self._models and (unknown_agents := sorted(set(looked.named) - self._models - unnamed)):
             learned = names_shown(sorted(self._models))
-            notes.append(f"nothing is known of {names_shown(strange)}: the checkpoint learned from {learned}")
+            notes.append(f"nothing is known of {names_shown(unknown_agents)}: the checkpoint learned from {learned}")
         if dimension and self.agents.dimensions and dimension not in self.agents.dimensions:
             notes.append(f"the dimension {dimension[:MOST_TOLD]!r} was not learned from")
         if n > self.most:
@@ -593,6 +608,7 @@ class PanelJudge(Pretrained):
         `ask_plan`, for prices that are no numbers, and for those of tokens where the checkpoint does not know how many
         an agent takes.
         """
+        # Check the arguments.
         dimension, question = _text("dimension", dimension), _text("question", question)
         request_id = _text("request_id", request_id)
         if isinstance(answers, PanelAnswer) or not isinstance(answers, Iterable):
@@ -600,12 +616,13 @@ class PanelJudge(Pretrained):
         if strange := [answer for answer in answers if not isinstance(answer, PanelAnswer)]:
             raise RecordError(f"an answer came as {type(strange[0]).__name__}; expected PanelAnswer(text, agent)")
         agent_names = _texts("agents", [answer.agent for answer in answers], "the name of each agent that was asked")
+        # Choose the setting. The curves do not hold at other prices; an agent that cannot be asked does not count.
         setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id or f"{dimension}\n{question}"))
         given_prices = {
             name: self._dollars(name, price_of_agent, dimension) for name, price_of_agent in (prices or {}).items()
         }
         mean_prices = self.mean_prices(dimension) if given_prices else {}
-        if any(  # the curves do not hold at other prices; an agent that cannot be asked does not count
+        if any(
             math.isfinite(price_of_agent)
             and name in mean_prices
             and abs(price_of_agent - mean_prices[name]) > NEAR_PRICE * mean_prices[name]
@@ -617,6 +634,7 @@ class PanelJudge(Pretrained):
             if self.asks.sure is not None and self.asks.sure.spread.any():
                 way = PRICED
             setting = AskSetting(way, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
+        # Judge the answers so far, and choose the next agent.
         item = self._item(question, choices, same) if answers or choices or same is not None else None
         looked = self._look(answers, agent_names, dimension, item, same, needs_call) if answers and item else None
         progress, gain = self._progress_of(looked, question, given_prices, dimension), None
@@ -634,6 +652,7 @@ class PanelJudge(Pretrained):
         if column >= 0:
             reason = "; ".join(filter(None, [f"by {setting.way}", *doubts]))
             return PanelStep(names[column], worth, reason, progress.chance[column])
+        # Asking stops: choose the answer to keep, and correct its P(right).
         keep = looked.place if looked else None
         if looked and (last := kept_by(setting, progress.answered, progress.odds)) >= 0:
             keep = next(
@@ -800,19 +819,21 @@ class PanelJudge(Pretrained):
         ways = {self._pick_of(looked.read), *([] if self.knows_calls else [MAJORITY])}
         if looked.kept < 0 or JOINT in ways:
             return False
-        here, numbers = self.agents.dimension(dimension), [-1] * len(response_list)
+        dimension_column, numbers = self.agents.dimension(dimension), [-1] * len(response_list)
         for number, members in looked.members.items():
             for place in members:
                 numbers[place] = number
         # An answer as sure as one of the agent can be: scores lie between the normal scores of the quantiles.
         agent = looked.agents[0]
-        alone, weights = self._weights(agent, here)
+        alone, weights = self._weights(agent, dimension_column)
         surest = alone + NORMAL_SCORES[-1] * sum(map(abs, weights))
         scaled = [[0.0] * len(self.agents.signals)] * (len(response_list) + more)  # read by the joint way alone
         odds, agents = looked.odds + [surest] * more, looked.agents + [agent] * more
         for rival in range(len(looked.members) + 1):
             if rival != looked.kept:
-                panel = one_panel(numbers + [rival] * more, agents, here, scaled, odds, self.agents, self.exclusive)
+                panel = one_panel(
+                    numbers + [rival] * more, agents, dimension_column, scaled, odds, self.agents, self.exclusive
+                )
                 if any(pick_one(way, panel, ()) != looked.kept for way in ways):
                     return False
         return True
@@ -825,8 +846,8 @@ class PanelJudge(Pretrained):
             for class_number, panel_class in enumerate(verdict.classes)
             for place in panel_class.members
         }
-        came = max(number, default=-1) + 1
-        latest = [number.get(place, -1 - place) for place in range(came - 1, -1, -1)]
+        judged_answers = max(number, default=-1) + 1
+        latest = [number.get(place, -1 - place) for place in range(judged_answers - 1, -1, -1)]
         row = next(
             (class_number for class_number, panel_class in enumerate(latest) if panel_class != latest[0]), len(latest)
         )
@@ -834,7 +855,7 @@ class PanelJudge(Pretrained):
             answers=answers,
             count=counts[0] if counts else 0,
             second=counts[1] if len(counts) > 1 else 0,
-            row=row if came == judged else 0,
+            row=row if judged_answers == judged else 0,
             score=verdict.score or 0.0,
             gain=next(iter(verdict.worth.values()), 0.0),
         )
@@ -897,10 +918,10 @@ def read_agents(data: bytes) -> Agents:
     levels = np.array(record["levels"], dtype=np.float64).reshape(
         len(names) + 1, len(signals), QUANTILE_COUNT
     )  # null is NaN
-    gone = np.isnan(levels)
-    if not (gone | np.isfinite(levels)).all() or (np.diff(levels, axis=2) < 0).any():
+    is_missing = np.isnan(levels)
+    if not (is_missing | np.isfinite(levels)).all() or (np.diff(levels, axis=2) < 0).any():
         raise ValueError("the levels of a signal do not rise")
-    if (gone.any(axis=2) != gone.all(axis=2)).any():
+    if (is_missing.any(axis=2) != is_missing.all(axis=2)).any():
         raise ValueError("a signal has some of its levels")
     if not names or len(set(dimensions)) < len(dimensions):
         raise ValueError(f"the agents are {names} and the dimensions {dimensions}")

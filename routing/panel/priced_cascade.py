@@ -76,8 +76,8 @@ class Surety:
         odds = np.clip(odds, -FURTHEST_ODDS, FURTHEST_ODDS)
         count = np.maximum(answered.sum(axis=1), 1)
         surprise = np.where(answered, odds - centre, 0.0).sum(axis=1) / count
-        kept = _probability(np.where(answered, odds, -FURTHEST_ODDS).max(axis=1))
-        value = _probability(centre + self.carry * surprise[:, None]) - cost - self.slack - kept[:, None]
+        p_kept = _probability(np.where(answered, odds, -FURTHEST_ODDS).max(axis=1))
+        value = _probability(centre + self.carry * surprise[:, None]) - cost - self.slack - p_kept[:, None]
         return np.where(left, value, NEVER)
 
     def worth(

@@ -45,8 +45,8 @@ def source_for(sources: Mapping[str, str], agent: str | None) -> str:
     """
     if agent is not None:
         return sources.get(agent, "")
-    named = set(sources.values())
-    return named.pop() if len(named) == 1 else ""
+    named_sources = set(sources.values())
+    return named_sources.pop() if len(named_sources) == 1 else ""
 
 
 def is_from(learned: str, source: str) -> bool:
@@ -92,10 +92,10 @@ def with_learned_confidence(answer: PanelAnswer, learned: str, levels: Sequence[
     if answer.stated is None:
         return answer, ""
     came = source_in_words(answer.stated_source) if answer.stated_source else "of no source that is named"
-    known = f"the panel learned from one that is {source_in_words(learned)}"
+    learned_from = f"the panel learned from one that is {source_in_words(learned)}"
     if not learned:
-        known = "the panel does not name the source of those that it learned from (train it again)"
-    return replace(answer, stated=None), f"the confidence is {came}, and {known}: it was left out"
+        learned_from = "the panel does not name the source of those that it learned from (train it again)"
+    return replace(answer, stated=None), f"the confidence is {came}, and {learned_from}: it was left out"
 
 
 def source_in_words(source: str) -> str:

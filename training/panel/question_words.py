@@ -45,8 +45,8 @@ def fit_words(counts: Any, residual: Floats, weight: Floats | None = None) -> Qu
     if weight is None:
         coefficients = np.reshape(model.fit(X, residual).coef_, (A, QUESTION_BUCKETS))
     else:
-        fits = (model.fit(X, residual[:, at], sample_weight=weight[:, at]).coef_ for at in range(A))
-        coefficients = np.stack([np.array(one) for one in fits])
+        fits = (model.fit(X, residual[:, column], sample_weight=weight[:, column]).coef_ for column in range(A))
+        coefficients = np.stack([np.array(weights_of_agent) for weights_of_agent in fits])
     return QuestionWords((coefficients.T * idf[:, None]).astype(np.float32), (idf**2).astype(np.float32))
 
 

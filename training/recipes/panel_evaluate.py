@@ -59,13 +59,15 @@ def evaluate_panel(
     says so. Raises `RecordError` where the panel knows none of the agents, and for a `budget` where costs are missing.
     """
     known_agents = [name for name in data.agents if name in panel.agents.names]
-    one = len(panel.agents.names) == 1 and len(data.agents) == 1  # samples of one agent, whatever its name
-    if not known_agents and not one:
+    # Check that the panel can judge these answers. Samples of one agent need not have the panel's name of it.
+    one_agent = len(panel.agents.names) == 1 and len(data.agents) == 1
+    if not known_agents and not one_agent:
         raise RecordError(
             f"the panel knows {', '.join(panel.agents.names)}, and the answers are of {', '.join(data.agents)}"
         )
     if data.same != panel.same:
         raise RecordError(f"the panel compares answers by {panel.same}, and these questions are checked by {data.same}")
+    # Figures by the number of answers.
     plays = played_by(panel, data, seed=seed)
     K = plays.states.shape[2]
     sizes = {}
@@ -78,37 +80,40 @@ def evaluate_panel(
         "questions": len(data),
         "groups": len(set(data.groups)),
         "agents": list(data.agents),
-        "unknown_agents": [] if one else sorted(set(data.agents) - set(known_agents)),
+        "unknown_agents": [] if one_agent else sorted(set(data.agents) - set(known_agents)),
         "checkpoint": panel.checkpoint.digest,
         "pick": panel.pick,
         "answers": sizes,
         "mean_answers": {},
         "reason": other_sources(panel, data),
     }
+    # Figures by the mean number of answers, for samples of one agent.
     if data.sampled and panel.settings:
         weights = cluster_weights(plays.groups.tolist(), resamples, seed)
         result["mean_answers"] = {
             str(budget): _at_budget(panel, plays, float(budget), weights) for budget in MEAN_ANSWERS if budget < K
         }
-    laid = None
+    # Figures by budget, for several agents with prices.
+    by_agents = None
     if panel.asks is not None:
         try:
-            laid = by_agent(data, panel.agents.names, fewest=1)
+            by_agents = by_agent(data, panel.agents.names, fewest=1)
         except RecordError as error:
             if budget is not None:
                 raise
             result["reason"] = "; ".join(filter(None, [result["reason"], f"no figures by budget: {error}"]))
-    if panel.asks is not None and laid is not None:
+    if panel.asks is not None and by_agents is not None:
         budgets = [budget] if budget else panel.asks.curves.budgets[::BUDGET_STEP].tolist()
-        view, weights = view_of(panel, laid), cluster_weights(list(laid.groups), resamples, seed)
+        view, weights = view_of(panel, by_agents), cluster_weights(list(by_agents.groups), resamples, seed)
         curves: dict[str, dict[AskSetting, Played]] = {}
         for way, settings in panel.asks.curves.settings.items():
             played = [play_setting(view, setting, panel.pick) for setting in settings]
-            spent = [float(one.cost.mean()) for one in played]  # on these questions
-            here = [(replace(one, cost=cost), it) for one, cost, it in zip(settings, spent, played, strict=True)]
-            curves[way] = dict(sorted(here, key=lambda pair: pair[0].cost))
-        result["budgets"] = {f"{one:.4g}": _at_cost(panel, view, curves, one, weights) for one in budgets}
-        result["decisions"] = _decisions(panel, view, laid, panel.ask_plan(budget=budget)) if budget else []
+            costs = [float(result_of_setting.cost.mean()) for result_of_setting in played]  # on these questions
+            repriced = [replace(setting, cost=cost) for setting, cost in zip(settings, costs, strict=True)]
+            pairs = zip(repriced, played, strict=True)
+            curves[way] = dict(sorted(pairs, key=lambda pair: pair[0].cost))
+        result["budgets"] = {f"{limit:.4g}": _at_cost(panel, view, curves, limit, weights) for limit in budgets}
+        result["decisions"] = _decisions(panel, view, by_agents, panel.ask_plan(budget=budget)) if budget else []
     plain: dict[str, Any] = _plain(result)
     return plain
 
@@ -138,15 +143,19 @@ def evaluate_logged(
     for row, identity in enumerate(data.single.ids):
         dimension_index = data.single.dimension[row]
         dimension = data.single.dimensions[dimension_index] if dimension_index < len(data.single.dimensions) else ""
-        gone = dict.fromkeys(panel.agents.names, math.inf)
-        gone = {name: p for name, p in gone.items() if name not in names or not data.propensity[row, names.index(name)]}
+        infinite_prices = dict.fromkeys(panel.agents.names, math.inf)
+        infinite_prices = {
+            name: p
+            for name, p in infinite_prices.items()
+            if name not in names or not data.propensity[row, names.index(name)]
+        }
         question = data.single.questions[row]
-        step = panel.next(question, dimension, [], budget=budget, prices=gone, request_id=identity)
+        step = panel.next(question, dimension, [], budget=budget, prices=infinite_prices, request_id=identity)
         if step.agent is not None:
             policy[row, names.index(step.agent)] = 1.0
-        place = panel.agents.dimension(dimension)
-        rate[row] = probability_of(panel.agents.rate[columns, place])
-        dollars[row] = panel.asks.price[columns, place]
+        column_of_dimension = panel.agents.dimension(dimension)
+        rate[row] = probability_of(panel.agents.rate[columns, column_of_dimension])
+        dollars[row] = panel.asks.price[columns, column_of_dimension]
         decided.append({"id": identity, "asked": [step.agent], "logged": chosen[identity], "reason": step.reason})
 
     def logged(reward: Floats) -> Logged:
@@ -230,18 +239,18 @@ def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[di
 
     `correct` is the label of the kept answer in [0, 1], from the outcomes: no estimate of the panel.
     """
-    played = {one: play_setting(view, one, panel.pick) for one in (plan.first, plan.second)}
+    played = {setting: play_setting(view, setting, panel.pick) for setting in (plan.first, plan.second)}
     lines = []
     for row, name in enumerate(data.ids):
-        one = played[plan.setting(draw_of(name))]
-        asked = [panel.agents.names[at] for at in one.order[row].tolist() if at >= 0]
+        by_setting = played[plan.setting(draw_of(name))]
+        asked_agents = [panel.agents.names[column] for column in by_setting.order[row].tolist() if column >= 0]
         lines.append(
             {
                 "id": name,
-                "asked": asked,
-                "kept": panel.agents.names[one.kept[row]] if one.kept[row] >= 0 else None,
-                "correct": float(one.score[row]),
-                "cost_usd": float(one.cost[row]) / 1000,
+                "asked": asked_agents,
+                "kept": panel.agents.names[by_setting.kept[row]] if by_setting.kept[row] >= 0 else None,
+                "correct": float(by_setting.score[row]),
+                "cost_usd": float(by_setting.cost[row]) / 1000,
             }
         )
     return lines
@@ -251,7 +260,7 @@ def _at_size(panel: Panel, plays: PlayedPanels, rows: Ints, size: int, weights: 
     right = {way: plays.right[way][:, rows, size - 1] for way in PICKS}
     y, p = right[JOINT][0], plays.score[0, rows, size - 1]
     share = plays.counts[0, rows, size - 1, 0] / size
-    two = bool(y.min() < y.max())
+    both_labels = bool(y.min() < y.max())
     vote = right[MAJORITY][0]
     return {
         "questions": len(rows),
@@ -261,9 +270,9 @@ def _at_size(panel: Panel, plays: PlayedPanels, rows: Ints, size: int, weights: 
             for way, values in right.items()
             if way != panel.pick
         },
-        "auroc": interval(auroc, y, p, weights) if two else None,
+        "auroc": interval(auroc, y, p, weights) if both_labels else None,
         "auroc_of_share": interval(auroc, vote, share, weights) if vote.min() < vote.max() else None,
-        "ece": ece_interval(y, p, weights) if two else None,
+        "ece": ece_interval(y, p, weights) if both_labels else None,
     }
 
 
