@@ -181,9 +181,9 @@ class CallCache(Database):
 
     def _kept_canaries(self, name: str) -> CanaryStates | None:
         """Returns what the source of kept hidden states gave the canaries; None where it was not kept."""
-        if name not in self._canaries and (kept := self.get(name)) is not None:
+        if name not in self._canaries and (stored := self.get(name)) is not None:
             with suppress(RecordError):
-                self._canaries[name] = CanaryStates.from_json(kept.text)
+                self._canaries[name] = CanaryStates.from_json(stored.text)
         return self._canaries.get(name)
 
     def before(self, llm: LLM, *, on_call: "OnCall | None" = None) -> "CachedLLM":

@@ -180,7 +180,7 @@ def extract(
     for readings in _chunks(_readings(store, llm, replay, todo), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
-        hidden = {call_id: replace(read.hidden, canaries=canaries) for call_id, read in states.items()}
+        hidden = {call_id: replace(states_read.hidden, canaries=canaries) for call_id, states_read in states.items()}
         write_canaries(store.path, hidden.values())
         with atomic_write(store.path / f"{STATES_PREFIX}{request}-{_digest(list(states))}{STATES_SUFFIX}") as file:
             file.write(activation_bytes(hidden, model=model))
@@ -250,8 +250,8 @@ def launch_extract(
         share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
         llm = LocalLLM.load(model, device=str(state.device))
         check_version(llm)
-        own = extract(RunStore(runs), llm, layers=layers, share=share, watch=watch, **options)  # type: ignore[arg-type]
-        reports = accelerate.utils.gather_object([own])
+        report = extract(RunStore(runs), llm, layers=layers, share=share, watch=watch, **options)  # type: ignore[arg-type]
+        reports = accelerate.utils.gather_object([report])
     finally:
         state.destroy_process_group()
     return (sum(reports[1:], start=reports[0]) if share.index == 0 else None), share.count

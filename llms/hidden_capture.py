@@ -227,15 +227,15 @@ def check_hooks(model: PreTrainedModel, tokens: Sequence[int]) -> None:
     seen: dict[int, Tensor] = {}
     blocks = len(decoder_blocks(model))
     with layer_hooks(model, range(blocks + 1), lambda layer, hidden: seen.update({layer: hidden})):
-        read = model(input_ids=torch.tensor([list(tokens)], device=model.device), output_hidden_states=True)
+        output = model(input_ids=torch.tensor([list(tokens)], device=model.device), output_hidden_states=True)
     for layer in range(blocks):
-        if not torch.equal(seen[layer], read.hidden_states[layer]):
+        if not torch.equal(seen[layer], output.hidden_states[layer]):
             raise LLMError(
                 f"the hooks give other states for layer {layer} than this version of transformers itself: hidden "
                 "states of this model cannot be read with it; install a version that `metaprobe check-states` names"
             )
     logits = head_logits(model, seen[blocks][0])
-    if not torch.allclose(logits, read.logits[0].float(), atol=1e-2, rtol=1e-2):
+    if not torch.allclose(logits, output.logits[0].float(), atol=1e-2, rtol=1e-2):
         raise LLMError(
             f"the states of layer {blocks} do not give the model's logits through its norm and head: hidden states of "
             "this model cannot be read with this version of transformers"

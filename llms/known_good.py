@@ -33,10 +33,10 @@ def library(name: str) -> str:
 
 def unlisted(name: str) -> str:
     """Returns what to say of a version that is not listed; empty for a version known to be good."""
-    found, known = version_of(name), KNOWN_GOOD[name]
-    if any(re.fullmatch(rf"{re.escape(version)}(\.\d+)*(\.post\d+)?", found) for version in known):
+    found, good_versions = version_of(name), KNOWN_GOOD[name]
+    if any(re.fullmatch(rf"{re.escape(version)}(\.\d+)*(\.post\d+)?", found) for version in good_versions):
         return ""
     return (
         f"{name} {found or 'of an unknown version'} is not among the versions whose hidden states are known good "
-        f"({', '.join(known)}): its states are checked first"
+        f"({', '.join(good_versions)}): its states are checked first"
     )

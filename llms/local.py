@@ -397,7 +397,7 @@ class LocalLLM:
     def _read_canaries(self, reader: StateReader) -> CanaryStates | None:
         """Returns the states that generation gives to the canaries; None where the context holds too few of them."""
         capture = Capture(reader.capture.layers, CANARY_POSITIONS)
-        asked: dict[str, tuple[list[int], list[int]]] = {}
+        token_ids: dict[str, tuple[list[int], list[int]]] = {}
         for canary in CANARIES:
             try:
                 prompt = self.encode(canary.messages)
@@ -405,16 +405,16 @@ class LocalLLM:
                 continue
             answer = encode_text(self.tokenizer, canary.answer)
             if prompt and answer and len(prompt) + len(answer) < self.context:
-                asked[canary.id] = prompt, answer
-        if len(asked) < FEWEST_CANARIES:
+                token_ids[canary.id] = prompt, answer
+        if len(token_ids) < FEWEST_CANARIES:
             return None
         rows = []
-        for _, answer in asked.values():
+        for _, answer in token_ids.values():
             matcher = GivenAnswer(answer, vocabulary=self.vocabulary, eos_ids=self._eos_ids)
             row = BatchRow(Sampling(max_tokens=len(answer)), matcher=matcher)
             row.states = RowStates(capture, self.piece)
             rows.append(row)
-        prompts = [prompt for prompt, _ in asked.values()]
+        prompts = [prompt for prompt, _ in token_ids.values()]
         for start in range(0, len(rows), CANARIES_AT_ONCE):
             together = slice(start, start + CANARIES_AT_ONCE)
             recorder = BatchRecorder(rows[together], eos_ids=self._eos_ids, device=self.model.device, reader=reader)
@@ -433,9 +433,9 @@ class LocalLLM:
             revision=self.revision,
             dtype=self.dtype,
             layers=capture.layers,
-            ids=tuple(asked),
-            prompts=tuple(tuple(prompt) for prompt, _ in asked.values()),
-            answers=tuple(tuple(answer) for _, answer in asked.values()),
+            ids=tuple(token_ids),
+            prompts=tuple(tuple(prompt) for prompt, _ in token_ids.values()),
+            answers=tuple(tuple(answer) for _, answer in token_ids.values()),
             values=np.stack([row.states.hidden().values for row in rows if row.states]),
         )
 

@@ -189,7 +189,7 @@ class Readings(ABC):
                 continue
         if len(readings) < FEWEST_CANARIES:
             return None
-        read = replay.read(list(readings.values()), batch_size=CANARIES_AT_ONCE)
+        states_of = replay.read(list(readings.values()), batch_size=CANARIES_AT_ONCE)
         return CanaryStates(
             source=self.source,
             model=self._reader.name,
@@ -199,7 +199,7 @@ class Readings(ABC):
             ids=tuple(readings),
             prompts=tuple(tuple(reading.prompt) for reading in readings.values()),
             answers=tuple(tuple(reading.answer) for reading in readings.values()),
-            values=np.stack([reading.hidden.values for reading in read]),
+            values=np.stack([reading.hidden.values for reading in states_of]),
         )
 
     @abstractmethod

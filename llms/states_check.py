@@ -133,12 +133,12 @@ def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
     Raises `LLMError` for fewer than `FEWEST_CANARIES` calls, calls of different layers or positions, calls without any
     of these positions, and a model whose context is too short for the canaries, whose spread is the unit.
     """
-    kept = [call.hidden for call in calls if call.hidden is not None]
-    layouts = {(hidden.layers, hidden.positions) for hidden in kept}
-    if len(kept) < FEWEST_CANARIES or len(kept) < len(calls) or len(layouts) > 1:
+    stored_states = [call.hidden for call in calls if call.hidden is not None]
+    layouts = {(hidden.layers, hidden.positions) for hidden in stored_states}
+    if len(stored_states) < FEWEST_CANARIES or len(stored_states) < len(calls) or len(layouts) > 1:
         raise LLMError(
-            f"{len(kept)} of {len(calls)} calls kept states, of {len(layouts)} sets of layers and positions; expected "
-            f"at least {FEWEST_CANARIES} calls, all with states of the same ones"
+            f"{len(stored_states)} of {len(calls)} calls kept states, of {len(layouts)} sets of layers and positions; "
+            f"expected at least {FEWEST_CANARIES} calls, all with states of the same ones"
         )
     [(layers, positions)] = layouts
     compared = [position for position in positions if position in CANARY_POSITIONS]
@@ -146,11 +146,11 @@ def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
     usual = replay.canaries()
     if usual is None:
         raise LLMError(f"the context of {llm.name} is too short for {FEWEST_CANARIES} canaries: nothing is compared")
-    read = replay.read([replay.reading(call, "") for call in calls])
+    states_read = replay.read([replay.reading(call, "") for call in calls])
     order = [positions.index(position) for position in replay.positions]
     of_canaries = usual.values[:, :, [CANARY_POSITIONS.index(position) for position in replay.positions]]
-    came = np.stack([hidden.values[:, order] for hidden in kept])
-    again = np.stack([reading.hidden.values for reading in read])
+    came = np.stack([hidden.values[:, order] for hidden in stored_states])
+    again = np.stack([reading.hidden.values for reading in states_read])
     limit = TOLERANCES.get(llm.dtype, TOLERANCES["bfloat16"])
     names = [f"call {call.id}" for call in calls]
     states = compare_states(again, came, layers, layers, names, limit, usual=of_canaries)
@@ -173,11 +173,11 @@ def check_stored(path: Path, model: str, *, calls: int = 32, stage: str | None =
     passed_over: list[str] = []
     for layout in dict.fromkeys(file.layout for file in files):
         name = f"layers {', '.join(map(str, layout.layers))} at {', '.join(layout.positions)}"
-        held = _with_states(found, [file for file in files if file.layout == layout], calls)
-        if len(held) < FEWEST_CANARIES or not {*layout.positions} & {*CANARY_POSITIONS}:
-            passed_over.append(f"{name}: {len(held)} calls, not compared")
+        calls_with_states = _with_states(found, [file for file in files if file.layout == layout], calls)
+        if len(calls_with_states) < FEWEST_CANARIES or not {*layout.positions} & {*CANARY_POSITIONS}:
+            passed_over.append(f"{name}: {len(calls_with_states)} calls, not compared")
         else:
-            checks[name] = check_calls(llm, held)
+            checks[name] = check_calls(llm, calls_with_states)
     if not checks:
         raise LLMError(
             f"{path} holds {'; '.join(passed_over)}; expected at least {FEWEST_CANARIES} calls with states at one of "
@@ -189,20 +189,22 @@ def check_stored(path: Path, model: str, *, calls: int = 32, stage: str | None =
 def _with_states(found: Sequence[Call], files: Sequence[ActivationFile], count: int) -> list[Call]:
     """Returns some of the calls with their states in these files, all of one layout."""
     layout = files[0].layout
-    kept = [i for i, position in enumerate(layout.positions) if position in LIVE_POSITIONS]
-    positions = tuple(layout.positions[i] for i in kept)
+    live_places = [i for i, position in enumerate(layout.positions) if position in LIVE_POSITIONS]
+    positions = tuple(layout.positions[i] for i in live_places)
     places: dict[str, tuple[ActivationFile, int]] = {}
     for file in files:
         for row, name in enumerate(file.call_ids):
             places.setdefault(name, (file, row))  # of several states of a call the first are read
-    held = [call for call in found if call.id in places]
-    chosen = held[:: max(len(held) // count, 1)][:count]  # from the whole store: its files may be of several sources
-    asked: list[Call] = []
+    calls_there = [call for call in found if call.id in places]
+    chosen = calls_there[:: max(len(calls_there) // count, 1)][
+        :count
+    ]  # from the whole store: its files may be of several sources
+    chosen_calls: list[Call] = []
     for call in chosen:
         file, row = places[call.id]
-        values = file.read(np.array([row]), range(len(layout.layers)), kept)[0]
-        asked.append(replace(call, hidden=Hidden(values, layout.layers, positions)))
-    return asked
+        values = file.read(np.array([row]), range(len(layout.layers)), live_places)[0]
+        chosen_calls.append(replace(call, hidden=Hidden(values, layout.layers, positions)))
+    return chosen_calls
 
 
 def _joined(checks: Mapping[str, CallsCheck], passed_over: Sequence[str]) -> CallsCheck:
@@ -228,12 +230,16 @@ def head_difference(llm: LocalLLM, calls: Sequence[Call]) -> float | None:
     """
     last = len(decoder_blocks(llm.model))
     rows = [
-        (hidden.values[hidden.layers.index(last), hidden.positions.index(position)], call.token_ids[at], float(logprob))
+        (
+            hidden.values[hidden.layers.index(last), hidden.positions.index(position)],
+            call.token_ids[token_place],
+            float(logprob),
+        )
         for call in calls
         if (hidden := call.hidden) is not None and last in hidden.layers and _comparable(call)
-        for position, at in _HEAD_TOKENS.items()
-        if position in hidden.positions and call.token_ids is not None and at < len(call.token_ids)
-        if call.logprobs is not None and np.isfinite(logprob := call.logprobs[at]) and logprob > NO_LOGPROB
+        for position, token_place in _HEAD_TOKENS.items()
+        if position in hidden.positions and call.token_ids is not None and token_place < len(call.token_ids)
+        if call.logprobs is not None and np.isfinite(logprob := call.logprobs[token_place]) and logprob > NO_LOGPROB
     ]
     if not rows:
         return None

@@ -80,8 +80,8 @@ class StatesRead:
             raise InvalidResponse(
                 f"hidden states of width {values.shape[2]} came; this blend reads {self} of width {self.width}"
             )
-        at = [hidden.layers.index(layer) for layer in self.layers]
-        row = values[at, hidden.positions.index(self.position)].astype(np.float32).reshape(1, -1)
+        layer_places = [hidden.layers.index(layer) for layer in self.layers]
+        row = values[layer_places, hidden.positions.index(self.position)].astype(np.float32).reshape(1, -1)
         if not np.isfinite(row).all():
             raise InvalidResponse(f"the hidden states ({self}) hold NaN or infinity: {REMEDY}")
         return row
@@ -107,17 +107,21 @@ class BlendPredictor(QualityPredictor):
         manifest = checkpoint.manifest
         try:
             self.states = {
-                str(name): StatesRead(tuple(of["layers"]), str(of["position"]), int(of["width"]))
-                for name, of in manifest.contract["states"].items()
+                str(name): StatesRead(
+                    tuple(input_contract["layers"]), str(input_contract["position"]), int(input_contract["width"])
+                )
+                for name, input_contract in manifest.contract["states"].items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole blend ({error!r}); train it again") from error
         self._nothing = {spec.name: np.full((1, spec.shape[1] or 1), np.nan, np.float32) for spec in manifest.inputs}
-        widths = {name: len(read.layers) * read.width for name, read in self.states.items()}
+        widths = {name: len(states_input.layers) * states_input.width for name, states_input in self.states.items()}
         widths |= {FEATURES_INPUT: len(self.schema.names), **dict.fromkeys(STATED_INPUTS, 1)}
         if odd := [name for name, row in self._nothing.items() if row.shape[1] != widths.get(name)]:
             raise ContractMismatch(f"{checkpoint.path}: its contract does not say what the input {odd[0]!r} reads")
-        self.guard = CanaryGuard(checkpoint, [layer for read in self.states.values() for layer in read.layers])
+        self.guard = CanaryGuard(
+            checkpoint, [layer for states_input in self.states.values() for layer in states_input.layers]
+        )
         """Checks the sources of hidden states (`metaprobe.probes.canary_guard`)."""
         self.states_reader = str(manifest.contract.get(STATES_READER, ""))
         """Model that read the states, if it is not the model that answered; else empty."""
@@ -163,7 +167,9 @@ class BlendPredictor(QualityPredictor):
         if hidden is not None:
             note = "; ".join(filter(None, (note, self.guard.note)))
             self._check_model(hidden.model or model)
-            inputs = {name: row for name, read in self.states.items() if (row := read.of(hidden)) is not None}
+            inputs = {
+                name: row for name, states_input in self.states.items() if (row := states_input.of(hidden)) is not None
+            }
             if not inputs and self.states:
                 raise InvalidResponse(
                     f"hidden states at {', '.join(hidden.positions)} came; this blend reads "

@@ -131,13 +131,15 @@ class BaseRates:
             return None
         try:
             between, average, scale = (
-                {str(n): _finite(v) for n, v in of.items()}
-                for of in (stated["between"], stated["average"], stated.get("scale", {}))
+                {str(n): _finite(v) for n, v in numbers.items()}
+                for numbers in (stated["between"], stated["average"], stated.get("scale", {}))
             )
-            runs = {str(run): {str(n): _finite(v) for n, v in of.items()} for run, of in stated["runs"].items()}
+            runs = {
+                str(run): {str(n): _finite(v) for n, v in numbers.items()} for run, numbers in stated["runs"].items()
+            }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"the contract's {CONTRACT} cannot be read ({error!r}); train it again") from error
-        if other := sorted({name for of in (between, average, *runs.values()) for name in of} - set(heads)):
+        if other := sorted({name for numbers in (between, average, *runs.values()) for name in numbers} - set(heads)):
             raise ContractMismatch(
                 f"the contract's {CONTRACT} name {other[0]!r}; expected heads that are probabilities, which "
                 f"are {', '.join(heads) or 'none'}; train it again"
@@ -148,11 +150,11 @@ class BaseRates:
         """Returns the shifts of the run `run`. Raises `ContractMismatch`, with the known names, for an unknown name."""
         if run not in self.runs:
             names = sorted(self.runs)
-            known = "; ".join(printable(name) for name in names[:NAMES_SHOWN])
+            known_names = "; ".join(printable(name) for name in names[:NAMES_SHOWN])
             more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
             raise ContractMismatch(
                 f"no run is called {run!r}; a run is named MODEL{SEPARATOR}TASK{SEPARATOR}VARIANT, and this checkpoint "
-                f"knows {known + more or 'none: adapt it with labelled answers of yours'}"
+                f"knows {known_names + more or 'none: adapt it with labelled answers of yours'}"
             )
         return self.runs[run]
 
@@ -167,8 +169,8 @@ class BaseRates:
 
     def of_model(self, model: str | None) -> Mapping[str, float] | None:
         """Returns the shifts of the only run of this model; None if there are several runs of this model, or no run."""
-        known = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]
-        return known[0] if len(known) == 1 else None
+        matching_shifts = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]
+        return matching_shifts[0] if len(matching_shifts) == 1 else None
 
     def add_to(self, heads: dict[str, float], run: Mapping[str, float] | None, model: str | None) -> bool:
         """Returns whether the run is known, and if it is, shifts the heads' values: the run that was named, or else

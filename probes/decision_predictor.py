@@ -86,12 +86,12 @@ def decision_columns(
         options.setdefault(question, []).extend([name] if mark else [])
     values = np.array([[row.get(name) for name in column_names] for row in decided], dtype=np.float64)  # None is NaN
     columns = {name: values[:, place] for place, name in enumerate(column_names)}
-    for question, held in options.items():
-        known = [columns[name] for name in held]
+    for question, option_names in options.items():
+        option_columns = [columns[name] for name in option_names]
         if question in columns and is_predicate(question, column_names, columns[question]):
-            known = [columns[question], 1 - columns[question]]
-        if len(known) > 1:
-            shares = np.sort(np.stack(known, axis=1), axis=1)
+            option_columns = [columns[question], 1 - columns[question]]
+        if len(option_columns) > 1:
+            shares = np.sort(np.stack(option_columns, axis=1), axis=1)
             columns[f"{question}{ENTROPY}"] = -(shares * np.log(np.maximum(shares, 1e-12))).sum(axis=1)
             columns[f"{question}{MARGIN}"] = shares[:, -1] - shares[:, -2]
     names = tuple(sorted(columns))
@@ -101,10 +101,10 @@ def decision_columns(
 
 def is_predicate(question: str, names: Iterable[str], column: NDArray[np.float64]) -> bool:
     """Whether the column of a question is the probability of a predicate: a score has its levels among the `names`."""
-    known = column[np.isfinite(column)]
-    if not len(known) or any(name.startswith(f"{question}=") for name in names):
+    finite_values = column[np.isfinite(column)]
+    if not len(finite_values) or any(name.startswith(f"{question}=") for name in names):
         return False
-    return bool(((known >= 0) & (known <= 1)).all())
+    return bool(((finite_values >= 0) & (finite_values <= 1)).all())
 
 
 JUDGES = "judges"

@@ -152,15 +152,15 @@ def schema_of(checkpoint: Checkpoint) -> Schema:
     if contract.get("schema") == DECIDED:
         return Schema(DECIDED, (), tuple(map(str, contract.get("features", ()))), None, uses_top=False)
     try:
-        own = schema(str(contract.get("schema")))
+        own_schema = schema(str(contract.get("schema")))
     except RecordError as error:
         raise ContractMismatch(f"{checkpoint.path}: {error}") from error
-    if contract.get("features") != list(own.names):
+    if contract.get("features") != list(own_schema.names):
         raise ContractMismatch(
-            f"{checkpoint.path} was made for other {own.name!r} features than this version computes: train it again, "
-            "or use the version of metaprobe it names"
+            f"{checkpoint.path} was made for other {own_schema.name!r} features than this version computes: train it "
+            "again, or use the version of metaprobe it names"
         )
-    return own
+    return own_schema
 
 
 def features(
@@ -262,16 +262,16 @@ def _dense(
     """Features of n responses that all have T tokens: (n, T) and (n, T, k) -> (n, len(schema.names))."""
     if not schema.windows:
         return terms(logprobs)
-    known = _read(schema, logprobs, prepared)
+    known_features = _read(schema, logprobs, prepared)
     if schema.uses_terms:
-        return np.concatenate((known, terms(logprobs)), 1)
+        return np.concatenate((known_features, terms(logprobs)), 1)
     if not schema.uses_top:
-        return known
+        return known_features
     result = np.full((len(logprobs), len(schema.names)), np.nan, np.float32)
-    result[:, : known.shape[1]] = known
+    result[:, : known_features.shape[1]] = known_features
     if top is not None:
         for i, series in enumerate((entropy(top), margin(top))):
-            start = known.shape[1] + i * schema.block
+            start = known_features.shape[1] + i * schema.block
             result[:, start : start + schema.block] = _read(schema, series, prepared)[:, : schema.block]
     return result
 
@@ -485,7 +485,7 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
     padded = np.full((n, T + 1), np.inf, dtype)  # an infinity behind the T values, for windows that are padded
     part = padded[:, :T]
     row = np.empty((n, len(plan.tokens)), dtype)  # (n, L): the values of all windows, side by side
-    read = np.empty((n, 5, W), dtype)  # what is read off the sorted windows
+    ranked_values = np.empty((n, 5, W), dtype)  # what is read off the sorted windows
     exact = np.empty((n, T))  # the values in double precision
     terms = np.empty((n, 3, 2, T))  # distance, distance x index and squared distance, forwards and backwards
     parts, sums = np.empty((n, 3, 2, S)), np.empty((n, 3, 2, S))  # sums over parts of the response, and of these
@@ -506,8 +506,8 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
         # The order statistics of each window, and the sums over it.
         partial(padded.take, plan.tokens, 1, row, _UNCHECKED),
         *(partial(row[:, a:b].reshape(n, -1, width).sort, 2) for a, b, width in plan.stacks),
-        partial(row.take, plan.ranks, 1, read, _UNCHECKED),
-        partial(np.copyto, table[:, : _FIRST + 1], read),
+        partial(row.take, plan.ranks, 1, ranked_values, _UNCHECKED),
+        partial(np.copyto, table[:, : _FIRST + 1], ranked_values),
         partial(np.copyto, exact, part),
         partial(np.subtract, exact, first, distance[:, 0]),
         partial(np.subtract, exact[:, ::-1], last, distance[:, 1]),

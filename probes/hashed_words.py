@@ -34,11 +34,11 @@ def hashed_pieces(text: str, buckets: int) -> NDArray[np.float32]:
     Pieces rather than words: `finish`, `finished` and `finishing` share most of theirs.
     """
     counts = Counter(
-        zlib.crc32(padded[at : at + length].encode()) % buckets
+        zlib.crc32(padded[start : start + length].encode()) % buckets
         for word in lower_words(text)
         for padded in [f" {word} "]
         for length in PIECES
-        for at in range(len(padded) - length + 1)
+        for start in range(len(padded) - length + 1)
     )
     row = np.zeros(buckets, dtype=np.float32)
     row[list(counts)] = [1 + np.log(count) for count in counts.values()]

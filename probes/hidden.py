@@ -175,9 +175,9 @@ class HiddenProbe(Pretrained):
                 f"position {position!r}: a probe before the answer is a DifficultyProbe and reads prompt_last, one of "
                 "the answer is a ConfidenceProbe"
             )
-        kept = _KeptFolder()
+        temporary_folder = _KeptFolder()
         checkpoint = module_to("fit a probe").fit_arrays(
-            kept.path / "probe",
+            temporary_folder.path / "probe",
             X,
             y,
             groups=groups,
@@ -192,7 +192,7 @@ class HiddenProbe(Pretrained):
             seed=seed,
             command=f"metaprobe.{cls.__name__}.fit(X, y, folds={folds}, seed={seed})",
         )
-        return replace(cls.of(checkpoint), _kept=kept)
+        return replace(cls.of(checkpoint), _kept=temporary_folder)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
         """Writes the probe's checkpoint into a folder, which `metaprobe.load` opens, and returns the checkpoint."""
@@ -229,15 +229,15 @@ class HiddenProbe(Pretrained):
         self._check_reader(call.model, reader or call.model)
         hidden = call.hidden
         if hidden is None or not {*self.layers} <= {*hidden.layers} or self.position not in hidden.positions:
-            asked = f"{', '.join(f'layer {layer}' for layer in self.layers)} at {self.position}"
+            wanted_states = f"{', '.join(f'layer {layer}' for layer in self.layers)} at {self.position}"
             came = "it came without states: read a stored one by RunStore.runs(hidden=True), or capture or extract them"
             if hidden is not None:
                 came = f"kept were layers {hidden.layers}, positions {hidden.positions}. Ask with a capture of that"
-            raise InvalidResponse(f"call {call.id}: this probe reads {asked}; {came}")
+            raise InvalidResponse(f"call {call.id}: this probe reads {wanted_states}; {came}")
         if self.on_mismatch != "ignore" and (fault := self.guard.fault(hidden)):
             raise InvalidResponse(f"call {call.id}: {fault}")
-        at = [hidden.layers.index(layer) for layer in self.layers]
-        return float(self.probability(hidden.values[None, at, hidden.positions.index(self.position)])[0])
+        layer_places = [hidden.layers.index(layer) for layer in self.layers]
+        return float(self.probability(hidden.values[None, layer_places, hidden.positions.index(self.position)])[0])
 
     def running(self, states: FloatArray, *, prompt: FloatArray | None = None) -> FloatArray:
         """Returns P(right) after each of T answer tokens, (T,): what `read` would give if the answer ended there.
@@ -310,8 +310,8 @@ class HiddenProbe(Pretrained):
         same = read == expected or read.startswith(f"{expected}@")
         if not read or not expected or same or self.on_mismatch in ("ignore", "note"):
             return
-        own = "the answering model's own" if not self.reader else f"those of {self.reader}"
-        note = f"hidden states of {read}, checkpoint trained on {own}"
+        expected_states = "the answering model's own" if not self.reader else f"those of {self.reader}"
+        note = f"hidden states of {read}, checkpoint trained on {expected_states}"
         if self.on_mismatch == "refuse":
             raise ContractMismatch(f"{note}: give the states it was trained on, and `reader` where they are another's")
         warnings.warn(f"metaprobe: {note}; {MAY_MEAN_NOTHING}", stacklevel=4)
@@ -331,12 +331,12 @@ def _pooled(states: FloatArray, tokens: Sequence[str], part: str, which: str) ->
     """Returns the first, last or mean state of the tokens of the answer or of the thinking. `states`: those of all
     tokens (T, ...)."""
     kind: SegmentKind = "thinking" if part == "thinking" else "answer"
-    own: FloatArray = states[tokens_of(marked(tokens), kind, len(tokens))]
-    if not len(own):
+    states_of_kind: FloatArray = states[tokens_of(marked(tokens), kind, len(tokens))]
+    if not len(states_of_kind):
         raise InvalidResponse(f"the answer has no tokens of {kind}, which this probe reads; expected some")
     if which == "mean":
-        return np.asarray(own.astype(np.float64).mean(axis=0))
-    return np.asarray(own[0 if which == "first" else -1])
+        return np.asarray(states_of_kind.astype(np.float64).mean(axis=0))
+    return np.asarray(states_of_kind[0 if which == "first" else -1])
 
 
 class _KeptFolder:

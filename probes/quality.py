@@ -105,8 +105,10 @@ class QualityPredictor(Pretrained):
         contract = checkpoint.manifest.contract
         self.schema = schema_of(checkpoint)
         self._on_mismatch = check_choice(on_mismatch)
-        named = checkpoint.manifest.generator is not None or self.schema.name == DECIDED  # which names its judges
-        if on_mismatch == "refuse" and not named:
+        names_models = (
+            checkpoint.manifest.generator is not None or self.schema.name == DECIDED
+        )  # which names its judges
+        if on_mismatch == "refuse" and not names_models:
             raise ContractMismatch(
                 f"{checkpoint.path} was trained on answers of a model that is not named, and so cannot tell another "
                 f"model's: train on runs that name theirs, or take on_mismatch 'warn'"
@@ -263,8 +265,8 @@ class QualityPredictor(Pretrained):
         first = self.checkpoint.manifest.outputs[0].name
         target = self._main or (MAIN_HEADS[0] if first == AGREEMENT else first)  # labels make P(right) of agreement
         flags = FlagOptions(**flag)
-        named = {"out": out, "flags": flags, "replace": replace, "strict": strict, "seed": seed}
-        made = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **named)
+        options = {"out": out, "flags": flags, "replace": replace, "strict": strict, "seed": seed}
+        made = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **options)
         return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
@@ -286,32 +288,32 @@ class QualityPredictor(Pretrained):
                 )
         else:
             with np.errstate(all="ignore"):  # as in `predict`
-                read = self._read(answer)
-                verdict, measured = self._one(read), measure_signals(read.logprobs)
-        told = {"confidence": verdict.score, "quality": verdict.score, Verdict.critical_head: verdict.critical}
+                read_answer = self._read(answer)
+                verdict, measured = self._one(read_answer), measure_signals(read_answer.logprobs)
+        numbers = {"confidence": verdict.score, "quality": verdict.score, Verdict.critical_head: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
         if self._asked.flags and self._threshold is not None:  # whoever chose a threshold decides by no other one
             thresholds = {name: value for name, value in thresholds.items() if name != "accept"} | {
                 FLAG: self._threshold
             }
-        known_signals = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in told.items() if v is not None}
+        known_signals = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in numbers.items() if v is not None}
         return Signals(**known_signals, **measured)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """Returns one verdict for each response, in order. An error names the response, counted from 0."""
         with np.errstate(all="ignore"):  # as in `predict`
-            read = []
+            read_answers = []
             for number, response in enumerate(responses):
                 try:
-                    read.append(self._read(response))
+                    read_answers.append(self._read(response))
                 except InvalidResponse as error:
                     raise InvalidResponse(f"response {number}: {error}") from error
-            if len(read) < TOGETHER_FROM:
-                return [self._one(read_answer) for read_answer in read]
-            outputs = self._heads(self._inputs_of(read))
+            if len(read_answers) < TOGETHER_FROM:
+                return [self._one(read_answer) for read_answer in read_answers]
+            outputs = self._heads(self._inputs_of(read_answers))
             return [
                 self._verdict({name: values[i] for name, values in outputs.items()}, read_answer)
-                for i, read_answer in enumerate(read)
+                for i, read_answer in enumerate(read_answers)
             ]
 
     def _read(self, response: object) -> Read:
@@ -375,10 +377,10 @@ class QualityPredictor(Pretrained):
                     f"{self.checkpoint.path} gives {value:.6g} for {name!r}; expected {low:g} to {high:g}: take "
                     "another checkpoint"
                 )
-        known = True
+        run_is_known = True
         if self._rates is not None:
-            known = self._rates.add_to(heads, self._run, read.model)
-            note = note if known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
+            run_is_known = self._rates.add_to(heads, self._run, read.model)
+            note = note if run_is_known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
         if self._chance:
             note = "; ".join(filter(None, (note, f"the score is {self._chance}")))
         if read.cut and AGREEMENT in heads:  # training left such answers out
@@ -389,11 +391,11 @@ class QualityPredictor(Pretrained):
             low, high = self._scales.get(self._main, _PROBABILITY)
             score = (heads[self._main] - low) / (high - low)
         # A score that the caller chose is compared whatever the run: it promises nothing about shares.
-        compared = known or self._asked.flag_below is not None
+        compared = run_is_known or self._asked.flag_below is not None
         weighed = heads.get(AGREEMENT) if self._main is None else score
         flagged = None if self._threshold is None or weighed is None or not compared else weighed < self._threshold
         critical = heads.get(Verdict.critical_head)
-        if self._critical is not None and critical is not None and known:
+        if self._critical is not None and critical is not None and run_is_known:
             flagged = critical >= self._critical or bool(flagged)
         return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)
 

@@ -148,9 +148,9 @@ def store_lines(
         needed = "a text"
     elif isinstance(reader, DecisionPredictor):
         needed = "decisions about it"
-    held = () if states is None else states.held
+    calls_with_states = () if states is None else states.held
     of_run: dict[str, QualityPredictor | TextReader] = {}
-    for name, run, call in _answers(store, stage, held, needed=needed, left_out=left_out):
+    for name, run, call in _answers(store, stage, calls_with_states, needed=needed, left_out=left_out):
         if isinstance(reader, HiddenProbe):
             predict: Callable[[Call], Verdict] = by_probe
         else:
@@ -165,8 +165,8 @@ def store_lines(
 def _by_probe(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:
     checkpoint = probe.checkpoint
     value = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
-    told: OnMismatch = "ignore" if probe.on_mismatch == "ignore" else "note"
-    other = mismatch(checkpoint.manifest.generator, model=call.model, on_mismatch=told, stacklevel=1)
+    on_mismatch: OnMismatch = "ignore" if probe.on_mismatch == "ignore" else "note"
+    other = mismatch(checkpoint.manifest.generator, model=call.model, on_mismatch=on_mismatch, stacklevel=1)
     notes = [other] if other else []
     notes += [f"the score is {clause}" for clause in checkpoint.manifest.chance.values()]
     if probe.guard.note:
@@ -193,9 +193,9 @@ class StoredStates:
             self._reads, reader = (by,), by.reader
         self._places: dict[str, list[tuple[Any, int]]] = {}
         files = store.activation_files()
-        own = [file for file in files if (file.model == reader or file.model.rpartition("@")[0] == reader)]
+        files_of_reader = [file for file in files if (file.model == reader or file.model.rpartition("@")[0] == reader)]
         # Without any of its own model the others are handed on, and the predictor says whose they are.
-        for file in own or files:
+        for file in files_of_reader or files:
             for row, call_id in enumerate(file.call_ids):
                 self._places.setdefault(call_id, []).append((file, row))
 
@@ -215,10 +215,12 @@ class StoredStates:
         canaries: dict[str, Any] = {}
         for file, row in places:
             have = file.layout
-            for layer, position in ((la, read.position) for read in self._reads for la in read.layers):
+            for layer, position in (
+                (la, states_input.position) for states_input in self._reads for la in states_input.layers
+            ):
                 if layer in have.layers and position in have.positions and (layer, position) not in cells:
-                    at = [have.layers.index(layer)], [have.positions.index(position)]
-                    cells[layer, position] = file.read(np.array([row]), *at)[0, 0, 0]
+                    places_in_file = [have.layers.index(layer)], [have.positions.index(position)]
+                    cells[layer, position] = file.read(np.array([row]), *places_in_file)[0, 0, 0]
                     canaries["" if file.canaries is None else file.canaries.digest] = file.canaries
         if not cells:
             if not places:
@@ -253,19 +255,19 @@ def _answers(
     `states`: ids of calls that will do without log-probabilities, for they have hidden states. `left_out` counts the
     other calls of the stage, by reason.
     """
-    stages, none = set(), True
+    stages, found_none = set(), True
     left_out = Counter() if left_out is None else left_out
     for run in store.runs():
         judged = {answer.call_id for answer in run.decision_answers}
         stating = {(statement.call_id, statement.kind) for statement in run.statements}
-        about = {call.id for call in run.calls if stage is None and (call.id, call.stage) in stating}
-        if len(about) == len(run.calls):
-            about.clear()
+        stating_calls = {call.id for call in run.calls if stage is None and (call.id, call.stage) in stating}
+        if len(stating_calls) == len(run.calls):
+            stating_calls.clear()
         for call in run.calls:
             stages.add(call.stage)
             if stage not in (None, call.stage):
                 continue
-            if call.id in about:
+            if call.id in stating_calls:
                 left_out["that state a number of an answer (--stage scores them)"] += 1
                 continue
             has: dict[NeededInput, bool] = {
@@ -275,10 +277,10 @@ def _answers(
                 "hidden states": bool(states),
             }
             if has[needed] or call.id in states:
-                none = False
+                found_none = False
                 yield name_of_run(call.model, run.item.task, run.variant), run, call
             else:
                 left_out[f"without {needed}"] += 1
-    if none:
-        of = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
-        raise RecordError(f"{store.path} holds no answer with {needed}{of}; expected some")
+    if found_none:
+        of_stage = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
+        raise RecordError(f"{store.path} holds no answer with {needed}{of_stage}; expected some")

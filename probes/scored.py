@@ -34,11 +34,11 @@ class Scored:
 
     def as_metadata(self) -> dict[str, Any]:
         """Returns the verdict's fields, and `reason`, in types that JSON has."""
-        known = {} if self.verdict is None else asdict(self.verdict)
+        verdict_fields = {} if self.verdict is None else asdict(self.verdict)
         return {
             "score": None,
-            **known,
-            "reason": "; ".join(dict.fromkeys(filter(None, [known.get("reason"), self.reason]))),
+            **verdict_fields,
+            "reason": "; ".join(dict.fromkeys(filter(None, [verdict_fields.get("reason"), self.reason]))),
         }
 
     @classmethod
@@ -65,8 +65,11 @@ class Scored:
             model: the model; by default the model that the response names.
             context: facts about the call that the integration knows.
         """
-        held = fields(response) or {}
-        response_id, model = response_id or text(held.get("id")), model or once(text(held.get("model")))
+        response_fields = fields(response) or {}
+        response_id, model = (
+            response_id or text(response_fields.get("id")),
+            model or once(text(response_fields.get("model"))),
+        )
         verdict = None
         try:
             verdict = predictor.predict(response)

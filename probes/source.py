@@ -58,7 +58,9 @@ class Replacement:
     def layers(self) -> tuple[int, ...]:
         """The layers whose hidden states the checkpoint reads; empty for a predictor on log-probabilities."""
         if isinstance(self.reader, BlendPredictor):
-            return tuple(sorted({layer for read in self.reader.states.values() for layer in read.layers}))
+            return tuple(
+                sorted({layer for states_input in self.reader.states.values() for layer in states_input.layers})
+            )
         return self.reader.layers if isinstance(self.reader, HiddenProbe) else ()
 
     @property

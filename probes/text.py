@@ -57,12 +57,15 @@ def text_rows(questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDA
 
 
 def _row(question: str, answer: str) -> tuple[Counter[int], tuple[float, ...]]:
-    asked, answered = (_WORD.findall(text.lower())[:MAX_WORDS] for text in (question, answer))
-    counts = Counter(_hashed(answered, 0))
-    counts.update(_hashed(asked, WORD_BUCKETS))
-    known, n = set(asked), max(len(answered), 1)
-    copied, numbers = sum(word in known for word in answered), sum(word.isdigit() for word in answered)
-    shape = (np.log1p(len(answered)), copied / n, len(set(answered)) / n, float("?" in answer), numbers / n)
+    question_words, answer_words = (_WORD.findall(text.lower())[:MAX_WORDS] for text in (question, answer))
+    counts = Counter(_hashed(answer_words, 0))
+    counts.update(_hashed(question_words, WORD_BUCKETS))
+    question_word_set, n = set(question_words), max(len(answer_words), 1)
+    copied, numbers = (
+        sum(word in question_word_set for word in answer_words),
+        sum(word.isdigit() for word in answer_words),
+    )
+    shape = (np.log1p(len(answer_words)), copied / n, len(set(answer_words)) / n, float("?" in answer), numbers / n)
     return counts, shape
 
 
@@ -150,8 +153,8 @@ class TextReader(Pretrained):
                 f"log-probabilities of {len(came)} answers came for {count}; this reader reads "
                 "them beside the words: ask the server for `logprobs`"
             )
-        read = schema(self.checkpoint.manifest.contract[LOGPROBS])
-        return np.stack([features_one(read, series) for series in came]).astype(np.float32)
+        terms_schema = schema(self.checkpoint.manifest.contract[LOGPROBS])
+        return np.stack([features_one(terms_schema, series) for series in came]).astype(np.float32)
 
     def predict_many(
         self, questions: Sequence[str], answers: Sequence[str], logprobs: Sequence[ArrayLike] | None = None
@@ -161,14 +164,14 @@ class TextReader(Pretrained):
         The score of a level is its position on the scale, from 0 to 1.
         """
         low, high = self.scale or (0.0, 1.0)
-        told = "; ".join(f"the score is {clause}" for clause in self.checkpoint.manifest.chance.values())
+        notes = "; ".join(f"the score is {clause}" for clause in self.checkpoint.manifest.chance.values())
         outputs = {name: column[:, 0].tolist() for name, column in self._outputs(questions, answers, logprobs).items()}
         verdicts = []
         for row, value in enumerate(outputs[self.target]):
             score = min(max((value - low) / (high - low), 0.0), 1.0)
             flagged = None if self.threshold is None else score < self.threshold
             heads = {name: column[row] for name, column in outputs.items()}
-            verdicts.append(Verdict(score, heads, None, flagged, self.checkpoint.digest, told))
+            verdicts.append(Verdict(score, heads, None, flagged, self.checkpoint.digest, notes))
         return verdicts
 
     def predict(self, question: str, answer: str, logprobs: ArrayLike | None = None) -> Verdict:

@@ -118,21 +118,23 @@ def outcomes_of_log(
         task, moment = str(columns.task[row]), float(columns.time[row])
         made.append(QuestionOutcomes(request_id, group, question, task, agents, answered=moment))
     if not made:
-        told = "; ".join(f"{count} because {why}" for why, count in left_out.items()) or "none was labelled"
+        why_none = "; ".join(f"{count} because {why}" for why, count in left_out.items()) or "none was labelled"
         raise RecordError(
-            f"the log holds {len(columns)} answers of that time and model, and no outcome ({told}): draw answers with "
-            "`metaprobe sample`, and label them (`metaprobe feedback`)"
+            f"the log holds {len(columns)} answers of that time and model, and no outcome ({why_none}): draw answers "
+            "with `metaprobe sample`, and label them (`metaprobe feedback`)"
         )
-    kept = len(made) - round(hold_back * len(made))
+    learned_count = len(made) - round(hold_back * len(made))
     return LoggedOutcomes(
-        learned=made[:kept],
-        held_back=made[kept:],
+        learned=made[:learned_count],
+        held_back=made[learned_count:],
         left_out=dict(left_out),
         unlabelled=int((drawn & ~has_judgement & of_version).sum()),
         rates=_rates(made),
         versions={name: version for name, version in versions.items() if version},
         note=CHOSEN_BY_PEOPLE
-        if any(one.label_propensity is None for question in made for one in question.agents.values())
+        if any(
+            agent_outcome.label_propensity is None for question in made for agent_outcome in question.agents.values()
+        )
         else "",
     )
 

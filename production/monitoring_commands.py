@@ -517,14 +517,14 @@ def log_outcomes(
             QuestionOutcomes.write(path, questions)
     if made.note:
         click.echo(f"warning: {made.note}", err=True)
-    labels = Counter(name for one in (*made.learned, *made.held_back) for name in one.agents)
+    labels = Counter(name for question in (*made.learned, *made.held_back) for name in question.agents)
     versions = {name: {"version": version} for name, version in made.versions.items()}
     models = {
         name: {"labels": labels[name], "right": round(rate, 4), **versions.get(name, {})}
         for name, rate in made.rates.items()
     }
-    told = {"outcomes": len(made.learned), "held_out": len(made.held_back), "models": models}
-    click.echo(json.dumps({**told, "left_out": made.left_out, "drawn_without_label": made.unlabelled}))
+    summary = {"outcomes": len(made.learned), "held_out": len(made.held_back), "models": models}
+    click.echo(json.dumps({**summary, "left_out": made.left_out, "drawn_without_label": made.unlabelled}))
 
 
 @command(log_command, "Verdicts to a tracing service: Langfuse, MLflow, OpenTelemetry.")

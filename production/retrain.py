@@ -163,33 +163,35 @@ def retrain_on_agreement(
             "the log holds no agreement of second answers of that time and model: serve with --teach-rate 0.01 and "
             "--log-logprobs, and wait for some 200 of them"
         )
-    known: list[tuple[float, Run]] = []
+    timed_runs: list[tuple[float, Run]] = []
     """Time of the second answer, and the answer as a run."""
     for agreement in found:
         run = run_of_entry(log, agreement.request_id, logprobs_mode)
         if run is not None:
             label = Label(run.id, AGREEMENT, float(agreement.same), SECOND_ANSWERS)
-            known.append((agreement.time, replace(run, labels=(label,))))
-    if not known:
+            timed_runs.append((agreement.time, replace(run, labels=(label,))))
+    if not timed_runs:
         raise RecordError(
             f"the log holds the agreement of {len(found)} answers, and log-probabilities of none: serve with "
             "--log-logprobs"
         )
-    known.sort(key=lambda pair: pair[0])
-    learned = known[: len(known) - round(held_back * len(known))]
+    timed_runs.sort(key=lambda pair: pair[0])
+    learned = timed_runs[: len(timed_runs) - round(held_back * len(timed_runs))]
     with TemporaryDirectory() as folder:
         RunStore(Path(folder) / "runs").append(run for _, run in learned)
         try:
             checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=AGREEMENT))
         except RecordError as error:
-            if later := len(known) - len(learned):
+            if later := len(timed_runs) - len(learned):
                 raise RecordError(
                     f"{error}. The log holds {later} more, held back (hold_back={held_back:g})"
                 ) from error
             raise
     until = learned[-1][0]
     log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "agreements": len(learned)})
-    return Retrained(checkpoint, 0, 0, len(learned), len(known) - len(learned), until, len(found) - len(known))
+    return Retrained(
+        checkpoint, 0, 0, len(learned), len(timed_runs) - len(learned), until, len(found) - len(timed_runs)
+    )
 
 
 def check_held_back(share: float) -> None:

@@ -82,8 +82,10 @@ def to_float16(values: FloatArray) -> NDArray[np.float16]:
 
 def common_canaries(hidden: Iterable[Hidden]) -> CanaryStates | None:
     """Returns the canaries' states by the source of these hidden states; None where it is not known or not one."""
-    known = {None if one.canaries is None else one.canaries.digest: one.canaries for one in hidden}
-    return next(iter(known.values())) if len(known) == 1 else None
+    canaries_by_digest = {
+        None if states.canaries is None else states.canaries.digest: states.canaries for states in hidden
+    }
+    return next(iter(canaries_by_digest.values())) if len(canaries_by_digest) == 1 else None
 
 
 def write_canaries(folder: Path, hidden: Iterable[Hidden]) -> None:

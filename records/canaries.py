@@ -154,8 +154,10 @@ class CanaryStates:
     def near(self, layers: Sequence[int], reach: int = 2) -> "CanaryStates":
         """Returns the states of these layers and of the stored layers at most `reach` away, by which a layer that is
         numbered otherwise can be named."""
-        at = [i for i, held in enumerate(self.layers) if any(abs(held - layer) <= reach for layer in layers)]
-        return replace(self, layers=tuple(self.layers[i] for i in at), values=self.values[:, at])
+        places = [
+            i for i, own_layer in enumerate(self.layers) if any(abs(own_layer - layer) <= reach for layer in layers)
+        ]
+        return replace(self, layers=tuple(self.layers[i] for i in places), values=self.values[:, places])
 
     def to_json(self) -> bytes:
         """Returns the content of a file of canaries."""
@@ -184,7 +186,9 @@ class CanaryStates:
                 raise ValueError(f"positions are {facts['positions']}; expected {list(CANARY_POSITIONS)}")
             source, model, revision, dtype = (str(facts[key]) for key in ("source", "model", "revision", "dtype"))
             ids, layers = tuple(map(str, facts["ids"])), tuple(map(_whole, facts["layers"]))
-            prompts, answers = (tuple(tuple(map(_whole, one)) for one in facts[key]) for key in ("prompts", "answers"))
+            prompts, answers = (
+                tuple(tuple(map(_whole, id_list)) for id_list in facts[key]) for key in ("prompts", "answers")
+            )
             values = np.frombuffer(base64.b64decode(facts["values"], validate=True), dtype="<f2")
             values = values.reshape(len(ids), len(layers), len(CANARY_POSITIONS), _whole(facts["width"]))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -251,7 +255,7 @@ def compare_canaries(
     if fault := _structure_fault(golden, seen, layers):
         return StatesCheck(False, fault, NAN, NAN)
     limit = tolerance or max(
-        (TOLERANCES.get(one.dtype, _COARSEST) for one in (golden, seen)), key=lambda each: each.drift
+        (TOLERANCES.get(states.dtype, _COARSEST) for states in (golden, seen)), key=lambda each: each.drift
     )
     if tolerance is None and golden.source.split()[:1] != seen.source.split()[:1]:
         limit = replace(limit, drift=OTHER_LIBRARY * limit.drift)
@@ -281,9 +285,9 @@ def compare_states(
     which rounding would look large.
     """
     expected, seen_values = golden.astype(np.float64), came.astype(np.float64)
-    at = [list(golden_layers).index(layer) for layer in layers]
+    layer_places = [list(golden_layers).index(layer) for layer in layers]
     spread = _spread(expected if usual is None else usual.astype(np.float64))
-    off = _apart(seen_values, expected[:, at], spread[:, at])  # (n, layers, positions)
+    off = _apart(seen_values, expected[:, layer_places], spread[:, layer_places])  # (n, layers, positions)
     if not np.isfinite(off).all():
         return StatesCheck(False, "its states hold NaN or infinity: capture them in bfloat16 or float32", NAN, NAN)
     drift, worst = float(np.median(off)), float(off.max())
@@ -353,7 +357,7 @@ def _explanation(
     limit: StatesTolerance,
 ) -> str:
     """Returns the likeliest cause, and what to do."""
-    at = [golden_layers.index(layer) for layer in layers]
+    layer_places = [golden_layers.index(layer) for layer in layers]
     for i, layer in enumerate(layers):
         for j, other in enumerate(golden_layers):
             as_other = _apart(came[:, i], expected[:, j], spread[:, j])
@@ -361,7 +365,7 @@ def _explanation(
                 return f"its layer {layer} is the layer {other} of the training; number layers as the training did"
     wrong = np.flatnonzero(off.max(axis=(1, 2)) > limit.worst)
     for row in map(int, wrong):
-        others = _apart(came[row][None], expected[:, at], spread[:, at]).max(axis=(1, 2))
+        others = _apart(came[row][None], expected[:, layer_places], spread[:, layer_places]).max(axis=(1, 2))
         others[row] = np.inf
         if others.min() <= limit.worst:
             return (

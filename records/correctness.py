@@ -389,8 +389,8 @@ def _spoken(text: str) -> str:
 
 def _option_left(item: Item, lines: list[str]) -> str:
     """Returns the one line of a list of options that names one, as in "A: wrong", "B: right"; else the first line."""
-    named = {choice: line for line in _last_lines(lines) if (choice := chosen(item, line))}
-    return next(iter(named.values())) if len(named) == 1 else lines[0]
+    line_of_choice = {choice: line for line in _last_lines(lines) if (choice := chosen(item, line))}
+    return next(iter(line_of_choice.values())) if len(line_of_choice) == 1 else lines[0]
 
 
 def _last_lines(lines: list[str]) -> Iterator[str]:
@@ -451,10 +451,10 @@ def _json_answer(text: str) -> str:
     if found is None:
         return ""
     try:
-        read = json.loads(text[found.end() :], parse_int=str, parse_float=str)
+        parsed = json.loads(text[found.end() :], parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return ""
-    values = [value for key, value in read.items() if key.casefold() in _ANSWER_KEYS]
+    values = [value for key, value in parsed.items() if key.casefold() in _ANSWER_KEYS]
     return values[0].strip() if len(values) == 1 and isinstance(values[0], str) else ""
 
 

@@ -411,8 +411,8 @@ def answer_id_of(record: dict[str, Any], number: int) -> str:
     """
     response = record.get("response")
     body = response.get("body", response) if isinstance(response, dict) else {}
-    named = [record.get(key) for key in OTHER_IDS] + [body.get("id") if isinstance(body, dict) else None]
-    texts = [str(name).strip() for name in named if isinstance(name, str | int) and not isinstance(name, bool)]
+    candidates = [record.get(key) for key in OTHER_IDS] + [body.get("id") if isinstance(body, dict) else None]
+    texts = [str(name).strip() for name in candidates if isinstance(name, str | int) and not isinstance(name, bool)]
     return id_of_line(record, next(filter(None, texts), f"line-{number}"))
 
 

@@ -43,8 +43,8 @@ def is_outcome_table(path: Path) -> bool:
     if not (is_csv(path) or is_table(path)):
         return False
     columns, scores = columns_of(path)
-    named = "id" in columns or any(name in columns for name in QUESTION_COLUMNS)
-    return named and bool(scores or agents_of_columns(columns)) and not {"response", "agents"} & set(columns)
+    names_question = "id" in columns or any(name in columns for name in QUESTION_COLUMNS)
+    return names_question and bool(scores or agents_of_columns(columns)) and not {"response", "agents"} & set(columns)
 
 
 def columns_of(path: Path) -> tuple[list[str], list[str]]:
@@ -93,8 +93,8 @@ def table_records(
             f"{came}; {expected} NAME.correct or NAME.score, or name the columns with scores from 0 to 1 (--agent NAME;"
             f" of train success --candidate NAME){hint}"
         )
-    own = {agent: _columns_of_agent(agent, columns) for agent in agents}
-    lacking = [agent for agent, found in own.items() if not found]
+    columns_by_agent = {agent: _columns_of_agent(agent, columns) for agent in agents}
+    lacking = [agent for agent, found in columns_by_agent.items() if not found]
     if lacking and not asked_later:
         raise ImportFileError(
             f"{came}, and none of {', '.join(lacking)}; {expected}: NAME, NAME.correct or NAME.score for each agent"
@@ -111,7 +111,9 @@ def table_records(
             line |= _json_cells(row, JSON_COLUMNS if asked_later else ("propensities",))
             if "propensities" in line:
                 line["chosen"] = _text(row.get("chosen"))
-            line["agents"] = {agent: known for agent, found in own.items() if (known := _outcome(row, found))}
+            line["agents"] = {
+                agent: outcome for agent, found in columns_by_agent.items() if (outcome := _outcome(row, found))
+            }
         except ImportFileError as error:
             hand_over(at_line(path, number, error, row), on_error, error)
             continue
@@ -143,20 +145,20 @@ def _columns_of_agent(agent: str, columns: Sequence[str]) -> dict[str, str]:
 
 def _outcome(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """Returns the known fields of one agent in a row. Raises `ImportFileError` that names the column."""
-    known: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     for field, column in columns.items():
         cell = row.get(column)
         if _is_empty(cell):
             continue
         if field in AGENT_TEXTS:
-            known[field] = str(cell)
+            outcome[field] = str(cell)
         elif field in AGENT_NUMBERS:
-            known[field] = _number(cell, column)
+            outcome[field] = _number(cell, column)
         elif (score := _score_of(cell)) is None:
             raise ImportFileError(f"column {column!r} holds {name_value(cell)}; expected a score from 0 to 1")
         else:
-            known[field] = score
-    return known
+            outcome[field] = score
+    return outcome
 
 
 def _json_cells(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -169,10 +169,15 @@ def only_agents(questions: Sequence[QuestionOutcomes], names: Sequence[str]) -> 
     a name that no question has."""
     if not names:
         return list(questions)
-    known = {name for question in questions for name in question.agents}
-    if strange := sorted(set(names) - known):
-        raise RecordError(f"no agent is called {', '.join(strange)}; expected some of {', '.join(sorted(known))}")
-    return [replace(one, agents={n: outcome for n, outcome in one.agents.items() if n in names}) for one in questions]
+    known_agents = {name for question in questions for name in question.agents}
+    if strange := sorted(set(names) - known_agents):
+        raise RecordError(
+            f"no agent is called {', '.join(strange)}; expected some of {', '.join(sorted(known_agents))}"
+        )
+    return [
+        replace(question_outcomes, agents={n: outcome for n, outcome in question_outcomes.agents.items() if n in names})
+        for question_outcomes in questions
+    ]
 
 
 def outcomes_of_file(path: str | Path, bad: BadFile, agents: Sequence[str] = ()) -> list[QuestionOutcomes]:

@@ -538,9 +538,11 @@ class RunStore:
         for shard in self.shards():
             states: dict[str, Hidden] = {}
             for file in self._activation_files([shard]) if hidden else ():
-                kept = gather([file])
-                for call_id, values in zip(kept.call_ids, kept.values, strict=True):
-                    states[call_id] = Hidden(values, kept.layers, kept.positions, canaries=file.canaries)
+                states_of_shard = gather([file])
+                for call_id, values in zip(states_of_shard.call_ids, states_of_shard.values, strict=True):
+                    states[call_id] = Hidden(
+                        values, states_of_shard.layers, states_of_shard.positions, canaries=file.canaries
+                    )
             for run in self.runs_of(shard):
                 if run.id in seen:
                     continue

@@ -198,8 +198,8 @@ class StreamingGate(Pretrained):
         if missing := [name for name in names if name not in stored]:
             raise ContractMismatch(
                 f"{self.checkpoint.path} has no threshold {missing[0]!r}: it can promise false-alarm rates of "
-                f"{', '.join(f'{known:g}' for known in self.alphas) or 'nothing'}, and {alpha!r} was asked for. Choose "
-                f"one of these, or train on more groups"
+                f"{', '.join(f'{known_alpha:g}' for known_alpha in self.alphas) or 'nothing'}, and {alpha!r} was "
+                f"asked for. Choose one of these, or train on more groups"
             )
         return tuple(stored[name] for name in names)
 
@@ -242,11 +242,13 @@ class QuestionRange:
         outside = (form < self.least) | (form > self.largest)
         if not outside.any():
             return ""
-        at = int(np.argmax(outside))
-        least, largest, here = (round(math.expm1(value)) for value in (self.least[at], self.largest[at], form[at]))
+        furthest = int(np.argmax(outside))
+        least, largest, here = (
+            round(math.expm1(value)) for value in (self.least[furthest], self.largest[furthest], form[furthest])
+        )
         return (
-            f"the question has {here} {QUESTION_FORM[at]}, those of the training had {least} to {largest}: the gate "
-            "reads the log-probabilities alone"
+            f"the question has {here} {QUESTION_FORM[furthest]}, those of the training had {least} to {largest}: the "
+            "gate reads the log-probabilities alone"
         )
 
 

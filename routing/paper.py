@@ -156,23 +156,25 @@ class PaperRules:
     def parse(cls, text: str) -> "PaperRules":
         """Returns the rules that a text such as `theta=0.4,cycles=2` names; the empty text gives the papers'."""
         kinds = {name: kind for name, kind in get_type_hints(cls).items() if name in DEFAULTS}
-        given: dict[str, float | int] = {}
+        values_given: dict[str, float | int] = {}
         for name, value in cls.constants_in(text):
             try:
-                given[name] = kinds[name](value)
+                values_given[name] = kinds[name](value)
             except (KeyError, ValueError) as error:
                 raise RecordError(
                     f"policy constant '{name}={value}': expected NAME=NUMBER with NAME one of " + ", ".join(DEFAULTS)
                 ) from error
-        named = tuple(sorted(n for n, value in given.items() if n in ("theta", "good") and value == DEFAULTS[n]))
-        return cls(**given, given=named)  # type: ignore[arg-type]
+        set_at_default = tuple(
+            sorted(n for n, value in values_given.items() if n in ("theta", "good") and value == DEFAULTS[n])
+        )
+        return cls(**values_given, given=set_at_default)  # type: ignore[arg-type]
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """Returns the decision of the point's rule, among the agents that have not failed.
 
         Raises `RecordError` for a point without a rule in the papers, and if no agent and no answer is left.
         """
-        state, legal_actions, told = state.without_failed(legal_actions)
+        state, legal_actions, failed_clause = state.without_failed(legal_actions)
         rules: dict[str, Callable[[State, Sequence[str]], Rule]] = {
             "assess": self._assess,
             "assign": self._assign,
@@ -188,7 +190,7 @@ class PaperRules:
             raise RecordError(f"decision {state.decision_id} at {state.point} has no legal action")
         wanted, scores, reason = rules[state.point](state, legal_actions)
         action = wanted if wanted in legal_actions else legal_actions[0]
-        return state.make_decision(action, legal_actions, scores, reason + told)
+        return state.make_decision(action, legal_actions, scores, reason + failed_clause)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Ignores the outcome, because a fixed rule learns nothing. (Profiles of agents learn.)"""
@@ -257,17 +259,17 @@ class PaperRules:
         )
 
     def _select(self, state: State, legal_actions: Sequence[str]) -> Rule:
-        known = {name: signals.value("quality") for name, signals in state.candidates.items()}
-        scores = {name: -1.0 if value is None else value for name, value in known.items()}
+        qualities = {name: signals.value("quality") for name, signals in state.candidates.items()}
+        scores = {name: -1.0 if value is None else value for name, value in qualities.items()}
         best = max(scores, key=lambda name: scores[name])  # the first of equals, as argmax has it
         return best, scores, f"best evaluated of {len(scores)}" + ("; none was evaluated" if scores[best] < 0 else "")
 
     def _review(self, state: State, legal_actions: Sequence[str]) -> Rule:
-        read = state.signals.quality
-        action = Action.KEEP if read is not None or Action.JUDGE not in legal_actions else Action.JUDGE
+        quality = state.signals.quality
+        action = Action.KEEP if quality is not None or Action.JUDGE not in legal_actions else Action.JUDGE
         reason = "the paper's meta-evaluator judges every argument"
         if action == Action.KEEP:
-            reason = "a checkpoint judges in the judge's place" if read else "this variant has no judge"
+            reason = "a checkpoint judges in the judge's place" if quality else "this variant has no judge"
         return action, {legal: float(legal == action) for legal in legal_actions}, reason
 
     def theta_of(self, signals: Signals, point: str) -> tuple[float, str]:
@@ -292,15 +294,15 @@ class PaperRules:
             return papers, ""
         if constant in self.changed:
             return papers, f" ({constant}, as given)"
-        own = next((name for name in OPERATING_POINTS[point] if name in signal.thresholds), None)
-        if own is None:
+        threshold_name = next((name for name in OPERATING_POINTS[point] if name in signal.thresholds), None)
+        if threshold_name is None:
             return papers, " (the paper's: the checkpoint has no operating point of its own)"
-        threshold = signal.thresholds[own]
+        threshold = signal.thresholds[threshold_name]
         if signal.is_joined:
             return combine_probabilities(
                 papers, threshold
-            ), f" (the paper's {papers} and the checkpoint's `{own}`, joined)"
-        return threshold, f" (the checkpoint's `{own}`)"
+            ), f" (the paper's {papers} and the checkpoint's `{threshold_name}`, joined)"
+        return threshold, f" (the checkpoint's `{threshold_name}`)"
 
     def _number(self, signals: Signals, name: str) -> tuple[float, str]:
         signal = getattr(signals, name)

@@ -74,17 +74,19 @@ class State:
         """
         if not self.failed:
             return self, list(legal_actions), ""
-        told = "failed: " + ", ".join(f"{name} ({why or 'no reason was given'})" for name, why in self.failed.items())
+        failed_clause = "failed: " + ", ".join(
+            f"{name} ({why or 'no reason was given'})" for name, why in self.failed.items()
+        )
         others = {name: signals for name, signals in self.others.items() if name not in self.failed}
         candidates = {name: signals for name, signals in self.candidates.items() if name not in self.failed}
         legal = [action for action in legal_actions if action not in self.failed]
         if self.agent in self.failed:
             legal = [action for action in legal if action not in KEEPS and (others or action != Action.COLLABORATE)]
         if not legal:
-            raise RecordError(f"nothing is left to do at {self.point}; {told}")
+            raise RecordError(f"nothing is left to do at {self.point}; {failed_clause}")
         signals = Signals() if self.agent in self.failed else self.signals
         left = dataclasses.replace(self, signals=signals, others=others, candidates=candidates, failed={})
-        return left, legal, f"; {told}"
+        return left, legal, f"; {failed_clause}"
 
     def make_decision(
         self, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str

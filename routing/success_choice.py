@@ -52,14 +52,14 @@ def cheapest_meeting(
     """
     if not _is_number(target) or not 0 <= target <= 1:
         raise RecordError(f"target is {target!r}; expected a probability from 0 to 1")
-    known = _priced(estimates, prices)
-    if not known:
+    priced = _priced(estimates, prices)
+    if not priced:
         return _fallback(estimates, prices, fallback)
-    meeting = [one for one in known if one[1] >= target]
+    meeting = [one for one in priced if one[1] >= target]
     if meeting:
         name, p, price = min(meeting, key=lambda one: (one[2], -one[1]))
         return SuccessChoice(name, p, price, f"the cheapest candidate with P(success) of at least {target:g}")
-    name, p, price = max(known, key=lambda one: (one[1], -one[2]))
+    name, p, price = max(priced, key=lambda one: (one[1], -one[2]))
     return SuccessChoice(name, p, price, f"no candidate reaches {target:g}; this one is the likeliest to be right")
 
 
@@ -83,10 +83,10 @@ def best_within(
     """
     if not _is_number(budget) or not 0 <= budget < math.inf:
         raise RecordError(f"budget is {budget!r}; expected a number of at least 0")
-    known = _priced(estimates, prices)
-    if not known:
+    priced = _priced(estimates, prices)
+    if not priced:
         return _fallback(estimates, prices, fallback)
-    within = [one for one in known if one[2] <= budget]
+    within = [one for one in priced if one[2] <= budget]
     if not within:
         return SuccessChoice(None, None, None, f"every candidate with sufficient evidence costs more than {budget:g}")
     name, p, price = max(within, key=lambda one: (one[1], -one[2]))
@@ -122,7 +122,7 @@ def worth_meeting(p: ArrayLike, score: ArrayLike, prices: Sequence[float], targe
 
     Raises `RecordError` for arrays of other shapes or ranges, and for a price that is no number of at least 0.
     """
-    P, right, cost = (np.asarray(given, dtype=np.float64) for given in (p, score, prices))
+    P, right, cost = (np.asarray(array, dtype=np.float64) for array in (p, score, prices))
     if P.ndim != 2 or not P.size or P.shape != right.shape or cost.shape != P.shape[1:]:
         raise RecordError(
             f"p is {P.shape}, score {right.shape} and prices {cost.shape}; expected (n, A), (n, A) and (A,), none empty"
@@ -137,8 +137,10 @@ def worth_meeting(p: ArrayLike, score: ArrayLike, prices: Sequence[float], targe
     chosen = [_best_at(P, cost, worth) for worth in tried.tolist()]
     accuracy = np.array([right[rows, columns].mean() for columns in chosen])
     meeting = np.flatnonzero(accuracy >= target)
-    at = int(meeting[0]) if len(meeting) else int(accuracy.argmax())
-    return WorthOfSuccess(float(tried[at]), float(accuracy[at]), float(cost[chosen[at]].mean()))
+    chosen_place = int(meeting[0]) if len(meeting) else int(accuracy.argmax())
+    return WorthOfSuccess(
+        float(tried[chosen_place]), float(accuracy[chosen_place]), float(cost[chosen[chosen_place]].mean())
+    )
 
 
 def _best_at(p: NDArray[np.float64], cost: NDArray[np.float64], worth: float) -> NDArray[np.intp]:
@@ -168,12 +170,12 @@ def best_at_worth(
     """
     if not _is_number(worth) or not 0 <= worth < math.inf:
         raise RecordError(f"worth is {worth!r}; expected a number of at least 0")
-    known = _priced(estimates, prices)
-    if not known:
+    priced = _priced(estimates, prices)
+    if not priced:
         return _fallback(estimates, prices, fallback)
-    p, cost = (np.array([one[place] for one in known]) for place in (1, 2))
-    name, own, price = known[int(_best_at(p[None], cost, worth)[0])]
-    return SuccessChoice(name, own, price, f"the highest P(success) times {worth:g}, less the price")
+    p, cost = (np.array([candidate[place] for candidate in priced]) for place in (1, 2))
+    name, chance, price = priced[int(_best_at(p[None], cost, worth)[0])]
+    return SuccessChoice(name, chance, price, f"the highest P(success) times {worth:g}, less the price")
 
 
 def _is_number(given: object) -> bool:
@@ -183,11 +185,15 @@ def _is_number(given: object) -> bool:
 
 def _priced(estimates: Sequence[SuccessEstimate], prices: Mapping[str, float]) -> list[tuple[str, float, float]]:
     """Returns name, P(success) and price of each candidate whose evidence is sufficient."""
-    for one in estimates:
-        price = prices.get(one.candidate)
+    for estimate in estimates:
+        price = prices.get(estimate.candidate)
         if price is None or not _is_number(price) or not 0 <= price < math.inf:
-            raise RecordError(f"price of {one.candidate!r} is {price!r}; expected a number of at least 0")
-    return [(one.candidate, one.p, float(prices[one.candidate])) for one in estimates if one.p is not None]
+            raise RecordError(f"price of {estimate.candidate!r} is {price!r}; expected a number of at least 0")
+    return [
+        (estimate.candidate, estimate.p, float(prices[estimate.candidate]))
+        for estimate in estimates
+        if estimate.p is not None
+    ]
 
 
 def _fallback(estimates: Sequence[SuccessEstimate], prices: Mapping[str, float], fallback: str | None) -> SuccessChoice:

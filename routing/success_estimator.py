@@ -230,8 +230,8 @@ class SuccessEstimator(Pretrained):
             raise ValueError(f"{DRAWS_FILE} has {len(values)} numbers; expected {sum(sizes)} finite ones")
         self._prior_draws = values[: sizes[0]].reshape(draws, A, D + 1)
         self._head_draws = values[sizes[0] :].reshape(draws, A, -1) if heads else None
-        outputs = tuple(one.name for one in checkpoint.session.outputs)
-        if outputs != tuple(f"{OUTPUT}{at}" for at in range(A)):
+        outputs = tuple(node.name for node in checkpoint.session.outputs)
+        if outputs != tuple(f"{OUTPUT}{column}" for column in range(A)):
             raise ValueError(f"the graph gives {outputs[:3]}; expected {OUTPUT}0 to {OUTPUT}{A - 1}")
 
     @classmethod
@@ -277,8 +277,8 @@ class SuccessEstimator(Pretrained):
         place = self._dimension(dimension)
         doubts = []
         if self._by_dimension and place == len(self.dimensions):
-            told = "no dimension came" if not dimension else f"dimension {_shown(dimension)} has no label"
-            doubts.append(f"{told}: the rate over all dimensions counts")
+            dimension_note = "no dimension came" if not dimension else f"dimension {_shown(dimension)} has no label"
+            doubts.append(f"{dimension_note}: the rate over all dimensions counts")
         state: NDArray[np.float32] | None = None
         distances: NDArray[np.float64] | None = None
         if self.rung in (WORDS, STATES):
@@ -330,10 +330,10 @@ class SuccessEstimator(Pretrained):
             inputs[STATE] = state[None]
             logits = logits + self._head_draws[:, :, :-1] @ state.astype(np.float64) + self._head_draws[:, :, -1]
         outputs = self.checkpoint.run(inputs)
-        p = [float(outputs[f"{OUTPUT}{at}"][0, 0]) for at in range(len(self.candidates))]
+        p = [float(outputs[f"{OUTPUT}{column}"][0, 0]) for column in range(len(self.candidates))]
         logits = logits * self._calibration[:, 0] + self._calibration[:, 1]
-        own, error = log_odds(p), NORMAL_95 * logits.std(axis=0, ddof=1)
-        low, high = probability(own - error), probability(own + error)
+        p_log_odds, error = log_odds(p), NORMAL_95 * logits.std(axis=0, ddof=1)
+        low, high = probability(p_log_odds - error), probability(p_log_odds + error)
         return p, list(zip(np.minimum(low, p).tolist(), np.maximum(high, p).tolist(), strict=True))
 
     def _one(
@@ -349,28 +349,28 @@ class SuccessEstimator(Pretrained):
         """Returns the estimate of one candidate."""
         against, version, coverage = list(reasons), "", 0
         if name not in self.candidates:
-            known = ", ".join(self.candidates[:5]) + (" and more" if len(self.candidates) > 5 else "")
-            against.insert(0, f"candidate {_shown(name)} has no labels; there are labels of {known}")
+            known_candidates = ", ".join(self.candidates[:5]) + (" and more" if len(self.candidates) > 5 else "")
+            against.insert(0, f"candidate {_shown(name)} has no labels; there are labels of {known_candidates}")
         else:
-            at = self.candidates.index(name)
-            version, labels = self.versions.get(name, ""), int(self._counts[at, -1])
+            column = self.candidates.index(name)
+            version, labels = self.versions.get(name, ""), int(self._counts[column, -1])
             if distances is not None and self._place is not None:
-                coverage = int((self._labelled[:, at] & (distances <= self._place.radius)).sum())
+                coverage = int((self._labelled[:, column] & (distances <= self._place.radius)).sum())
             elif self._reader is None:
-                coverage = int(self._counts[at, place if self._by_dimension else -1])
+                coverage = int(self._counts[column, place if self._by_dimension else -1])
             if labels < FEWEST_LABELS:
                 equal = "as many as " if self._weighted else ""
                 alike = " of equal weight" if self._weighted else ""
                 against.append(f"{equal}{labels} labels{alike} of {_shown(name)}; at least {FEWEST_LABELS} are needed")
             if name in versions and versions[name] != version:
-                told = f"version {_shown(version)}" if version else "a version that training was not told"
-                against.append(f"version {_shown(versions[name])} would answer; the labels are of {told}")
+                version_note = f"version {_shown(version)}" if version else "a version that training was not told"
+                against.append(f"version {_shown(versions[name])} would answer; the labels are of {version_note}")
         source = f"{self.rung}, checkpoint {self.checkpoint.digest[:16]}"
         measured = not against and numbers is not None
         return SuccessEstimate(
             candidate=name,
-            p=numbers[0][at] if measured and numbers else None,
-            interval=numbers[1][at] if measured and numbers else None,
+            p=numbers[0][column] if measured and numbers else None,
+            interval=numbers[1][column] if measured and numbers else None,
             coverage=coverage,
             version=version,
             labels_until=self.labels_until,
@@ -425,9 +425,9 @@ def _prompt(messages: str | Sequence[Any]) -> tuple[str, str]:
         return content or "", ""
     texts, unread = [], ""
     for part in as_list(content) or ():
-        held = fields(part) or {}
-        if isinstance(held.get("text"), str):
-            texts.append(held["text"])
+        part_fields = fields(part) or {}
+        if isinstance(part_fields.get("text"), str):
+            texts.append(part_fields["text"])
         else:
-            unread = f"a part of type {_shown(str(held.get('type', type(part).__name__)))}"
+            unread = f"a part of type {_shown(str(part_fields.get('type', type(part).__name__)))}"
     return "\n".join(texts), unread

@@ -98,8 +98,8 @@ class GatedAnswer:
         assert self._gate is not None
         score, tokens = self._gate.score, self._gate.fired_at
         what = "handed on" if self.action == "escalate" else "stopped"
-        known = "" if score is None else f", at P(good) {score:.3f}"
-        reason = "; ".join(filter(None, [f"{what} early by the gate after {tokens} tokens{known}", self.note]))
+        at_score = "" if score is None else f", at P(good) {score:.3f}"
+        reason = "; ".join(filter(None, [f"{what} early by the gate after {tokens} tokens{at_score}", self.note]))
         return score, reason, {"action": self.action, "tokens": tokens}
 
 
@@ -229,8 +229,8 @@ class _Watched(Generic[T]):
         if self._unreadable:
             return self._told(None, self._unreadable)
         note = "; ".join(filter(None, [first_of(1 + self._answer.has_others, 0), self._gated.note]))
-        known = self._told(None, "")
-        return Scored.of(self._predictor, response, note=note, response_id=known.response_id, model=known.model)
+        scored = self._told(None, "")
+        return Scored.of(self._predictor, response, note=note, response_id=scored.response_id, model=scored.model)
 
     def _gate_fired(self) -> Scored:
         value, reason, _ = self._gated.verdict()
@@ -242,8 +242,8 @@ class _Watched(Generic[T]):
         return self._told(None, f"{why}, after {self.tokens_seen} tokens")
 
     def _told(self, verdict: Verdict | None, reason: str) -> Scored:
-        known, action = self._answer.known, "" if verdict is None else self._gated.action
-        return Scored(verdict, reason, text(known.get("id")), text(known.get("model")), action=action)
+        answer_fields, action = self._answer.known, "" if verdict is None else self._gated.action
+        return Scored(verdict, reason, text(answer_fields.get("id")), text(answer_fields.get("model")), action=action)
 
 
 class WatchedStream(_Watched[T], Iterator[T]):

@@ -115,8 +115,13 @@ def adapt_quality(
             wanted = {label.call_id for run in runs for label in run.labels}
 
             def with_states(call: Call) -> Call:
-                held = (states.of(call.id) for states in stores) if call.id in wanted else ()
-                return replace(call, hidden=next((one for one in held if one is not None), call.hidden))
+                states_of_call = (states.of(call.id) for states in stores) if call.id in wanted else ()
+                return replace(
+                    call,
+                    hidden=next(
+                        (states_found for states_found in states_of_call if states_found is not None), call.hidden
+                    ),
+                )
 
             runs = [replace(run, calls=tuple(map(with_states, run.calls))) for run in runs]
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
@@ -138,7 +143,9 @@ def chosen_calls(runs: Sequence[Run], stage: str | None, agent: str | None) -> l
             f"no labelled answer is of stage {stage or 'any'} and agent {agent or 'any'}; expected one of the stages "
             f"{', '.join(sorted(stages)) or '(none)'} and the agents {', '.join(sorted(agents)) or '(none)'}"
         )
-    return [replace(run, labels=tuple(one for one in run.labels if one.call_id in wanted)) for run in runs]
+    return [
+        replace(run, labels=tuple(run_label for run_label in run.labels if run_label.call_id in wanted)) for run in runs
+    ]
 
 
 def adapt_predictor(
@@ -159,14 +166,14 @@ def adapt_predictor(
             f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top', "
             "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
         )
-    runs = [with_whole_names(one) for one in runs]
+    runs = [with_whole_names(run) for run in runs]
     heads = probability_heads(predictor.checkpoint)
     sources = {name: name for name in heads}
     if AGREEMENT in heads and CORRECT not in heads:
         # Labels make a probability of being right of what was learned without any; the head of before stays beside it.
         sources, heads = {CORRECT: AGREEMENT}, [CORRECT]
-    known = BaseRates.from_contract(predictor.checkpoint.manifest.contract, heads)
-    labels = {label.name for one in runs for label in one.labels}
+    base_rates = BaseRates.from_contract(predictor.checkpoint.manifest.contract, heads)
+    labels = {label.name for run in runs for label in run.labels}
     if not (targets := [name for name in heads if name in labels]):
         raise RecordError(
             f"the labelled answers hold {'labels ' + ', '.join(sorted(labels)) if labels else 'no labels'}; the "
@@ -196,7 +203,7 @@ def adapt_predictor(
             table,
             runs_of(table),
             before,
-            known,
+            base_rates,
             may_bend=True,
             mean_sd=AGREEMENT_SD if taught else INTERCEPT_SD,
             beside=TermsBeside.of(inputs[name][FEATURES_INPUT]) if with_terms else None,
@@ -236,7 +243,9 @@ def adapt_predictor(
                     "by the rest"
                 )
     shown = main or next(iter(adapted))
-    scales = {} if known is None else {name: known.scale[name] for name in adapted if name in known.scale}
+    scales = (
+        {} if base_rates is None else {name: base_rates.scale[name] for name in adapted if name in base_rates.scale}
+    )
     return write_rescaled(
         predictor,
         adapted,
@@ -317,12 +326,12 @@ def adapt_responses(
         )
     runs = []
     bad = BadFile("those given", strict=strict, unit="responses")
-    for i, (response, given) in enumerate(zip(responses, labels, strict=True)):  # type: ignore[arg-type]
+    for i, (response, response_label) in enumerate(zip(responses, labels, strict=True)):  # type: ignore[arg-type]
         name = f"response-{i}"
         group = "" if groups is None or groups[i] is None else str(groups[i])
         item = Item(id=name, task="", group=group or name, question="")
         try:
-            label = Label(name, target, _label_value(given), "caller")
+            label = Label(name, target, _label_value(response_label), "caller")
             of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item, "labels": (label,)}
             runs.append(_run_of_response(predictor, response, of_run))
         except RecordError as error:

@@ -241,8 +241,8 @@ def _advise_outcomes(path: Path) -> Advised:
         answers=len(asked),
         questions=len(questions),
         labels={TARGET: labelled} if labelled else {},
-        right=sum(1.0 in known for known in scores),
-        wrong=sum(0.0 in known for known in scores),
+        right=sum(1.0 in labels for labels in scores),
+        wrong=sum(0.0 in labels for labels in scores),
         left_out=bad.bad,
         reasons=_reasons(bad),
         taken={},
@@ -299,17 +299,21 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         if n == it.answers and repeated >= MIN_QUESTIONS and labelled < TRAINING_PAYS:
             why += "; a predictor can learn without labels which of them agree"
             teach = f"metaprobe train quality {data} --target agreement --out {OUT}/taught"
-            commands = (*commands, *(one for one in before if one not in commands), teach)
+            commands = (
+                *commands,
+                *(earlier_command for earlier_command in before if earlier_command not in commands),
+                teach,
+            )
             if labelled >= FEWEST_LABELS and fewer >= FEWEST_OF_A_KIND:
                 why += f", and `adapt` joins agreement with the {labelled} labels"
                 commands = (*commands, f"metaprobe adapt {OUT}/taught {data} --out {OUT}/joined")
         yield Advice("samples", True, why, commands)
     readable = min(it.with_texts, it.with_prompts)
     # A probe is compared with log-probabilities: where there are none, the model reads them beside its states.
-    read, both = (f"metaprobe extract {runs} --logprobs {quote(model)} --out {OUT}/read",), n or it.states
-    held = runs if both else f"{OUT}/read"
-    extract = () if it.states else (*(() if both else read), f"metaprobe extract {held} --llm {quote(model)}")
-    train = (f"metaprobe train hidden {held} --when after --out {OUT}/probe",) if trains and (n or not both) else label
+    read_commands, both = (f"metaprobe extract {runs} --logprobs {quote(model)} --out {OUT}/read",), n or it.states
+    store = runs if both else f"{OUT}/read"
+    extract = () if it.states else (*(() if both else read_commands), f"metaprobe extract {store} --llm {quote(model)}")
+    train = (f"metaprobe train hidden {store} --when after --out {OUT}/probe",) if trains and (n or not both) else label
     if it.states:
         yield Advice("weights", True, f"{it.states:,} answers have stored hidden states", (*first, *train))
     elif readable and _at_hand(model):

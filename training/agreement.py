@@ -368,11 +368,12 @@ def _other_readings(questions: Sequence[SampledQuestion], same: str) -> list[str
     A reading with which answers differ on too few questions is not named, because nothing could be learned with it.
     """
     some = questions[:: max(1, -(-len(questions) // MAX_QUESTIONS_READ_OTHERWISE))]
-    read = {other: [_classes(question, other) for question in some] for other in READINGS}
+    classes_by_reading = {other: [_classes(question, other) for question in some] for other in READINGS}
     shares = {
         other: _equal_share(classes)
-        for other, classes in read.items()
-        if other == same or sum(len(set(one)) > 1 for one in classes) >= MIN_QUESTIONS_OF_A_KIND
+        for other, classes in classes_by_reading.items()
+        if other == same
+        or sum(len(set(question_classes)) > 1 for question_classes in classes) >= MIN_QUESTIONS_OF_A_KIND
     }
     best = max(shares, key=shares.__getitem__)
     if shares[best] - shares[same] <= FAR_MORE:

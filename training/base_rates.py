@@ -130,18 +130,18 @@ def fit_offsets(
         weighted = slope[:, None] * X
         gradient = X.T @ error - precision * (common - target)
         curvature = X.T @ weighted + prior
-        own: NDArray[Any] = np.zeros(0)
+        run_curvature: NDArray[Any] = np.zeros(0)
         moved: NDArray[Any] = np.zeros(0)
         if not r:
             step = np.linalg.solve(curvature, gradient)
         else:
             # The offsets' block is diagonal: they are solved for by themselves, given the common part.
             mixed = np.add.reduceat(weighted, first, axis=0).T  # (k + 1, r)
-            own = mixed[k] + between**-2  # the last column of X is 1
+            run_curvature = mixed[k] + between**-2  # the last column of X is 1
             pull = np.add.reduceat(error, first) - offsets / between**2
-            shares = mixed / own
+            shares = mixed / run_curvature
             step = np.linalg.solve(curvature - shares @ mixed.T, gradient - shares @ pull)
-            moved = (pull - mixed.T @ step) / own
+            moved = (pull - mixed.T @ step) / run_curvature
         largest = max(np.maximum.reduce(np.abs(step)), np.maximum.reduce(np.abs(moved), initial=0.0))
         # A whole step of Newton's may lead away where many answers are far on the wrong side.
         now, part = loss + penalty(common, offsets), 1.0
@@ -155,7 +155,7 @@ def fit_offsets(
             part /= 2
         common, offsets, before = there, offsets_there, between
         if r:
-            between = max(math.sqrt(total(offsets**2 + 1 / own) / r), LEAST_BETWEEN)
+            between = max(math.sqrt(total(offsets**2 + 1 / run_curvature) / r), LEAST_BETWEEN)
         if max(largest, abs(between - before)) < CLOSE:
             break
         # Where the runs hardly differ, EM takes hundreds of rounds. Three show by which factor its steps shrink, and so

@@ -149,17 +149,17 @@ def closest_of(values: NDArray[np.floating]) -> float:
     extremes. For a judge that answers in steps of 0.1, a 1 then counts as 0.983, which its rounding allows. It is at
     least `CERTAIN`, and a number that float32 can hold. `values`: probabilities, NaN where one is not known.
     """
-    known = np.asarray(values, dtype=np.float64)
-    inside = known[(known > 0) & (known < 1)]
+    probabilities = np.asarray(values, dtype=np.float64)
+    inside = probabilities[(probabilities > 0) & (probabilities < 1)]
     least = float(np.minimum(inside, 1 - inside).min()) / PART if len(inside) else UNCERTAIN
     return float(np.float32(max(least, CERTAIN)))
 
 
 def are_probabilities(values: NDArray[np.floating]) -> bool:
     """Returns whether all known numbers lie in [0, 1]; False if no number is known."""
-    known = np.asarray(values, dtype=np.float64)
-    known = known[np.isfinite(known)]
-    return bool(len(known)) and bool(((known >= 0) & (known <= 1)).all())
+    finite_values = np.asarray(values, dtype=np.float64)
+    finite_values = finite_values[np.isfinite(finite_values)]
+    return bool(len(finite_values)) and bool(((finite_values >= 0) & (finite_values <= 1)).all())
 
 
 def highest_of(closest: float) -> float:
@@ -459,10 +459,10 @@ def _logistic(
     for _ in range(STEPS):
         gradient = design.T @ p - pulled
         curvature = design.T @ ((p * (1 - p))[:, None] * design) + ridge
-        held = (weights <= low) & (gradient >= 0)
-        if held.any():
-            gradient[held], curvature[held], curvature[:, held] = 0.0, 0.0, 0.0
-            curvature[held, held] = 1.0
+        at_bound = (weights <= low) & (gradient >= 0)
+        if at_bound.any():
+            gradient[at_bound], curvature[at_bound], curvature[:, at_bound] = 0.0, 0.0, 0.0
+            curvature[at_bound, at_bound] = 1.0
         step, share, before = np.linalg.solve(curvature, gradient), 1.0, loss
         while True:
             there = np.maximum(weights - share * step, low)

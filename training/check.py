@@ -178,17 +178,20 @@ def target_probabilities(
     opened = [RunStore(Path(store)) for store in stores if Path(store).is_dir()]
     lacking = "{} of {} answers have no stored hidden states: run `metaprobe extract`"
     if isinstance(reader, BlendPredictor):
-        held = [StoredStates(store, reader) for store in opened]
+        stored_states = [StoredStates(store, reader) for store in opened]
         hidden = [
-            next((held_states.of(call.id) for held_states in held if call.id in held_states.held), None)
+            next((held_states.of(call.id) for held_states in stored_states if call.id in held_states.held), None)
             for call in calls
         ]
         if reader.states and (without := sum(held_states is None for held_states in hidden)):
             raise RecordError(lacking.format(without, len(calls)))
-        for call, own in zip(calls, hidden, strict=True):
-            if own is not None and (fault := reader.states_fault(own)):
+        for call, states_of_call in zip(calls, hidden, strict=True):
+            if states_of_call is not None and (fault := reader.states_fault(states_of_call)):
                 raise RecordError(f"call {call.id}: {fault}")
-        whole = ((run, replace(call, hidden=own)) for (run, call), own in zip(answers, hidden, strict=True))
+        whole = (
+            (run, replace(call, hidden=states_of_call))
+            for (run, call), states_of_call in zip(answers, hidden, strict=True)
+        )
         return np.array([predict_of(reader, run, call)(call).heads[target] for run, call in whole])
     request = StatesRequest(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
     states, without = load_states(opened, [call.id for call in calls], request=request)
@@ -201,8 +204,8 @@ def target_probabilities(
         )
     if fault := reader.guard.source_fault(states.canaries):
         raise RecordError(fault)
-    read: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
-    return reader.probability(read).astype(np.float64)
+    blocks: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
+    return reader.probability(blocks).astype(np.float64)
 
 
 def check(
@@ -360,14 +363,14 @@ class _Comparison:
             return share_of(side.score < threshold, np.ones(len(side.y), dtype=np.bool_))
 
         def risk(side: CheckedAnswers) -> Statistic:
-            kept = side.score >= threshold
-            return share_of(kept & (side.y == 0), kept)
+            kept_share = side.score >= threshold
+            return share_of(kept_share & (side.y == 0), kept_share)
 
-        kept = min(float((side.score >= threshold).mean()) for side in (self.now, self.then or self.now))
+        kept_share = min(float((side.score >= threshold).mean()) for side in (self.now, self.then or self.now))
         groups, margin = self.groups, self.margin
         return [
             self._criterion("share flagged", share, stored and stored[0], -margin, margin, groups),
-            self._criterion("risk", risk, stored and stored[1], -math.inf, margin, max(round(kept * groups), 1)),
+            self._criterion("risk", risk, stored and stored[1], -math.inf, margin, max(round(kept_share * groups), 1)),
         ]
 
     def level(self) -> Criterion:
@@ -414,20 +417,20 @@ class _Comparison:
         self, name: Figure, before: float, after: Interval, change: Interval, fixed: float, low: float, high: float
     ) -> Criterion:
         """`fixed`: half the width of the part of the interval that more labels do not narrow."""
-        known = math.isfinite(change.low + change.high)
+        is_finite = math.isfinite(change.low + change.high)
         least = MIN_GROUPS_PER_LABEL if name == "order" else 0
         factor = max(MIN_BOOTSTRAP_GROUPS / self.groups, least / max(self.fewest, 0.5))
         verdict: Verdict = "open"
-        if factor <= 1 and known and low < change.low and change.high < high:
+        if factor <= 1 and is_finite and low < change.low and change.high < high:
             verdict = "holds"
-        elif factor <= 1 and known and (change.high < low or change.low > high):
+        elif factor <= 1 and is_finite and (change.high < low or change.low > high):
             verdict = "broken"
         # How many times as many labels would bring the interval to one side of each end that matters.
         inside = low < change.estimate < high
         ends = [end for end in (low, high) if math.isfinite(end) and (inside or abs(change.estimate - end) > 0)]
         if not inside:  # it need only be surely beyond the end that it has passed
             ends = sorted(ends, key=lambda end: abs(change.estimate - end))[:1]
-        for end in ends if known else ():
+        for end in ends if is_finite else ():
             half = change.estimate - change.low if end < change.estimate else change.high - change.estimate
             room = (change.estimate - end) ** 2 - fixed**2
             factor = max(factor, max(half**2 - fixed**2, 0.0) / room if room > 0 else math.inf)
@@ -448,15 +451,15 @@ def _stored_shares(manifest: Manifest) -> "tuple[Metric, Metric] | None":
     The second share is computed from the flagged shares of wrong and of right answers. Its interval is Wilson's, for as
     many answers as there were groups.
     """
-    own, training = manifest.operating, manifest.training
-    if own is None or FLAG not in manifest.thresholds:
+    operating, training = manifest.operating, manifest.training
+    if operating is None or FLAG not in manifest.thresholds:
         return None
-    wrong, right = ((1 - part.estimate) * part.n for part in (own.caught, own.cost))
-    groups = own.flagged.n if training is None else min(training.groups, own.flagged.n)
-    kept = max(round(groups * (1 - own.flagged.estimate)), 1)
+    wrong, right = ((1 - part.estimate) * part.n for part in (operating.caught, operating.cost))
+    groups = operating.flagged.n if training is None else min(training.groups, operating.flagged.n)
+    kept_groups = max(round(groups * (1 - operating.flagged.estimate)), 1)
     risk = wrong / max(wrong + right, 1e-9)
-    interval_of_risk = Interval.of_share(risk, kept)
-    return own.flagged, Metric(risk, interval_of_risk.low, interval_of_risk.high, round(wrong + right))
+    interval_of_risk = Interval.of_share(risk, kept_groups)
+    return operating.flagged, Metric(risk, interval_of_risk.low, interval_of_risk.high, round(wrong + right))
 
 
 def main_head(reader: Reader) -> str:
@@ -488,10 +491,10 @@ def _scored(
         scores, unknown = np.full(len(answers), np.nan), 0
         for name in np.unique(names).tolist():
             rows = np.flatnonzero(names == name)
-            known = run or run_before(name, reader.runs)
-            unknown += 0 if known else len(rows)
+            known_run = run or run_before(name, reader.runs)
+            unknown += 0 if known_run else len(rows)
             here = [answers[i] for i in rows.tolist()]
-            scores[rows] = target_probabilities(reader.of_run(known or name), target, here, paths)
+            scores[rows] = target_probabilities(reader.of_run(known_run or name), target, here, paths)
         if unknown:
             notes.append(
                 f"the checkpoint knows no run of the task and way of asking of {unknown} answers, whose scores assume "
@@ -540,9 +543,9 @@ def _same_questions(now: CheckedAnswers, then: CheckedAnswers) -> tuple[CheckedA
             f"no question was answered before and after: {now.questions[0]!r} is none of before's, such as "
             f"{then.questions[0]!r}; expected the same tasks and items on both sides"
         )
-    kept, old = now.rows(np.isin(now.questions, shared)), then.rows(np.isin(then.questions, shared))
-    group = dict(zip(kept.questions.tolist(), kept.groups.tolist(), strict=True))
+    new, old = now.rows(np.isin(now.questions, shared)), then.rows(np.isin(then.questions, shared))
+    group = dict(zip(new.questions.tolist(), new.groups.tolist(), strict=True))
     old = replace(old, groups=np.array([group[q] for q in old.questions.tolist()]))
-    left = len(now.y) - len(kept.y), len(then.y) - len(old.y)
+    left = len(now.y) - len(new.y), len(then.y) - len(old.y)
     notes = [f"{left[0]} answers of after and {left[1]} of before are left out: the other side lacks their questions"]
-    return kept, old, notes if any(left) else []
+    return new, old, notes if any(left) else []

@@ -209,9 +209,10 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
     generator, data, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
     readers = sorted({call.reader for call in calls})
     if len(readers) > 1:
-        named = ", ".join(reader or "the answering model itself" for reader in readers)
+        reader_names = ", ".join(reader or "the answering model itself" for reader in readers)
         raise RecordError(
-            f"log-probabilities of different readers ({named}) cannot be mixed; expected those of one: choose the "
+            f"log-probabilities of different readers ({reader_names}) cannot be mixed; expected those of one: choose "
+            "the "
             "calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out RUNS2`"
         )
     decided: dict[str, list[DecisionAnswer]] = {}
@@ -245,10 +246,13 @@ def _decisions_about(judged: Sequence[Sequence[DecisionAnswer]]) -> DecisionColu
     `judged`: the decisions about each answer.
     """
     signals = [decision_signals(answers).signals for answers in judged]
-    answered = {question_of(name) for of in signals for name in of}
+    answered = {question_of(name) for answer_signals in signals for name in answer_signals}
     # A question that was always refused has a column without numbers.
     refused = {answer.question for answers in judged for answer in answers} - answered
-    numbers = [{**dict.fromkeys(refused), **{name: one.value for name, one in of.items()}} for of in signals]
+    numbers = [
+        {**dict.fromkeys(refused), **{name: signal.value for name, signal in answer_signals.items()}}
+        for answer_signals in signals
+    ]
     names, values = decision_columns(numbers)
     judges = tuple(sorted({answer.source for answers in judged for answer in answers if answer.source}))
     return DecisionColumns(names, values.astype(np.float64), judges) if names else None
@@ -271,21 +275,23 @@ def read_decisions(evidence: Evidence, names: Sequence[str] = ()) -> Evidence:
             "the labelled answers hold no decisions: ask a decision model (`metaprobe judge RUNS --questions FILE`), "
             "or import lines with decisions"
         )
-    X, known = evidence.decisions.values, evidence.decisions.names
-    share = {name: float(np.isfinite(X[:, place]).mean()) for place, name in enumerate(known)}
-    asked: dict[str, list[str]] = {}
-    for name in known:
-        asked.setdefault(question_of(name), []).append(name)
-    kept = [q for q, columns in asked.items() if min(share[c] for c in columns) >= ANSWERED]
-    used = tuple(names) or tuple(name for name in known if question_of(name) in kept)
+    X, column_names = evidence.decisions.values, evidence.decisions.names
+    share = {name: float(np.isfinite(X[:, place]).mean()) for place, name in enumerate(column_names)}
+    columns_of_question: dict[str, list[str]] = {}
+    for name in column_names:
+        columns_of_question.setdefault(question_of(name), []).append(name)
+    kept_questions = [q for q, columns in columns_of_question.items() if min(share[c] for c in columns) >= ANSWERED]
+    used = tuple(names) or tuple(name for name in column_names if question_of(name) in kept_questions)
     if lacking := [name for name in used if name not in share]:
         raise RecordError(f"the labelled answers hold no {', '.join(lacking)}, which the checkpoint reads")
-    columns = X[:, [known.index(name) for name in used]]
+    columns = X[:, [column_names.index(name) for name in used]]
     rows = np.flatnonzero(np.isfinite(columns).all(axis=1)) if used else np.arange(0)
+    rare = () if names else [q for q in columns_of_question if q not in kept_questions]
+    least_share = {question: min(share[c] for c in columns_of_question[question]) for question in rare}
     notes = [
-        f"question {question} is left out: its numbers are known of {min(share[c] for c in asked[question]):.0%} of "
-        f"the labelled answers, and {ANSWERED:.0%} are needed"
-        for question in (() if names else [q for q in asked if q not in kept])
+        f"question {question} is left out: its numbers are known of {known_share:.0%} of the labelled answers, and "
+        f"{ANSWERED:.0%} are needed"
+        for question, known_share in least_share.items()
     ]
     if not len(rows):
         raise RecordError(f"no labelled answer holds all decisions that are read: {'; '.join(notes)}")
@@ -309,17 +315,19 @@ def read_decisions_alike(gathered: Mapping[str, Evidence]) -> dict[str, Evidence
 
     Raises `RecordError` where there are none.
     """
-    read = {target: read_decisions(evidence) for target, evidence in gathered.items()}
-    own = [evidence.feature_names for evidence in read.values()]
-    if not (shared := [name for name in own[0] if all(name in names for names in own)]):
-        raise RecordError(f"no question is answered for all of {', '.join(read)}: train each of them by itself")
-    for target, evidence in read.items():
+    evidence_of_target = {target: read_decisions(evidence) for target, evidence in gathered.items()}
+    names_of_heads = [evidence.feature_names for evidence in evidence_of_target.values()]
+    if not (shared := [name for name in names_of_heads[0] if all(name in names for names in names_of_heads)]):
+        raise RecordError(
+            f"no question is answered for all of {', '.join(evidence_of_target)}: train each of them by itself"
+        )
+    for target, evidence in evidence_of_target.items():
         if lost := [name for name in evidence.feature_names if name not in shared]:
             note = f"question {_names(lost)} is left out: another head has too few answers to it"
             alike = read_decisions(gathered[target], shared)
             notes = filter(None, (note, alike.without_decisions))
-            read[target] = replace(alike, without_decisions="; ".join(notes))
-    return read
+            evidence_of_target[target] = replace(alike, without_decisions="; ".join(notes))
+    return evidence_of_target
 
 
 def _names(columns: Sequence[str]) -> str:

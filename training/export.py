@@ -100,13 +100,13 @@ class GraphBuilder:
         An input is given by its width, and is float32 then, or by type and width (None for any).
         """
         helper, number = self.onnx.helper, self.onnx.TensorProto.FLOAT
-        read = []
+        graph_inputs = []
         for name, width_or_type in inputs.items():
             dtype, width = width_or_type if isinstance(width_or_type, tuple) else (np.float32, width_or_type)
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            read.append(helper.make_tensor_value_info(name, kind, [None, width]))
+            graph_inputs.append(helper.make_tensor_value_info(name, kind, [None, width]))
         given_out = [helper.make_tensor_value_info(name, number, [None, 1]) for name in outputs]
-        graph = helper.make_graph(self.nodes, "metaprobe", read, given_out, initializer=self.initializers())
+        graph = helper.make_graph(self.nodes, "metaprobe", graph_inputs, given_out, initializer=self.initializers())
         used = {node.domain for node in self.nodes}
         model = helper.make_model(
             graph,

@@ -60,8 +60,8 @@ def outer_folds(groups: Sequence[str], y: NDArray[np.int64], *, folds: int = 5, 
 
 def roles_without(test: Rows, groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
     """Returns roles with these test rows. All other rows are seen, except rows of a group that has a test row."""
-    named = np.asarray(groups)
-    seen = np.flatnonzero(~np.isin(named, named[test]))
+    group_names = np.asarray(groups)
+    seen = np.flatnonzero(~np.isin(group_names, group_names[test]))
     return _inner(seen, test, groups, y, seed)
 
 
@@ -72,10 +72,10 @@ def final_roles(groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -
 
 def with_fewer(roles: Roles, labels: int, groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
     """Returns roles with the same test rows and about `labels` seen rows: whole groups, drawn with `seed`."""
-    named = np.asarray(groups)
-    drawn = np.random.default_rng(seed).permutation(np.unique(named[roles.seen]))
+    group_names = np.asarray(groups)
+    drawn = np.random.default_rng(seed).permutation(np.unique(group_names[roles.seen]))
     place = {name: i for i, name in enumerate(drawn.tolist())}
-    order = np.array([place[name] for name in named[roles.seen].tolist()])
+    order = np.array([place[name] for name in group_names[roles.seen].tolist()])
     last = np.searchsorted(np.cumsum(np.bincount(order)), labels)
     return _inner(roles.seen[order <= last], roles.test, groups, y, seed)
 
@@ -104,9 +104,9 @@ def group_folds(
 @lru_cache(maxsize=16)  # every method of a comparison asks for the same folds
 def _fold_numbers(kind: str, labels: bytes, groups: bytes, folds: int, seed: int) -> Rows:
     """Returns the fold (n,) in which each row is judged."""
-    y, named = np.frombuffer(labels, dtype=kind), np.frombuffer(groups, dtype=np.intp)
+    y, group_numbers = np.frombuffer(labels, dtype=kind), np.frombuffer(groups, dtype=np.intp)
     number: Rows = np.empty(len(y), dtype=np.int64)
-    for fold, (_, part) in enumerate(_splitter()(folds, shuffle=True, random_state=seed).split(y, y, named)):
+    for fold, (_, part) in enumerate(_splitter()(folds, shuffle=True, random_state=seed).split(y, y, group_numbers)):
         if not len(part):  # scikit-learn #34828: with as many groups as folds one may be empty
             raise ValueError(f"one of {folds} folds is empty")
         number[part] = fold
@@ -127,10 +127,12 @@ def _splitter() -> Any:
             tried[np.arange(self.n_splits), np.arange(self.n_splits)] += group_y_counts
             spreads = np.std(tried / y_cnt, axis=1).mean(axis=1).tolist()
             best, least, fewest = 0, np.inf, np.inf
-            for fold, (spread, held) in enumerate(zip(spreads, y_counts_per_fold.sum(axis=1).tolist(), strict=True)):
+            for fold, (spread, fold_size) in enumerate(
+                zip(spreads, y_counts_per_fold.sum(axis=1).tolist(), strict=True)
+            ):
                 tied = abs(spread - least) <= 1e-8 + 1e-5 * least < np.inf  # as np.isclose has it
-                if spread < least or (tied and held < fewest):
-                    best, least, fewest = fold, spread, held
+                if spread < least or (tied and fold_size < fewest):
+                    best, least, fewest = fold, spread, fold_size
             return best
 
     return GroupFolds
@@ -171,13 +173,15 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> tuple[NDArra
     """
     names, group = np.unique(np.asarray(groups, dtype=np.str_), return_inverse=True)
     texts, text = np.unique([normalise(question) for question in questions], return_inverse=True)
-    asked = np.unique(np.stack([text, group], axis=1)[(texts != "")[text]], axis=0)  # (m, 2): which group asks which
+    text_of_group = np.unique(
+        np.stack([text, group], axis=1)[(texts != "")[text]], axis=0
+    )  # (m, 2): which group asks which
     pairs = [np.stack([i, j], axis=1) for _, i, j in nearly_identical(texts.tolist())]
     near = np.concatenate([np.empty((0, 2), dtype=np.intp), *pairs])
-    own = np.arange(len(names))
-    label, most = own, max(JOINABLE_GROUPS, int(JOINABLE_SHARE * len(names)))
+    singles = np.arange(len(names))
+    label, most = singles, max(JOINABLE_GROUPS, int(JOINABLE_SHARE * len(names)))
     for level, links in enumerate((near[:0], near), start=1):
-        linked = _link(len(names), len(texts), asked, links)
+        linked = _link(len(names), len(texts), text_of_group, links)
         label = np.where(np.bincount(linked)[linked] <= most, level * len(names) + linked, label)
     _, first, number, sizes = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
     several = sizes > 1
@@ -194,9 +198,9 @@ def join_copies(table: AnswerTable) -> tuple[AnswerTable, str]:
     """
     series = number_series(table.logprobs)
     names, group = np.unique(table.groups, return_inverse=True)
-    told = np.flatnonzero(series >= 0)
-    held = np.unique(np.stack([series[told], group[told]], axis=1), axis=0)
-    label = _link(len(names), int(series.max(initial=-1)) + 1, held, np.empty((0, 2), dtype=np.intp))
+    with_series = np.flatnonzero(series >= 0)
+    series_of_group = np.unique(np.stack([series[with_series], group[with_series]], axis=1), axis=0)
+    label = _link(len(names), int(series.max(initial=-1)) + 1, series_of_group, np.empty((0, 2), dtype=np.intp))
     _, first = np.unique(label, return_index=True)
     joined = len(names) - len(first)
     if not joined:

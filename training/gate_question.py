@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 
 def forms_of(questions: Sequence[str]) -> NDArray[np.float32] | None:
     """Returns the form of each question (n, 5); None if a question was not stored."""
-    known = {text: question_form(text) for text in dict.fromkeys(questions)}
-    forms = np.array([known[text] for text in questions], np.float32)
+    form_of_text = {text: question_form(text) for text in dict.fromkeys(questions)}
+    forms = np.array([form_of_text[text] for text in questions], np.float32)
     return forms if len(forms) and np.isfinite(forms).all() else None
 
 
@@ -145,16 +145,16 @@ def join_question(
         folds: of `fit_question_score`.
         seed: seed of the folds.
     """
-    rows, at = roles.learning, roles.calibration
+    rows, calibrating = roles.learning, roles.calibration
     platt = fit_platt(unseen, y[rows], rising=True)
-    own = np.full(len(y), np.nan)
-    own[rows] = platt.logit(unseen)
+    unseen_odds = np.full(len(y), np.nan)
+    unseen_odds[rows] = platt.logit(unseen)
     of_form = fit_question_score(forms, y, groups, rows, folds=folds, seed=seed)
-    if of_form is None or not pays(of_form.unseen, own[None], y, groups.tolist(), rows, seed):
+    if of_form is None or not pays(of_form.unseen, unseen_odds[None], y, groups.tolist(), rows, seed):
         return None
-    both = np.array([own[rows], of_form.unseen[rows]])
+    both = np.array([unseen_odds[rows], of_form.unseen[rows]])
     weights, shift = weigh_parts(both, y[rows])
     surprise = Surprise.fit((weights @ both + shift)[y[rows] == 1])
-    scores = weights @ np.array([platt.logit(held), of_form.linear(forms[at])]) + shift
-    calibrator = rising_calibrator(scores, y[at], groups[at].tolist(), seed=seed)
+    scores = weights @ np.array([platt.logit(held), of_form.linear(forms[calibrating])]) + shift
+    calibrator = rising_calibrator(scores, y[calibrating], groups[calibrating].tolist(), seed=seed)
     return JoinedLook(platt, of_form.linear, weights, float(shift), calibrator, surprise)

@@ -135,10 +135,10 @@ def join_outcomes(
     missing = {agent: sum(name not in lines for name in everyone) for agent, lines in by_agent.items()}
     common = [name for name in everyone if all(name in lines for lines in by_agent.values())]
     unlabelled = {agent: sum(lines[name].correct is None for name in common) for agent, lines in by_agent.items()}
-    kept = [name for name in common if all(lines[name].correct is not None for lines in by_agent.values())]
-    regrouped = {name: why for name in kept if (why := _groups_differ(name, by_agent, places))}
-    kept = [name for name in kept if name not in regrouped]
-    if not kept:
+    joined_names = [name for name in common if all(lines[name].correct is not None for lines in by_agent.values())]
+    regrouped = {name: why for name in joined_names if (why := _groups_differ(name, by_agent, places))}
+    joined_names = [name for name in joined_names if name not in regrouped]
+    if not joined_names:
         raise RecordError(
             f"no question is left of {len(everyone)}: {len(common)} have an answer of every agent "
             f'({", ".join(by_agent)}), and none of these a label "correct" of all; expected lines with the same "id"'
@@ -149,18 +149,22 @@ def join_outcomes(
     }
     questions = [
         _question({agent: lines[name] for agent, lines in by_agent.items()}, name, signals or SignalSource(), stated)
-        for name in kept
+        for name in joined_names
     ]
-    texts = [{lines[name].run.item.question for lines in by_agent.values()} for name in kept]
+    texts = [{lines[name].run.item.question for lines in by_agent.values()} for name in joined_names]
     return JoinedOutcomes(
         questions,
         {agent: n for agent, n in missing.items() if n},
         {agent: n for agent, n in unlabelled.items() if n},
         sum(len(answered) > 1 for answered in texts),
         {
-            agent: told
+            agent: untokened_lines
             for agent, lines in by_agent.items()
-            if (told := [f"{places[agent]}:{lines[name].line}" for name in kept if lines[name].untokened])
+            if (
+                untokened_lines := [
+                    f"{places[agent]}:{lines[name].line}" for name in joined_names if lines[name].untokened
+                ]
+            )
         },
         tuple(regrouped.values()),
     )
@@ -183,30 +187,32 @@ def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answ
     name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
     with BadFile.reading(path) as bad:
         found = list(_readable(path, bad))
-        named = Counter(run.calls[0].agent for _, run, _, _ in found if run.calls[0].agent)
-        if 2 * named.total() <= len(found):
-            named = Counter({name: len(found) or 1})
-        [(agent, most)] = named.most_common(1)
-        if 2 * most <= named.total():
-            raise ImportFileError(f"{path} holds answers of {', '.join(named)}; expected a file for each agent")
+        lines_by_agent = Counter(run.calls[0].agent for _, run, _, _ in found if run.calls[0].agent)
+        if 2 * lines_by_agent.total() <= len(found):
+            lines_by_agent = Counter({name: len(found) or 1})
+        [(agent, most)] = lines_by_agent.most_common(1)
+        if 2 * most <= lines_by_agent.total():
+            raise ImportFileError(
+                f"{path} holds answers of {', '.join(lines_by_agent)}; expected a file for each agent"
+            )
         answers: dict[str, _Answered] = {}
-        for number, run, record, own in found:
+        for number, run, record, own_values in found:
             if run.calls[0].agent not in ("", agent):
-                told = f'"agent" is {run.calls[0].agent!r}, in a file of {agent!r}; expected a file for each agent'
-                bad.leave_out(at_line(path, number, of_kind(told, "an answer of another agent"), record))
+                fault = f'"agent" is {run.calls[0].agent!r}, in a file of {agent!r}; expected a file for each agent'
+                bad.leave_out(at_line(path, number, of_kind(fault, "an answer of another agent"), record))
                 continue
             if run.item.id in answers:
-                told = (
+                fault = (
                     f"id {run.item.id!r} stands on line {answers[run.item.id].line} too; expected one answer a question"
                 )
-                bad.leave_out(at_line(path, number, of_kind(told, "an id that another line has"), record))
+                bad.leave_out(at_line(path, number, of_kind(fault, "an id that another line has"), record))
                 continue
             (call,) = run.calls
-            price, cost = prices.get(agent) or Price.of_model(call.model, "", prices), own["cost_usd"]
+            price, cost = prices.get(agent) or Price.of_model(call.model, "", prices), own_values["cost_usd"]
             untokened = cost is None and price is not None and not call.usage.prompt_tokens
             if cost is None and price is not None and not untokened:
                 cost = price.cost_usd(call.usage)
-            answers[run.item.id] = _Answered(number, run, cost, own["latency_ms"], untokened)
+            answers[run.item.id] = _Answered(number, run, cost, own_values["latency_ms"], untokened)
         bad.sound = len(answers)
     if not answers:
         raise ImportFileError(f"{path} holds no lines; expected one answer a line, as `metaprobe import` takes them")
@@ -220,11 +226,11 @@ def _readable(path: Path, bad: BadFile) -> Iterator[tuple[int, Run, dict[str, An
             run = run_of_line(record, "")
             if not run.item.id:
                 raise ImportFileError('"id" is missing; expected the id that the question has in the other files')
-            own = {key: _measure(record, key) for key in ("cost_usd", "latency_ms")}
+            measures = {key: _measure(record, key) for key in ("cost_usd", "latency_ms")}
         except (ImportFileError, InvalidResponse) as error:
             hand_over(at_line(path, number, error, record), bad.leave_out, error)
             continue
-        yield number, run, record, own
+        yield number, run, record, measures
 
 
 def _measure(record: Mapping[str, Any], key: str) -> float | None:

@@ -92,11 +92,11 @@ def recalibrate_quality(
         learned = until if (labelled.time > 0).all() else time.time()
         learned = max(learned, float(base.manifest.contract.get(LEARNED_UNTIL, learned)))
         moved = {"labels": len(labelled), "until": until, "scale": head.scale, "base_rate": rates.mean}
-        groups, kept = len(np.unique(labelled.group)), int(head.plain.sum())
+        groups, plain_count = len(np.unique(labelled.group)), int(head.plain.sum())
         # A log has no features: the golden rows of the checkpoint before are real answers.
         golden = json.loads((Path(base.path) / GOLDEN).read_text(encoding="utf-8"))["inputs"]
         inputs = {  # null is NaN
-            name: np.array(one["values"], dtype=np.float32).reshape(one["shape"]) for name, one in golden.items()
+            name: np.array(array["values"], dtype=np.float32).reshape(array["shape"]) for name, array in golden.items()
         }
         generator, models = base.manifest.generator, [str(name) for name in np.unique(labelled.model) if name]
         if models and (generator is None or set(models) != set(generator.models)):
@@ -127,7 +127,8 @@ def recalibrate_quality(
             runs=len(rates.runs),
             heads=[
                 f"{head.name}: scale {head.scale:.2f}, base rate {rates.mean:+.2f} log-odds, by {len(labelled)} "
-                f"labelled answers, {labelled.y.mean():.0%} of them right; {kept} of them stand for all{stored.lacking}"
+                f"labelled answers, {labelled.y.mean():.0%} of them right; {plain_count} of them stand for "
+                f"all{stored.lacking}"
             ],
         )
 
@@ -142,12 +143,12 @@ def _fit_again(predictor: QualityPredictor, labelled: LabelledScores, seed: int)
             f"{base.path} gives no probability as its score ({title_of(predictor)}); train it again "
             "in place of recalibrating"
         )
-    known = BaseRates.from_contract(base.manifest.contract, heads)
+    base_rates = BaseRates.from_contract(base.manifest.contract, heads)
     # A verdict added the base rate of the answer's model to what the graph gave.
-    before = log_odds_of(labelled.score) - _shifts(labelled, known, head)
+    before = log_odds_of(labelled.score) - _shifts(labelled, base_rates, head)
     runs = np.array([name_of_run(m) for m in labelled.model.tolist()])
     table, plain = bare_table(labelled.y, labelled.group), thin(labelled.propensity, seed=seed)
-    return rescale(head, table, runs, before, known, plain=plain, seed=seed)
+    return rescale(head, table, runs, before, base_rates, plain=plain, seed=seed)
 
 
 def _shifts(labelled: LabelledScores, known: BaseRates | None, head: str) -> Floats:
@@ -157,7 +158,7 @@ def _shifts(labelled: LabelledScores, known: BaseRates | None, head: str) -> Flo
     """
     names, place = np.unique(labelled.model, return_inverse=True)
     shifts = [{} if known is None else known.of_model(model) or {} for model in names.tolist()]
-    return np.array([of.get(head, 0.0) for of in shifts])[place]
+    return np.array([shifts_of_run.get(head, 0.0) for shifts_of_run in shifts])[place]
 
 
 def flags_again(
@@ -183,8 +184,12 @@ def flags_again(
     lacking = f"; the curve of flag rates is that of the checkpoint before, its scores moved with the others: {few}"
     stored = StoredFlags({}, points, promises, lacking=lacking)
     # The sum is over all answers: a labelled answer counts as 1 / propensity answers.
-    known = np.isfinite(propensity)
-    weights = np.where(known, 1 / np.where(known, propensity, 1.0), 0.0) if known.any() else np.ones(len(known))
+    was_drawn = np.isfinite(propensity)
+    weights = (
+        np.where(was_drawn, 1 / np.where(was_drawn, propensity, 1.0), 0.0)
+        if was_drawn.any()
+        else np.ones(len(was_drawn))
+    )
     wrong = float(np.average(1 - sigmoid(head.log_odds), weights=weights))
     rate = float(np.clip(wrong, points[0].rate, points[-1].rate))
     flag = threshold_of(stored, asked) if asked.flags else threshold_at(points, rate)
@@ -208,7 +213,11 @@ def measure_recalibrated(head: Rescaled, scores: Floats, seed: int) -> dict[str,
         } | metrics
     if len(y) >= ENOUGH_FOR_ECE:
         metrics["ece"] = ece_interval(y, p, weights)
-    return {name: one for name, one in metrics.items() if np.isfinite([one.estimate, one.low, one.high]).all()}
+    return {
+        name: metric
+        for name, metric in metrics.items()
+        if np.isfinite([metric.estimate, metric.low, metric.high]).all()
+    }
 
 
 def score_again(new: Checkpoint, before: Checkpoint, labelled: LabelledScores) -> Floats:
@@ -221,7 +230,9 @@ def score_again(new: Checkpoint, before: Checkpoint, labelled: LabelledScores) -
         raise ContractMismatch(f"{new.path} was not recalibrated from {before.path}")
     heads = probability_heads(new)
     head = next(name for name in MAIN_HEADS if name in heads)
-    old, now = (BaseRates.from_contract(of, heads) for of in (before.manifest.contract, contract))
+    old, now = (
+        BaseRates.from_contract(stored_contract, heads) for stored_contract in (before.manifest.contract, contract)
+    )
     log_odds = log_odds_of(labelled.score) - _shifts(labelled, old, head)
     log_odds = contract[RECALIBRATED]["scale"] * log_odds + contract[RECALIBRATED]["base_rate"]
     return sigmoid(log_odds + _shifts(labelled, now, head))

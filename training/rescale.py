@@ -209,8 +209,8 @@ class Rescaled:
     @property
     def log_odds(self) -> Floats:
         """(n,): rescaled, the base rates of the runs included."""
-        own = self.calibrator.logit(self.before) + self.fit.rates.of(self.runs) - self.fit.rates.mean
-        return own if self.beside is None else own + self.beside.values @ self.fit.weights[1:]
+        log_odds_of_runs = self.calibrator.logit(self.before) + self.fit.rates.of(self.runs) - self.fit.rates.mean
+        return log_odds_of_runs if self.beside is None else log_odds_of_runs + self.beside.values @ self.fit.weights[1:]
 
     @property
     def in_words(self) -> str:
@@ -231,12 +231,18 @@ class Rescaled:
     @property
     def scored(self) -> ScoredAnswers:
         """The answers that represent all answers. No answer's own label has influenced its score."""
-        at = self.plain
+        plain_rows = self.plain
         scores = log_odds_of(self.held_out) if self.reordered else self.log_odds
-        rows, exported = np.arange(int(at.sum())), sigmoid(self.log_odds)
-        places = self.places[at] if self.reordered else share_below(exported[at], exported[at])
+        rows, exported = np.arange(int(plain_rows.sum())), sigmoid(self.log_odds)
+        places = self.places[plain_rows] if self.reordered else share_below(exported[plain_rows], exported[plain_rows])
         return ScoredAnswers(
-            self.table.rows(at), rows, scores[at], Platt(1.0, 0.0), exported[at], self.held_out[at], places
+            self.table.rows(plain_rows),
+            rows,
+            scores[plain_rows],
+            Platt(1.0, 0.0),
+            exported[plain_rows],
+            self.held_out[plain_rows],
+            places,
         )
 
 
@@ -295,8 +301,8 @@ def rescale(
         terms = np.empty((len(y), 0)) if beside is None else beside.values
         design = np.column_stack([columns, terms])
         for number, (rest, part) in enumerate(parts):
-            of = fit_scale(columns[rest], y[rest], runs[rest], scales=scales, mean_sd=mean_sd, beside=terms[rest])
-            logit = design @ of.weights + of.rates.of(runs)
+            fold_fit = fit_scale(columns[rest], y[rest], runs[rest], scales=scales, mean_sd=mean_sd, beside=terms[rest])
+            logit = design @ fold_fit.weights + fold_fit.rates.of(runs)
             held_out[part], fold[part] = sigmoid(logit[part]), number
             standing = rest[stands[rest]]
             places[part] = share_below(logit[standing if len(standing) else rest], logit[part])
@@ -346,14 +352,14 @@ def write_rescaled(
         fields: those of an `Export` that depend on the labels.
     """
     base, maps = predictor.checkpoint, {name: head.exported for name, head in rescaled.items()}
-    given = {name: values.ravel().astype(np.float64) for name, values in base.run(inputs).items()}
-    expected = dict(given)
-    for name, one in maps.items():
-        before = log_odds_of(given[sources.get(name, name)])
-        if isinstance(one, JoinedMap):
-            expected[name] = one.probability(before, inputs[FEATURES_INPUT])
+    values_given = {name: values.ravel().astype(np.float64) for name, values in base.run(inputs).items()}
+    expected = dict(values_given)
+    for name, output_map in maps.items():
+        before = log_odds_of(values_given[sources.get(name, name)])
+        if isinstance(output_map, JoinedMap):
+            expected[name] = output_map.probability(before, inputs[FEATURES_INPUT])
         else:
-            expected[name] = one.probability(before)
+            expected[name] = output_map.probability(before)
     terms_read = any(head.beside is not None for head in rescaled.values())
     return write_checkpoint(
         out,
@@ -362,7 +368,7 @@ def write_rescaled(
             graph=map_outputs((Path(base.path) / MODEL).read_bytes(), maps, sources),
             inputs=inputs,
             expected=expected,
-            calibration=", ".join(dict.fromkeys(one.name for one in maps.values())),
+            calibration=", ".join(dict.fromkeys(output_map.name for output_map in maps.values())),
             not_audited=[TERMS_NOT_AUDITED if terms_read else AUDITED_BEFORE],
             packages=("onnx",),
             extra={name: data for name, data in base.extra.items() if name == CANARIES_FILE},
@@ -430,13 +436,13 @@ def map_outputs(
             number = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 1])
             model.graph.output.insert(0, number)
             continue
-        taken = [one.name for one in model.graph.initializer]  # a graph may be mapped again and again
+        taken = [node.name for node in model.graph.initializer]  # a graph may be mapped again and again
         bases = (name, *(f"{name}/{n}" for n in range(1, len(taken) + 1)))
         base = next(base for base in bases if not any(other.startswith(f"{base}/") for other in taken))
         inner = f"{base}/before"
-        for one in model.graph.node:
-            one.input[:] = [inner if value == name else value for value in one.input]
-            one.output[:] = [inner if value == name else value for value in one.output]
+        for node in model.graph.node:
+            node.input[:] = [inner if value == name else value for value in node.input]
+            node.output[:] = [inner if value == name else value for value in node.output]
         more = GraphBuilder(f"{base}/")
         calibrator.add_to(more, _log_odds_in(more, inner), name)
         model.graph.initializer.extend(more.initializers())

@@ -174,7 +174,7 @@ class _Problems:
         The inexact Newton method: the relative residual is at most min(0.1, sqrt(|gradient|)) (Nocedal & Wright 2006,
         section 7.1).
         """
-        here, at = self, (torch.zeros_like(gradient[0]), torch.zeros_like(gradient[1]))
+        here, point = self, (torch.zeros_like(gradient[0]), torch.zeros_like(gradient[1]))
         residual = -gradient[0], -gradient[1]
         size = _dot(residual, residual).sqrt()
         goal = size * size.sqrt().clamp_max(0.1)
@@ -185,7 +185,7 @@ class _Problems:
             image = _product(weighed, rows) + here.alpha * direction[0], weighed.sum(dim=1, keepdim=True)
             bent = _dot(direction, image)
             length = torch.where(bent > 0, rho / bent, 0.0)
-            for values, change in zip(at, direction, strict=True):
+            for values, change in zip(point, direction, strict=True):
                 values[: len(change)] += length * change
             residual = _along(residual, -length, image)
             if not (left := here.unsolved((_dot(residual, residual).sqrt() > goal)[:, 0])):
@@ -200,7 +200,7 @@ class _Problems:
             following = _dot(residual, steepest)
             direction = _along(steepest, torch.where(rho > 0, following / rho, 0.0), direction)
             rho = following
-        return at
+        return point
 
     def _round(self, v: Point) -> Point:
         """Returns the inverse of the shared matrix of each problem's penalty times v."""

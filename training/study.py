@@ -116,10 +116,12 @@ class CrossFit:
             number: name of the number, as a ladder names it.
         """
         bare = number.removesuffix(REVERSED)
-        of = f"{DECISION}{number}" if name == DECISIONS else f"{NUMBERS.get(bare, '')}{number.removeprefix(bare)}"
-        if of not in {method.name for method in self.methods}:
+        control_name = (
+            f"{DECISION}{number}" if name == DECISIONS else f"{NUMBERS.get(bare, '')}{number.removeprefix(bare)}"
+        )
+        if control_name not in {method.name for method in self.methods}:
             return self
-        alike = replace(self[name], ranking=self[of].ranking, itself=of)
+        alike = replace(self[name], ranking=self[control_name].ranking, itself=control_name)
         return replace(
             self, methods=tuple(alike if other_method.name == name else other_method for other_method in self.methods)
         )
@@ -137,9 +139,9 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
     methods += [ladder] if evidence.feature_names else []
     positions = () if evidence.states is None else evidence.states.positions
     answer = tuple(position for position in positions if position != "prompt_last")
-    for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
-        if read:
-            methods.append(HiddenProbeMethod(name, read))
+    for name, positions_read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
+        if positions_read:
+            methods.append(HiddenProbeMethod(name, positions_read))
     blend = blend_of(evidence.table, [method for method in methods if isinstance(method, HiddenProbeMethod)])
     return methods if blend is None else [*methods, blend]
 
@@ -150,8 +152,8 @@ def blend_of(table: AnswerTable, probes: Sequence[HiddenProbeMethod]) -> Blend |
     Log-probabilities and states of the answer are always joined. Stated numbers and the state of the prompt are joined
     only if they pay.
     """
-    own = [probe for probe in probes if probe.name == AFTER]
-    parts: list[Method] = [*((TermsPart(),) if table.measured else ()), *own]
+    answer_probes = [probe for probe in probes if probe.name == AFTER]
+    parts: list[Method] = [*((TermsPart(),) if table.measured else ()), *answer_probes]
     extras: list[Method] = [part for part in (TRUE, CONFIDENCE) if np.isfinite(part.values(table)).any()]
     extras += [probe for probe in probes if probe.name == BEFORE]
     return Blend(tuple(parts), tuple(extras)) if parts and len(parts) + len(extras) > 1 else None
@@ -170,11 +172,11 @@ def decision_methods(evidence: Evidence) -> list[Method]:
         return column
 
     columns = zip(decided.names, decided.values.T, strict=True)
-    asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
-    known = [(name, column) for name, column in asked if np.isfinite(column).any()]
-    against = [method for method in known if auroc(evidence.table.y, _without_gaps(method[1])[0]) < 0.5]
-    signed = [*known, *((f"{name}{REVERSED}", 1 - column) for name, column in against)]
-    predicates = {name for name, column in known if is_predicate(name, decided.names, column)}
+    question_columns = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
+    known_columns = [(name, column) for name, column in question_columns if np.isfinite(column).any()]
+    against = [method for method in known_columns if auroc(evidence.table.y, _without_gaps(method[1])[0]) < 0.5]
+    signed = [*known_columns, *((f"{name}{REVERSED}", 1 - column) for name, column in against)]
+    predicates = {name for name, column in known_columns if is_predicate(name, decided.names, column)}
     given_numbers = [
         GivenScore(
             f"{DECISION}{name}",
@@ -344,9 +346,9 @@ def crossfit(
             scores, coverage[method.name] = _without_gaps(raw)
             if not method.fitted:
                 ranking[method.name] = scores
-            read = scores if method.fitted else given_log_odds(scores)
-            calibrator = calibrator_of(method, fitted, read, table, roles, seed)
-            logits[method.name] = calibrator.logit(read)
+            calibrator_input = scores if method.fitted else given_log_odds(scores)
+            calibrator = calibrator_of(method, fitted, calibrator_input, table, roles, seed)
+            logits[method.name] = calibrator.logit(calibrator_input)
             selected[method.name].append(fitted.selection_auroc)
             if isinstance(method, LogprobLadder | LearnedDecisions):
                 alone.setdefault(method.name, []).append(fitted.number)
@@ -407,8 +409,10 @@ def _best_unseen(unseen: Mapping[str, Scores], y: NDArray[np.int64]) -> str:
 
 def _without_gaps(scores: Scores) -> tuple[Scores, float]:
     """Returns the scores with the median in place of those that are not finite, and the share that was finite."""
-    known = np.isfinite(scores)
-    return np.where(known, scores, np.median(scores[known]) if known.any() else 0.0), float(known.mean())
+    is_finite = np.isfinite(scores)
+    return np.where(is_finite, scores, np.median(scores[is_finite]) if is_finite.any() else 0.0), float(
+        is_finite.mean()
+    )
 
 
 # The audits of one method of a cross-fit: what `eval/audits` needs, gathered from evidence and folds.
@@ -513,8 +517,8 @@ def _on_noise(
     ids, position = tuple(table.call_ids.tolist()), method.positions[:1]
 
     def refitted(noise: NDArray[np.float32]) -> Scores:
-        held = Activations(ids, noise[:, None, None].astype(np.float16), (0,), position)
-        return _refit(replace(evidence, states=InMemory(held)), replace(method, positions=position))
+        noise_states = Activations(ids, noise[:, None, None].astype(np.float16), (0,), position)
+        return _refit(replace(evidence, states=InMemory(noise_states)), replace(method, positions=position))
 
     return states.read(states.layers[0], position[0]).shape, refitted
 
@@ -594,10 +598,10 @@ def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int
     if not RUN_IDENTITY.varies(table) or RUN_IDENTITY.name not in {method.name for method in fits.methods}:
         return {}
     within, weights = auroc_within(fits.fold, runs_of(table)), cluster_weights(table.groups.tolist(), seed=seed)
-    known, mean = fits[RUN_IDENTITY.name].ranking, fits[MEAN_LOGPROB].ranking if table.measured else None
+    run_score, mean = fits[RUN_IDENTITY.name].ranking, fits[MEAN_LOGPROB].ranking if table.measured else None
     return {
         **figures_within(within, table.y, judged.ranking, mean, weights),
-        "auroc_of_run_identity": interval(auroc_within(fits.fold), table.y, known, weights),
+        "auroc_of_run_identity": interval(auroc_within(fits.fold), table.y, run_score, weights),
     }
 
 

@@ -74,8 +74,10 @@ class SuccessData:
     @property
     def is_weighted(self) -> bool:
         """Whether labels of one candidate have different weights."""
-        known = np.isfinite(self.score)
-        return any(np.ptp(self.propensity[known[:, at], at]) > 0 for at in np.flatnonzero(known.any(axis=0)))
+        labelled = np.isfinite(self.score)
+        return any(
+            np.ptp(self.propensity[labelled[:, column], column]) > 0 for column in np.flatnonzero(labelled.any(axis=0))
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -113,31 +115,33 @@ def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
     score = np.full((len(full), len(names)), np.nan)
     propensity = np.ones(score.shape)
     for row, question in enumerate(full):
-        for at, name in enumerate(names):
+        for column, name in enumerate(names):
             outcome = question.agents.get(name)
             if outcome is not None and outcome.score is not None:
-                score[row, at] = outcome.score
-                propensity[row, at] = outcome.label_propensity or 1.0
-    varied = [at for at in range(len(names)) if len(np.unique(score[np.isfinite(score[:, at]), at])) > 1]
-    kept = np.flatnonzero(np.isfinite(score[:, varied]).any(axis=1))
-    groups = {full[row].group for row in kept.tolist()}
+                score[row, column] = outcome.score
+                propensity[row, column] = outcome.label_propensity or 1.0
+    varied = [
+        column for column in range(len(names)) if len(np.unique(score[np.isfinite(score[:, column]), column])) > 1
+    ]
+    kept_rows = np.flatnonzero(np.isfinite(score[:, varied]).any(axis=1))
+    groups = {full[row].group for row in kept_rows.tolist()}
     if len(groups) < MIN_SUCCESS_GROUPS:
         raise RecordError(
-            f"{len(kept)} labelled questions in {len(groups)} groups came; P(success) needs at least "
+            f"{len(kept_rows)} labelled questions in {len(groups)} groups came; P(success) needs at least "
             f"{MIN_SUCCESS_GROUPS} groups of candidates that are sometimes right and sometimes wrong: label more "
             "questions"
         )
-    chosen = [full[row] for row in kept.tolist()]
+    chosen = [full[row] for row in kept_rows.tolist()]
     dimensions = tuple(sorted({question.dimension for question in chosen} - {""}))
-    places = {name: at for at, name in enumerate(dimensions)}
+    places = {name: column for column, name in enumerate(dimensions)}
     return SuccessData(
         questions=tuple(question.question for question in chosen),
         groups=tuple(question.group for question in chosen),
         dimensions=dimensions,
         dimension=np.array([places.get(question.dimension, len(dimensions)) for question in chosen], dtype=np.int64),
-        candidates=tuple(names[at] for at in varied),
-        score=score[kept][:, varied],
-        propensity=propensity[kept][:, varied],
+        candidates=tuple(names[column] for column in varied),
+        score=score[kept_rows][:, varied],
+        propensity=propensity[kept_rows][:, varied],
     )
 
 
@@ -234,9 +238,9 @@ def fit_prior(data: SuccessData, counts: Any, rung: str, *, by_dimension: bool) 
         return Prior(rung, table)
     rest = data.score - probability(table[:, data.dimension].T)
     # A candidate without a label on a question teaches nothing there: no residual, and no weight.
-    known = np.isfinite(rest)
-    weight = data.weight if data.is_weighted or not known.all() else None
-    return Prior(rung, table, fit_words(counts, np.where(known, rest, 0.0), weight))
+    labelled = np.isfinite(rest)
+    weight = data.weight if data.is_weighted or not labelled.all() else None
+    return Prior(rung, table, fit_words(counts, np.where(labelled, rest, 0.0), weight))
 
 
 # Prompt states.
@@ -313,9 +317,9 @@ def choose(
             for penalty in SUCCESS_PENALTIES:
                 logit = np.array(prior)
                 for number in range(INNER_FOLDS):
-                    own = fold == number
-                    W = fit_logistic(part[~own], prior[~own], data.score[~own], penalty, weight[~own])
-                    logit[own] += part[own] @ W[:, :-1].T + W[:, -1]
+                    in_fold = fold == number
+                    W = fit_logistic(part[~in_fold], prior[~in_fold], data.score[~in_fold], penalty, weight[~in_fold])
+                    logit[in_fold] += part[in_fold] @ W[:, :-1].T + W[:, -1]
                 loss = np.nansum(log_loss(logit, data.score) * weight) / weight.sum()
                 losses[StatesChoice(output, part.shape[1], penalty)] = float(loss)
     return min(losses, key=losses.__getitem__), fitted
@@ -422,8 +426,8 @@ def fit_success(
         logit[name] = made
         if name == RATE:
             return
-        lower, own = (question_loss(logit[step], data, label_weight) for step in (reached, name))
-        steps.append(SuccessStep(name, reached, mean_interval(lower - own, weights, question_weight)))
+        lower, fold_rows = (question_loss(logit[step], data, label_weight) for step in (reached, name))
+        steps.append(SuccessStep(name, reached, mean_interval(lower - fold_rows, weights, question_weight)))
         if steps[-1].taken:
             by_dimension = by_dimension or name == DIMENSION
             reached = name
@@ -436,20 +440,20 @@ def fit_success(
             continue
         on_step(f"held out: {name}")
         made = np.empty(data.score.shape)
-        for rest, own in _parts(fold):
+        for rest, fold_rows in _parts(fold):
             prior = fit_prior(data.take(rest), counts[rest], name, by_dimension=by_dimension)
-            made[own] = prior.log_odds(data.take(own), counts[own])
+            made[fold_rows] = prior.log_odds(data.take(fold_rows), counts[fold_rows])
         try_rung(name, made)
     base = reached
     if states is not None:
         made = np.empty(data.score.shape)
-        for number, (rest, own) in enumerate(_parts(fold), start=1):
+        for number, (rest, fold_rows) in enumerate(_parts(fold), start=1):
             on_step(f"held out: {STATES}, fold {number} of {SUCCESS_FOLDS}")
             part = data.take(rest)
             prior = fit_prior(part, counts[rest], base, by_dimension=by_dimension)
             of_fold = fit_heads(_rows(states, rest), part, prior.log_odds(part, counts[rest]), seed=seed)
-            held = prior.log_odds(data.take(own), counts[own])
-            made[own] = of_fold.log_odds(states[of_fold.choice.output][own], held)
+            prior_odds = prior.log_odds(data.take(fold_rows), counts[fold_rows])
+            made[fold_rows] = of_fold.log_odds(states[of_fold.choice.output][fold_rows], prior_odds)
         try_rung(STATES, made)
     # The step that was reached, fitted on all questions.
     on_step(f"fit {reached}")
@@ -500,8 +504,10 @@ def fit_calibration(logit: Floats, Y: Floats, weight: Floats) -> Floats:
     """Returns slope and intercept (A, 2) of each candidate's log-odds on groups left out, with weights (n, A)."""
     fitted = []
     for column in range(logit.shape[1]):
-        own = logit[:, column : column + 1]
-        weights = fit_logistic(own, own, Y[:, column : column + 1], SLOPE_PENALTY, weight[:, column : column + 1])[0]
+        candidate_logit = logit[:, column : column + 1]
+        weights = fit_logistic(
+            candidate_logit, candidate_logit, Y[:, column : column + 1], SLOPE_PENALTY, weight[:, column : column + 1]
+        )[0]
         # A slope below 0 would turn the ranking round; then nothing but the rate is believed.
         fitted.append([max(1 + weights[0], 0.0), weights[1]])
     return np.array(fitted)

@@ -44,10 +44,10 @@ class SuccessOptions(RunOptions, ReplaceOptions, LineOptions):
 
     def versions(self) -> dict[str, str]:
         """Returns candidate -> version. Raises `WrongOptions` for an option of another form."""
-        named = {}
+        version_of = {}
         for written in self.version:
             name, _, version = written.partition("=")
             if not name or not version:
                 raise WrongOptions(f"version {written!r}: expected CANDIDATE=VERSION")
-            named[name] = version
-        return named
+            version_of[name] = version
+        return version_of

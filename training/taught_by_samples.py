@@ -47,8 +47,8 @@ class TaughtBySamples:
         def pairs_of(answers: Rows) -> Rows:
             return np.flatnonzero(np.isin(rows, answers))
 
-        own = Roles(**{name: pairs_of(answers) for name, answers in roles.parts.items()})
-        ladder = fit_ladder(compared, own, bar=agreement_ladder(len(np.unique(rows))).bar, seed=seed)
+        pair_roles = Roles(**{name: pairs_of(answers) for name, answers in roles.parts.items()})
+        ladder = fit_ladder(compared, pair_roles, bar=agreement_ladder(len(np.unique(rows))).bar, seed=seed)
         scores = np.asarray(ladder.score_of(sample.X, sample.runs), dtype=np.float64)
         scores[table.cut] = scores.min()
         return Fitted(lambda at: scores[at], ladder.selection_auroc)

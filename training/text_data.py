@@ -74,18 +74,18 @@ def load_texts(
     table, regrouped = join_table(answer_table(present, target=target, stage=stage, agent=agent, bare=True))
     calls = {call.id: call for run in runs for call in run.calls}
     chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
-    told = np.array([bool(call.text.strip()) for call in chosen])
+    has_text = np.array([bool(call.text.strip()) for call in chosen])
     bare = [call.id for call in chosen if prompt_of(call.messages) is None]
-    asked = ~np.isin(table.call_ids, bare)
-    if 2 * len(bare) > len(chosen) or not (told & asked).any():
+    has_question = ~np.isin(table.call_ids, bare)
+    if 2 * len(bare) > len(chosen) or not (has_text & has_question).any():
         raise RecordError(
             f"{len(bare)} of {len(chosen)} answers have no text of a user message, such as {bare[:3]}, and "
-            f"{(~told).sum()} no text of their own; texts are read here: collect without --no-text"
+            f"{(~has_text).sum()} no text of their own; texts are read here: collect without --no-text"
         )
-    for lacks, of in ((~told, "text"), (~asked, "text of a user message")):
+    for lacks, missing_text in ((~has_text, "text"), (~has_question, "text of a user message")):
         if lacks.any():
-            warnings.warn(f"{lacks.sum()} labelled answers are left out: they have no {of}", stacklevel=2)
-    table = table.rows(told & asked)
+            warnings.warn(f"{lacks.sum()} labelled answers are left out: they have no {missing_text}", stacklevel=2)
+    table = table.rows(has_text & has_question)
     values = np.array([grades[call_id] for call_id in table.call_ids.tolist()], dtype=np.float64)
     y, steps = _cut(values, table.groups, target)
     table = replace(table, y=y)
@@ -115,8 +115,8 @@ def grouped_by_content(texts: TextData) -> TextData:
     places: dict[str, str] = {}
     for *_, group in sorted(rows):
         places.setdefault(group, f"{len(places):09d}")
-    named = np.array([places[group] for group in table.groups.tolist()])
-    return replace(texts, evidence=replace(texts.evidence, table=replace(table, groups=named)))
+    place_names = np.array([places[group] for group in table.groups.tolist()])
+    return replace(texts, evidence=replace(texts.evidence, table=replace(table, groups=place_names)))
 
 
 def _cut(

@@ -95,8 +95,8 @@ def accept_thresholds(
     probability or no label.
     """
     p = _check(probability, y, {"confidence": [confidence], "error": errors})
-    kept = _one_a_group(p, y, groups, seed, among=np.ones(len(y), dtype=np.bool_))
-    order = kept[np.argsort(-p[kept], kind="stable")]
+    drawn_rows = _one_a_group(p, y, groups, seed, among=np.ones(len(y), dtype=np.bool_))
+    order = drawn_rows[np.argsort(-p[drawn_rows], kind="stable")]
     falling, wrong_before = -p[order].astype(np.float64), np.concatenate([[0], np.cumsum(y[order] == 0)])
     passing = []
     for error in errors:
@@ -169,10 +169,10 @@ def operating_points(probability: Floats, call_ids: Iterable[str], evaluated: Ma
     than `MIN_SHARE_ANSWERS` calls were evaluated, or if all or none of these reach the paper's threshold.
     """
     evaluations = np.array([evaluated.get(call_id, np.nan) for call_id in call_ids])
-    known = np.isfinite(evaluations)
-    if known.sum() < MIN_SHARE_ANSWERS:
+    is_finite = np.isfinite(evaluations)
+    if is_finite.sum() < MIN_SHARE_ANSWERS:
         return {}
-    threshold = match_share(probability[known], float((evaluations[known] >= GOOD).mean()))
+    threshold = match_share(probability[is_finite], float((evaluations[is_finite] >= GOOD).mean()))
     return {} if threshold is None else {POINT: threshold}
 
 
@@ -200,12 +200,14 @@ def share_below(seen: Floats, scores: Floats) -> Floats:
     Scores between the same two of `seen` are spread over that gap in their own order, so that a share of them can be
     flagged; equal scores have the same place.
     """
-    ordered, own, m = np.sort(seen), np.sort(scores), len(seen)
+    ordered, ordered_scores, m = np.sort(seen), np.sort(scores), len(seen)
     below, upto = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
-    lower, upper = (np.searchsorted(own, scores, side) for side in ("left", "right"))
+    lower, upper = (np.searchsorted(ordered_scores, scores, side) for side in ("left", "right"))
     # The scores of one gap lie from `first` to before `last` among the sorted ones.
-    first = np.where(below > 0, np.searchsorted(own, ordered[np.maximum(below - 1, 0)], "right"), 0)
-    last = np.where(below < m, np.searchsorted(own, ordered[np.minimum(below, m - 1)], "left"), len(own))
+    first = np.where(below > 0, np.searchsorted(ordered_scores, ordered[np.maximum(below - 1, 0)], "right"), 0)
+    last = np.where(
+        below < m, np.searchsorted(ordered_scores, ordered[np.minimum(below, m - 1)], "left"), len(ordered_scores)
+    )
     within = np.where(below == upto, ((lower + upper) / 2 - first) / np.maximum(last - first, 1), 0.5)
     shares: Floats = ((below + upto) / 2 + within) / (m + 1)
     return shares
@@ -578,8 +580,8 @@ def joint_statistic(looks: Sequence[Floats]) -> Floats:
     """Returns the largest surprise (n,) over an answer's looks. Each look's surprise is (n,), with NaN for answers that
     ended before it.
     """
-    known = [np.where(np.isnan(surprise), NO_LOOK, surprise) for surprise in looks]
-    return np.asarray(np.max(known, axis=0), dtype=np.float64)
+    surprises = [np.where(np.isnan(surprise), NO_LOOK, surprise) for surprise in looks]
+    return np.asarray(np.max(surprises, axis=0), dtype=np.float64)
 
 
 def conformal_threshold(statistic: Floats, alpha: float) -> float:

@@ -109,8 +109,8 @@ class RunOptions(OutOptions):
         left_out = {"out", "on_step", "on_line", "command", "replace", "pins", "log", "strict", "bad"}
         values = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in left_out]
         defaults = {f.name: f.default for f in fields(self)}
-        named = ", ".join(f"{key}={value!r}" for key, value in values if value != defaults[key])
-        return self.command or f"metaprobe.{name}({named})"
+        changed_options = ", ".join(f"{key}={value!r}" for key, value in values if value != defaults[key])
+        return self.command or f"metaprobe.{name}({changed_options})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,10 +138,10 @@ class ReplaceOptions:
 
     def replacing(self) -> AbstractContextManager[None]:
         """Returns a context in which every writer replaces only what these options allow."""
-        known = [] if self.pins is None else [pinned_in(Path(self.pins))]
+        in_service = [] if self.pins is None else [pinned_in(Path(self.pins))]
         if log := self.log or os.environ.get("METAPROBE_LOG", "").strip():  # as the middleware of an engine reads it
-            known.append(scored_in(log))
-        return replacing(Replacing(self.replace, tuple(known)))
+            in_service.append(scored_in(log))
+        return replacing(Replacing(self.replace, tuple(in_service)))
 
     def check(self, out: str | Path, kind: str) -> None:
         """Raises as `check_target` where no checkpoint of the kind may be written to `out`, by these options."""

@@ -132,25 +132,25 @@ def fit_trees(
     searched = roles
     if _CLIENT.get() is not None:
         searched = replace(roles, train=_sample(roles.train), selection=_sample(roles.selection))
-    lightgbm, held = require("lightgbm", "fit"), searched.selection
+    lightgbm, selection_rows = require("lightgbm", "fit"), searched.selection
     train = _data_set(X, y, searched.train, names, start)
-    selection = _data_set(X, y, held, names, start, reference=train)
-    known = 0.0 if start is None else start[held]
+    selection = _data_set(X, y, selection_rows, names, start, reference=train)
+    selection_start = 0.0 if start is None else start[selection_rows]
 
     def grown(parameters: Parameters) -> Grown:
         stop = lightgbm.early_stopping(PATIENCE, verbose=False)
         booster = lightgbm.train(
             parameters, train, num_boost_round=MAX_ROUNDS, valid_sets=[selection], callbacks=[stop]
         )
-        scores = np.asarray(booster.predict(X[held], raw_score=True), dtype=np.float64)
-        return Grown(parameters, booster.best_iteration, scores + known)
+        scores = np.asarray(booster.predict(X[selection_rows], raw_score=True), dtype=np.float64)
+        return Grown(parameters, booster.best_iteration, scores + selection_start)
 
-    at, binary = y[held], objective == "binary"
+    selection_y, binary = y[selection_rows], objective == "binary"
 
     def merit(one: Grown) -> float:
         if not binary:
-            return -float(np.square(one.scores - at).mean())
-        reached = float(auroc(at, one.scores))
+            return -float(np.square(one.scores - selection_y).mean())
+        reached = float(auroc(selection_y, one.scores))
         return reached if np.isfinite(reached) else 0.0  # of one class every candidate is as good as the next
 
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
@@ -159,7 +159,11 @@ def fit_trees(
     for more in _refinements(y[searched.train] if binary else None, names):
         tried = grown({**best.parameters, **more})
         gain = merit(tried) - merit(best)
-        if gain >= 0 if "monotone_constraints" in more else gain > 0 and _loss(at, tried) < _loss(at, best):
+        if (
+            gain >= 0
+            if "monotone_constraints" in more
+            else gain > 0 and _loss(selection_y, tried) < _loss(selection_y, best)
+        ):
             best = tried
     selected = merit(best) if binary else float("nan")
     parameters = {**best.parameters, "rounds": best.rounds}
@@ -184,8 +188,8 @@ def refit_trees(
     rows, rounds = roles.learning, trees.parameters["rounds"]
     parameters = {name: value for name, value in trees.parameters.items() if name != "rounds"}
     if (client := _CLIENT.get()) is not None:
-        known = None if start is None else start[rows]
-        booster = _fit_on_workers(client, X[rows], y[rows], known, safe(names), parameters, rounds)
+        rows_start = None if start is None else start[rows]
+        booster = _fit_on_workers(client, X[rows], y[rows], rows_start, safe(names), parameters, rounds)
     else:
         data = _data_set(X, y, rows, names, start)
         booster = require("lightgbm", "fit").train(parameters, data, num_boost_round=rounds)
@@ -217,9 +221,11 @@ def _loss(y: NDArray[np.int64], grown: Grown) -> float:
 def _data_set(
     X: NDArray[np.float32], y: NDArray[Any], rows: Rows, names: Sequence[str], start: Floats | None, **more: Any
 ) -> Any:
-    known = None if start is None else start[rows]
+    rows_start = None if start is None else start[rows]
     lightgbm = require("lightgbm", "fit")
-    return lightgbm.Dataset(X[rows], y[rows], init_score=known, feature_name=safe(names), free_raw_data=False, **more)
+    return lightgbm.Dataset(
+        X[rows], y[rows], init_score=rows_start, feature_name=safe(names), free_raw_data=False, **more
+    )
 
 
 def float32_thresholds(booster: Any) -> Any:
@@ -298,17 +304,17 @@ def _fit_on_workers(
     array, interface = require("dask.array", DASK), require("lightgbm.dask", DASK)
     kind = interface.DaskLGBMClassifier if parameters["objective"] == "binary" else interface.DaskLGBMRegressor
     # Each worker uses the threads it has.
-    given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
-    model = kind(**given, random_state=parameters["seed"], n_estimators=rounds, client=client)
+    parameters_given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
+    model = kind(**parameters_given, random_state=parameters["seed"], n_estimators=rounds, client=client)
     block = min(BLOCK_ROWS, max(1, -(-len(X) // (2 * len(client.nthreads())))))  # several blocks to each worker
-    known = None if start is None else array.from_array(start, chunks=block)
+    start_blocks = None if start is None else array.from_array(start, chunks=block)
     with _watched(client), warnings.catch_warnings():
         # LightGBM warns so whenever its Dask estimators are made as they are meant to be.
         warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
         fitted = model.fit(
             array.from_array(X, chunks=(block, -1)),
             array.from_array(y, chunks=block),
-            init_score=known,
+            init_score=start_blocks,
             feature_name=names,
         )
     return fitted.booster_

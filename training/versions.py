@@ -212,13 +212,13 @@ class Promotion:
             )
         for name, gain, least in (("AUROC", gained, order), ("Brier", sharper, brier_above)):
             if not gain.low > least:  # also where it is NaN, as of answers that are all right
-                told = f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
-                reasons.append(f"{name} gain {told} is not surely above {least:g}")
+                gain_clause = f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
+                reasons.append(f"{name} gain {gain_clause} is not surely above {least:g}")
         digest = (running if reasons else new).checkpoint.digest
         checked, threshold = None, new.checkpoint.manifest.thresholds.get(FLAG)
         if propensity is not None:  # held-out figures are of answers that were equally likely to be there
-            kept = thin(propensity, seed=seed)
-            scored = CheckedAnswers(scored.y[kept], scored.score[kept], scored.groups[kept])
+            drawn_rows = thin(propensity, seed=seed)
+            scored = CheckedAnswers(scored.y[drawn_rows], scored.score[drawn_rows], scored.groups[drawn_rows])
         with suppress(RecordError):  # a version without held-out figures has nothing that could hold
             checked = check_scores(new, scored, target=target or main_head(new), threshold=threshold, seed=seed)
         return cls(not reasons, gained, sharper, digest, tuple(reasons), checked)
@@ -317,7 +317,10 @@ def promote_success(
             if outcome.score is not None and name in running.candidates
         }
         made = [
-            {one.candidate: one.p for one in version.estimate(question.question, list(score), question.dimension)}
+            {
+                estimate.candidate: estimate.p
+                for estimate in version.estimate(question.question, list(score), question.dimension)
+            }
             for version in (new, running)
         ]
         both = [name for name in score if made[0][name] is not None and made[1][name] is not None]
@@ -343,8 +346,8 @@ def promote_success(
     silent = 1 - by_both / by_running
     reason = f"log loss lower by {format_interval(gain, 4, signed=True)} on {len(gains)} questions{early}"
     if silent > MOST_UNESTIMATED:
-        kept = f"the new one calls {silent:.1%} of the running one's estimates insufficient"
-        why = f"{kept}; at most {MOST_UNESTIMATED:.0%} are accepted"
+        silent_clause = f"the new one calls {silent:.1%} of the running one's estimates insufficient"
+        why = f"{silent_clause}; at most {MOST_UNESTIMATED:.0%} are accepted"
     elif gain.low <= 0:
         why = "the running one is kept, as it may be no worse"
     else:
@@ -363,13 +366,15 @@ def _log_loss(p: float | None, score: float | None) -> float:
 def _learned_from(version: SuccessEstimator, questions: Sequence[QuestionOutcomes]) -> bool:
     """Returns whether an estimator was trained on exactly these questions, with labels of its candidates."""
     training = version.checkpoint.manifest.training
-    own = [
-        replace(one, agents={name: outcome for name, outcome in one.agents.items() if name in version.candidates})
-        for one in questions
+    own_fingerprints = [
+        replace(
+            question, agents={name: outcome for name, outcome in question.agents.items() if name in version.candidates}
+        )
+        for question in questions
     ]
     # Too few questions to train on are not those of a training.
     with suppress(RecordError):
-        return training is not None and success_data(own).fingerprint == training.fingerprint
+        return training is not None and success_data(own_fingerprints).fingerprint == training.fingerprint
     return False
 
 

@@ -153,15 +153,15 @@ def brief(comparison: Comparison) -> Brief:
 
 def _signal(comparison: Comparison, learned: MethodResult | None) -> str:
     """Returns which signal the report recommends, how well it does, and how the learned method stands beside it."""
-    use, told = recommended(comparison), [_learned(learned), _wins_over(learned)]
+    use, sentences = recommended(comparison), [_learned(learned), _wins_over(learned)]
     if use is None:
-        told = ["None yet.", *told]
+        sentences = ["None yet.", *sentences]
     elif use is learned:
-        told = [*told, _cut_alone(comparison, use)]
+        sentences = [*sentences, _cut_alone(comparison, use)]
     else:
-        own = f"{_capital(control_named(use.name))}: {_describe_auroc(use)}."
-        told = [own, _chosen_here(comparison), _cut_alone(comparison, use), *told]
-    return " ".join(filter(None, told))
+        how_well = f"{_capital(control_named(use.name))}: {_describe_auroc(use)}."
+        sentences = [how_well, _chosen_here(comparison), _cut_alone(comparison, use), *sentences]
+    return " ".join(filter(None, sentences))
 
 
 def _chosen_here(comparison: Comparison) -> str:
@@ -183,9 +183,11 @@ def _cut_alone(comparison: Comparison, use: MethodResult) -> str:
     cut = next((method for method in comparison.controls if method.name == CUT), None)
     if cut is None or cut is use or cut.auroc.low <= 0.5:
         return ""
-    own = next((c.difference for c in (use.controls.controls if use.controls else ()) if c.name == CUT), None)
+    difference_from_cut = next(
+        (c.difference for c in (use.controls.controls if use.controls else ()) if c.name == CUT), None
+    )
     # If the number is a control, the row of `cut` holds the difference: it is compared with the strongest control.
-    gain = cut.diff_control if use is comparison.controls[0] else own
+    gain = cut.diff_control if use is comparison.controls[0] else difference_from_cut
     if gain is None or not gain.low <= 0 <= gain.high:
         return ""
     if auroc(cut.order == cut.order.max(), use.order) < TELLS_CUT:

@@ -162,7 +162,7 @@ class SecondAnswers:
         except InvalidResponse:
             self._metrics.asked_again.labels("no_answer").inc()
             return
-        asked = _Asked(
+        waiting_question = _Asked(
             request_id,
             replace(first, logprobs=None),  # which are not compared, and would be held
             Panel.question_in(chat.messages or []),
@@ -172,7 +172,7 @@ class SecondAnswers:
             chat.model,
         )
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._put, asked)
+            self._loop.call_soon_threadsafe(self._put, waiting_question)
 
     def _name_fields(self, names: list[str]) -> None:
         """Names fields for which questions are not asked again in the server's log, each once."""
@@ -189,9 +189,9 @@ class SecondAnswers:
 
     async def _ask_all(self) -> None:
         while True:
-            asked = await self._waiting.get()
+            waiting_question = await self._waiting.get()
             try:
-                outcome = await self._ask(asked)
+                outcome = await self._ask(waiting_question)
             except Exception as error:  # one question must not end the asking
                 log_unexpected(logger, "asking again", error)
                 outcome = "failed"
@@ -337,5 +337,5 @@ def _in_tool_calls(chat: ChatRequest) -> bool:
 def without_identity(request: Request) -> Request:
     """Returns a request with the same query, and those headers that say nothing of the first request or who pays."""
     headers = [(name, value) for name, value in request.scope["headers"] if name.lower() in _HEADERS_SENT_AGAIN]
-    kept = {name: request.scope[name] for name in ("type", "method", "path", "query_string")}
-    return Request({**kept, "headers": headers})
+    kept_scope = {name: request.scope[name] for name in ("type", "method", "path", "query_string")}
+    return Request({**kept_scope, "headers": headers})

@@ -148,12 +148,12 @@ class RankBets:
         r = min(max(rank, CLOSEST), 1 - CLOSEST)
         low = [s * r ** (s - 1) for s in STRENGTHS]
         high = [s * (1 - r) ** (s - 1) for s in STRENGTHS]
-        both = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+        either_end = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
         place = min(int(r * RANK_BIN_COUNT), RANK_BIN_COUNT - 1)
         shape = RANK_BIN_COUNT * (self.seen[place] + BIN_PRIOR) / (sum(self.seen) + RANK_BIN_COUNT * BIN_PRIOR)
         self.seen = [count * (1 - 1 / REMEMBERED_VALUES) for count in self.seen]
         self.seen[place] += 1
-        return [*low, *high, *both, 6 * r * (1 - r), shape]
+        return [*low, *high, *either_end, 6 * r * (1 - r), shape]
 
 
 def label_factors(score: float, label: float, tolerance: float) -> list[float]:
@@ -433,7 +433,7 @@ class DriftWatch:
         wealth.add(factors)
         if wealth.evidence < self.threshold:
             return None
-        self.watched_values[key_of(watched.name, watched.version)] = again = _begin(watched.name, watched.version)
+        self.watched_values[key_of(watched.name, watched.version)] = fresh = _begin(watched.name, watched.version)
         step, size = int(wealth.began[wealth.winner]), 1 if watched.name == LABEL_STREAM else self.batch
         at_step, began, missed = next(
             entry for entry in reversed(watched.times) if entry[0] <= step or entry is watched.times[0]
@@ -446,11 +446,11 @@ class DriftWatch:
             return replace(alarm, direction=direction, reference=self.reference * size)
         n = wealth.steps - int(at_step)
         gap = (watched.missed - missed) / n
-        sure = abs(gap) > self.tolerance + 1 / sqrt(n)  # two standard errors of a share of one half
-        direction = LABELS_SAY.get(moved, (MORE if gap < 0 else FEWER) if sure else MIXED)
-        again.told = direction
+        is_significant = abs(gap) > self.tolerance + 1 / sqrt(n)  # two standard errors of a share of one half
+        direction = LABELS_SAY.get(moved, (MORE if gap < 0 else FEWER) if is_significant else MIXED)
+        fresh.told = direction
         if watched.told and step < self.reference and direction in (watched.told, MIXED):
-            again.told = watched.told
+            fresh.told = watched.told
             return None  # it has been so since the last alarm
         return replace(alarm, gap=gap, direction=moved if direction == MIXED else direction)
 

@@ -150,7 +150,7 @@ def _second_answers(log: ScoreLog, span: Span) -> dict[str, Any]:
     sums: list[sa.ColumnElement[int]] = []
     for first in firsts:
         within = sa.and_(when >= first, when < first + width)
-        sums += [sa.func.sum(sa.case((within, one), else_=0)) for one in (1, same)]
+        sums += [sa.func.sum(sa.case((within, column), else_=0)) for column in (1, same)]
     statement = sa.select(*sums).join_from(agreements, scores, scores.c.request_id == agreements.c.request_id)
     statement = statement.where(when >= span.start, when <= span.until)
     if span.model or span.task or span.checkpoint:

@@ -40,18 +40,18 @@ def let_wait(run: Execute, request_ids: Sequence[str], now: float) -> None:
 
 def drop_waiting(run: Execute, now: float) -> None:
     """Drops the labels that have waited for `DAYS` days, and the oldest ones beyond `MAX_WAITING_LABELS`."""
-    before = now - DAYS * 86400
+    earliest = now - DAYS * 86400
     [(count, oldest)] = run(sa.select(sa.func.count(), sa.func.min(labels.c.waits)).where(_WAITS))
-    if count <= MAX_WAITING_LABELS and (oldest is None or oldest >= before):
+    if count <= MAX_WAITING_LABELS and (oldest is None or oldest >= earliest):
         return
     answered = sa.exists().where(scores.c.request_id == labels.c.request_id)
     run(sa.update(labels).where(_WAITS, answered).values(waits=None))
     waiting = run(sa.select(labels.c.id, labels.c.waits).where(_WAITS).order_by(labels.c.waits, labels.c.id))
     beyond = len(waiting) - MAX_WAITING_LABELS
-    gone = [{"gone": row[0]} for place, row in enumerate(waiting) if place < beyond or row[1] < before]
-    if gone:
-        run(sa.delete(labels).where(labels.c.id == sa.bindparam("gone")), gone)
-    _count(run, len(gone))
+    dropped = [{"gone": row[0]} for place, row in enumerate(waiting) if place < beyond or row[1] < earliest]
+    if dropped:
+        run(sa.delete(labels).where(labels.c.id == sa.bindparam("gone")), dropped)
+    _count(run, len(dropped))
 
 
 def dropped_labels(run: Execute) -> int:

@@ -55,9 +55,9 @@ def quickstart() -> dict[str, Any]:
     again, sampled_questions = said_again(series[LABELS:])
     order_again = interval(auroc, table.y, again, weights)
     least_sure = again <= np.quantile(again, LEAST_SURE)
-    kept = scores[LABELS:] >= threshold
+    is_kept = scores[LABELS:] >= threshold
     learned = predictor.checkpoint.manifest.training
-    shown = zip(runs[LABELS:], calls[LABELS:], scores[LABELS:], again, kept, table.y, strict=True)
+    shown = zip(runs[LABELS:], calls[LABELS:], scores[LABELS:], again, is_kept, table.y, strict=True)
     return {
         "model": calls[0].model,
         # Answers that the bundled predictor's scale was fitted on; these are among them. Its order was not learned.
@@ -76,7 +76,7 @@ def quickstart() -> dict[str, Any]:
         # Shares of the held-out answers that are flagged: of all, of the wrong ones, and of the right ones.
         **dict(zip(("flagged", "caught", "cost"), shares, strict=True)),
         "right": float(table.y.mean()),
-        "right_among_kept": float(table.y[kept].mean()),
+        "right_among_kept": float(table.y[is_kept].mean()),
         "held_out": [
             {
                 "question": run.item.question,
@@ -112,8 +112,8 @@ def adapted(
         y: labels (n,), 0 or 1; those of other places than `labelled` are not read.
         labelled: places of the answers with a label.
     """
-    known = BaseRates.from_contract(predictor.checkpoint.manifest.contract, [TARGET])
-    scales = 0.0 if known is None else known.scale.get(TARGET, 0.0)
+    base_rates = BaseRates.from_contract(predictor.checkpoint.manifest.contract, [TARGET])
+    scales = 0.0 if base_rates is None else base_rates.scale.get(TARGET, 0.0)
     fit = fit_scale(before[labelled], y[labelled], np.full(len(labelled), "model"), scales=scales)
     scores = sigmoid(fit.weights[0] * before + fit.rates.mean)
     return fit, scores, match_share(scores[labelled], float(scores[labelled].mean()))
@@ -128,10 +128,10 @@ def said_again(series: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.float6
     calls = {call.id: (run, call) for run in runs for call in run.calls}
     pairs = agreement_pairs(runs)
     places, same = pairs.rows_among(list(calls))
-    read = schema("full+terms")
-    X = features(read, [np.asarray(call.logprobs, dtype=np.float32) for _, call in calls.values()])
+    terms_schema = schema("full+terms")
+    X = features(terms_schema, [np.asarray(call.logprobs, dtype=np.float32) for _, call in calls.values()])
     groups = np.array([run.item.group for run, _ in calls.values()])
-    rows = LadderRows(X[places], same, groups[places], np.full(len(places), "samples"), read.names)
+    rows = LadderRows(X[places], same, groups[places], np.full(len(places), "samples"), terms_schema.names)
     whole = np.arange(len(rows.y))
     ladder = fit_linear_step(DRAWN_TERMS, rows, WHOLE.of(rows.X), whole, WEIGHT_SD)  # a training calibrates it besides
-    return sigmoid(ladder.score(features(read, list(series)))), pairs.questions
+    return sigmoid(ladder.score(features(terms_schema, list(series)))), pairs.questions

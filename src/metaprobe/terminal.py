@@ -50,8 +50,17 @@ def panel_table(result: Line) -> Iterator[str]:
         for budget, figures in budgets.items():
             over = figures["panel_over_it"]
             gap = f"{over['estimate']:+.3f} [{over['low']:+.3f}, {over['high']:+.3f}]"
-            best, own = figures["strongest_simple"], shown_number(figures["panel"]["estimate"])
-            rows.append([budget, own, f"{figures['answers']:.1f}", best, shown_number(figures[best]["estimate"]), gap])
+            best, panel_accuracy = figures["strongest_simple"], shown_number(figures["panel"]["estimate"])
+            rows.append(
+                [
+                    budget,
+                    panel_accuracy,
+                    f"{figures['answers']:.1f}",
+                    best,
+                    shown_number(figures[best]["estimate"]),
+                    gap,
+                ]
+            )
         yield ""
         yield from aligned(rows)
     if result.get("reason"):
@@ -166,10 +175,12 @@ def asking_table(figures: Line) -> Iterator[str]:
         yield f"The estimates {'may be' if figures['reliable'] else 'come from too few decisions to be'} relied on."
         return
     for budget, figure in figures["budgets"].items():
-        own = figure["accuracy"]
+        panel_accuracy = figure["accuracy"]
         cost = f"{figure['cost_per_1000']['estimate']:.4g}"
         rows = [["who decides", "accuracy", "95 % interval", "$ / 1,000", "panel minus it"]]
-        rows.append([f"panel ({figure['by']})", shown_number(own["estimate"]), _interval(own), cost, ""])
+        rows.append(
+            [f"panel ({figure['by']})", shown_number(panel_accuracy["estimate"]), _interval(panel_accuracy), cost, ""]
+        )
         for name, way in figure["ways"].items():
             over = way["panel_over_it"]
             gap = f"{shown_number(over['estimate'], sign=True)} {_interval(over, sign=True)}"
@@ -207,11 +218,11 @@ def text_table(rows: list[list[str]], named_notes: Iterable[tuple[str, Any]] = (
 
 def notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Yields a sentence for each different note, to stand below a table."""
-    held: dict[str, list[str]] = {}
+    names_of_note: dict[str, list[str]] = {}
     for name, note in named:
         if note:
-            held.setdefault(str(note), []).append(name)
-    for note, names in held.items():
+            names_of_note.setdefault(str(note), []).append(name)
+    for note, names in names_of_note.items():
         yield from textwrap.wrap(f"{', '.join(dict.fromkeys(names))}: {note}", TERMINAL_CHARS, subsequent_indent="  ")
 
 

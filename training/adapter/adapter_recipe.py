@@ -229,8 +229,8 @@ def make_adapter(
     layers = base.decoder.config.get_text_config().num_hidden_layers
     depth = choose_depth(base.decoder, texts, data, roles, settings)
     cut_layers(base.decoder, depth)
-    of = f"{base.name} {base.revision} {depth} {when} {data.digest}"
-    fitted = fit_adapter(base.decoder, texts, data.table.y, roles, settings, work=work, of=of, on_step=say)
+    identity = f"{base.name} {base.revision} {depth} {when} {data.digest}"
+    fitted = fit_adapter(base.decoder, texts, data.table.y, roles, settings, work=work, of=identity, on_step=say)
     if not fitted.writes:
         return None
     say("calibrate and export")
@@ -286,8 +286,8 @@ def _export(
     """Returns graph, golden rows and tolerance as fields of an `Export`, what the contract says of the precision, lines
     about it for the card, and the outputs of the graph for the test rows, in their order."""
     scores = np.full(len(texts.ids), np.nan)
-    held = texts.of(np.concatenate([roles.calibration, roles.test]))
-    scores[held] = scored_log_odds(fitted.scorer, [texts.ids[i] for i in held], settings.batch_size)
+    measured_rows = texts.of(np.concatenate([roles.calibration, roles.test]))
+    scores[measured_rows] = scored_log_odds(fitted.scorer, [texts.ids[i] for i in measured_rows], settings.batch_size)
     labels = data.table.y[texts.rows]
     platts: dict[When, Platt] = {}
     for name in when:
@@ -306,15 +306,18 @@ def _export(
     notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
     sampled = texts.of(roles.train)[:: max(1, len(texts.of(roles.train)) // SMOOTHING_ROWS)][:SMOOTHING_ROWS]
     small = quantise(graph, [inputs for _, inputs in padded_batches([texts.ids[i] for i in sampled], 1)])
-    integers, held = GraphSession(small), roles.calibration
-    of_both = [_probability(session_run, texts, held, when, settings.batch_size) for session_run in (integers, session)]
+    integers, measured_rows = GraphSession(small), roles.calibration
+    of_both = [
+        _probability(session_run, texts, measured_rows, when, settings.batch_size)
+        for session_run in (integers, session)
+    ]
     gains = {}
     for name in when:
         small_one, whole = (Judged("p", "learned", column[name], column[name], 1.0) for column in of_both)
-        gains[name] = auroc_gain(data.table.rows(held), small_one, whole)
+        gains[name] = auroc_gain(data.table.rows(measured_rows), small_one, whole)
     int8 = all(gain.low > -MOST_LOST for gain in gains.values())
     notes += [
-        f"int8 against float32, {name}, on the {len(held)} calibration rows: AUROC {gain.estimate:+.4f} "
+        f"int8 against float32, {name}, on the {len(measured_rows)} calibration rows: AUROC {gain.estimate:+.4f} "
         f"[{gain.low:+.4f}, {gain.high:+.4f}]{'' if int8 else '; float32 is kept'}"
         for name, gain in gains.items()
     ]

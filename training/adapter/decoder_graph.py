@@ -42,13 +42,15 @@ class _Calibrated(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         n, T = input_ids.shape
-        at = torch.arange(T)
+        positions = torch.arange(T)
         # Given whole, so that no version of transformers has to build one while it is traced.
-        causal = torch.where(at[:, None] >= at[None, :], 0.0, MASKED_ATTENTION)[None, None]  # (1, 1, T, T)
+        causal = torch.where(positions[:, None] >= positions[None, :], 0.0, MASKED_ATTENTION)[
+            None, None
+        ]  # (1, 1, T, T)
         states = self.scorer.decoder(
             input_ids=input_ids, attention_mask=causal, use_cache=False
         ).last_hidden_state  # (n, T, width)
-        last = (attention_mask * at).amax(1)
+        last = (attention_mask * positions).amax(1)
         state = states.gather(1, last[:, None, None].expand(n, 1, states.shape[-1]))[:, 0]
         log_odds = self.scorer.head(state)
         return tuple(torch.sigmoid(platt.slope * log_odds + platt.intercept) for platt in self.platts)
@@ -114,8 +116,8 @@ def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> byt
     for node in model.graph.node:
         if node.op_type == "MatMul" and node.input[1] in weights:
             readers.setdefault(node.input[0], []).append(weights[node.input[1]])
-    largest = _largest(onnx, graph, {name: len(read[0]) for name, read in readers.items()}, samples)
-    divisors = {name: _divisor(largest[name], read) for name, read in readers.items()}
+    largest = _largest(onnx, graph, {name: len(products[0]) for name, products in readers.items()}, samples)
+    divisors = {name: _divisor(largest[name], products) for name, products in readers.items()}
     rounding = GraphBuilder("int8.")
     rounded: dict[str, tuple[str, str]] = {}
     for node in list(model.graph.node):
@@ -140,9 +142,9 @@ def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> byt
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     read_still = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in read_still]
+    still_read = [tensor for tensor in model.graph.initializer if tensor.name in read_still]
     del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    model.graph.initializer.extend(still_read)
     data: bytes = model.SerializeToString()
     return data
 

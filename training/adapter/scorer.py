@@ -42,8 +42,8 @@ class AdapterSettings:
     @classmethod
     def of(cls, options: AdapterOptions) -> Self:
         """Returns the settings that these options name."""
-        named = ("rank", "epochs", "batch_size", "lr", "max_length", "seed")
-        return cls(**{name: getattr(options, name) for name in named})
+        option_names = ("rank", "epochs", "batch_size", "lr", "max_length", "seed")
+        return cls(**{name: getattr(options, name) for name in option_names})
 
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:  # so neither is NaN

@@ -35,8 +35,8 @@ def check_work(work: Path) -> None:
     """Raises `RecordError` if `work` is a file, or a folder that holds something else than the state of a training."""
     if work.exists() and not work.is_dir():
         raise RecordError(f"{work} is a file; expected a folder for the state of the training: give another one")
-    held = {entry.name for entry in work.iterdir()} if work.exists() else set()
-    if STATE_FILE not in held and (others := sorted(held - {PARTIAL})):
+    file_names = {entry.name for entry in work.iterdir()} if work.exists() else set()
+    if STATE_FILE not in file_names and (others := sorted(file_names - {PARTIAL})):
         raise RecordError(
             f"{work} holds {', '.join(others[:3])}{' and more' if len(others) > 3 else ''} and no state of a training: "
             f"give a folder that is empty or not there yet"

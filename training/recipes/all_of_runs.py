@@ -111,17 +111,19 @@ class CaughtMistakes:
         kept; the answers that could not be judged.
         """
         n, right = len(self.answers), len(self.answers) - self.mistakes
-        kept = n - self.found - self.lost
-        told = (
+        kept_count = n - self.found - self.lost
+        text = (
             f"Of the {self.mistakes} mistakes it found {self.found} ({_percent(self.caught)}), and it cost {self.lost} "
             f"of the {right} right ones ({_percent(self.cost)})."
         )
-        if kept:
-            told += f" Of the {kept} answers that it keeps {(right - self.lost) / kept:.0%} are right; of all {n}, "
-            told += f"{right / n:.0%}."
+        if kept_count:
+            kept_right = (right - self.lost) / kept_count
+            text += (
+                f" Of the {kept_count} answers that it keeps {kept_right:.0%} are right; of all {n}, {right / n:.0%}."
+            )
         if self.unjudged:
-            told += f" {self.unjudged} further answers could not be judged, and count nowhere here."
-        return told
+            text += f" {self.unjudged} further answers could not be judged, and count nowhere here."
+        return text
 
     def shown(self) -> list[JudgedAnswer]:
         """Returns the first flagged and the first kept answers, in the order of the answers."""
@@ -174,8 +176,8 @@ class TrainedRuns:
         Raises `RecordError` where questions of `unseen` are among those of `stores`, and where the answers do not
         suffice for the comparison or for a flag.
         """
-        known = {name for store in stores for run in RunStore(store) for name in _names_of(run.item)}
-        if twice := sorted({name for run in RunStore(unseen) for name in _names_of(run.item)} & known):
+        learned_names = {name for store in stores for run in RunStore(store) for name in _names_of(run.item)}
+        if twice := sorted({name for run in RunStore(unseen) for name in _names_of(run.item)} & learned_names):
             raise RecordError(f"{unseen} holds questions that are learned from, such as {twice[0]!r}; expected others")
         further = sample_methods(stores)
         answers = study(stores, own=lambda evidence, names: further, folds=folds, seed=seed, on_step=on_step)
@@ -191,8 +193,10 @@ class TrainedRuns:
         on_step("load it, and flag the answers that nobody has seen")
         advised = recommended(compared)
         used = flag_answers(path, unseen, seed=seed)
-        asked = advised is not None and advised.name == use.name
-        made = cls(compared, report, use.name, asked, checkpoint, used, unseen, stage_of_labels(load_runs(stores)))
+        follows_advice = advised is not None and advised.name == use.name
+        made = cls(
+            compared, report, use.name, follows_advice, checkpoint, used, unseen, stage_of_labels(load_runs(stores))
+        )
         made.write_flags()
         return made
 
@@ -205,16 +209,17 @@ class TrainedRuns:
         """Returns the lines to print: the short comparison, the exported method, its flags beside the truth, and the
         next commands.
         """
-        told = self.comparison
-        asked = f"{told.provenance['items']} questions, {len(told.y)} answers of {told.provenance['model']}"
+        comparison = self.comparison
+        items, model = comparison.provenance["items"], comparison.provenance["model"]
+        answers_clause = f"{items} questions, {len(comparison.y)} answers of {model}"
         chosen = "The report recommends" if self.recommended else "The report recommends no method yet; shown is"
         new, path = len(self.used.answers), shlex.quote(str(self.checkpoint.path))
         return [
-            f"{asked}, {told.base_rate:.0%} right. AUROC on questions left out (0.50 is guessing):",
+            f"{answers_clause}, {comparison.base_rate:.0%} right. AUROC on questions left out (0.50 is guessing):",
             "",
-            *Table.of(["signal", "what it is", "AUROC"], short_rows(told)).text(width=None),
+            *Table.of(["signal", "what it is", "AUROC"], short_rows(comparison)).text(width=None),
             "",
-            *textwrap.wrap(f"{chosen} {self.method}: {_against(told, self.method)}", TERMINAL_CHARS),
+            *textwrap.wrap(f"{chosen} {self.method}: {_against(comparison, self.method)}", TERMINAL_CHARS),
             *textwrap.wrap(
                 f"Exported, loaded, and used on {new} answers to other questions, to which nothing was fitted and on "
                 "which nothing was chosen. By the alphabet the first that it flags, and the first that it keeps:",
@@ -228,7 +233,7 @@ class TrainedRuns:
             f"next        metaprobe score {path} {self.unseen}    # the same flags, a line for each answer",
             *(
                 f"no labels   metaprobe train quality {store} --stage {self.stage} --target agreement --out C"
-                for store in [told.runs] * (TAUGHT in {method.name for method in told.methods})
+                for store in [comparison.runs] * (TAUGHT in {method.name for method in comparison.methods})
             ),
         ]
 
@@ -237,7 +242,7 @@ class TrainedRuns:
         answers were found and how many right ones were lost.
         """
         shown, (before, after) = self.used.shown(), common_ends([answer.question for answer in self.used.answers])
-        asked = f"{before}...{after}" if before or after else "question"
+        question_column = f"{before}...{after}" if before or after else "question"
         rows = [
             [
                 "FLAG" if answer.flagged else "keep",
@@ -249,7 +254,7 @@ class TrainedRuns:
             ]
             for answer in shown
         ]
-        table = Table.of(["", "P(right)", "truth", asked, "answer", "right is"], rows)
+        table = Table.of(["", "P(right)", "truth", question_column, "answer", "right is"], rows)
         return [*table.text(width=None), "", *textwrap.wrap(self.used.sentence, TERMINAL_CHARS)]
 
     def write_flags(self) -> None:
@@ -270,8 +275,8 @@ class TrainedRuns:
 
 def _names_of(item: Item) -> list[str]:
     """Returns keys by which two items are the same question: the group, and the normalised text if there is one."""
-    asked = " ".join(" ".join((item.question, *item.choices, *item.fields.values())).casefold().split())
-    return [group_of(item), *[asked] * bool(item.question.strip())]
+    question_text = " ".join(" ".join((item.question, *item.choices, *item.fields.values())).casefold().split())
+    return [group_of(item), *[question_text] * bool(item.question.strip())]
 
 
 def common_ends(texts: Sequence[str]) -> tuple[str, str]:
@@ -298,10 +303,10 @@ def short_rows(comparison: Comparison) -> list[list[str]]:
     return [
         [
             name,
-            told if name != strongest.name or told.startswith("strongest") else f"{told} (strongest simple control)",
+            note if name != strongest.name or note.startswith("strongest") else f"{note} (strongest simple control)",
             format_interval(by_name[name].auroc),
         ]
-        for name, told in needs.items()
+        for name, note in needs.items()
         if name in by_name
     ]
 
@@ -358,8 +363,8 @@ def _against(comparison: Comparison, name: str) -> str:
         return "no learned method is shown to beat it."
     gain, first = over.strongest.difference, control_named(over.strongest.name)
     count = len(over.controls)
-    told = f"{format_interval(gain, signed=True)} AUROC over {first}, the strongest of {count} controls."
-    return f"{told} It is shown to beat {count - len(over.standing)} of them."
+    gain_clause = f"{format_interval(gain, signed=True)} AUROC over {first}, the strongest of {count} controls."
+    return f"{gain_clause} It is shown to beat {count - len(over.standing)} of them."
 
 
 def _brief(text: str) -> str:

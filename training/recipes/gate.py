@@ -122,8 +122,8 @@ class GateHead:
             X: (n, d) features of `GATE_SCHEMA`.
             forms: (n, 5) of the questions; None for answers that come without their question.
         """
-        own = self.scorer.score(X)
-        return own if forms is None or self.question is None else self.question.score(own, forms)
+        by_logprobs = self.scorer.score(X)
+        return by_logprobs if forms is None or self.question is None else self.question.score(by_logprobs, forms)
 
     def probability(self, X: Features, forms: Features | None = None) -> Scores:
         """Returns P(good) (n,) from the arguments of `score`."""
@@ -137,12 +137,12 @@ class GateHead:
         """Adds P(good) to a graph as `output` (n, 1). Rows whose question's form is not NaN are judged with the
         question.
         """
-        own = self.scorer.add_to(graph, GATE_INPUT, len(GATE_SCHEMA.names))
+        by_logprobs = self.scorer.add_to(graph, GATE_INPUT, len(GATE_SCHEMA.names))
         if self.question is None:
-            self.calibrator.add_to(graph, own, output)
+            self.calibrator.add_to(graph, by_logprobs, output)
         else:
-            alone = self.calibrator.add_to(graph, own)
-            self.question.add_to(graph, own, QUESTION_INPUT, alone, output)
+            alone = self.calibrator.add_to(graph, by_logprobs)
+            self.question.add_to(graph, by_logprobs, QUESTION_INPUT, alone, output)
 
 
 def fit_head(
@@ -161,21 +161,25 @@ def fit_head(
         seed: seed of the folds.
     """
     y, long = table.y, table.tokens >= look
-    own = replace(roles, **{role: rows[long[rows]] for role in LEARNING_ROLES for rows in (getattr(roles, role),)})
-    if any(np.bincount(y[getattr(own, role)], minlength=2).min() < MIN_LOOK_ANSWERS for role in LEARNING_ROLES):
+    long_roles = replace(
+        roles, **{role: rows[long[rows]] for role in LEARNING_ROLES for rows in (getattr(roles, role),)}
+    )
+    if any(np.bincount(y[getattr(long_roles, role)], minlength=2).min() < MIN_LOOK_ANSWERS for role in LEARNING_ROLES):
         raise RecordError(_too_few(table.rows(roles.seen), look, ROLE_PARTS * MIN_LOOK_ANSWERS))
     # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
     seen = np.where(np.isin(GATE_SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
-    groups, runs, rows, at = table.groups, np.full(len(y), ""), own.learning, own.calibration
+    groups, runs, rows, calibrating = table.groups, np.full(len(y), ""), long_roles.learning, long_roles.calibration
     sample = LadderRows(seen, y, groups, runs, GATE_SCHEMA.names, readings_of(look))
-    ladder = fit_ladder(sample, own, seed=seed)
+    ladder = fit_ladder(sample, long_roles, seed=seed)
     unseen = unseen_scores(ladder, sample, rows, folds=REFERENCE_FOLDS, seed=seed)
-    held = ladder.score(X[at])
-    calibrator = rising_calibrator(held, y[at], groups[at].tolist(), seed=seed)
+    calibration_scores = ladder.score(X[calibrating])
+    calibrator = rising_calibrator(calibration_scores, y[calibrating], groups[calibrating].tolist(), seed=seed)
     head = GateHead(ladder, calibrator, Surprise.fit(unseen[y[rows] == 1]))
     if forms is None:
         return head
-    question = join_question(forms, y, groups, own, unseen=unseen, held=held, folds=REFERENCE_FOLDS, seed=seed)
+    question = join_question(
+        forms, y, groups, long_roles, unseen=unseen, held=calibration_scores, folds=REFERENCE_FOLDS, seed=seed
+    )
     return replace(head, question=question)
 
 
@@ -229,8 +233,8 @@ class FittedGate:
         `with_question`: whether the answers come with their question. Raises `KeyError` for a rate that is not in
         `thresholds`.
         """
-        read = with_question and self.reads_question
-        stored = (self.thresholds_with_question if read else self.thresholds)[alpha]
+        reads_question = with_question and self.reads_question
+        stored = (self.thresholds_with_question if reads_question else self.thresholds)[alpha]
         return np.array([stored.get(look, 0.0) for look in COUNTS])
 
 
@@ -354,14 +358,14 @@ def audit_gate(
 ) -> AuditReport:
     """Returns the audits of the last judgement of each answer."""
     table, unknown = evidence.table, np.full(len(evidence.table), np.nan)
-    read = np.empty(len(table), dtype=object)  # the tokens that the gate has seen at its last look
-    read[:] = [
+    seen_logprobs = np.empty(len(table), dtype=object)  # the tokens that the gate has seen at its last look
+    seen_logprobs[:] = [
         values[: max((look for look in COUNTS if look <= len(values)), default=len(values))]
         for values in table.logprobs
     ]
-    seen = replace(table, logprobs=read, answers=None, stated_confidence=unknown, p_true=unknown)
-    known = replace(evidence, table=seen, features=X[:, :0], feature_names=(), states=None)
-    fits = crossfit(known, control_methods(known), folds=len(splits), seed=seed)
+    seen = replace(table, logprobs=seen_logprobs, answers=None, stated_confidence=unknown, p_true=unknown)
+    seen_evidence = replace(evidence, table=seen, features=X[:, :0], feature_names=(), states=None)
+    fits = crossfit(seen_evidence, control_methods(seen_evidence), folds=len(splits), seed=seed)
 
     def refitted(y: NDArray[np.int64]) -> Scores:
         relabelled = replace(table, y=y)
@@ -415,7 +419,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     `options` name neither stores nor answers here. Raises `RecordError` for a rate asked for that the calibration
     groups do not allow, and where no look has enough answers.
     """
-    table, target, seed, asked = evidence.table, options.target, options.seed, tuple(options.alpha)
+    table, target, seed, wanted_alphas = evidence.table, options.target, options.seed, tuple(options.alpha)
     # The gates of the folds learn from all but one part of the answers, and need as many.
     needed = math.ceil(ROLE_PARTS * MIN_LOOK_ANSWERS * options.folds / max(options.folds - 1, 1))
     if np.bincount(table.y[table.tokens >= COUNTS[0]], minlength=2).min() < needed:
@@ -423,8 +427,8 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     X, forms = features(GATE_SCHEMA, list(table.logprobs)), forms_of(table.asked)
     options.on_step("fit on all groups")
     roles = final_roles(table.groups.tolist(), table.y, seed=seed)
-    gate = fit_gate(X, table, roles, forms=forms, alphas=asked or ALPHAS, seed=seed)
-    if refused := [alpha for alpha in asked or ALPHAS[-1:] if alpha not in gate.thresholds]:
+    gate = fit_gate(X, table, roles, forms=forms, alphas=wanted_alphas or ALPHAS, seed=seed)
+    if refused := [alpha for alpha in wanted_alphas or ALPHAS[-1:] if alpha not in gate.thresholds]:
         allowed = [alpha for alpha in ALPHAS if alpha >= 1 / (gate.calibration_groups + 1)]
         raise RecordError(
             f"{too_few_groups(refused[0], gate.calibration_groups)}. A fifth of the groups calibrate; of the usual "
@@ -444,20 +448,26 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     audits = audit_gate(evidence, X, held_out, splits, forms=forms, seed=seed)
     # Looks that are shown to order answers worse than the mean log-probability of the tokens that they have seen.
     behind = [look for look in report.looks if look.gain.high < 0]
-    told = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
+    look_gains = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
     kept_up = Finding(
-        f"{GATE_METHOD} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {told} tokens"
+        f"{GATE_METHOD} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {look_gains} tokens"
     )
     heads = {head_name(look): head for look, head in gate.heads.items()}
-    metrics = {f"{head_name(one.look)}.auroc": one.auroc for one in report.looks if one.look in gate.heads}
+    metrics = {
+        f"{head_name(look_result.look)}.auroc": look_result.auroc
+        for look_result in report.looks
+        if look_result.look in gate.heads
+    }
     metrics |= {f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates}
     metrics |= {f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates}
     for rate in report.rates:
         metrics |= {f"false_alarms@{rate.alpha:g}.{task}": share for task, share in rate.by_task.items()}
-    read = forms if gate.reads_question else None
+    forms_read = forms if gate.reads_question else None
     graph_inputs = {GATE_INPUT: X}
-    if read is not None:  # gaps in every second row, so that golden rows are of answers without their question too
-        graph_inputs[QUESTION_INPUT] = np.where((np.arange(len(X)) % 2 == 0)[:, None], read, np.float32(np.nan))
+    if (
+        forms_read is not None
+    ):  # gaps in every second row, so that golden rows are of answers without their question too
+        graph_inputs[QUESTION_INPUT] = np.where((np.arange(len(X)) % 2 == 0)[:, None], forms_read, np.float32(np.nan))
     export = Export(
         kind=GATE,
         title=f"Streaming gate: {target}",
@@ -471,7 +481,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
             "looks": list(gate.heads),
             "target": target,
             "alphas": list(gate.thresholds),
-            **({} if read is None else question_contract(read)),
+            **({} if forms_read is None else question_contract(forms_read)),
         },
         **evidence.origin(seed, options.recorded("train_gate")),
         logprobs_reader=evidence.logprobs_reader,

@@ -35,8 +35,8 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
         if name != ROUTER_SIGNAL:
             raise RecordError(f"signal {spec!r}: a router reads {ROUTER_SIGNAL} only; give {ROUTER_SIGNAL}=CHECKPOINT")
         if agent and agent not in answering:
-            known = ", ".join(answering)
-            raise RecordError(f"signal {spec!r}: no agent {agent!r} answers in {store.path}; there are {known}")
+            agent_names = ", ".join(answering)
+            raise RecordError(f"signal {spec!r}: no agent {agent!r} answers in {store.path}; there are {agent_names}")
     source, data = SignalSource.load(specs), fingerprint(store)
     for spec in specs:
         replacement = source.replacement(*spec.partition("=")[0].split("@"))
@@ -77,16 +77,16 @@ def outcomes_of(
         (record,) = outcomes([run], by_classifier=True)
         question = outcome_of_line(record)
         agents = {
-            name: _outcome(run, name, known, prices or {}, source)
-            for name, known in question.agents.items()
-            if name and known.score is not None
+            name: _outcome(run, name, outcome, prices or {}, source)
+            for name, outcome in question.agents.items()
+            if name and outcome.score is not None
         }
-        asked = sum(1 + (known.confidence is not None) for known in agents.values())
-        if agents and asked > fullest.get(question.id, (0,))[0]:
+        asked_count = sum(1 + (outcome.confidence is not None) for outcome in agents.values())
+        if agents and asked_count > fullest.get(question.id, (0,))[0]:
             outcomes_of_question = QuestionOutcomes(
                 question.id, question.group, dimension=question.dimension, agents=agents
             )
-            fullest[question.id] = asked, outcomes_of_question
+            fullest[question.id] = asked_count, outcomes_of_question
     if not fullest:
         raise RecordError(
             "no run holds an agent's answer that a program judged; give runs of `metaprobe collect metacogagent "
@@ -99,29 +99,29 @@ def _outcome(
     run: Run, agent: str, known: AgentOutcome, prices: Mapping[str, Price], source: SignalSource | None
 ) -> AgentOutcome:
     """Returns the outcome of one agent in one run, with the wanted confidence and its source."""
-    asked = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
+    paid_calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
     if source is None:
-        calls = {call.id for call in asked}
-        read = [label.source for label in run.labels if label.name == READ and label.call_id in calls]
-        named = "" if known.confidence is None else read[0] if read else "stated"
+        calls = {call.id for call in paid_calls}
+        read_sources = [label.source for label in run.labels if label.name == READ and label.call_id in calls]
+        confidence_source = "" if known.confidence is None else read_sources[0] if read_sources else "stated"
         confidence = known.confidence
     else:
-        answer = [call for call in asked if call.stage == ANSWER][-1]
-        stated = next((v for call in asked if (v := run.stated(STATED, call.id)) is not None), None)
+        answer = [call for call in paid_calls if call.stage == ANSWER][-1]
+        stated = next((v for call in paid_calls if (v := run.stated(STATED, call.id)) is not None), None)
         signal = source.signal(ROUTER_SIGNAL, agent=agent, stated=stated, call=answer)
-        confidence, named = (None, "") if signal is None else (signal.value, signal.source)
+        confidence, confidence_source = (None, "") if signal is None else (signal.value, signal.source)
         if not source.asks(ROUTER_SIGNAL, agent):
-            asked = [call for call in asked if call.stage != ASSESS]
-    cost = sum(_price(call, prices) for call in asked)
-    told = all(call.usage.prompt_tokens for call in asked)
+            paid_calls = [call for call in paid_calls if call.stage != ASSESS]
+    cost = sum(_price(call, prices) for call in paid_calls)
+    has_tokens = all(call.usage.prompt_tokens for call in paid_calls)
     return AgentOutcome(
         score=known.score,
         confidence=confidence,
         cost_usd=cost,
         latency_ms=known.latency_ms,
-        confidence_source=named,
-        prompt_tokens=sum(call.usage.prompt_tokens for call in asked) if told else None,
-        completion_tokens=sum(call.usage.completion_tokens for call in asked) if told else None,
+        confidence_source=confidence_source,
+        prompt_tokens=sum(call.usage.prompt_tokens for call in paid_calls) if has_tokens else None,
+        completion_tokens=sum(call.usage.completion_tokens for call in paid_calls) if has_tokens else None,
     )
 
 
@@ -148,11 +148,11 @@ def assessment_part(
         if all(drafts.values()):
             return 1.0
     for run in runs:
-        asked = [call for call in run.calls if call.stage in ASKING]
-        assessed = {call.agent for call in asked if call.stage != ANSWER}
-        both = assessed & {call.agent for call in asked if call.stage == ANSWER}
-        for call in asked:
-            if call.agent in both:
+        agent_calls = [call for call in run.calls if call.stage in ASKING]
+        assessed = {call.agent for call in agent_calls if call.stage != ANSWER}
+        asked_both = assessed & {call.agent for call in agent_calls if call.stage == ANSWER}
+        for call in agent_calls:
+            if call.agent in asked_both:
                 paid[call.stage != ANSWER] += _price(call, prices or {})
     total = sum(paid.values())
     return paid[True] / total if total else None

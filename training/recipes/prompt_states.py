@@ -164,17 +164,17 @@ def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
 
         def forward(self, input_ids: Any, attention_mask: Any) -> tuple[Any, ...]:
             n, T = input_ids.shape
-            at = torch.arange(T)
-            causal = torch.where(at[:, None] >= at[None, :], 0.0, MASKED_ATTENTION)[None, None]
+            positions = torch.arange(T)
+            causal = torch.where(positions[:, None] >= positions[None, :], 0.0, MASKED_ATTENTION)[None, None]
             hidden = self.decoder(
                 input_ids=input_ids, attention_mask=causal, use_cache=False, output_hidden_states=True
             ).hidden_states
-            last = (attention_mask * at).amax(1)
-            read = (attention_mask * (at >= prefix)).to(torch.float32)[:, :, None]
+            last = (attention_mask * positions).amax(1)
+            is_read = (attention_mask * (positions >= prefix)).to(torch.float32)[:, :, None]
             outputs = []
             for layer in layers:
                 states = hidden[layer]
-                outputs.append((states * read).sum(1) / read.sum(1).clamp_min(1.0))
+                outputs.append((states * is_read).sum(1) / is_read.sum(1).clamp_min(1.0))
                 outputs.append(states.gather(1, last[:, None, None].expand(n, 1, states.shape[-1]))[:, 0])
             return tuple(outputs)
 
@@ -201,21 +201,21 @@ def cut_reader(graph: bytes, output: str) -> bytes:
     """Returns the graph with one of its outputs, and without the nodes and weights that only others need."""
     onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)
-    wanted, kept = {output}, []
+    wanted, kept_nodes = {output}, []
     for node in reversed(model.graph.node):
         if wanted & set(node.output):
-            kept.append(node)
+            kept_nodes.append(node)
             wanted |= set(node.input)
     outputs = [graph_part for graph_part in model.graph.output if graph_part.name == output]
     tensors = [tensor for tensor in model.graph.initializer if tensor.name in wanted]
-    for held, left in (
-        (model.graph.node, kept[::-1]),
+    for field, left in (
+        (model.graph.node, kept_nodes[::-1]),
         (model.graph.output, outputs),
         (model.graph.initializer, tensors),
     ):
         copies = [type(graph_part).FromString(graph_part.SerializeToString()) for graph_part in left]
-        del held[:]
-        held.extend(copies)
+        del field[:]
+        field.extend(copies)
     del model.graph.value_info[:]
     data: bytes = model.SerializeToString()
     return data

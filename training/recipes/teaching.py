@@ -322,8 +322,8 @@ def _first_failure(error: LLMError, llm: LLM) -> LLMError:
         return error
     remedies = require("metaprobe.llms.doctor", "api").REMEDIES
     what = remedies["fails" if refused else "given"]
-    told = f"{error}. {what}. `metaprobe doctor URL {llm.name}` says what the endpoint does to log-probabilities"
-    return LLMError(f"{told}; nothing more was asked")
+    message = f"{error}. {what}. `metaprobe doctor URL {llm.name}` says what the endpoint does to log-probabilities"
+    return LLMError(f"{message}; nothing more was asked")
 
 
 # The price
@@ -344,26 +344,26 @@ def plan_in_words(taught: TaughtCheckpoint, llm: LLM, options: TeachOptions) -> 
     """Returns how many calls are to be made, of which model, what they cost, and whether a flag takes more of them, as
     one line."""
     new = taught.calls - taught.kept_before
-    told = (
+    text = (
         f"{taught.calls} calls of {llm.name}: {taught.questions} questions, {options.samples} answers each, at "
         f"temperature {options.temperature:g}, at most {options.max_tokens} tokens an answer"
     )
     if taught.kept_before:
-        told += f"; {taught.kept_before} are kept in {options.cache_file}, so that {new} are asked"
+        text += f"; {taught.kept_before} are kept in {options.cache_file}, so that {new} are asked"
     if not hasattr(llm, "endpoint"):
-        told += "; on this machine"
+        text += "; on this machine"
     elif taught.most_usd is None:
-        told += "; the price is not known (--prices FILE states it)"
+        text += "; the price is not known (--prices FILE states it)"
     else:
-        told += f"; at most about ${taught.most_usd:.4f}"
+        text += f"; at most about ${taught.most_usd:.4f}"
     pairs = taught.questions * options.samples * min(options.samples - 1, MAX_PARTNERS)
     if CALIBRATING_SHARE * pairs < MIN_THRESHOLD_GROUPS:
         needed = round(MIN_THRESHOLD_GROUPS / CALIBRATING_SHARE)
-        told += (
+        text += (
             f". These are {pairs} pairs of answers, and a flag takes about {needed}: expect a score without a flag, or "
             "ask more questions"
         )
-    return told
+    return text
 
 
 # Answers as lines
@@ -400,7 +400,7 @@ def write_answers(
 
     Raises `RecordError` where no answer is left.
     """
-    asked = {question.id: question for question in questions}
+    question_of_id = {question.id: question for question in questions}
     left: Counter[str] = Counter()
     lines: list[dict[str, Any]] = []
     cut = 0
@@ -409,7 +409,7 @@ def write_answers(
             left[why] += 1
             continue
         cut += call.finish_reason != STOP
-        lines.append(line_of(call, asked[call.id.rpartition("/")[0]]))
+        lines.append(line_of(call, question_of_id[call.id.rpartition("/")[0]]))
     for why, count in left.items():
         on_line(f"left out: {count} x {why}")
     if cut:

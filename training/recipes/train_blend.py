@@ -89,11 +89,17 @@ def write_blend(
     for i, (name, values) in enumerate(inputs.items()):
         inputs[name] = np.where((members >> i & 1).astype(bool)[:, None], values, np.float32(np.nan))
     states = {
-        input_name(of): {"layers": list(p.layers), "position": p.position, "width": len(p.weights) // len(p.layers)}
-        for of, p in ((of, part.probe) for of, part in zip(joined.methods, joined.parts, strict=True))
+        input_name(part_method): {
+            "layers": list(p.layers),
+            "position": p.position,
+            "width": len(p.weights) // len(p.layers),
+        }
+        for part_method, p in (
+            (part_method, part.probe) for part_method, part in zip(joined.methods, joined.parts, strict=True)
+        )
         if p is not None
     }
-    told = held_out_fields(study, method, answers, target=target, flags=flags, command=command)
+    fields = held_out_fields(study, method, answers, target=target, flags=flags, command=command)
     return write_checkpoint(
         path,
         Export(
@@ -119,7 +125,7 @@ def write_blend(
                 None if evidence.states is None else evidence.states.canaries,
                 [layer for part in joined.parts if part.probe is not None for layer in part.probe.layers],
             ),
-            **{**told, "metrics": told["metrics"] | parts_alone(study, method)},
+            **{**fields, "metrics": fields["metrics"] | parts_alone(study, method)},
         ),
     )
 
@@ -174,7 +180,7 @@ class FittedBlend:
             parts[input_name(method)] = LinearScore(raw.mean, raw.scale, weights, float(intercept), closest)
         k = len(parts)
         sets = [(np.zeros(k), 0.0), *(joined.of(members) for members in range(1, 1 << k))]
-        weights, shifts = (np.array(of) for of in zip(*sets, strict=True))
+        weights, shifts = (np.array(column) for column in zip(*sets, strict=True))
         return cls(parts, calibrator.slope * weights, calibrator.slope * shifts + calibrator.intercept)
 
     def probability(self, inputs: Mapping[str, FloatArray]) -> Floats:
@@ -191,18 +197,18 @@ class FittedBlend:
         graph = GraphBuilder()
         logits = []
         for name, part in self.parts.items():
-            read = add_log_odds(graph, name, part.closest) if part.closest else name
-            x = graph.add("Sub", read, graph.number(part.mean))
+            part_input = add_log_odds(graph, name, part.closest) if part.closest else name
+            x = graph.add("Sub", part_input, graph.number(part.mean))
             weighted = graph.add("MatMul", x, graph.number((part.weights / part.scale)[:, None]))
             logits.append(graph.add("Add", weighted, graph.number([part.intercept])))
         every = graph.add("Concat", *logits, axis=1)
         missing = graph.add("IsNaN", every)
         powers = graph.constant(1 << np.arange(len(self.parts)))
-        held = graph.add("Mul", graph.cast(graph.add("Not", missing), np.int64), powers)
-        members = graph.add("ReduceSum", held, graph.constant([1]), keepdims=0)  # (n,)
+        place_values = graph.add("Mul", graph.cast(graph.add("Not", missing), np.int64), powers)
+        members = graph.add("ReduceSum", place_values, graph.constant([1]), keepdims=0)  # (n,)
         weights = graph.add("Gather", graph.number(self.weights), members, axis=0)
-        known = graph.add("Where", missing, graph.number(0.0), every)
-        summed = graph.add("ReduceSum", graph.add("Mul", weights, known), graph.constant([1]), keepdims=1)
+        known_odds = graph.add("Where", missing, graph.number(0.0), every)
+        summed = graph.add("ReduceSum", graph.add("Mul", weights, known_odds), graph.constant([1]), keepdims=1)
         shift = graph.add("Gather", graph.number(self.shifts[:, None]), members, axis=0)
         graph.add("Sigmoid", graph.add("Add", summed, shift), name=output)
         return graph.model({name: len(part.weights) for name, part in self.parts.items()}, [output])
@@ -211,8 +217,8 @@ class FittedBlend:
 def add_log_odds(graph: GraphBuilder, probability: str, closest: float) -> str:
     """Adds nodes for the log-odds of probabilities that are clipped to [closest, 1 - closest]. NaN stays NaN."""
     missing = graph.add("IsNaN", probability)
-    known = graph.add("Where", missing, graph.number(0.5), probability)
-    p = graph.add("Clip", known, graph.number(closest), graph.number(highest_of(closest)))
+    known_probability = graph.add("Where", missing, graph.number(0.5), probability)
+    p = graph.add("Clip", known_probability, graph.number(closest), graph.number(highest_of(closest)))
     odds = graph.add("Sub", graph.add("Log", p), graph.add("Log", graph.add("Sub", graph.number(1.0), p)))
     return graph.add("Where", missing, probability, odds)
 
@@ -240,15 +246,16 @@ def parts_alone(study: Study, method: Blend) -> dict[str, Interval]:
 def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:
     """Returns the card's first paragraph."""
     whole, _ = joined.of((1 << len(joined.parts)) - 1)
-    read = []
+    input_clauses = []
     for method, part, weight in zip(joined.methods, joined.parts, whole, strict=True):
         probe = part.probe
-        at = "" if probe is None else f" (layer {', '.join(map(str, probe.layers))} at {probe.position})"
-        read.append(f"{INPUT_NAMES[input_name(method)]}{at}, weight {weight:.2f}")
+        probe_place = "" if probe is None else f" (layer {', '.join(map(str, probe.layers))} at {probe.position})"
+        input_clauses.append(f"{INPUT_NAMES[input_name(method)]}{probe_place}, weight {weight:.2f}")
     several = len(np.unique(runs_of(evidence.table)))
     meant = SAID_AGAIN_AFTER if target == AGREEMENT else f"Probability that the answer is {target}"
     return (
-        f"{meant}, from {'; '.join(read)}. {f'{NOT_RIGHT} ' * (target == AGREEMENT)}Each input gives calibrated "
+        f"{meant}, from {'; '.join(input_clauses)}. {f'{NOT_RIGHT} ' * (target == AGREEMENT)}Each input gives "
+        "calibrated "
         "log-odds, and their weighted sum is calibrated again. Any input may be missing: each set of inputs has "
         "weights and a calibration of its own, and the verdict's reason names what was missing. Layer 0 is the "
         "embeddings' output, layer i the output of block i."

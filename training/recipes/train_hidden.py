@@ -181,12 +181,14 @@ def fit_arrays(
         ):
             raise RecordError(f"logprobs of row {row}: expected one number a token, finite and at most 0")
     labels = labels.astype(np.int64)
-    named = np.array([f"row {i}" for i in range(n)] if groups is None else [str(group) for group in groups])
-    read = values[:, :, 0]
-    digest = hashlib.sha256(repr(read.shape).encode() + read.astype("<f4").tobytes() + labels.astype("<i8").tobytes())
-    digest.update("\0".join(named.tolist()).encode())
+    group_names = np.array([f"row {i}" for i in range(n)] if groups is None else [str(group) for group in groups])
+    one_position = values[:, :, 0]
+    digest = hashlib.sha256(
+        repr(one_position.shape).encode() + one_position.astype("<f4").tobytes() + labels.astype("<i8").tobytes()
+    )
+    digest.update("\0".join(group_names.tolist()).encode())
     evidence = Evidence(
-        table=bare_table(labels, named, questions=questions, answers=answers, logprobs=series),
+        table=bare_table(labels, group_names, questions=questions, answers=answers, logprobs=series),
         features=np.empty((n, 0), dtype=np.float32),
         feature_names=(),
         schema="",
@@ -216,14 +218,14 @@ def _states(X: Any, layers: Sequence[int] | None, position: str) -> InMemory:
         raise RecordError(
             f"X holds NaN or infinity in {bad} of {len(values)} rows: capture them in bfloat16 or float32"
         )
-    named = tuple(range(values.shape[1])) if layers is None else tuple(int(layer) for layer in layers)
-    if len(set(named)) != values.shape[1] or min(named) < 0:
+    layer_numbers = tuple(range(values.shape[1])) if layers is None else tuple(int(layer) for layer in layers)
+    if len(set(layer_numbers)) != values.shape[1] or min(layer_numbers) < 0:
         raise RecordError(
-            f"layers {list(named)} for X of {values.shape[1]} layers: expected as many different numbers, 0 for the "
-            "embeddings' output and i for the output of block i"
+            f"layers {list(layer_numbers)} for X of {values.shape[1]} layers: expected as many different numbers, 0 "
+            "for the embeddings' output and i for the output of block i"
         )
     rows = tuple(f"row {i}" for i in range(len(values)))
-    return InMemory(Activations(rows, values[:, :, None], named, (position,)))
+    return InMemory(Activations(rows, values[:, :, None], layer_numbers, (position,)))
 
 
 def _array(values: Any, name: str) -> NDArray[Any]:

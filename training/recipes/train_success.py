@@ -96,7 +96,11 @@ def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: Su
         outcomes = read_outcomes(outcomes, agents=options.candidate)
     outcomes = only_agents(outcomes, options.candidate)
     data = success_data(outcomes)
-    times = [one.answered for one in outcomes if one.answered is not None and not one.propensities]
+    times = [
+        answered_question.answered
+        for answered_question in outcomes
+        if answered_question.answered is not None and not answered_question.propensities
+    ]
     if times and not options.labels_until:
         newest = datetime.datetime.fromtimestamp(max(times), datetime.UTC).date()
         options = replace(options, labels_until=newest.isoformat())
@@ -158,7 +162,7 @@ def _export(
         summary=SUCCESS_SUMMARY.format(rung=fitted.rung),
         graph=success_graph(heads, fitted.calibration),
         inputs=inputs,
-        expected={f"{OUTPUT}{at}": expected[:, at] for at in range(A)},
+        expected={f"{OUTPUT}{column}": expected[:, column] for column in range(A)},
         contract={
             "candidates": list(data.candidates),
             "dimensions": list(data.dimensions),
@@ -207,15 +211,15 @@ def _reader_parts(
     place = fitted.place
     assert place is not None
     graph, tokens = cut_reader(files.graph, heads.choice.output), PromptTokens(files.tokenizer, files.layout)
-    kept = np.arange(len(place.points))
-    if len(kept) > MAX_LEARNED_QUESTIONS:
-        kept = np.sort(np.random.default_rng(0).permutation(len(kept))[:MAX_LEARNED_QUESTIONS])
-    place = place.with_points(place.points[kept])
+    stored_rows = np.arange(len(place.points))
+    if len(stored_rows) > MAX_LEARNED_QUESTIONS:
+        stored_rows = np.sort(np.random.default_rng(0).permutation(len(stored_rows))[:MAX_LEARNED_QUESTIONS])
+    place = place.with_points(place.points[stored_rows])
     extra = {
         READER_GRAPH: graph,
         TOKENIZER: files.tokenizer,
         PLACE_FILE: place.to_bytes(),
-        LABELLED_FILE: np.isfinite(data.score[kept]).astype(np.uint8).tobytes(),
+        LABELLED_FILE: np.isfinite(data.score[stored_rows]).astype(np.uint8).tobytes(),
     }
     reader = {
         "model": files.model,
@@ -231,7 +235,7 @@ def _reader_parts(
         "sample_state": PromptReader(graph, tokens).state(SAMPLE_REQUEST).astype(np.float64).round(4).tolist(),
         "width": len(place.mean),
         "place_components": len(place.spread),
-        "questions": len(kept),
+        "questions": len(stored_rows),
         "neighbours": place.neighbours,
     }
     return extra, reader
@@ -240,11 +244,12 @@ def _reader_parts(
 def _weights_told(data: SuccessData) -> list[str]:
     """Returns a line for each candidate: its labels, their chances to be drawn, and how many equal ones they equal."""
     lines = []
-    for at, name in enumerate(data.candidates):
-        chances = data.propensity[np.isfinite(data.score[:, at]), at]
+    for column, name in enumerate(data.candidates):
+        chances = data.propensity[np.isfinite(data.score[:, column]), column]
         lines.append(
             f"weights of {name}: {len(chances)} labels, drawn with chances of {chances.min():.2g} to "
-            f"{chances.max():.2g}, weigh 1 / chance and tell as much as {label_counts(data)[at, -1]} of equal weight"
+            f"{chances.max():.2g}, weigh 1 / chance and tell as much as {label_counts(data)[column, -1]} of equal "
+            "weight"
         )
     return lines
 
@@ -268,9 +273,9 @@ def success_graph(heads: Heads | None, calibration: Floats) -> bytes:
     value = graph.add("Mul", value, graph.number(calibration[None, :, 0]))
     value = graph.add("Add", value, graph.number(calibration[None, :, 1]))
     every = graph.add("Sigmoid", value)
-    outputs = [f"{OUTPUT}{at}" for at in range(A)]
-    for at, name in enumerate(outputs):
-        graph.add("Gather", every, graph.constant([at]), name=name, axis=1)
+    outputs = [f"{OUTPUT}{column}" for column in range(A)]
+    for column, name in enumerate(outputs):
+        graph.add("Gather", every, graph.constant([column]), name=name, axis=1)
     return graph.model(inputs, outputs)
 
 
@@ -291,42 +296,42 @@ def figures(
     """
     weights, metrics = cluster_weights(data.groups, 400), dict[str, Interval]()
     lower = [name for name in fitted.held.logit if name != fitted.rung]
-    for at, name in list(enumerate(data.candidates))[:MOST_FIGURES]:
-        known = np.flatnonzero(np.isfinite(data.score[:, at]))
-        rows = known[thin(data.propensity[known, at], seed=seed)] if data.is_weighted else known
+    for column, name in list(enumerate(data.candidates))[:MOST_FIGURES]:
+        labelled = np.flatnonzero(np.isfinite(data.score[:, column]))
+        rows = labelled[thin(data.propensity[labelled, column], seed=seed)] if data.is_weighted else labelled
         if not len(rows):
             continue
-        y = (data.score[rows, at] >= 0.5).astype(np.int64)
+        y = (data.score[rows, column] >= 0.5).astype(np.int64)
         if y.min() == y.max():
             continue
-        p, here = probability(fitted.held.calibrated[rows, at]), weights[:, rows]
+        p, here = probability(fitted.held.calibrated[rows, column]), weights[:, rows]
         within_fold = auroc_within(fitted.held.fold[rows])
         metrics[f"{name}.auroc"] = interval(within_fold, y, p, here)
         metrics[f"{name}.ece"] = ece_interval(y, p, here)
         for step in lower:
-            other = probability(fitted.held.logit[step][rows, at])
+            other = probability(fitted.held.logit[step][rows, column])
             metrics[f"{name}.auroc_over_{step.replace(' ', '_')}"] = paired_difference(within_fold, y, p, other, here)
     audits = []
     if fitted.heads is not None and states is not None:
         shuffled = _shuffled(data, fitted.heads, states[fitted.heads.choice.output], seed)
-        told = f"mean AUROC {shuffled:.3f} of heads that learned shuffled labels; expected 0.45 to 0.55"
-        audits.append(("shuffled labels", 0.45 <= shuffled <= 0.55, told))
+        detail = f"mean AUROC {shuffled:.3f} of heads that learned shuffled labels; expected 0.45 to 0.55"
+        audits.append(("shuffled labels", 0.45 <= shuffled <= 0.55, detail))
         length = np.array([len(question) for question in data.questions], dtype=np.float64)
-        own = _mean_auroc(data, fitted.held.logit[STATES], fitted.held.fold)
+        mean_auroc = _mean_auroc(data, fitted.held.logit[STATES], fitted.held.fold)
         by_length = _length_auroc(data, np.log1p(length), seed)
-        told = f"mean AUROC {own:.3f}; by the length of the question alone {by_length:.3f}"
-        audits.append(("ahead of question length", own > by_length, told))
+        detail = f"mean AUROC {mean_auroc:.3f}; by the length of the question alone {by_length:.3f}"
+        audits.append(("ahead of question length", mean_auroc > by_length, detail))
     return metrics, audits
 
 
 def _mean_auroc(data: SuccessData, logit: Floats, fold: Ints, score: Floats | None = None) -> float:
     """Returns the mean over candidates of the AUROC within folds; `score`: other labels than the data's."""
     values, every = [], data.score if score is None else score
-    for at in range(logit.shape[1]):
-        rows = np.isfinite(every[:, at])
-        y = (every[rows, at] >= 0.5).astype(np.int64)
+    for column in range(logit.shape[1]):
+        rows = np.isfinite(every[:, column])
+        y = (every[rows, column] >= 0.5).astype(np.int64)
         if 0 < y.sum() < len(y):
-            values.append(float(np.asarray(auroc_within(fold[rows])(y, logit[rows, at]))))
+            values.append(float(np.asarray(auroc_within(fold[rows])(y, logit[rows, column]))))
     return float(np.mean(values)) if values else 0.5
 
 
@@ -336,9 +341,9 @@ def _shuffled(data: SuccessData, heads: Heads, states: NDArray[np.floating[Any]]
     Z, score = heads.components.project(states)[:, : heads.choice.components], data.score[drawn]
     fold, logit = fold_numbers(data.groups, SUCCESS_FOLDS, seed), np.empty(data.score.shape)
     for number in range(SUCCESS_FOLDS):
-        own = fold == number
-        W = fit_logistic(Z[~own], np.zeros_like(score[~own]), score[~own], heads.choice.penalty)
-        logit[own] = Z[own] @ W[:, :-1].T
+        in_fold = fold == number
+        W = fit_logistic(Z[~in_fold], np.zeros_like(score[~in_fold]), score[~in_fold], heads.choice.penalty)
+        logit[in_fold] = Z[in_fold] @ W[:, :-1].T
     return _mean_auroc(data, logit, fold, score)
 
 
@@ -347,7 +352,7 @@ def _length_auroc(data: SuccessData, length: Floats, seed: int) -> float:
     X = (length - length.mean())[:, None] / (length.std() or 1.0)
     fold, logit = fold_numbers(data.groups, SUCCESS_FOLDS, seed), np.empty(data.score.shape)
     for number in range(SUCCESS_FOLDS):
-        own = fold == number
-        W = fit_logistic(X[~own], np.zeros_like(data.score[~own]), data.score[~own], 1.0)
-        logit[own] = X[own] @ W[:, :-1].T
+        in_fold = fold == number
+        W = fit_logistic(X[~in_fold], np.zeros_like(data.score[~in_fold]), data.score[~in_fold], 1.0)
+        logit[in_fold] = X[in_fold] @ W[:, :-1].T
     return _mean_auroc(data, logit, fold)
