@@ -130,6 +130,7 @@ class Readings(ABC):
                 f"call {call.id} holds neither prompt token ids nor messages: there is nothing to read. It was stored "
                 f"without texts (--no-text); collect it again, with --layers to keep hidden states at once"
             )
+        # Take the recorded token ids, or make them of the messages and the text.
         has_ids = call.prompt_token_ids is not None and call.token_ids is not None
         prompt = self._reader.encode(call.messages) if call.prompt_token_ids is None else call.prompt_token_ids.tolist()
         answer = self._answer_ids(call) if call.token_ids is None else call.token_ids.tolist()
@@ -147,6 +148,7 @@ class Readings(ABC):
                 f"call {call.id} has {len(prompt) + len(answer)} tokens, and the context of {self._reader.name} is "
                 f"{self._reader.context}: load the model that answered it, or choose other calls by stage or agent"
             )
+        # Find the tokens of the answer and of the thinking.
         comparable = call.logprobs_mode == "raw" and call.logprobs is not None and len(call.logprobs) == len(answer) > 0
         segments = call.segments
         if segments and len(answer) != len(call.tokens):  # the ids are another splitting of the text

@@ -102,17 +102,18 @@ class QualityPredictor(Pretrained):
         """
         check_kind(checkpoint.path, checkpoint.manifest.kind, self.kind)
         self.checkpoint = checkpoint
+        # Read the features and the models.
         contract = checkpoint.manifest.contract
         self.schema = schema_of(checkpoint)
         self._on_mismatch = check_choice(on_mismatch)
-        names_models = (
-            checkpoint.manifest.generator is not None or self.schema.name == DECIDED
-        )  # which names its judges
+        # A checkpoint on decisions names its judges.
+        names_models = checkpoint.manifest.generator is not None or self.schema.name == DECIDED
         if on_mismatch == "refuse" and not names_models:
             raise ContractMismatch(
                 f"{checkpoint.path} was trained on answers of a model that is not named, and so cannot tell another "
                 f"model's: train on runs that name theirs, or take on_mismatch 'warn'"
             )
+        # Read the scales and the base rates.
         try:
             self._scales = {name: (float(low), float(high)) for name, (low, high) in contract.get("scales", {}).items()}
             if empty := [name for name, (low, high) in self._scales.items() if not low < high]:
@@ -129,6 +130,7 @@ class QualityPredictor(Pretrained):
                     "that: leave the name out"
                 )
             self._run = self._rates.named(run)
+        # Choose the heads for the score and the flag, with their thresholds.
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._asked = FlagOptions(**flag)
         self._threshold = threshold_of(checkpoint.manifest, self._asked)

@@ -82,6 +82,7 @@ class StreamingGate(Pretrained):
         """
         check_kind(checkpoint.path, checkpoint.manifest.kind, GATE)
         self.checkpoint = checkpoint
+        # Read the looks and the schema.
         stated = checkpoint.manifest.contract.get("looks")
         self.looks: tuple[int, ...] = tuple(stated) if isinstance(stated, list | tuple) else ()
         """Numbers of tokens, rising, after which the gate judges the answer and may stop it."""
@@ -106,6 +107,7 @@ class StreamingGate(Pretrained):
             raise ContractMismatch(
                 f"{checkpoint.path}: schema {self.schema.name!r} reads alternatives, and no gate is shown any: retrain"
             )
+        # Check the caller's choices.
         self._on_mismatch = check_choice(on_mismatch)
         for name, alpha in (("stop", stop), ("escalate", escalate)):
             if alpha is not None and (isinstance(alpha, bool) or not isinstance(alpha, int | float)):
@@ -116,6 +118,7 @@ class StreamingGate(Pretrained):
                 f"stopped before. Give escalate at most {stop:g}, or stop=None"
             )
         self.stop, self.escalate = stop, escalate
+        # Look up the thresholds.
         self._question = QuestionRange.from_checkpoint(checkpoint)
         self.limits = self._limits()
         """Maps a look to the P(good) below which an answer is escalated, and below which it is stopped; 0 for never."""

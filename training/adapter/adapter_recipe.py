@@ -207,6 +207,7 @@ def make_adapter(
     If several processes train together, all but the first return None.
     """
     settings = settings or AdapterSettings.of(options)
+    # Check the options and the labels before the long work.
     target, say, out = options.target, options.on_step, Path(options.out)  # Path: "out/" may end in a slash
     work = Path(f"{out}.work") if options.work is None else Path(options.work)
     if work.resolve().is_relative_to(out.resolve()):  # the checkpoint could not be published over the state
@@ -215,6 +216,7 @@ def make_adapter(
     when: tuple[When, ...] = ("before", "after") if options.when == "both" else (options.when,)
     if data.steps:
         raise RecordError(f"label {target} has levels; an adapter takes labels of 0 and 1: see `metaprobe train text`")
+    # Fit the controls, and load the base model.
     roles = adapter_roles(data.table, seed=settings.seed)
     say("fit the plain controls")  # before the training, so that data they cannot be fitted to is refused at once
     controls = control_scores(data, roles, seed=settings.seed)
@@ -225,6 +227,7 @@ def make_adapter(
         raise RecordError(f"max length {settings.max_length} exceeds the {room} tokens that {base.name} can read")
     encoder = Encoder(base.tokenizer, max_length=settings.max_length)
     texts = examples(data, when, encoder)
+    # Choose the depth, and train.
     say("choose how many layers it needs")
     layers = base.decoder.config.get_text_config().num_hidden_layers
     depth = choose_depth(base.decoder, texts, data, roles, settings)
@@ -233,6 +236,7 @@ def make_adapter(
     fitted = fit_adapter(base.decoder, texts, data.table.y, roles, settings, work=work, of=identity, on_step=say)
     if not fitted.writes:
         return None
+    # Export, and measure the exported graph.
     say("calibrate and export")
     fields, precision, notes, probability = _export(fitted, texts, data, roles, when, settings)
     say("measure the exported graph")

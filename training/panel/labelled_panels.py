@@ -484,6 +484,7 @@ def _arrays(
     dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
     n = len(rows)
     states = any(answer.states for row in rows for answer in row.answers)
+    # Fill the arrays, one question a row.
     form, agent = np.full((n, K), UNREADABLE_CLASS), np.zeros((n, K), dtype=np.int64)
     literal = np.full((n, K), UNREADABLE_CLASS)
     score, cost, tokens = np.full((n, K), np.nan), np.full((n, K), np.nan), np.full((n, K, 2), np.nan)
@@ -499,6 +500,7 @@ def _arrays(
         tokens[i, :k] = [answer.tokens for answer in row.answers]
         signals[i, :k] = [answer.signals for answer in row.answers]
         present[i, :k] = True
+    # Check that there is something to learn from.
     right = np.where(np.isnan(score), np.nan, score > 0.5)
     if (form < 0)[present].all():
         raise RecordError("no answer ended by itself and can be read; a panel compares answers with each other")

@@ -45,6 +45,7 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
     names = tuple(agents) or data.agents
     if missing := sorted(set(names) - set(data.agents)):
         raise RecordError(f"no answer of {', '.join(missing)} came; the answers are of {', '.join(data.agents)}")
+    # Find the questions that every agent answered once.
     n, A = len(data), len(names)
     column = np.array([names.index(name) if name in names else -1 for name in data.agents])
     place_of_agent = np.full((n, A), -1)
@@ -61,6 +62,7 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
             return np.take_along_axis(values, places_of_row[..., None], axis=1)
         return np.take_along_axis(values, places_of_row, axis=1)
 
+    # A failed call without a price costs the agent's mean.
     cost, form = ordered(part.cost), ordered(part.form)
     for j in range(A):
         has_cost = np.isfinite(cost[:, j])

@@ -133,6 +133,7 @@ def evaluate_logged(
     if strangers := [name for name in names if name not in panel.agents.names]:
         panel_agents = ", ".join(panel.agents.names)
         raise RecordError(f"the panel knows nothing of {', '.join(strangers)}; it knows {panel_agents}")
+    # The agent that the panel asks first, for each logged question.
     plan = panel.ask_plan(budget=budget)
     assert panel.asks is not None
     n, A = data.propensity.shape
@@ -158,6 +159,7 @@ def evaluate_logged(
         dollars[row] = panel.asks.price[columns, column_of_dimension]
         decided.append({"id": identity, "asked": [step.agent], "logged": chosen[identity], "reason": step.reason})
 
+    # Off-policy estimates of its accuracy and cost.
     def logged(reward: Floats) -> Logged:
         return Logged(data.action, reward, data.propensity, np.array(data.single.groups))
 

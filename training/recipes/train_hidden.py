@@ -146,6 +146,7 @@ def fit_arrays(
     as far as `questions`, `answers` and `logprobs` of the rows are given for its controls; layer 0 is one where other
     layers stand beside it. Raises `RecordError` for arrays that are not what they should be.
     """
+    # Check the arrays.
     states, labels = _states(X, layers, position), _array(y, "y")
     values = states.activations.values
     n = len(values)
@@ -180,6 +181,7 @@ def fit_arrays(
             or series_of_row.max() > 0
         ):
             raise RecordError(f"logprobs of row {row}: expected one number a token, finite and at most 0")
+    # Make evidence of them.
     labels = labels.astype(np.int64)
     group_names = np.array([f"row {i}" for i in range(n)] if groups is None else [str(group) for group in groups])
     one_position = values[:, :, 0]
@@ -197,6 +199,7 @@ def fit_arrays(
         fingerprint=digest.hexdigest(),
         regrouped="" if groups is not None else ALONE,
     )
+    # Fit the probe beside its controls, and write it.
     name = BEFORE if position == "prompt_last" else AFTER
     method = HiddenProbeMethod(name, (position,))
     methods = (*control_methods(evidence), method)

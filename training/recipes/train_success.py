@@ -134,6 +134,7 @@ def _export(
 ) -> Export:
     """Returns the estimator's export. `until`: time of the newest outcome, in seconds since 1970; None if unknown."""
     heads, A = fitted.heads, len(data.candidates)
+    # The inputs of golden rows, and the log-odds that the graph must give for them.
     prior = fitted.prior.log_odds(data, count_words(data.questions)).astype(np.float32)
     inputs: dict[str, NDArray[Any]] = {PRIOR: prior[:16]}
     logit = inputs[PRIOR].astype(np.float64)
@@ -148,10 +149,12 @@ def _export(
         assert fitted.place is not None
         draws += np.stack([unfolded(heads, weights) for weights in fitted.head_draws]).astype("<f4").tobytes()
         extra, reader = _reader_parts(data, fitted, heads, files)
+    # Further files: the words, and the resampled models.
     if fitted.prior.words is not None:
         extra[WORDS_FILE] = fitted.prior.words.to_bytes()
     extra[DRAWS_FILE] = draws
     expected = probability(logit * fitted.calibration[:, 0] + fitted.calibration[:, 1])
+    # Held-out figures, and the checkpoint's fields.
     metrics, audits = figures(data, fitted, states, seed=options.seed)
     table = fitted.prior.table
     by_dimension = bool(np.ptp(table, axis=1).any())
