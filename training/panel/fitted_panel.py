@@ -24,6 +24,7 @@ from metaprobe.routing.panel.model_rows import (
     Classes,
     Floats,
     Ints,
+    Mask,
     answer_columns,
     answer_rows,
     class_rows,
@@ -81,14 +82,19 @@ class FittedPanel:
 def probabilities(classes: Classes, scores: Floats, exclusive: bool) -> Floats:
     """Returns P(right) (b, c + 1) of each class and of "none of these", from scores (b, c + 1)."""
     if exclusive:
-        return softmax_rows(scores, classes.there)
+        return softmax_rows(scores, with_none(classes.there))
     right = np.where(classes.there, 1 / (1 + np.exp(-scores[:, :-1])), 0.0)
     return np.concatenate([right, np.prod(1 - right, axis=1, keepdims=True)], axis=1)
 
 
-def softmax_rows(scores: Floats, there: NDArray[np.bool_]) -> Floats:
-    """Returns the probabilities (b, c + 1) of scores (b, c + 1): the existing classes, and "none of these"."""
-    raised = np.where(np.pad(there, ((0, 0), (0, 1)), constant_values=True), scores, -np.inf)
+def with_none(there: Mask) -> Mask:
+    """Returns which classes (b, c) exist, and a last column for "none of these", which always does."""
+    return np.concatenate([there, np.ones((len(there), 1), dtype=bool)], axis=1)
+
+
+def softmax_rows(scores: Floats, legal: Mask) -> Floats:
+    """Returns the probabilities (b, c + 1) of scores (b, c + 1); 0 for columns that are not `legal`."""
+    raised = np.where(legal, scores, -np.inf)
     raised = np.exp(raised - raised.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
@@ -235,21 +241,17 @@ def _solve(
     """
     optimize = require("scipy.optimize", "fit")
     F = tables[0][0].shape[2]
-    # The last row of a table is of "none of these", and always there.
-    used = np.concatenate([X[np.pad(there, ((0, 0), (0, 1)), constant_values=True)] for X, there, _ in tables])
+    used = np.concatenate([X[with_none(there)] for X, there, _ in tables])
     spread = used.astype(np.float64).std(axis=0)
     spread = np.where(spread > 1e-9, spread, np.inf)
-    scaled = [(X / spread, there, y) for X, there, y in tables]
+    scaled = [(X / spread, there, with_none(there), y, _targets(y * there)) for X, there, y in tables]
 
     def loss(beta: Floats) -> tuple[float, Floats]:
         total, gradient = 0.5 * PENALTY * float(beta @ beta), PENALTY * beta
-        for X, there, y in scaled:
+        for X, there, legal, y, target in scaled:
             S = X @ beta
             if exclusive:
-                p = softmax_rows(S, there)
-                right = y * there
-                none = 1.0 - np.minimum(right.sum(axis=1), 1.0)
-                target = np.concatenate([right / np.maximum(right.sum(axis=1), 1.0)[:, None], none[:, None]], axis=1)
+                p = softmax_rows(S, legal)
                 total -= weight * float((target * np.log(np.maximum(p, 1e-12))).sum())
                 error = weight * (target - p)
             else:
@@ -263,6 +265,12 @@ def _solve(
 
     fit = optimize.minimize(loss, np.zeros(F), jac=True, method="L-BFGS-B", options={"maxiter": 300})
     return Linear(np.asarray(fit.x) / spread)
+
+
+def _targets(right: Floats) -> Floats:
+    """Returns the probabilities (b, c + 1) that a fit aims at: the right classes (b, c) share 1, or none has it."""
+    count = right.sum(axis=1, keepdims=True)
+    return np.concatenate([right / np.maximum(count, 1.0), 1.0 - np.minimum(count, 1.0)], axis=1)
 
 
 def kept_right(placed: Placed, kept: Ints) -> Floats:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,16 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel.asking import Panel
-from metaprobe.routing.panel.model_rows import UNREADABLE_CLASS, Answers, Floats, Ints, Mask, pick, state_rows
+from metaprobe.routing.panel.model_rows import (
+    PANEL_STATE,
+    UNREADABLE_CLASS,
+    Answers,
+    Floats,
+    Ints,
+    Mask,
+    pick,
+    state_rows,
+)
 from metaprobe.routing.panel.planner import (
     GAIN,
     GAIN_MARGIN,
@@ -91,6 +101,51 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
     return ordered_panels
 
 
+class JudgedSets:
+    """Keeps what was judged of questions of which some agents were asked.
+
+    Most settings ask the same agents of a question: each question is then judged once for each set of agents.
+    """
+
+    def __init__(self, questions: int) -> None:
+        self.questions = questions
+        self.set_numbers: dict[tuple[str, bytes], int] = {}
+        """Number of each way and set of agents."""
+        self.keys: Ints = np.zeros(0, dtype=np.int64)
+        """Sorted: `questions` times the number of the set, plus the question's row."""
+        self.agent: Ints = np.zeros(0, dtype=np.int64)
+        """Whose answer is kept, for each key."""
+        self.states: NDArray[np.float32] = np.zeros((0, len(PANEL_STATE)), dtype=np.float32)
+        """State of the panel, for each key."""
+
+    def judged(
+        self, rows: Ints, asked: Mask, way: str, judge: Callable[[Ints, Mask], tuple[Ints, NDArray[np.float32]]]
+    ) -> tuple[Ints, NDArray[np.float32]]:
+        """Returns what `judge(rows, asked)` returns, and calls it only with pairs of row and set that are new.
+
+        Args:
+            rows: numbers of the questions, (b,).
+            asked: the agents that were asked of each question, (b, A).
+            way: the way by which `judge` picks an answer.
+            judge: returns the agent whose answer is kept and the state of the panel.
+        """
+        sets, set_of_row = np.unique(np.packbits(asked, axis=1), axis=0, return_inverse=True)
+        numbers = [self.set_numbers.setdefault((way, packed.tobytes()), len(self.set_numbers)) for packed in sets]
+        number_of_row = np.array(numbers, dtype=np.int64)[set_of_row.ravel()]
+        keys, first, key_of_row = np.unique(
+            self.questions * number_of_row + rows, return_index=True, return_inverse=True
+        )
+        new = ~np.isin(keys, self.keys, assume_unique=True)
+        if new.any():
+            agent, states = judge(rows[first[new]], asked[first[new]])
+            order = np.argsort(np.concatenate([self.keys, keys[new]]))
+            self.keys = np.concatenate([self.keys, keys[new]])[order]
+            self.agent = np.concatenate([self.agent, agent])[order]
+            self.states = np.concatenate([self.states, states])[order]
+        place = np.searchsorted(self.keys, keys)[key_of_row]
+        return self.agent[place], self.states[place]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """Everything that models know about m questions and their agents' answers.
@@ -114,6 +169,8 @@ class View:
     """Score of each agent's answer (m, A), in [0, 1]."""
     cost: Floats
     """Price paid for each agent's answer (m, A), in US dollars for 1,000 such answers."""
+    judged_sets: JudgedSets
+    """What `judged` returned before. A copy with another gain or surety shares it."""
     sure: Surety | None = None
     """How far one answer changes the expected P(right) of the others; None if no priced cascade is played."""
 
@@ -133,6 +190,7 @@ class View:
             price=learned.pop("price")[:, answers.dimension].T,
             score=data.score,
             cost=1000 * data.cost,
+            judged_sets=JudgedSets(len(answers.form)),
             **learned,
         )
 
@@ -151,6 +209,9 @@ class View:
         """Returns the agent whose answer is kept (b,), -1 if none is, and the state of the panel (b, len(PANEL_STATE)),
         for questions `rows` (b,) if exactly the agents in `asked` (b, A) were asked.
         """
+        return self.judged_sets.judged(rows, asked, way, partial(self._judge, way))
+
+    def _judge(self, way: str, rows: Ints, asked: Mask) -> tuple[Ints, NDArray[np.float32]]:
         part = self.answers.rows(rows)
         form = np.where(asked, part.form, UNREADABLE_CLASS)
         answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
