@@ -145,14 +145,24 @@ A program that joins old and new shards fills the latter with nulls.
 """
 
 
+def runs_to_batch(runs: Sequence[Run]) -> Any:
+    """Returns runs as a record batch with one row for each.
+
+    Raises `RecordError`, which names the run, if a field has the wrong type.
+    """
+    try:
+        batch = pa.RecordBatch.from_pylist([_run_row(run) for run in runs], schema=RUN)
+        table_to_runs(pa.Table.from_batches([batch]))
+        return batch
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        # One of them cannot be stored as it is: alone, each is made storable or named.
+        table = pa.Table.from_batches([run_to_batch(run) for run in runs])
+        return table.combine_chunks().to_batches()[0]
+
+
 def run_to_batch(run: Run) -> Any:
     """Returns a run as a record batch of one row. Raises `RecordError` if a field has the wrong type."""
-    row = _plain(run)
-    row["calls"] = [_call_row(call) for call in run.calls]
-    row["item"]["fields"] = [{"name": name, "text": text} for name, text in run.item.fields.items()]
-    for decision in row["decisions"]:
-        for key in ("scores", "propensities"):
-            decision[key] = [{"action": action, "value": value} for action, value in decision[key].items()]
+    row = _run_row(run)
     try:
         try:
             batch = pa.RecordBatch.from_pylist([row], schema=RUN)
@@ -164,6 +174,16 @@ def run_to_batch(run: Run) -> Any:
         raise RecordError(
             f"run {run.id!r} cannot be stored: {error}; expected the types of metaprobe.records.types"
         ) from error
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    row: dict[str, Any] = _plain(run)
+    row["calls"] = [_call_row(call) for call in run.calls]
+    row["item"]["fields"] = [{"name": name, "text": text} for name, text in run.item.fields.items()]
+    for decision in row["decisions"]:
+        for key in ("scores", "propensities"):
+            decision[key] = [{"action": action, "value": value} for action, value in decision[key].items()]
+    return row
 
 
 def _check_fields(given: Any, expected: Any, name: str) -> None:
@@ -391,13 +411,20 @@ class RunWriter:
         Raises `Unwritable` if the run completes a shard that cannot be written, as on a full disk. The exit of the
         `with` block tries to write the shard again.
         """
+        self._hold([run], run_to_batch(run if self._text else drop_text(run)))
+
+    def add_all(self, runs: Sequence[Run]) -> None:
+        """Adds runs, all or none, in a fraction of the time of `add` for each. Raises as `add`."""
+        if runs:
+            self._hold(runs, runs_to_batch(runs if self._text else [drop_text(run) for run in runs]))
+
+    def _hold(self, runs: Sequence[Run], batch: Any) -> None:
         if self._closed:
-            raise RecordError(f"run {run.id!r} came after the writer was closed; add runs inside the `with` block")
-        batch = run_to_batch(run if self._text else drop_text(run))
+            raise RecordError(f"run {runs[0].id!r} came after the writer was closed; add runs inside the `with` block")
         with self._lock:
             layout = self._layout
-            hidden = {call.id: call.hidden for call in run.calls if call.hidden is not None}
-            for call_id, states in hidden.items():
+            hidden = [(call.id, call.hidden) for run in runs for call in run.calls if call.hidden is not None]
+            for call_id, states in hidden:
                 layout_of_call = layout_of(states, call_id)
                 layout = layout or layout_of_call
                 if layout_of_call != layout:
@@ -406,11 +433,14 @@ class RunWriter:
                         " into a store of their own"
                     )
             self._layout = layout
-            for call_id, states in hidden.items():
+            for call_id, states in hidden:
                 self._hidden.setdefault(call_id, states)  # a call that comes twice: the first one, as everywhere
             self._batches.append(batch)
-            if len(self._batches) >= self._shard_runs:
+            if self._held_runs() >= self._shard_runs:
                 self._write_shard()
+
+    def _held_runs(self) -> int:
+        return sum(batch.num_rows for batch in self._batches)
 
     def flush(self) -> None:
         """Writes the runs that are not yet on the disk as a shard of their own."""
@@ -435,7 +465,7 @@ class RunWriter:
             write_shard(path, self._batches)
         except OSError as error:
             raise Unwritable(
-                f"{len(self._batches)} runs cannot be written to {self._folder}: {error.strerror or error}"
+                f"{self._held_runs()} runs cannot be written to {self._folder}: {error.strerror or error}"
             ) from error
         self._path, self._batches, self._hidden = None, [], {}
 
@@ -638,8 +668,7 @@ class RunStore:
         """Adds runs as one shard: all of them, or none if one of them cannot be stored."""
         runs = list(runs)
         writer = self.writer(shard_runs=len(runs) + 1)
-        for run in runs:
-            writer.add(run)
+        writer.add_all(runs)
         with self._only:
             writer.flush()
 
@@ -660,7 +689,7 @@ class RunStore:
                 if not any(new is not old for new, old in zip(changed, runs, strict=True)):
                     continue
                 if left := [run for run in changed if run is not None]:
-                    write_shard(shard, [run_to_batch(run) for run in left])
+                    write_shard(shard, [runs_to_batch(left)])
                 else:
                     shard.unlink()
 
