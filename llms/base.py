@@ -13,6 +13,9 @@ from metaprobe.records.types import Call, FloatArray, Message, Sampling
 class LLMError(RecordError):
     """A language model could not be loaded, or could not answer."""
 
+    refused = False
+    """Whether an endpoint refuses the request in this form, and may take it in another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

@@ -56,7 +56,6 @@ class EndpointError(LLMError):
         self.passing = passing
         """Whether the same request may succeed later."""
         self.refused = refused
-        """Whether the endpoint refuses the request in this form."""
         self.retry_after_s = retry_after_s
         """Seconds that the server asked to wait; None if it did not."""
         self.status = status

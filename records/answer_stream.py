@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from metaprobe.records.engine_formats import entries_of, is_vllm
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.joined_chunks import JoinedChunks
 from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
 from metaprobe.records.one_answer import (
     AFTER_THE_END,
@@ -82,7 +83,7 @@ class AnswerStream:
         >>> stream.ended
         False
 
-    Of tool calls only their existence is kept, as the finish reason.
+    Of tool calls only their existence is kept, as the finish reason, unless everything is kept.
     """
 
     two_of_one_index: ClassVar[str] = more_than_one(SAME_INDEX)
@@ -99,9 +100,16 @@ class AnswerStream:
             return "chat"
         return "text" if "text" in first and "message" not in first else ""
 
-    def __init__(self, choice: int = 0) -> None:
-        """`choice` is the index of the answer to follow, if the stream carries several answers."""
+    def __init__(self, choice: int = 0, *, keeps_all: bool = False) -> None:
+        """Sets up the reader.
+
+        Args:
+            choice: index of the answer to follow, if the stream carries several answers.
+            keeps_all: whether `response()` of a chat completion holds all fields of the chunks, with tool calls. Such a
+                stream carries one answer.
+        """
         self._choice = choice
+        self._joined = JoinedChunks() if keeps_all else None
         self.kind: Kind = ""
         """Kind of the stream's chunks; empty until a chunk shows the kind."""
         self.known: dict[str, Any] = {}
@@ -187,6 +195,8 @@ class AnswerStream:
             raise InvalidResponse(more_than_one(why))  # neither a call nor a refusal has a score
         if self.kind == "event":
             return from_events(self._events)
+        if self._joined is not None and self.kind == "chat":
+            return self._joined.completion()
         choice: dict[str, Any] = {"index": 0, "finish_reason": TOOL_CALL if self.called else self._finish_reason}
         if self.kind == "text":
             choice |= {"text": "".join(self._text), "logprobs": self._columns or None}
@@ -255,6 +265,8 @@ class AnswerStream:
         """Takes in a chunk of a chat or text completion. In a valid chunk each field is read once."""
         if not self.kind:  # a first chunk may come without choices
             self.kind = self.kind_of(held)
+        if self._joined is not None:
+            self._joined.add(held)
         choice, ends = self._chosen(held)
         if not choice:
             return Piece()

@@ -32,6 +32,8 @@ FAULTS = (
     "422",
     "401",  # with the key in the message, as it was sent
     "404",
+    "no-stream",  # 400 for a stream, else ok
+    "endless",  # of a stream: the first token again and again, until the client leaves
     "no-json-schema",  # 422 for response_format json_schema, else ok
     "no-json-schema-500",  # the same as llama-cpp-python says it
 )
@@ -81,6 +83,8 @@ class FaultyServer:
         self.attempts: Counter[str] = Counter()
         self.peak = 0
         """The most requests that were ever in flight at once."""
+        self.left = asyncio.Event()
+        """Set when a client has left an endless stream."""
         self._in_flight = 0
         self._connections: set[asyncio.Task[Any]] = set()
 
@@ -169,6 +173,8 @@ class FaultyServer:
             return 429, "", json.dumps({"error": error}).encode()
         if fault == "401":
             error = {"message": f"Incorrect API key provided: {headers.get('authorization')}. Try another."}
+        if fault == "no-stream" and body.get("stream"):
+            return 400, "", json.dumps({"error": {"message": "stream is not supported"}}).encode()
         if fault in (*_BAD, "401"):
             return int(fault), "", json.dumps({"error": error}).encode()
         if fault.startswith("no-json-schema") and body.get("response_format", {}).get("type") == "json_schema":
@@ -228,6 +234,14 @@ class FaultyServer:
             data = b"data: " + (chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode()) + b"\n\n"
             writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
             await writer.drain()
+            while number == 1 and fault == "endless":
+                writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                try:
+                    await writer.drain()
+                    await asyncio.sleep(0.001)
+                except ConnectionError:
+                    self.left.set()
+                    raise
         if fault == "cut":
             return False
         writer.write(b"0\r\n\r\n")

@@ -6,23 +6,20 @@ checkpoint's curves of stopping decide, for several `Panel.next`.
 """
 
 import asyncio
-import inspect
 import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from dataclasses import fields as dataclass_fields
 from functools import partial
 from typing import Any
 
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.llms.base import Request
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.reading import each, fields, get, usage, without_surrogates
+from metaprobe.records.reading import fields, get, usage, without_surrogates
 from metaprobe.records.tool_calls import requires_tool_call
-from metaprobe.records.types import Call, Message, Sampling
+from metaprobe.records.types import Call
 from metaprobe.routing.panel.compared_answers import (
     MOST_TOGETHER,
     PanelAnswer,
@@ -32,7 +29,8 @@ from metaprobe.routing.panel.compared_answers import (
     told,
 )
 from metaprobe.routing.panel.judgement import PanelJudge, PriceOf
-from metaprobe.routing.panel.planner import FIXED, Setting, draw_of
+from metaprobe.routing.panel.one_request import ask_client, ask_llm, content_of, is_llm, llm_request
+from metaprobe.routing.panel.planner import FIXED, Setting
 
 AT_ONCE = 2
 """Requests of one client that are under way together by default. Of several clients one is asked at a time."""
@@ -106,8 +104,9 @@ class Panel(PanelJudge):
         checkpoint knows it, to its client. `model`: what the API calls the model; of several clients a mapping, by
         default the agents' names. `at_most`: requests, those that fail among them, and never more than the answers to a
         question that the checkpoint learned from. `at_once`: how many requests of one agent are under way together; by
-        default 2 of one client, 1 of several. When it stops, they are cancelled. Each request is of one whole answer:
-        without `n` and `stream`.
+        default 2 of one client, 1 of several. When it stops, they are cancelled. Each request is of one answer: without
+        `n` and `stream`. Asynchronous clients of openai and models of metaprobe are asked by stream, so that a server
+        stops writing what is cancelled; their response is the whole one.
 
         `price` and `samples` are as for `plan`, of several clients `price` and `budget` as for `next`. `prices`:
         dollars an answer, or a `Price` of tokens, by agent. `dimension`, `choices` and `same` are as for `judge`.
@@ -138,7 +137,7 @@ class Panel(PanelJudge):
         if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
             raise RecordError(f"messages came as {type(messages).__name__}; expected a list of role and content")
         asked = {"messages": list(messages), "logprobs": True, **request}
-        if not model and not isinstance(client, Mapping) and not _is_llm(client):
+        if not model and not isinstance(client, Mapping) and not is_llm(client):
             raise RecordError("model is missing; expected the name that the client's API knows")
         models = _models(clients, model)
         identity = request_id
@@ -155,8 +154,8 @@ class Panel(PanelJudge):
             "needs_call": requires_tool_call(request.get("tool_choice")),
         }
         for name, one in clients.items():
-            if _is_llm(one):
-                _request_of(asked, identity, name)
+            if is_llm(one):
+                llm_request(asked, identity, name)
         if several and samples is not None:
             raise RecordError("samples is for one client; give a price where several clients are asked")
         if not several and budget is not None:
@@ -185,7 +184,7 @@ class Panel(PanelJudge):
         verdict = loop.verdict
         if several and loop.responses:
             verdict = await loop.in_turn(partial(self.judge, loop.read, agents=loop.agents, **named))
-        reasons = [verdict.reason if verdict else "no answer came", loop.failures(), loop.reason]
+        reasons = [verdict.reason if verdict else "no answer came", loop.failures(), loop.whole_answers(), loop.reason]
         kept = loop.keep if loop.keep is not None else verdict.kept if verdict else None
         score = next((one.probability for one in verdict.classes if kept in one.members), None) if verdict else None
         if loop.keep is not None and loop.expected is not None:
@@ -219,7 +218,7 @@ class Panel(PanelJudge):
     @staticmethod
     def question_in(messages: Sequence[Any]) -> str:
         """Returns the text of the last message; empty where it has none."""
-        return _text((fields(messages[-1]) or {}).get("content")) if messages else ""
+        return content_of((fields(messages[-1]) or {}).get("content")) if messages else ""
 
 
 @dataclass(slots=True, eq=False)
@@ -257,6 +256,8 @@ class _Loop:
     """The answer in each response."""
     failed: list[tuple[str, str]] = field(default_factory=list)
     """Agent, and what went wrong, of each request that failed."""
+    unstreamed: dict[str, str] = field(default_factory=dict)
+    """Agent -> why it was asked for a whole answer, though its client can stream."""
     slow: set[str] = field(default_factory=set)
     """Agents beside which another one was asked, for they were silent: an answer that came is not held up by them."""
     pending: dict["asyncio.Task[Any]", str] = field(default_factory=dict)
@@ -265,10 +266,11 @@ class _Loop:
         """Begins one request."""
         client, number = self.clients[agent], len(self.asked)
         self.asked.append(agent)
-        if _is_llm(client):
-            coming = client.complete(_request_of(self.request, f"{self.identity}/{number}", agent))
+        note = partial(self.unstreamed.__setitem__, agent)
+        if is_llm(client):
+            coming: Any = ask_llm(client, llm_request(self.request, f"{self.identity}/{number}", agent), note)
         else:
-            coming = _create(client, {**self.request, "model": self.models[agent]})
+            coming = ask_client(client, {**self.request, "model": self.models[agent]}, note)
         self.pending[asyncio.ensure_future(coming)] = agent
 
     async def wait(self, end: float | None, hedge_after: float | None) -> bool:
@@ -347,6 +349,11 @@ class _Loop:
         whose = f"{agent[:80]}: " if len(self.clients) > 1 else ""
         return str(without_surrogates(f"{len(self.failed)} of {len(self.asked)} requests failed ({whose}{why})"))
 
+    def whole_answers(self) -> str:
+        """Returns which agents were asked for whole answers and why, though their clients can stream; else empty."""
+        whose = ({agent: f"{agent[:80]}: " for agent in self.clients} if len(self.clients) > 1 else {}).get
+        return str(without_surrogates("; ".join(whose(agent, "") + why for agent, why in self.unstreamed.items())))
+
     def next_sample(self, setting: Setting) -> str | None:
         """Returns the one agent, or None where a setting of the checkpoint's curves stops."""
         if self.read:
@@ -417,31 +424,6 @@ def _models(clients: Mapping[str, Any], model: str | Mapping[str, str]) -> dict[
     return {name: model or name for name in clients}
 
 
-def _is_llm(client: Any) -> bool:
-    """Returns whether this is one of metaprobe's own models, rather than a client of an API."""
-    return hasattr(client, "complete") and not hasattr(client, "chat")
-
-
-_SAMPLING = {one.name for one in dataclass_fields(Sampling)}
-
-
-def _request_of(given: Mapping[str, Any], identity: str, agent: str) -> Request:
-    """Returns the request of one of metaprobe's own models. Raises `RecordError` for what it does not take.
-
-    Sampled answers differ by their seeds, which follow from the identity, so that a retry draws alike.
-    """
-    more = {name: value for name, value in given.items() if name not in ("messages", "logprobs")}
-    if strange := sorted(set(more) - _SAMPLING):
-        raise RecordError(f"{', '.join(strange)} came for {agent}; expected {', '.join(sorted(_SAMPLING))}")
-    if more.get("temperature", 0) > 0 and more.get("seed") is None:
-        more["seed"] = int(draw_of(identity) * 2**31)
-    try:
-        messages = tuple(Message(str(one["role"]), _text(one["content"])) for one in given["messages"])
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"a message cannot be read ({error!r}); expected role and content") from error
-    return Request(id=identity, messages=messages, sampling=Sampling(**more), agent=agent)
-
-
 def _read(response: Any) -> PanelAnswer | InvalidResponse:
     """Returns the one answer of a request, or why it cannot be read."""
     try:
@@ -464,37 +446,3 @@ def _cost(response: Any, price: PriceOf | None) -> float | None:
     if price is not None:
         return float(price)
     return response.cost_usd if isinstance(response, Call) else None
-
-
-async def _create(client: Any, request: Mapping[str, Any]) -> Any:
-    """Returns the response of one request. A client that may not be asynchronous is called in a thread, which goes on
-    where this is cancelled; an asynchronous one then never begins."""
-    call = client.chat.completions.create if hasattr(client, "chat") else client
-    if inspect.iscoroutinefunction(call):
-        return await call(**request)
-
-    def create() -> Any:
-        try:
-            return call(**request)
-        except StopIteration as error:  # which no future can hold: whoever waits for it would wait for ever
-            raise RuntimeError("the client raised StopIteration") from error
-
-    made = asyncio.ensure_future(asyncio.to_thread(create))
-    try:
-        response = await asyncio.shield(made)
-    except asyncio.CancelledError:
-        made.add_done_callback(_close)
-        raise
-    return await response if inspect.isawaitable(response) else response
-
-
-def _close(made: "asyncio.Future[Any]") -> None:
-    """Closes the coroutine of a request that nobody waits for any more, so that it is not left half begun."""
-    if not made.cancelled() and made.exception() is None and inspect.iscoroutine(made.result()):
-        made.result().close()
-
-
-def _text(content: Any) -> str:
-    """Returns the text of a message's content: the content itself, or the texts among its parts."""
-    parts = [content] if isinstance(content, str) else [part.get("text") for part in each(content)]
-    return "\n".join(part for part in parts if isinstance(part, str))
