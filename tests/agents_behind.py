@@ -75,6 +75,59 @@ class Speaks:
         await respond(send, status, whole if status == 200 else {"error": {"message": f"no, {status}"}})
 
 
+class Streams(Speaks):
+    """An upstream that answers by stream where it is asked to, piece by piece."""
+
+    def __init__(self, answer: dict[str, Any], *, fault: str = "") -> None:
+        """`fault`: `refuses` or `refuses without a word` for one that refuses streams; `ends early` for one that leaves
+        out how the answer ended; `errs` for one that sends an error as an event."""
+        super().__init__(answer)
+        self.fault = fault
+
+    @answering
+    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
+        body = json.loads(raw)
+        self.bodies.append(body)
+        if not body.get("stream"):
+            await respond(send, 200, self.answer)
+        elif self.fault.startswith("refuses"):
+            word = "no" if "without" in self.fault else "stream is not supported"
+            await respond(send, 400, {"error": {"message": word}})
+        else:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", SSE)]})
+            for chunk in self.chunks():
+                data = b"data: " + json.dumps(chunk).encode() + b"\n\n"
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    def chunks(self) -> list[dict[str, Any]]:
+        """The chunks of the answer: its text a character at a time, each with its log-probability."""
+        if self.fault == "errs":
+            return [{"error": {"message": "overloaded", "code": 500}}]
+        around = {name: value for name, value in self.answer.items() if name not in ("choices", "usage")}
+        around["object"] = "chat.completion.chunk"
+        [choice] = self.answer["choices"]
+        message = dict(choice["message"])
+        text, calls = message.pop("content") or "", message.pop("tool_calls", [])
+        entries = (choice.get("logprobs") or {}).get("content") or []
+        deltas = [message, *({"content": sign} for sign in text)]
+        for place, call in enumerate(calls):
+            function = {"name": call["function"]["name"], "arguments": ""}
+            deltas.append({"tool_calls": [{"index": place, **call, "function": function}]})
+            signs = call["function"]["arguments"]
+            deltas += [{"tool_calls": [{"index": place, "function": {"arguments": sign}}]} for sign in signs]
+        parts: list[dict[str, Any]] = [{"delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas]
+        for part, entry in zip(parts[1:], entries, strict=False):
+            part["logprobs"] = {"content": [entry]}
+        if self.fault != "ends early":
+            parts.append({"delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
+        chunks = [{**around, "choices": [{"index": 0, **part}]} for part in parts]
+        return [*chunks, {**around, "choices": [], "usage": self.answer.get("usage")}]
+
+
+SSE = b"text/event-stream"
+
+
 class Drips:
     """An upstream that sends a piece of its answer again and again, and never ends."""
 

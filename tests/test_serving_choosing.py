@@ -70,7 +70,7 @@ def test_a_stream_is_the_kept_answer(checkpoint: Path, team: Path, two: dict[str
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices] == [None, "stop"]
     assert chunks[-1].usage.total_tokens == 2000
     assert verdict_in(iter(chunks))["panel"] == verdict_of(whole)["panel"]
-    assert "stream" not in two["history"].bodies[1]
+    assert [body["stream"] for body in two["history"].bodies] == [True, True], "whatever the caller asks for"
 
 
 def with_number(number: float) -> dict[str, Any]:

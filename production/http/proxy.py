@@ -6,9 +6,10 @@ responses are scored if they have log-probabilities. They pass unchanged, and so
 passes with its status and body.
 
 With several upstreams the panel chooses whom to ask, asks further ones, and keeps one answer. Every upstream that is
-asked gets the caller's request with its own model, for one whole answer. If an upstream fails, only its answer is lost.
-After several failures it is skipped for a while (`breaker`). Each answer is scored and logged, kept or not. A
-conversation in the middle of tool calls continues with the agent that began them (`tool_turns`).
+asked gets the caller's request with its own model, for one answer. It is asked by stream, so that it stops writing when
+it is cancelled (`joined_events`); an upstream that refuses streams is asked for a whole answer. If an upstream fails,
+only its answer is lost. After several failures it is skipped for a while (`breaker`). Each answer is scored and logged,
+kept or not. A conversation in the middle of tool calls continues with the agent that began them (`tool_turns`).
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -25,7 +27,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from metaprobe.api import Panel, PanelAnswered, PanelVerdict, Price, RecordError, StreamingGate
+from metaprobe.api import InvalidResponse, Panel, PanelAnswered, PanelVerdict, Price, RecordError, StreamingGate
 from metaprobe.production.http.bodies import (
     LARGE_BYTES,
     OWNER,
@@ -50,6 +52,7 @@ from metaprobe.production.http.exchange import (
     unscored,
 )
 from metaprobe.production.http.guard import trial_id
+from metaprobe.production.http.joined_events import JoinedEvents
 from metaprobe.production.http.judges import Judges, Office
 from metaprobe.production.http.keys import Keys
 from metaprobe.production.http.metrics import Metrics, log_unexpected
@@ -62,6 +65,7 @@ from metaprobe.production.http.wire import (
     UNREADABLE,
     ChatRequest,
     asked,
+    by_stream,
     for_one,
     hide,
     lenient_object,
@@ -93,10 +97,20 @@ NOT_BILLED = (UNREACHABLE, "upstream_status", "upstream_redirect")
 """Codes of failures that an upstream does not bill: it was not reached, or answered with an error or a redirect. After
 other failures, such as a timeout, it bills the tokens that it read and wrote.
 """
+UNSTREAMED_S = 3600.0
+"""Seconds for which an agent is asked for whole answers after it refused a stream, or did not end it."""
+NO_STREAM = (400, 405, 415, 422, 501)
+"""Statuses with which an agent may refuse a stream."""
+_NAMES_STREAMS = re.compile(rb"(?i)(?<!up)stream")
+"""Matches an error that is about streams, and not about an upstream."""
 OVERLOADED = (408, 429)
 """Statuses with which an agent refuses a request because of its own load. They count as failures, so that it gets a
 pause.
 """
+
+
+_Reply = tuple[int, tuple[tuple[bytes, bytes], ...], bytes, float]
+"""Status, headers, body and seconds of an upstream's answer."""
 
 
 class UpstreamCompletion(dict[str, Any]):
@@ -180,6 +194,10 @@ class Chooser:
         self.prices = {name: price for name, price in price_by_agent.items() if price is not None}
         """Maps an agent to the price of its tokens, if it is known."""
         self.declined = {name: Declined() for name in upstreams}
+        self.streaming: set[str] = set()
+        """Agents that have answered by stream."""
+        self.unstreamed: dict[str, float] = {}
+        """Maps an agent to the event loop's time until which it is asked for whole answers."""
         self.breakers = {name: self._breaker(name) for name in upstreams}
         self.tags = {tag_of(name): name for name in upstreams}
         """Maps a tag in ids of tool calls to its agent."""
@@ -625,7 +643,9 @@ class _Asking:
         why = declined.why(model, chat.added) if chat.added else ""
         again = False
         if not why:
-            status, headers, body, seconds = await self._post(agent, for_one(self.sent, model), end)
+            status, headers, body, seconds = await self._post(
+                agent, for_one(self.sent, model), end, final=not chat.added
+            )
             failure = partial(failure_of_whole, status, headers, body)
             why = await aside(len(body), failure, begun=True) if chat.added else ""
             if not why:
@@ -634,18 +654,77 @@ class _Asking:
                 return await aside(len(body), partial(_held, status, headers, body, agent, seconds, ""), begun=True)
             again = True
             self.chooser.metrics.errors.labels("logprobs_declined").inc()
-        status, headers, body, seconds = await self._post(agent, for_one(self.plain, model), end)
-        if again and status == 200:
+        streamed_before = agent not in self.chooser.unstreamed
+        status, headers, body, seconds = await self._post(agent, for_one(self.plain, model), end, final=True)
+        of_stream = streamed_before and agent in self.chooser.unstreamed
+        if again and status == 200 and not of_stream:
             declined.failed(model, chat.added, why)
         without = no_logprobs(why, again=again)
         return await aside(len(body), partial(_held, status, headers, body, agent, seconds, without), begun=True)
 
-    async def _post(
-        self, agent: str, body: bytes, end: float
-    ) -> tuple[int, tuple[tuple[bytes, bytes], ...], bytes, float]:
+    async def _post(self, agent: str, body: bytes, end: float, *, final: bool) -> _Reply:
+        """Returns an upstream's reply, by stream, or whole if the agent refuses streams or does not end them.
+
+        Args:
+            agent: name of the agent.
+            body: request for a whole answer.
+            end: time when the answer must be complete, by the event loop's clock.
+            final: whether no other form of the request is tried after this one.
+        """
+        chooser, now, why = self.chooser, asyncio.get_running_loop().time(), ""
+        if now < chooser.unstreamed.get(agent, 0.0):
+            return await self._whole(agent, body, end)
+        try:
+            reply = await self._send(agent, by_stream(body), end)
+        except InvalidResponse as error:
+            why = f"its stream cannot be read: {error}"
+        else:
+            status, _, came, _ = reply
+            if status == 200:
+                chooser.streaming.add(agent)
+                chooser.unstreamed.pop(agent, None)
+            may_refuse = final and agent not in chooser.streaming
+            if status not in NO_STREAM or not (may_refuse or _NAMES_STREAMS.search(came)):
+                return reply
+            why = f"it answered {status} to a request for a stream"
+        reply = await self._whole(agent, body, end)
+        if reply[0] == 200:
+            chooser.unstreamed[agent] = now + UNSTREAMED_S
+            chooser.metrics.errors.labels("stream_declined").inc()
+            logger.warning(
+                "%s is asked for whole answers for %g s, because %s: it may write a cancelled answer to its end",
+                agent,
+                UNSTREAMED_S,
+                why,
+            )
+            self.doubts.append(f"{agent} was asked for a whole answer, because {why}")
+        return reply
+
+    async def _whole(self, agent: str, body: bytes, end: float) -> _Reply:
+        """Returns the reply to a request for a whole answer."""
+        try:
+            return await self._send(agent, body, end)
+        except InvalidResponse as error:
+            message = f"the upstream answered a request for a whole answer with a stream that cannot be read ({error})"
+            raise Refusal(502, "upstream_answer", message) from error
+
+    async def _send(self, agent: str, body: bytes, end: float) -> _Reply:
+        """Returns an upstream's reply to this body, whole or by stream.
+
+        Raises `InvalidResponse` for a stream that does not make up a whole answer.
+        """
         chooser, started = self.chooser, time.perf_counter()
+        limit, hold = chooser.settings.max_answer_bytes, partial(self._hold, agent)
         async with chooser.clients[agent].asking(self.request, "POST", CHAT, body, end=end) as answer:
-            came = await answer.whole(chooser.settings.max_answer_bytes, partial(self._hold, agent))
+            if answer.status == 200 and answer.is_stream:
+                joined, size = JoinedEvents(limit, hold), 0
+                async with aclosing(answer.parts()) as parts:
+                    async for part in parts:
+                        await aside(len(part), partial(joined.feed, part), begun=True)
+                        size += len(part)
+                came = await aside(size, joined.body, begun=True)
+            else:
+                came = await answer.whole(limit, hold)
         if 300 <= answer.status < 400:
             raise redirect(answer)
         seconds = time.perf_counter() - started

@@ -111,6 +111,11 @@ class UpstreamAnswer:
         self.status = answer.status
         self.headers: tuple[tuple[bytes, bytes], ...] = answer.raw_headers
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is a stream of events."""
+        return self._answer.content_type == EVENTS
+
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """Yields the body as it arrives. Raises `Refusal` if it is cut, or does not continue."""
         with _explained(self._timeout_s):

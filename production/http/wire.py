@@ -117,6 +117,11 @@ def for_one(body: bytes, model: str) -> bytes:
     return _encode({**_without_stream(body), "model": model})
 
 
+def by_stream(body: bytes) -> bytes:
+    """Returns the request for one whole answer as a request for a stream with its usage."""
+    return _encode({**_object.decode(body), "stream": _TRUE, "stream_options": Raw(b'{"include_usage":true}')})
+
+
 def unstreamed(body: bytes) -> bytes:
     """Returns the request for a whole answer; all other fields stay unchanged."""
     return _encode(_without_stream(body))

@@ -1,0 +1,66 @@
+"""Joins the events of a streamed chat completion into the body that the same request gives without streaming."""
+
+import json
+from collections.abc import Callable
+
+from metaprobe.api import AnswerStream, InvalidResponse
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.streamed_answer import AROUND_BYTES, DONE, MAX_EVENT_BYTES, EventSplitter, data_of
+from metaprobe.production.http.wire import UNREADABLE, lenient_object
+
+
+class JoinedEvents:
+    """Takes in the bytes of a stream as they arrive. No bytes are kept, only what they say."""
+
+    def __init__(self, limit: int, hold: Callable[[int], None]) -> None:
+        """Sets up the reader.
+
+        Args:
+            limit: most bytes of the answer.
+            hold: called with the number of bytes so far; may raise.
+        """
+        self._limit, self._hold = limit, hold
+        self._events, self._stream = EventSplitter(), AnswerStream(keeps_all=True)
+        self._size = 0
+        self._failed = b""
+        """The data of an event that is an error; it is the body then."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes in bytes. Raises `Refusal` for too many, and `InvalidResponse` for an event that is no chunk of one
+        answer.
+        """
+        for event in self._events.feed(data):
+            self._add(event)
+        if self._events.pending > MAX_EVENT_BYTES:
+            message = f"an event of the upstream's stream is larger than {MAX_EVENT_BYTES} bytes"
+            raise Refusal(502, "upstream_too_large", message)
+        self._count(self._size + self._events.pending)
+
+    def body(self) -> bytes:
+        """Returns the body once the stream has ended. Raises `InvalidResponse` where the answer has not."""
+        self._add(self._events.rest())
+        if self._failed:
+            return self._failed
+        whole = self._stream.response()
+        if not self._stream.ended:
+            raise InvalidResponse("the stream ended before the answer did")
+        return json.dumps(whole).encode()
+
+    def _add(self, event: bytes) -> None:
+        data = data_of(event)
+        if not data or data == DONE or self._failed:
+            return
+        self._size += max(len(event) - AROUND_BYTES, len(event) // 2)
+        try:
+            chunk = lenient_object(data)
+        except UNREADABLE as error:
+            raise InvalidResponse("a chunk of the stream is not JSON") from error
+        if chunk.get("error") and not chunk.get("choices"):
+            self._failed = data
+        else:
+            self._stream.add(chunk)
+
+    def _count(self, size: int) -> None:
+        self._hold(size)
+        if size > self._limit:
+            raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {self._limit} bytes")
