@@ -294,8 +294,7 @@ def in_short() -> list[list[str]]:
     return [
         [
             "no labels: ask a hundred of your questions twice ([teach](docs/no-labels.md))",
-            f"a flag; ranks answers like 50 labels; so does free `{USUAL_FREE}` (AUROC {free:.3f} to "
-            f"{taught:.3f})",
+            f"a flag; ranks answers like 50 labels; so does free `{USUAL_FREE}` (AUROC {free:.3f} to {taught:.3f})",
             f"{SAMPLINGS[0][0] * SAMPLINGS[0][1]} answers",
             f"ahead of 50 labels on {ahead(as_labels)} of {len(few)} [stores](docs/research/no-labels.md), behind on "
             f"{behind(as_labels)} ({sizes(few)})",

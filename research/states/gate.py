@@ -2,6 +2,7 @@
 
     python -m research.states.solutions MODEL STORE OUT       # reads the states along recorded solutions
     python -m research.states.gate measure NAME STORE OUT     # one set into docs/measured/gate_states.json
+    python -m research.states.gate measure --ended NAME STORE OUT    # only of answers that ended by themselves
     python -m research.states.gate page                       # writes docs/research/gate.md
 
 Outer folds are by question. A probe's layer, kind of state and penalty are chosen in inner folds of the learning rows,
@@ -28,6 +29,7 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.probes.features import COUNTS
 from metaprobe.records.activations import Activations
+from metaprobe.records.reading import STOP
 from metaprobe.training.agreement import agreement_pairs
 from metaprobe.training.calibrators import fit_platt
 from metaprobe.training.folds import outer_folds
@@ -68,6 +70,8 @@ class Solutions:
     groups: NDArray[np.str_]
     questions: NDArray[np.str_]
     logprobs: list[NDArray[np.float32]]
+    ended: NDArray[np.bool_]
+    """(n,): whether the answer ended by itself."""
     agreement: Floats
     """(n,): share of the model's other samples that say the same; NaN where there is none."""
     looks: tuple[int, ...]
@@ -81,8 +85,11 @@ class Solutions:
         return np.array([len(series) for series in self.logprobs])
 
 
-def load(store: Path, folder: Path) -> Solutions:
-    """Returns the answers of the store whose states were read into the folder."""
+def load(store: Path, folder: Path, *, ended: bool = False) -> Solutions:
+    """Returns the answers of the store whose states were read into the folder.
+
+    With `ended`, only those that no token limit cut: one that is cut is mostly wrong, and states tell which will be.
+    """
     parts = [np.load(path) for path in sorted(folder.glob("*.npz"))]
     read = {call: (i, j) for i, part in enumerate(parts) for j, call in enumerate(part["call"].tolist())}
     runs = list(RunStore(store).runs())
@@ -97,16 +104,22 @@ def load(store: Path, folder: Path) -> Solutions:
     for run in runs:
         for call in run.calls:
             label = run.label("correct", call.id)
+            if ended and call.finish_reason != STOP:
+                continue
             if call.id in read and label is not None and call.logprobs is not None:
                 i, j = read[call.id]
                 share = float(np.mean(agreed[call.id])) if call.id in agreed else np.nan
-                rows.append((int(label), run.item.id, run.item.question, call.logprobs, share, parts[i]["states"][j]))
-    y, groups, questions, logprobs, agreement, states = zip(*rows, strict=True)
+                end = call.finish_reason == STOP
+                rows.append(
+                    (int(label), run.item.id, run.item.question, call.logprobs, end, share, parts[i]["states"][j])
+                )
+    y, groups, questions, logprobs, ends, agreement, states = zip(*rows, strict=True)
     return Solutions(
         np.array(y),
         np.array(groups),
         np.array(questions),
         list(logprobs),
+        np.array(ends),
         np.array(agreement),
         tuple(parts[0]["looks"].tolist()),
         tuple(parts[0]["layers"].tolist()),
@@ -238,8 +251,17 @@ def measured(data: Solutions) -> dict[str, Any]:
         "answers": len(data.y),
         "questions": len(set(data.groups.tolist())),
         "right": float(data.y.mean()),
+        **cut_answers(data),
         "looks": looks,
     }
+
+
+def cut_answers(data: Solutions) -> dict[str, float]:
+    """Returns the share of answers that the token limit cut, and how many of these are right."""
+    cut = ~data.ended
+    return (
+        {"cut": round(float(cut.mean()), 4), "right_of_cut": round(float(data.y[cut].mean()), 4)} if cut.any() else {}
+    )
 
 
 def kept_half(
@@ -294,10 +316,11 @@ def main() -> None:
 @click.argument("name")
 @click.argument("store", type=click.Path(exists=True, path_type=Path))
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
-def measure_command(name: str, store: Path, folder: Path) -> None:
+@click.option("--ended", is_flag=True, help="Only of answers that ended by themselves.")
+def measure_command(name: str, store: Path, folder: Path, ended: bool) -> None:
     """Measure one set of solutions."""
     warnings.simplefilter("ignore")
-    keep_figures(FIGURES, measured(load(store, folder)), name)
+    keep_figures(FIGURES, measured(load(store, folder, ended=ended)), name)
 
 
 @main.command("page")
@@ -305,20 +328,26 @@ def page_command() -> None:
     """Write the section of docs/research/gate.md from the kept figures."""
     figures = read_figures(FIGURES)
     sets = {name: of for name, of in figures.items() if name != "abandon"}
-    ways = {"states joined with form and terms": OURS[1], "a gate that reads states where they pay": "gate"}
-    ways |= {"states taught by agreement": AGREEING}
+    ways = {"states, form and terms joined": OURS[1], "the gate": "gate", "taught by agreement": AGREEING}
     told, kept, rows = [], [], []
     for name, of in sets.items():
         looks = of["looks"]
         found = "; ".join(f"{words} {standing(way, looks)}" for words, way in ways.items() if way in looks[0]["gain"])
         told.append(
-            f"- **{name}** ({of['answers']} answers to {of['questions']} questions, {of['right']:.0%} right), looks "
-            f"ahead of every control, and looks behind one: {found}."
+            f"- **{name}** ({of['answers']} answers to {of['questions']} questions, {of['right']:.0%} right; "
+            f"{len(looks)} looks): {found}."
         )
         kept.append(f"{name}. {half_kept(looks)}")
         size = name.partition(" ")[0]
         rows += [[f"{size}, {one['look']}", *(cell(one["auroc"].get(way)) for way in SHOWN)] for one in looks]
-    write(PAGE, "gate-states", [*told, in_all(figures["abandon"]), ""])
+    cut = max((of for of in sets.values() if "cut" in of), key=lambda of: of["answers"])
+    told.append(in_all(figures["abandon"]))
+    told += [
+        "",
+        f"States tell which answers the token limit will cut: of the {cut['answers']} answers {cut['cut']:.0%} were",
+    ]
+    told[-1] += f" cut, and {cut['right_of_cut']:.0%} of those are right."
+    write(PAGE, "gate-states", [*told, ""])
     write(PAGE, "gate-kept", [part for one in (*kept, abandoned(figures["abandon"])) for part in (one, "")])
     write(PAGE, "gate-looks", [*markdown(["coder, tokens", *SHOWN], rows), ""])
 
@@ -328,7 +357,7 @@ def standing(ours: str, looks: list[dict[str, Any]]) -> str:
     compared = [one["gain"][ours] for one in looks]
     ahead_of_all = sum(all(gain[4] for gain in gains.values()) for gains in compared)
     behind_one = sum(any(gain[2] < 0 for gain in gains.values()) for gains in compared)
-    return f"at {ahead_of_all} and {behind_one} of {len(compared)} looks"
+    return f"{ahead_of_all}, {behind_one}"
 
 
 def cell(value: list[float] | None) -> str:
