@@ -196,7 +196,7 @@ MAX_ROWS = 16
 MAX_INPUT_AXES = 8
 MAX_TOLERANCE = 1e-4
 """Largest tolerance that a checkpoint may state for its golden rows. Processors differ by about 1e-6."""
-ROUNDED, ROUNDED_TOLERANCE = "adapter", 5e-2
+ROUNDED_KIND, ROUNDED_TOLERANCE = "adapter", 5e-2
 """The kind of checkpoint whose graph may round its states to integers, and its largest tolerance.
 
 If a state lies between two integers, a last bit decides which one is used. Differences of 1e-6 moved probabilities by
@@ -234,13 +234,13 @@ class Difference(NamedTuple):
     row: int
 
 
-LANGUAGE_MODELS = {("success", "reader.onnx"): ROUNDED}
+LANGUAGE_MODELS = {("success", "reader.onnx"): ROUNDED_KIND}
 """Maps (kind of a checkpoint, name of an additional graph) to the kind whose operators and tolerance that graph has."""
 
 
 def check_tolerance(tolerance: float, kind: str | None) -> None:
     """Raises `ContractMismatch` if a checkpoint of this kind may not have this tolerance."""
-    most = ROUNDED_TOLERANCE if kind == ROUNDED else MAX_TOLERANCE
+    most = ROUNDED_TOLERANCE if kind == ROUNDED_KIND else MAX_TOLERANCE
     if not 0 < tolerance <= most:
         raise ContractMismatch(f"tolerance is {tolerance}; expected more than 0 and at most {most}")
 
@@ -303,7 +303,7 @@ def record_extra(name: str, data: bytes, kind: str, tolerance: float) -> bytes:
         tolerance: largest accepted difference when the rows are replayed.
     """
     kind = LANGUAGE_MODELS.get((kind, name), kind)
-    tolerance = ROUNDED_TOLERANCE if kind == ROUNDED else tolerance
+    tolerance = ROUNDED_TOLERANCE if kind == ROUNDED_KIND else tolerance
     session = GraphSession(data, kind=kind, trial=True)
     rows = trial_rows(session)
     _check_finite(session.run(rows))

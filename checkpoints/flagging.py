@@ -85,7 +85,7 @@ USUAL_FLAGS = FlagOptions()
 
 CARD_RATES = (0.1, 0.2, 0.3, 0.5)
 """Flag rates in the table of a card."""
-GAIN = "auroc_gain_over_mean_log_probability"
+GAIN_METRIC = "auroc_gain_over_mean_log_probability"
 AGREEMENT = "agreement"
 """Name of a head, and of a label: whether another answer to the question says the same.
 
@@ -324,7 +324,7 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: Label
         lines.append("No threshold is stored: nothing is flagged unless one is chosen when the checkpoint is loaded.")
     if lines and "critical" in stored.thresholds:
         lines.append("The head `critical` flags besides, by its own threshold.")
-    gain = metrics.get(GAIN) or metrics.get(f"correct.{GAIN}")  # the latter where there are several heads
+    gain = metrics.get(GAIN_METRIC) or metrics.get(f"correct.{GAIN_METRIC}")  # the latter where there are several heads
     if stored.flagging and gain is not None and gain.low <= 0:
         stands = "ranks them better" if gain.high < 0 else "is not shown to rank them worse"
         lines.append(

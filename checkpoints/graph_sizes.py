@@ -622,9 +622,9 @@ MOST_ELEMENTS = 1 << 60
 
 Values that pass the checks below have less than 2**55 bytes.
 """
-FEW, MANY = 2**4, 2**20
+FEW_ROWS, MANY_ROWS = 2**4, 2**20
 """Numbers of rows for which memory is compared. It may grow in proportion to the rows, and no faster."""
-SHORT, LONG = 2**6, 2**14
+SHORT_LENGTH, LONG_LENGTH = 2**6, 2**14
 """Numbers of tokens, or alternatives, for which memory is compared. For a language model it may grow as
 their square.
 """
@@ -645,18 +645,18 @@ def check_growth(graph: Graph, kind: str | None) -> None:
         if node.kind in _ENSEMBLES:
             graph.trees[place] = read_ensemble(node)
     degree = 2 if kind in (ADAPTER, None) else 1
-    base = check_sizes(graph, dims_for(graph, (FEW, SHORT)), kind, "a few rows")
-    rows = sizes_of(graph, dims_for(graph, (MANY, SHORT)))[0]
-    if rows > SLACK * (MANY // FEW) * base + MAX_GRAPH_BYTES:
+    base = check_sizes(graph, dims_for(graph, (FEW_ROWS, SHORT_LENGTH)), kind, "a few rows")
+    rows = sizes_of(graph, dims_for(graph, (MANY_ROWS, SHORT_LENGTH)))[0]
+    if rows > SLACK * (MANY_ROWS // FEW_ROWS) * base + MAX_GRAPH_BYTES:
         raise UnsafeModel(
-            f"the model makes {rows >> 20} MB for {MANY} rows and {base >> 10} kB for {FEW}; expected memory to grow "
-            "as the rows do"
+            f"the model makes {rows >> 20} MB for {MANY_ROWS} rows and {base >> 10} kB for {FEW_ROWS}; expected "
+            "memory to grow as the rows do"
         )
-    longer = sizes_of(graph, dims_for(graph, (FEW, LONG)))[0]
-    if longer > SLACK * (LONG // SHORT) ** degree * base + MAX_GRAPH_BYTES:
+    longer = sizes_of(graph, dims_for(graph, (FEW_ROWS, LONG_LENGTH)))[0]
+    if longer > SLACK * (LONG_LENGTH // SHORT_LENGTH) ** degree * base + MAX_GRAPH_BYTES:
         raise UnsafeModel(
-            f"the model makes {longer >> 20} MB for lengths of {LONG} and {base >> 10} kB for {SHORT}; expected memory "
-            f"to grow as {'their square' if degree == 2 else 'they do'}"
+            f"the model makes {longer >> 20} MB for lengths of {LONG_LENGTH} and {base >> 10} kB for {SHORT_LENGTH}; "
+            f"expected memory to grow as {'their square' if degree == 2 else 'they do'}"
         )
 
 
@@ -677,7 +677,7 @@ def check_sizes(graph: Graph, shapes: Mapping[str, tuple[int, ...]], kind: str |
     tokens = (
         min(max([1, *(math.prod(shape) for shape in shapes.values())]), MAX_COUNTED_TOKENS)
         if language
-        else min(rows, FEW)
+        else min(rows, FEW_ROWS)
     )
     most = MAX_GRAPH_BYTES + (ROOM_OF_ADAPTER if language else ROOM) * graph.bytes
     if memory > most or work > WORK + SUMS_PER_BYTE * graph.bytes * tokens:

@@ -19,7 +19,7 @@ LOGPROBS_NEEDED = (
 )
 DECISIONS_HINT = "; these answers hold decisions, which `metaprobe train quality --reads decisions` learns from"
 
-LEVELS = ("easy", "medium", "hard", "cross")
+ITEM_LEVELS = ("easy", "medium", "hard", "cross")
 """Levels of items, in the order in which tables show them; `cross` is another kind of item, not a harder one."""
 
 STATED_COLUMNS = {"stated_difficulty": "difficulty", "stated_confidence": "confidence", "p_true": "p_true"}
@@ -27,8 +27,8 @@ STATED_COLUMNS = {"stated_difficulty": "difficulty", "stated_confidence": "confi
 
 
 def level_place(level: str) -> tuple[int, str]:
-    """Returns the place of a level in tables: other names come after `LEVELS`, in alphabetical order."""
-    return LEVELS.index(level) if level in LEVELS else len(LEVELS), level
+    """Returns the place of a level in tables: other names come after `ITEM_LEVELS`, in alphabetical order."""
+    return ITEM_LEVELS.index(level) if level in ITEM_LEVELS else len(ITEM_LEVELS), level
 
 
 @dataclass(frozen=True, slots=True, eq=False)

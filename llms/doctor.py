@@ -34,7 +34,7 @@ has words.
 """
 CUT_AT = 4
 """Token limit of the answer that is to be cut: fewer tokens than the answer needs."""
-SHORT, LONG = 48, 96
+SHORT_LIMIT, LONG_LIMIT = 48, 96
 """Token limits of answers. The longer one is for the question about which a model should think."""
 FAR_APART = 0.25
 """Mean difference, in nats, above which two answers to a repeated request count as having different numbers.
@@ -192,19 +192,19 @@ class Interviewer:
         """Returns all replies. Raises `LLMError` if the endpoint answers no question at all."""
         interview = self._interview
         try:
-            if failure := (await self._ask("plain", PLAIN_QUESTION, SHORT)).failure:
+            if failure := (await self._ask("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:
                 # Is it asking for log-probabilities that makes the request fail?
                 bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
-                if (await self._ask("without", PLAIN_QUESTION, SHORT, **bare)).failure:
+                if (await self._ask("without", PLAIN_QUESTION, SHORT_LIMIT, **bare)).failure:
                     raise LLMError(f"the endpoint could not be asked: {failure}") from None
                 interview.first_failure = failure
-                if (await self._ask("plain", PLAIN_QUESTION, SHORT)).failure:  # not by chance
+                if (await self._ask("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:  # not by chance
                     interview.has_alternatives = False
-                    await self._ask("plain", PLAIN_QUESTION, SHORT)
+                    await self._ask("plain", PLAIN_QUESTION, SHORT_LIMIT)
             interview.thinks = _thinks(interview.body("plain"))
             if interview.thinks:
-                await self._ask("plain", PLAIN_QUESTION, SHORT)
-            await self._ask("streamed", PLAIN_QUESTION, SHORT, stream=True)
+                await self._ask("plain", PLAIN_QUESTION, SHORT_LIMIT)
+            await self._ask("streamed", PLAIN_QUESTION, SHORT_LIMIT, stream=True)
             if not _has_logprobs(interview.body("plain")):
                 return interview
             has_alternatives = interview.has_alternatives
@@ -213,9 +213,9 @@ class Interviewer:
                 await self._ask("hot", OPEN_QUESTION, 16, room=0, temperature=HOT)
             await self._ask("two", OPEN_QUESTION, 16, n=2, temperature=1.0 if has_alternatives else None)
             tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
-            await self._ask("tool", TOOL, SHORT, tool_choice="auto", **tools)
+            await self._ask("tool", TOOL, SHORT_LIMIT, tool_choice="auto", **tools)
             if not interview.thinks:
-                await self._ask("thinking", THINK, LONG)
+                await self._ask("thinking", THINK, LONG_LIMIT)
         finally:
             await self._endpoint.aclose()
         return interview

@@ -16,7 +16,7 @@ from metaprobe.quickstart import LABELS, RECORDED, TARGET, adapted, odds_before_
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.training.advise import SIGNAL_TITLES
 from metaprobe.training.panel.fitted_panel import MIN_PANEL_GROUPS
-from metaprobe.training.rescale import FEWEST
+from metaprobe.training.rescale import MIN_RESCALE_LABELS
 from research.agreement.measure import SAMPLINGS, USUAL_FREE, agreement_way, labels_way
 from research.before.measure import standing
 from research.blocks import ROOT, ahead, behind, markdown, shown, write
@@ -74,7 +74,8 @@ def log_probabilities() -> list[str]:
         "the quality predictor ([score](score.md), [train](train.md))",
         f"{verdict['ours_us']:.0f} µs ({verdict['what']})",
         "nothing: they come with the answer",
-        f"{FEWEST} to adapt the bundled one, {training_pays()} to train one (AUROC of training less adapting {fewer})",
+        f"{MIN_RESCALE_LABELS} to adapt the bundled one, {training_pays()} to train one (AUROC of training less "
+        f"adapting {fewer})",
         f"trees on log-probabilities: {worth('LightGBM on logprobs')}; mean log-probability, without labels: "
         f"{worth('mean log-probability')}",
     ]

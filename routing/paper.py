@@ -18,7 +18,7 @@ from metaprobe.routing.policy import GOOD, Action, Outcome, State
 
 Rule = tuple[str, dict[str, float], str]
 """Result of a paper's rule: the action, the scores, and the reason."""
-TOLERANCE = 1e-9
+THRESHOLD_TOLERANCE = 1e-9
 """A number within this distance of a threshold counts as equal to it: 0.8 - 0.5 does not exceed 0.3. The distance is
 far above the rounding of a few sums, and far below the resolution of a confidence or success rate.
 """
@@ -31,7 +31,7 @@ OPERATING_POINTS: dict[str, tuple[str, ...]] = {
 }
 """Point -> thresholds of a checkpoint that may take the place of the paper's; the first that it has does.
 
-`accept` and `flag` say which answers may stand by themselves (`training.export.PROMISES`).
+`accept` and `flag` say which answers may stand by themselves (`training.export.PROMISE_SENTENCES`).
 `iterate` is the value that the checkpoint's number reaches as often as the stated evaluation reached the paper's
 threshold in the runs it was trained on (`training.thresholds`).
 """
@@ -205,10 +205,10 @@ class PaperRules:
 
     def _assess(self, state: State, legal_actions: Sequence[str]) -> Rule:
         c, delta, note = self.confidence(state.signals)
-        raised = delta > self.conflict + TOLERANCE
+        raised = delta > self.conflict + THRESHOLD_TOLERANCE
         theta, whose = self.theta_of(state.signals, "assess")
         threshold = theta + self.damping * delta * raised
-        sure = c >= threshold - TOLERANCE
+        sure = c >= threshold - THRESHOLD_TOLERANCE
         reason = f"c {c:.3f} ({note}) {'>=' if sure else '<'} {threshold:.3f}{whose}"
         reason += f", raised as |c_v - c_p| is {delta:.2f}" if raised else ""
         return Action.EXECUTE if sure else Action.ASK, {Action.EXECUTE: c, Action.ASK: threshold}, reason
@@ -217,7 +217,7 @@ class PaperRules:
         scores = {agent: self.confidence(signals)[0] for agent, signals in state.others.items()}
         best = max(scores, key=lambda agent: scores[agent], default="")
         theta, whose = self.theta_of(state.others.get(best, Signals()), "assign")
-        sure = bool(best) and scores[best] >= theta - TOLERANCE
+        sure = bool(best) and scores[best] >= theta - THRESHOLD_TOLERANCE
         action = best if sure or Action.COLLABORATE not in legal_actions else Action.COLLABORATE
         shown = f"{theta:.3f}{whose}" if whose else f"{theta}"
         reason = f"best other agent {best or '(none)'} {scores.get(best, 0):.3f} {'>=' if sure else '<'} {shown}"
@@ -247,7 +247,7 @@ class PaperRules:
     def _iterate(self, state: State, legal_actions: Sequence[str]) -> Rule:
         score = state.signals.value("quality")
         threshold, whose = self.threshold_of(state.signals.quality, "iterate", "good")
-        good = score is not None and score >= threshold - TOLERANCE
+        good = score is not None and score >= threshold - THRESHOLD_TOLERANCE
         stop = good or state.round >= self.cycles
         shown = "nothing" if score is None else f"{score:.3f}"
         limit = f"{threshold:.3f}{whose}" if whose else f"{threshold}"

@@ -42,7 +42,7 @@ OUTPUT = "p"
 WORDS_FILE, PLACE_FILE, LABELLED_FILE, DRAWS_FILE = "words.f32", "place.f32", "labelled.u8", "draws.f32"
 SAMPLE_REQUEST = 'What is 3 + 4?\n\n"7", naïve – 日本 \t{x}'
 """A prompt whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
-FEWEST_LABELS = 30
+MIN_CANDIDATE_LABELS = 30
 """Fewest labels of a candidate for a sufficient estimate. With fewer, its rate alone is uncertain by 18 points."""
 MOST_CANDIDATES = 500
 """Most candidates of a checkpoint. The graph has an output for each candidate, and a node has at most 512 outputs."""
@@ -358,10 +358,12 @@ class SuccessEstimator(Pretrained):
                 coverage = int((self._labelled[:, column] & (distances <= self._place.radius)).sum())
             elif self._reader is None:
                 coverage = int(self._counts[column, place if self._by_dimension else -1])
-            if labels < FEWEST_LABELS:
+            if labels < MIN_CANDIDATE_LABELS:
                 equal = "as many as " if self._weighted else ""
                 alike = " of equal weight" if self._weighted else ""
-                against.append(f"{equal}{labels} labels{alike} of {_shown(name)}; at least {FEWEST_LABELS} are needed")
+                against.append(
+                    f"{equal}{labels} labels{alike} of {_shown(name)}; at least {MIN_CANDIDATE_LABELS} are needed"
+                )
             if name in versions and versions[name] != version:
                 version_note = f"version {_shown(version)}" if version else "a version that training was not told"
                 against.append(f"version {_shown(versions[name])} would answer; the labels are of {version_note}")

@@ -17,7 +17,7 @@ from metaprobe.checkpoints import CheckpointError, ContractMismatch, GoldenMisma
 from metaprobe.probes.prompt_reader import PromptLayout, PromptReader, PromptTokens
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.routing.success_estimator import FEWEST_LABELS, STATES, WORDS, SuccessEstimator
+from metaprobe.routing.success_estimator import MIN_CANDIDATE_LABELS, STATES, WORDS, SuccessEstimator
 from metaprobe.training.export import GraphBuilder
 from metaprobe.training.recipes import prompt_states as states_module
 from metaprobe.training.recipes import train_success as recipe
@@ -138,7 +138,9 @@ def test_too_few_labels_of_one_candidate_are_insufficient_for_it_alone(tmp_path:
     outcomes = worded(120)
     thin = []
     for at, one in enumerate(outcomes):
-        agents = {name: outcome for name, outcome in one.agents.items() if name == "small" or at < FEWEST_LABELS - 1}
+        agents = {
+            name: outcome for name, outcome in one.agents.items() if name == "small" or at < MIN_CANDIDATE_LABELS - 1
+        }
         thin.append(QuestionOutcomes(one.id, one.group, one.question, "", agents))
     train_success(thin, SuccessOptions(out=tmp_path / "c"))
     by_name = {one.candidate: one for one in metaprobe.load(tmp_path / "c").estimate("greet the cat")}

@@ -22,7 +22,7 @@ from metaprobe.records.types import Run
 from metaprobe.training.agreement import MIN_QUESTIONS
 
 TARGET = "correct"
-FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
+MIN_ADAPT_LABELS, MIN_ADAPT_LABELS_OF_A_KIND = 20, 3
 """Fewest labelled answers for `adapt`, and fewest right and fewest wrong ones among them (`training.rescale`)."""
 FEWEST_TO_TRAIN = 10
 """Fewest questions with a right answer, and with a wrong answer, that a training needs for its folds."""
@@ -30,7 +30,7 @@ MIN_OUTCOME_GROUPS = {"router": 60, "panel": 50}
 """Fewest groups of questions for each training on outcomes (`FEWEST_ASKED` and `MIN_PANEL_GROUPS`; a test compares
 them).
 """
-LONG, FEWEST_LONG_RIGHT, FEWEST_LONG_WRONG = 100, 100, 40
+LONG_ANSWER_TOKENS, FEWEST_LONG_RIGHT, FEWEST_LONG_WRONG = 100, 100, 40
 """Tokens from which an answer is long enough for a gate, and fewest right and wrong long answers for `train gate`."""
 TRAINING_PAYS = 200
 """Fewest labelled answers for which training anew is advised instead of adapting. With 50 and 100 labels the adapted
@@ -71,7 +71,7 @@ class Contents:
     by_stage: Counter[str] = field(default_factory=Counter)
     """Number of labelled answers of each stage."""
     long: Counter[bool] = field(default_factory=Counter)
-    """Number of right and of wrong labelled answers with log-probabilities that have at least `LONG` tokens."""
+    """Number of right and of wrong labelled answers with log-probabilities and at least `LONG_ANSWER_TOKENS` tokens."""
     judged: set[str] = field(default_factory=set)
     """Ids of the calls that a decision API has judged."""
     states: int = 0
@@ -94,7 +94,7 @@ class Contents:
             self.by_question[question] += 1
             self.by_item[run.item.task, run.item.id] += 1
             self.by_stage[call.stage] += call.id in right
-            if call.id in right and call.logprobs is not None and len(call.logprobs) >= LONG:
+            if call.id in right and call.logprobs is not None and len(call.logprobs) >= LONG_ANSWER_TOKENS:
                 self.long[right[call.id]] += 1
         self.judged.update(answer.call_id for answer in run.decision_answers)
         self.with_stated += run.stated("confidence") is not None
@@ -261,14 +261,16 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     score = f"metaprobe score bundled:quality {texts}"
     gates = it.long[True] >= FEWEST_LONG_RIGHT and it.long[False] >= FEWEST_LONG_WRONG
     gate = (f"metaprobe train gate {data} --out {OUT}/gate",) * gates
-    gated = f"; {it.long.total():,} are of {LONG} tokens and more: a gate may stop such streams early" * gates
+    gated = (
+        f"; {it.long.total():,} are of {LONG_ANSWER_TOKENS} tokens and more: a gate may stop such streams early" * gates
+    )
     if not n:
         yield Advice("log-probabilities", False, "no answer has any: ask the server for `logprobs`", ())
     elif labelled >= TRAINING_PAYS and fewer >= FEWEST_TO_TRAIN:
         commands = (*before, f"metaprobe train quality {data} --out {OUT}/quality", *gate)
         why = f"{n:,} answers have them, enough are labelled to train{gated}"
         yield Advice("log-probabilities", True, why, commands)
-    elif labelled >= FEWEST_LABELS and fewer >= FEWEST_OF_A_KIND:
+    elif labelled >= MIN_ADAPT_LABELS and fewer >= MIN_ADAPT_LABELS_OF_A_KIND:
         # It leaves out by itself what holds no log-probabilities.
         adapt = f"metaprobe adapt bundled:quality {texts} --out {OUT}/mine"
         stored = tuple(command for command in before if command not in unstored) if gate else ()
@@ -304,7 +306,7 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
                 *(earlier_command for earlier_command in before if earlier_command not in commands),
                 teach,
             )
-            if labelled >= FEWEST_LABELS and fewer >= FEWEST_OF_A_KIND:
+            if labelled >= MIN_ADAPT_LABELS and fewer >= MIN_ADAPT_LABELS_OF_A_KIND:
                 why += f", and `adapt` joins agreement with the {labelled} labels"
                 commands = (*commands, f"metaprobe adapt {OUT}/taught {data} --out {OUT}/joined")
         yield Advice("samples", True, why, commands)
@@ -353,6 +355,6 @@ def _at_hand(model: str) -> bool:
 def _lacking(it: Contents) -> str:
     """Returns which labels are missing, as a clause."""
     return (
-        f"{it.labels[TARGET]} labels `{TARGET}`, of {FEWEST_LABELS} with {FEWEST_OF_A_KIND} right and "
-        f"{FEWEST_OF_A_KIND} wrong ones that it takes"
+        f"{it.labels[TARGET]} labels `{TARGET}`, of {MIN_ADAPT_LABELS} with {MIN_ADAPT_LABELS_OF_A_KIND} right and "
+        f"{MIN_ADAPT_LABELS_OF_A_KIND} wrong ones that it takes"
     )

@@ -200,7 +200,7 @@ would turn the rounding of a float32 score (some 1e-6 of its spread) into more t
 
 LEAST_SLOPE = 1e-3
 """Least slope, in log-odds per standard deviation of the scores, of a map that must not reverse their order."""
-STEPS = 100
+MAX_NEWTON_STEPS = 100
 """Most Newton steps of a fit; a fit usually takes six."""
 CONVERGED_CHANGE = 1e-7
 """Largest change of a weight at which a fit has converged. The next change would be about its square."""
@@ -245,7 +245,7 @@ def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
     steep, share = slope * score, float(y.mean())
     low, high = -float(np.max(steep)) - SURELY, SURELY - float(np.min(steep))
     intercept = platt.intercept
-    for _ in range(STEPS):  # Newton's steps, and a halving where a step leaves the bracket
+    for _ in range(MAX_NEWTON_STEPS):  # Newton's steps, and a halving where a step leaves the bracket
         p = sigmoid(steep + intercept)
         excess, curvature = float(p.mean()) - share, float((p * (1 - p)).mean())
         low, high = (low, intercept) if excess > 0 else (intercept, high)
@@ -456,7 +456,7 @@ def _logistic(
         return float(softened.sum() - pulled @ weights), np.exp(logit - softened)
 
     loss, p = judged(weights)
-    for _ in range(STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         gradient = design.T @ p - pulled
         curvature = design.T @ ((p * (1 - p))[:, None] * design) + ridge
         at_bound = (weights <= low) & (gradient >= 0)

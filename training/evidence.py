@@ -21,7 +21,7 @@ from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run
 from metaprobe.routing.policy import GOOD, Action
 from metaprobe.training.agreement import SAMPLES, AgreementPairs, agreement_pairs, with_agreement_labels
-from metaprobe.training.export import POINT, models_in_words
+from metaprobe.training.export import EVALUATED_POINT, models_in_words
 from metaprobe.training.folds import join_table
 from metaprobe.training.ladder import WHOLE, LadderColumns, LadderRows, decided_columns
 from metaprobe.training.stored_runs import load_runs
@@ -103,12 +103,12 @@ class Evidence:
 SCHEMA = "full+terms"
 
 
-LEVELS: dict[str, tuple[int, int]] = {"instruction": (1, 3), "justification": (1, 3), "evidence": (1, 3)}
+LABEL_LEVELS: dict[str, tuple[int, int]] = {"instruction": (1, 3), "justification": (1, 3), "evidence": (1, 3)}
 """Maps a head with an ordinal label to the lowest and highest level."""
 CRITICAL, QUALITY = "critical", "quality"
 INVERTED = (CRITICAL,)
 """Heads whose label 1 means a bad answer."""
-SCALES: dict[str, tuple[int, int]] = {**LEVELS, QUALITY: (0, 9)}
+SCALES: dict[str, tuple[int, int]] = {**LABEL_LEVELS, QUALITY: (0, 9)}
 """Maps each head that is not a probability to its lowest and highest value."""
 
 
@@ -212,8 +212,8 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
         reader_names = ", ".join(reader or "the answering model itself" for reader in readers)
         raise RecordError(
             f"log-probabilities of different readers ({reader_names}) cannot be mixed; expected those of one: choose "
-            "the "
-            "calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out RUNS2`"
+            "the calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out "
+            "RUNS2`"
         )
     decided: dict[str, list[DecisionAnswer]] = {}
     for run in runs:
@@ -385,7 +385,7 @@ def evaluations_of(runs: Iterable[Run]) -> dict[str, float]:
     evaluations: dict[str, float] = {}
     for run in runs:
         answers = {call.round: call.id for call in run.calls if call.stage == "answer"}
-        for number, decision in enumerate(d for d in run.decisions if d.point == POINT):
+        for number, decision in enumerate(d for d in run.decisions if d.point == EVALUATED_POINT):
             call_id = answers.get(number)
             if call_id is None or run.label("signal:quality", call_id) is not None:
                 continue

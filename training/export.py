@@ -121,7 +121,7 @@ class GraphBuilder:
 
 # Thresholds that a checkpoint stores, with what each of them promises; `training.thresholds` decides them.
 
-POINT = "iterate"
+EVALUATED_POINT = "iterate"
 """Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
 MIN_ANSWERS_PER_LABEL = 3
 """Fewest wrong, and fewest right, answers for measuring shares of them."""
@@ -134,9 +134,10 @@ right, 60 to 500 groups) up to 0.17 where some threshold can keep the bar, and a
 in up to 2 % of such trainings, at 0.9 in up to 6 %. No procedure avoids that: it is chance that gets stored there."""
 FALSE_ALARMS = 0.05
 """Largest share of the answers without a critical failure that `critical_sure` may flag."""
-PROMISES = {
-    POINT: (
-        f" The threshold `{POINT}` is reached as often as the stated evaluation reached {GOOD} in the training runs."
+PROMISE_SENTENCES = {
+    EVALUATED_POINT: (
+        f" The threshold `{EVALUATED_POINT}` is reached as often as the stated evaluation reached {GOOD} in the "
+        "training runs."
     ),
     "accept": (
         f" Of the answers of at least `accept`, no more than {ERROR:.0%} are wrong: of 100 trainings like this one, at "
@@ -312,7 +313,9 @@ def model_card(export: Export) -> str:
                 "intervals say how well what is flagged is known here."
             )
         summary += OF_ALL_RUNS if export.runs > 1 else ""
-    summary += "".join(PROMISES[name] for name in (*stored.thresholds, *export.thresholds) if name in PROMISES)
+    summary += "".join(
+        PROMISE_SENTENCES[name] for name in (*stored.thresholds, *export.thresholds) if name in PROMISE_SENTENCES
+    )
     lines = []
     if draft.failed:
         meaning, kinds = meaning_of(draft.failed), draft.failed.values()

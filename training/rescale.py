@@ -55,7 +55,7 @@ from metaprobe.training.thresholds import (
 
 RECALIBRATED = "recalibrated"
 """Key of a recalibrated predictor's contract: the map from the scores of the previous predictor to its own."""
-FEWEST, FEWEST_OF_A_KIND = 20, 3
+MIN_RESCALE_LABELS, MIN_RESCALE_LABELS_OF_A_KIND = 20, 3
 """Fewest labelled answers for rescaling, and fewest right and fewest wrong ones among them."""
 RESCALE_FOLDS = 5
 BEND_FROM = 400
@@ -280,10 +280,11 @@ def rescale(
     y, groups = table.y, table.groups
     ones = int(y.sum())
     fewer = min(ones, len(y) - ones)
-    if len(y) < FEWEST or fewer < FEWEST_OF_A_KIND:
+    if len(y) < MIN_RESCALE_LABELS or fewer < MIN_RESCALE_LABELS_OF_A_KIND:
         raise RecordError(
             f"{name}: {len(y)} labelled answers, {ones} of label 1 and {len(y) - ones} of label 0; a new base rate "
-            f"takes {FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more (`metaprobe sample` chooses which)"
+            f"takes {MIN_RESCALE_LABELS}, with {MIN_RESCALE_LABELS_OF_A_KIND} of either kind: label more (`metaprobe "
+            "sample` chooses which)"
         )
     scales = 0.0 if known is None else known.scale.get(name, 0.0)
     stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain

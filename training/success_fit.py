@@ -39,7 +39,7 @@ SUCCESS_RESAMPLES = 32
 """Number of resamples of whole groups for the interval of P(success). Each is stored in the checkpoint."""
 SLOPE_PENALTY = 5.0
 """L2 penalty of the calibrator's slope, measured from 1."""
-STEPS, TOLERANCE = 300, 1e-5
+MAX_FIT_STEPS, FIT_GRADIENT = 300, 1e-5
 """Most steps of a fit, and the mean gradient at which it ends."""
 
 
@@ -188,10 +188,10 @@ def fit_logistic(X: Floats, offset: Floats, Y: Floats, penalty: float, weight: F
     inverse = np.linalg.inv(bound)
     ridge[-1] = 0.0
     W = np.zeros((d + 1, Y.shape[1]))
-    for _ in range(STEPS):
+    for _ in range(MAX_FIT_STEPS):
         error = mask * (target - probability(columns @ W + offset))
         gradient = columns.T @ error - ridge[:, None] * W
-        if np.abs(gradient).max(initial=0.0) <= TOLERANCE * n:
+        if np.abs(gradient).max(initial=0.0) <= FIT_GRADIENT * n:
             break
         W += inverse @ gradient
     return np.asarray(W.T)

@@ -25,10 +25,10 @@ from metaprobe.training.calibrators import PARITY, Calibrator, fit_platt, sigmoi
 from metaprobe.training.export import (
     CONFIDENCE,
     ERROR,
+    EVALUATED_POINT,
     FALSE_ALARMS,
     MIN_ANSWERS_PER_LABEL,
     MISS_RATE,
-    POINT,
     StoredFlags,
 )
 from metaprobe.training.folds import Rows, group_folds
@@ -162,8 +162,7 @@ GRAPH_ROUNDING = 1e-5
 
 
 def operating_points(probability: Floats, call_ids: Iterable[str], evaluated: Mapping[str, float]) -> dict[str, float]:
-    """Returns the threshold `iterate` for probabilities (n,) of calls, as a dict (`POINT`: threshold), or an empty
-    dict.
+    """Returns the threshold `iterate` for probabilities (n,) of calls, as a dict (`EVALUATED_POINT`: threshold).
 
     No fit except a calibrator's may have seen the calls. `evaluated`: from `evaluations_of`. The dict is empty if fewer
     than `MIN_SHARE_ANSWERS` calls were evaluated, or if all or none of these reach the paper's threshold.
@@ -173,7 +172,7 @@ def operating_points(probability: Floats, call_ids: Iterable[str], evaluated: Ma
     if is_finite.sum() < MIN_SHARE_ANSWERS:
         return {}
     threshold = match_share(probability[is_finite], float((evaluations[is_finite] >= GOOD).mean()))
-    return {} if threshold is None else {POINT: threshold}
+    return {} if threshold is None else {EVALUATED_POINT: threshold}
 
 
 def match_share(probability: NDArray[np.float64], share: float) -> float | None:
@@ -478,11 +477,13 @@ def promises_of(answers: ScoredAnswers, *, seed: int = 0) -> tuple[Promise, ...]
 
 
 def critical_thresholds(answers: ScoredAnswers, *, seed: int = 0) -> dict[str, float]:
-    """Thresholds on P(critical), of `PROMISES`; those that cannot be kept are left out. Alarm from the threshold on.
+    """Returns the thresholds on P(critical) that `PROMISE_SENTENCES` describes, except those that cannot be kept.
 
-    From the calibration rows, one a group. Floats and `y` are of the answer being sound, that is not critical.
-    `critical` catches 90 % of the critical ones; for `critical_sure` the classes change places: of the sound answers,
-    few may lie on the alarm's side.
+    An answer is flagged from the threshold on.
+
+    They are set on the calibration rows, one of each group. Scores and `y` are of the answer being sound, that is not
+    critical. `critical` catches 90 % of the critical answers. For `critical_sure` the classes change places: only a few
+    of the sound answers may be flagged.
     """
     thresholds, y, calibrator = {}, answers.table.y, answers.calibrator
     [caught] = _raw_thresholds(answers, y, [MISS_RATE], seed)

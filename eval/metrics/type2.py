@@ -19,7 +19,7 @@ from metaprobe.eval.metrics.ranked import Floats, check_labels, check_weights, c
 from metaprobe.records.extras import require
 
 GRADES = 4
-STEPS = 100
+MAX_TYPE2_STEPS = 100
 """Most steps of the fit; about ten suffice."""
 FIT_TOLERANCE = 1e-9
 """Gain in log-likelihood below which a fit has ended: the estimate then moves by less than a thousandth of
@@ -153,7 +153,7 @@ def _fit(counts: Floats, relative: Floats, theta: Floats) -> tuple[Floats, Float
     current, gradient, information = _likelihood(theta, relative, by_right)
     damping = np.full(len(theta), 1e-2)
     eye = np.eye(theta.shape[1])
-    for _ in range(STEPS):
+    for _ in range(MAX_TYPE2_STEPS):
         scale = np.diagonal(information, axis1=1, axis2=2)[:, :, None] + 1e-9
         step = np.linalg.solve(information + damping[:, None, None] * scale * eye, gradient[:, :, None])[:, :, 0]
         trial = theta + np.clip(step, -2, 2)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from metaprobe.records.types import Decision, Run
 from metaprobe.routing.policy import Action
 
-FEWEST = 20
+MIN_FREE_DECISIONS = 20
 """Fewest free decisions for the remark that all chose the same action. With fewer, it may be chance."""
 COMPARED = {"iterate": (Action.STOP, Action.AGAIN), "assess": (Action.EXECUTE, Action.ASK)}
 """Maps a point to two actions: the score of the first is a number that is compared with a threshold, and the score of
@@ -41,7 +41,7 @@ def decision_points(runs: Iterable[Run]) -> dict[str, PointDecisions]:
     for point, decisions in by_point.items():
         left = [decision for decision in decisions if not _is_forced(decision)]
         one_way = ""
-        if len({decision.action for decision in left}) == 1 and len(left) >= FEWEST:
+        if len({decision.action for decision in left}) == 1 and len(left) >= MIN_FREE_DECISIONS:
             one_way = f"{point}: {left[0].action} in {len(left)} of {len(left)} decisions: {_why(point, left)}"
         actions = dict(Counter(decision.action for decision in decisions))
         summaries[point] = PointDecisions(actions, len(decisions) - len(left), one_way)

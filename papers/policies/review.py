@@ -20,7 +20,7 @@ from metaprobe.api import (
     State,
 )
 
-POINT = "review"
+REVIEW_POINT = "review"
 EVEN = 0.5
 """Least P(critical) of a flagged argument, if neither the user nor the checkpoint sets another."""
 
@@ -39,7 +39,7 @@ class ReviewRules:
     keep: float | None = None
     """An argument of lower quality also goes to the judge; by default the checkpoint's `flag`; none if it has none."""
     label: ClassVar[str] = "review"
-    own: ClassVar[tuple[str, ...]] = (POINT,)
+    own: ClassVar[tuple[str, ...]] = (REVIEW_POINT,)
 
     def __post_init__(self) -> None:
         for name in ("again", "critical", "keep"):
@@ -66,7 +66,7 @@ class ReviewRules:
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """Maps a point to the signals that decide there."""
-        return {**self.rules.reads, POINT: ("critical", "quality")}
+        return {**self.rules.reads, REVIEW_POINT: ("critical", "quality")}
 
     @property
     def needs(self) -> Mapping[str, tuple[str, ...]]:
@@ -86,9 +86,9 @@ class ReviewRules:
         """
         state, legal_actions, note = state.without_failed(legal_actions)
         critical, quality = state.signals.critical, state.signals.quality
-        if state.point != POINT or (critical is None and quality is None):
+        if state.point != REVIEW_POINT or (critical is None and quality is None):
             decision = self.rules.decide(state, legal_actions)
-            unread = "no checkpoint could read it: " if state.point == POINT else ""
+            unread = "no checkpoint could read it: " if state.point == REVIEW_POINT else ""
             return dataclasses.replace(decision, reason=f"{unread}{decision.reason}{note}")
         p = 0.0 if critical is None else critical.value
         scores = {Action.AGAIN: p, Action.JUDGE: p, Action.KEEP: 1 - p}

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from metaprobe.api import Action, Call, Decision, Item, Replacement, Run, Signal, Signals, Verdict
-from metaprobe.papers.policies.review import EVEN, POINT
+from metaprobe.papers.policies.review import EVEN, REVIEW_POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
     JUDGE_TOKENS,
@@ -64,7 +64,7 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
             session.label(argument, Verdict.critical_head, flag, source=critical_replacement.digest)
     signals = replace(Signals.of(argument), quality=quality, critical=critical)
     legal = [Action.KEEP, *([Action.AGAIN] if may_ask else []), *([Action.JUDGE] if may_judge else [])]
-    return session.decide(POINT, legal, agent=role, signals=signals)
+    return session.decide(REVIEW_POINT, legal, agent=role, signals=signals)
 
 
 def join_judged(session: Session, argument: Call, q: int | None) -> None:
@@ -247,7 +247,7 @@ SYSTEM = System(
     signals={"quality": ARGUMENT_STAGE, "critical": ARGUMENT_STAGE},
     heads={"quality": HEADS},
     uses=("quality", "critical"),  # both are noted as what is known of the argument
-    decides=(POINT,),
+    decides=(REVIEW_POINT,),
     answer_stages=(SCORE_STAGE,),
     extract_answer=extract_score,
     limits={ARGUMENT_STAGE: ARGUMENT_TOKENS, SCORE_STAGE: SCORE_TOKENS, JUDGE_STAGE: JUDGE_TOKENS},

@@ -72,7 +72,7 @@ KEEP_IDLE_S = 2.0
 connection.
 """
 CONNECT_TIMEOUT_S = 10.0
-LARGE_BYTES = 1 << 20
+PIECEWISE_BYTES = 1 << 20
 """A larger body is written in pieces."""
 SCOPE_END = "metaprobe.end"
 """Key of the ASGI scope with the event loop's time at which the upstream's answer must be complete.
@@ -201,7 +201,7 @@ class UpstreamClient:
             headers.pop("idempotency-key", None)
             if not self._upstream_key:
                 headers.pop("authorization", None)
-        data = io.BytesIO(body) if body is not None and len(body) > LARGE_BYTES else body
+        data = io.BytesIO(body) if body is not None and len(body) > PIECEWISE_BYTES else body
         now = asyncio.get_running_loop().time()
         if end is None:
             end = request.scope.setdefault(SCOPE_END, now + self._settings.total_timeout_s)

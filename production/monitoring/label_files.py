@@ -357,7 +357,7 @@ LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 """Keys under which a document may hold its records."""
 MILLISECONDS = 1e11
 """A larger time is in milliseconds."""
-EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
+EARLIEST_LABEL, LATEST_LABEL = 946_684_800.0, 4_102_444_800.0
 """Seconds since 1970 at the beginning of 2000 and of 2100. No label of a language model's answer lies outside.
 
 Other numbers are in another unit, or days since 1900, as in spreadsheets.
@@ -609,7 +609,7 @@ def _time(given: object) -> float | None:
         timestamp = seconds / 1e3 if seconds > MILLISECONDS else float(seconds)
     except OverflowError:
         raise ValueError(f"time of {len(str(seconds))} digits; {expected}") from None
-    if EARLIEST <= timestamp < LATEST:
+    if EARLIEST_LABEL <= timestamp < LATEST_LABEL:
         return timestamp
     why = "which lies before 2000 or after 2099"
     if _SHEET_DAYS[0] <= timestamp <= _SHEET_DAYS[1]:

@@ -20,7 +20,7 @@ from metaprobe.training.base_rates import AGREEMENT_SD, fit_scale, standardised
 from metaprobe.training.calibrators import log_odds_of, sigmoid
 from metaprobe.training.ladder import DRAWN_TERMS, USUAL_BAR, WHOLE
 from metaprobe.training.methods import agreement_ladder
-from metaprobe.training.rescale import FEWEST_OF_A_KIND
+from metaprobe.training.rescale import MIN_RESCALE_LABELS_OF_A_KIND
 from research.agreement.measure import DRAWS, MOST_DRAWS, PAGE, SAMPLED, SMALL_ECE, paired_differences
 from research.agreement.ways import (
     NONE_KEPT,
@@ -83,7 +83,7 @@ class _Joining(_Drawing):
         Where nothing was taught, labels alone remain. Where the labels are too few for `adapt`, agreement remains.
         """
         samples, way, y = self.samples, joined_way(count), self.samples.y[chosen]
-        few = min(int(y.sum()), count - int(y.sum())) < FEWEST_OF_A_KIND
+        few = min(int(y.sum()), count - int(y.sum())) < MIN_RESCALE_LABELS_OF_A_KIND
         if AGREEMENT_WAY not in self.heads or few:
             self.scores[way] = self.scores[AGREEMENT_WAY if AGREEMENT_WAY in self.heads else labels_way(count)]
             self.reached[way] = REFUSED
@@ -109,7 +109,7 @@ class _Joining(_Drawing):
                 for way, places in choices_of(odds[pool], count, rng).items():
                     chosen = pool[places]
                     y = samples.y[chosen]
-                    if min(int(y.sum()), len(y) - int(y.sum())) < FEWEST_OF_A_KIND:
+                    if min(int(y.sum()), len(y) - int(y.sum())) < MIN_RESCALE_LABELS_OF_A_KIND:
                         continue
                     fit = fit_scale(odds[chosen], y, np.full(len(y), "run"), mean_sd=AGREEMENT_SD)
                     p = sigmoid(odds[ended] * fit.weights[0] + fit.rates.mean)

@@ -28,7 +28,7 @@ from metaprobe.training.folds import final_roles, join_groups
 from metaprobe.training.ladder import ALL_TERMS, USUAL_BAR, WHOLE, Bar, LadderRows
 from metaprobe.training.methods import agreement_ladder, make_tfidf
 from metaprobe.training.recipes.train_quality import RunProbability, fit_probability
-from metaprobe.training.rescale import FEWEST, FEWEST_OF_A_KIND
+from metaprobe.training.rescale import MIN_RESCALE_LABELS, MIN_RESCALE_LABELS_OF_A_KIND
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -293,7 +293,7 @@ class _Drawing:
             self._note(BEST_FREE, samples.free[best][self.test])
             self.reached[BEST_FREE] = best
         way = f"best free number, {count} labels"
-        enough = count >= FEWEST and min(int(y.sum()), count - int(y.sum())) >= FEWEST_OF_A_KIND
+        enough = count >= MIN_RESCALE_LABELS and min(int(y.sum()), count - int(y.sum())) >= MIN_RESCALE_LABELS_OF_A_KIND
         for questions, sampled in SAMPLINGS:
             learned = agreement_way(questions, sampled)
             adapted = f"{learned}, adapted by {count} labels"

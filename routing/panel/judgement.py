@@ -112,11 +112,11 @@ PriceOf = float | Price
 INPUT, PROBABILITY = "classes", "probability"
 ODDS_GRAPH, GAIN_GRAPH, AGENTS = "answers.onnx", "gain.onnx", "agents.json"
 ODDS_INPUT, ODDS = "answers", "odds"
-GAIN_INPUT, GAIN = "state", "gain"
+GAIN_INPUT, GAIN_OUTPUT = "state", "gain"
 WORDS_FILE = "words.f32"
 TOOL_CALLS = "tool_calls"
 """Key of the contract: whether the panel learned from answers with tool calls."""
-ROUNDED = 1e-5
+PROBABILITY_SLACK = 1e-5
 """How far rounding may move a probability out of [0, 1]."""
 FAR = 1024.0
 """Normal score at which a signal's weight is measured, by evaluating the answers' graph there. It is large, so that
@@ -125,7 +125,7 @@ rounding to float32 matters little.
 MOST_OPTIONS = 128
 NEAR_PRICE = 0.01
 """Largest relative change of an agent's price since training with which the stored curves still count."""
-MOST_SETTINGS = 1000
+MAX_STOP_SETTINGS = 1000
 """Most settings of a way to stop that a checkpoint may store. A trainer writes a few."""
 
 
@@ -206,7 +206,7 @@ class PanelJudge(Pretrained):
             ]
             """For each agent, the kinds of signals that others gave in training and the agent never did."""
             self.knows_calls = bool(contract.get(TOOL_CALLS, False))
-            self.settings = tuple(Setting(*setting) for setting in contract["stops"][: MOST_SETTINGS + 1])
+            self.settings = tuple(Setting(*setting) for setting in contract["stops"][: MAX_STOP_SETTINGS + 1])
             if self.pick not in PICKS or self.same not in (*COMPARABLE_CHECKS, "none", OVERLAP):
                 raise ValueError(f"the pick is {self.pick!r}, and answers are the same by {self.same!r}")
             if contract.get("texts") != compared_by(self.same):
@@ -216,7 +216,7 @@ class PanelJudge(Pretrained):
                 raise ValueError(f"exclusive is {self.exclusive!r}, and most_answers {self.most!r}")
             if tuple(contract["columns"]) != class_columns(self.agents):
                 raise ValueError("the columns are of another version")
-            if len(self.settings) > MOST_SETTINGS or not all(map(_is_whole, self.settings)):
+            if len(self.settings) > MAX_STOP_SETTINGS or not all(map(_is_whole, self.settings)):
                 raise ValueError("a way to stop is not known")
             one_agent = len(self.agents.names) == 1
             if not one_agent and self.settings:
@@ -234,7 +234,9 @@ class PanelJudge(Pretrained):
             self._models = {*self.agents.names, *(manifest.generator.models if manifest.generator else ())} - {""}
             self._odds = _graph(checkpoint, ODDS_GRAPH, ODDS_INPUT, len(answer_columns(self.agents)), ODDS)
             self._gain = (
-                _graph(checkpoint, GAIN_GRAPH, GAIN_INPUT, columns, GAIN) if GAIN_GRAPH in checkpoint.extra else None
+                _graph(checkpoint, GAIN_GRAPH, GAIN_INPUT, columns, GAIN_OUTPUT)
+                if GAIN_GRAPH in checkpoint.extra
+                else None
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ContractMismatch(
@@ -422,8 +424,8 @@ class PanelJudge(Pretrained):
         values: list[float] = self.checkpoint.run({INPUT: rows})[PROBABILITY].ravel().tolist()
         if (
             len(values) != len(rows)
-            or not all(-ROUNDED <= value <= 1 + ROUNDED for value in values)
-            or (self.exclusive and abs(sum(values) - 1) > ROUNDED * len(values))
+            or not all(-PROBABILITY_SLACK <= value <= 1 + PROBABILITY_SLACK for value in values)
+            or (self.exclusive and abs(sum(values) - 1) > PROBABILITY_SLACK * len(values))
         ):
             raise ContractMismatch(f"{self.checkpoint.path} gives no probability for each answer: take another one")
         if not self.exclusive:
@@ -439,7 +441,7 @@ class PanelJudge(Pretrained):
             raise RecordError(
                 f"{self.checkpoint.path} knows no gain of asking on: it learned from answers without costs"
             )
-        return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel())
+        return self._known(self._gain.run({GAIN_INPUT: states})[GAIN_OUTPUT].ravel())
 
     def _read(
         self,

@@ -287,7 +287,7 @@ MOST_ASKED = 4
 """
 GAIN_MARGIN = 1e-3
 """Least expected gain, less the price, for which another agent is asked."""
-MOST_SETTINGS = 1000
+MAX_ASK_SETTINGS = 1000
 """Most settings of one way to ask that a checkpoint may store. A trainer writes some dozens."""
 ASK_STATE = (*PANEL_STATE, "chance", "chance over kept", "best other chance", "rate")
 """Columns by which the gain of asking an agent is expected: the panel's state; the agent's P(right) by the question's
@@ -658,7 +658,7 @@ def read_asks(record: Mapping[str, Any], words: bytes, agents: int, dimensions: 
     for way, many in record["settings"].items():
         settings[str(way)] = [
             AskSetting(way, float(price), tuple(who), tuple(map(float, limits)), float(cost), float(accuracy))
-            for price, who, limits, cost, accuracy in many[: MOST_SETTINGS + 1]
+            for price, who, limits, cost, accuracy in many[: MAX_ASK_SETTINGS + 1]
         ]
     budgets = np.array(record["budgets"], dtype=np.float64)
     accuracy = {way: np.array(record["accuracy"][way], dtype=np.float64) for way in settings}
@@ -666,7 +666,7 @@ def read_asks(record: Mapping[str, Any], words: bytes, agents: int, dimensions: 
     if not settings or not set(settings) <= set(ASKS) or not all(settings.values()):
         raise ValueError(f"the ways to ask are {', '.join(settings)}")
     for way, many in settings.items():
-        if len(many) > MOST_SETTINGS or not all(_is_whole(setting, agents) for setting in many):
+        if len(many) > MAX_ASK_SETTINGS or not all(_is_whole(setting, agents) for setting in many):
             raise ValueError(f"a setting of {way} is not whole")
         if [setting.cost for setting in many] != sorted(setting.cost for setting in many):
             raise ValueError(f"the settings of {way} do not get dearer")

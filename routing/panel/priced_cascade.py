@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-LEVELS = np.array([NormalDist().inv_cdf((level + 0.5) / 9) for level in range(9)])
+NORMAL_LEVELS = np.array([NormalDist().inv_cdf((level + 0.5) / 9) for level in range(9)])
 """Nine normal scores that stand for the possible log-odds of an answer that has not come yet."""
 ROWS_AT_ONCE = 1024
 """Number of questions that are computed together. Each takes A x 9 x A numbers."""
@@ -55,7 +55,10 @@ class Surety:
         `rate` (b, A): log-odds on the dimension; `cost` (b, A): what a price is worth in P(right); `left` (b, A): who
         can be asked.
         """
-        moved, others = self.spread[:, None] * LEVELS, ~np.eye(len(self.spread), dtype=bool)[:, None, :]  # (A, 9)
+        moved, others = (
+            self.spread[:, None] * NORMAL_LEVELS,
+            ~np.eye(len(self.spread), dtype=bool)[:, None, :],
+        )  # (A, 9)
         worth = np.zeros(rate.shape)
         for start in range(0, len(rate), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)

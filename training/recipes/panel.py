@@ -25,9 +25,9 @@ from metaprobe.records.store import RunStore
 from metaprobe.routing.panel.compared_answers import compared_by
 from metaprobe.routing.panel.judgement import (
     AGENTS,
-    GAIN,
     GAIN_GRAPH,
     GAIN_INPUT,
+    GAIN_OUTPUT,
     INPUT,
     ODDS,
     ODDS_GRAPH,
@@ -642,8 +642,8 @@ def classes_graph(fitted: FittedPanel) -> bytes:
 def gain_graph(trees: Trees, width: int) -> bytes:
     """Returns the graph of the gain: states (n, width) in, the expected gain of asking on (n, 1) out."""
     graph = GraphBuilder()
-    trees.add_to(graph, GAIN_INPUT, width, GAIN)
-    return graph.model({GAIN_INPUT: width}, (GAIN,))
+    trees.add_to(graph, GAIN_INPUT, width, GAIN_OUTPUT)
+    return graph.model({GAIN_INPUT: width}, (GAIN_OUTPUT,))
 
 
 def _linear(graph: GraphBuilder, model: Linear, value: str, name: str = "") -> str:

@@ -33,7 +33,7 @@ from metaprobe.training.calibrators import Calibrator, Platt, anchored, fit_plat
 from metaprobe.training.evidence import (
     CRITICAL,
     INVERTED,
-    LEVELS,
+    LABEL_LEVELS,
     QUALITY,
     SCALES,
     Evidence,
@@ -355,8 +355,8 @@ def _grades(runs: Sequence[Run], target: str, names: Sequence[str]) -> dict[str,
     low, high = SCALES[target]
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name in names}
     for call_id, value in grades.items():
-        if not low <= value <= high or (target in LEVELS and value != int(value)):
-            kind = "a whole number" if target in LEVELS else "a number"
+        if not low <= value <= high or (target in LABEL_LEVELS and value != int(value)):
+            kind = "a whole number" if target in LABEL_LEVELS else "a number"
             raise RecordError(f"call {call_id}: label {target} is {value:g}; expected {kind} from {low} to {high}")
     return grades
 
@@ -378,14 +378,14 @@ def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded
             f"{FEW} of either are needed: there is nothing to distinguish"
         )
     evidence = replace(evidence, table=replace(evidence.table, y=(grades >= middle).astype(np.int64)))
-    if target not in LEVELS:
+    if target not in LABEL_LEVELS:
         return Graded(target, evidence, grades)
     return Graded(target, evidence, grades, tuple(cut for cut in cuts if min(sides[cut]) >= FEW))
 
 
 # Held-out values of the heads that are no probability, and what they are worth beside a plain signal.
 
-RESAMPLES = 400
+RANK_RESAMPLES = 400
 """Number of bootstrap resamples for rank correlations, which cannot be computed in one array operation."""
 NOT_AUDITED = ("refits on shuffled labels, near duplicates, agreement of sources: made for binary heads only",)
 
@@ -445,7 +445,7 @@ def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
     seen. An amount has a line by least squares on the calibration rows, which never falls.
     """
     evidence, grades, (low, high) = data.evidence, data.grades, SCALES[data.target]
-    if data.target not in LEVELS:
+    if data.target not in LABEL_LEVELS:
         X = evidence.features
         trees = fit_trees(X, grades, roles, names=evidence.feature_names, objective="regression", seed=seed)
         raw, truth = trees.score(X[roles.calibration]), grades[roles.calibration]
@@ -467,7 +467,7 @@ def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Inte
     the values order better than each control.
     """
     table, truth, values = study.evidence.table, study.data.grades, study.values
-    weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
+    weights = cluster_weights(table.groups.tolist(), RANK_RESAMPLES, seed)
     rounded = np.clip(np.rint(values), *SCALES[study.data.target])
     constant, mae = np.full(len(truth), np.median(truth)), partial(mean_error, np.abs)
     figures = {
@@ -737,7 +737,7 @@ class _Heads:
         held_out = fits[ladder.name].probability
         if inverted:
             # The AUPRC is that of the failures, the rarer class; AUROC and Brier skill are the same for either.
-            weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
+            weights = cluster_weights(table.groups.tolist(), RANK_RESAMPLES, seed)
             figures["auprc"] = interval(auprc, 1 - table.y, 1 - held_out, weights)
         self._note(target, figures, report.audits, report.skipped)
         line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
@@ -800,7 +800,7 @@ class _Heads:
                 "probability that the model, asked again, would say the same (learned without labels, and no "
                 "probability of being right)"
             )
-        if levels := [name for name in names if name in LEVELS]:
+        if levels := [name for name in names if name in LABEL_LEVELS]:
             parts.append(f"expected level of {', '.join(levels)}")
         if QUALITY in names:
             parts.append("expected Q (the sum of the three levels, 0 where critical)")

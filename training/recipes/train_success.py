@@ -55,7 +55,7 @@ from metaprobe.training.success_fit import (
 from metaprobe.training.success_options import SuccessOptions
 from metaprobe.training.training_options import WrongOptions
 
-EMBEDDED = "embedded"
+EMBEDDED_READER = "embedded"
 """Name of the default reader in the option `read_by`."""
 MAX_LEARNED_QUESTIONS = 20_000
 """Most labelled questions whose coordinates a checkpoint stores. If there are more, a random draw is stored. Each takes
@@ -114,7 +114,7 @@ def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: Su
         if not all(question.strip() for question in data.questions):
             raise RecordError('read_by needs the text of every question; give "question" in each line')
         options.on_step(f"read the prompts with {options.read_by}")
-        files = reader_files(DEFAULT_MODEL if options.read_by == EMBEDDED else options.read_by, data.questions)
+        files = reader_files(DEFAULT_MODEL if options.read_by == EMBEDDED_READER else options.read_by, data.questions)
         states = prompt_states(files, data.questions, on_step=options.on_step)
     fitted = fit_success(data, states, seed=options.seed, on_step=options.on_step)
     for step in fitted.steps:
