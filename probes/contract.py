@@ -62,9 +62,18 @@ def mismatch(
     """Returns how a response differs from the models and the mode that the checkpoint was trained on; else empty.
 
     Warns, or raises `ContractMismatch` with `on_mismatch="refuse"`. An unknown model (empty) or mode (`unknown`) counts
-    as no difference. `contract`: None where no log-probabilities are scored; `reader`: who gave them, as for
-    `other_reader`. `for_strangers`: the checkpoint was made to order the answers of models that it does not know, and
-    the warning says no more than that.
+    as no difference.
+
+    Args:
+        generator: models that the checkpoint was trained on; None for any.
+        model: model that gave the response.
+        logprobs_mode: mode of the response's log-probabilities.
+        contract: the checkpoint's contract; None if no log-probabilities are scored.
+        reader: model that gave the log-probabilities, as for `other_reader`.
+        for_strangers: whether the checkpoint was made for models that it does not know. The warning then says only
+            that.
+        on_mismatch: what to do about a difference.
+        stacklevel: stack level of the warning.
     """
     if on_mismatch == "ignore":
         return ""

@@ -154,20 +154,31 @@ class HiddenProbe(Pretrained):
         folds: int = 5,
         seed: int = 0,
     ) -> Self:
-        """Returns a probe fitted on arrays: hidden states X (n, d) or (n, layers, d), and labels y (n,) of 0 and 1.
+        """Returns a probe fitted on arrays of hidden states and labels.
 
         Layer and penalty are chosen on rows that the probe was not fitted on, and `auroc` is computed on rows held out
-        by group. `groups` (n,) names what must stay in one split, such as the question; by default each row is a group
-        of its own. `layers` names the layers of X, as the probe reads them later: 0 for the embeddings' output, i for
-        the output of block i; by default 0, 1, ... `position` is the token that the states belong to, by default the
-        answer's last one, and the prompt's last one for a `DifficultyProbe`. `model` names the model of the states.
+        by group. Nothing is written until `save` is called.
 
-        `questions`, `answers` (n texts) and `logprobs` (n series, one number a token) are used only for the controls:
-        on words, and on log-probabilities. Without them, and without layer 0 among several layers, the probe is
-        compared with no control, and its trust is `unaudited`.
+        Args:
+            X: hidden states (n, d) or (n, layers, d).
+            y: labels (n,) of 0 and 1.
+            groups: name (n,) of what must stay in one split, such as the question; by default each row is a group of
+                its own.
+            layers: the layers of X, as the probe reads them later: 0 for the embeddings' output, i for the output of
+                block i; by default 0, 1, ...
+            position: token that the states belong to; by default the answer's last token, and the prompt's last token
+                for a `DifficultyProbe`.
+            target: name of the label.
+            model: name of the model of the states.
+            questions: texts (n) for the controls on words. Without texts and log-probabilities, and without layer 0
+                among several layers, the probe is compared with no control, and its trust is `unaudited`.
+            answers: texts (n) for the controls on words.
+            logprobs: a series for each row, one number a token, for the controls on log-probabilities.
+            folds: outer folds, for held-out metrics.
+            seed: seed of folds and fits.
 
-        Nothing is written until `save` is called. Raises `RecordError` for arrays of a wrong shape, with wrong values
-        or with too few groups, and `MissingExtra` without the extra `train`.
+        Raises `RecordError` for arrays of a wrong shape, with wrong values or with too few groups, and `MissingExtra`
+        without the extra `train`.
         """
         position = position or cls.usual_position
         if (position == "prompt_last") != (cls.usual_position == "prompt_last"):
@@ -285,10 +296,16 @@ class HiddenProbe(Pretrained):
     ) -> float | TokenScores:
         """Returns P(right) of an answer to a prompt, read in a transformers model; with `tokens`, also of each token.
 
-        `model` and `tokenizer` are those whose states the probe was fitted on. `prompt` is the user's message or a list
-        of `{"role", "content"}`; the tokenizer's chat template is put around it, unless `chat=False`. Raises
-        `ContractMismatch` for a probe at the exact answer, and for a probe before the answer if `tokens` is given,
-        `InvalidResponse` where the states have another width, and `MissingExtra` without the extra `train`.
+        Args:
+            model: the model whose states the probe was fitted on.
+            tokenizer: its tokenizer.
+            prompt: the user's message, or a list of `{"role", "content"}`.
+            answer: text of the answer.
+            tokens: whether each token is scored too.
+            chat: whether the tokenizer's chat template is put around the prompt.
+
+        Raises `ContractMismatch` for a probe at the exact answer, and for a probe before the answer if `tokens` is
+        given, `InvalidResponse` if the states have another width, and `MissingExtra` without the extra `train`.
         """
         if self.position in EXACT_POSITIONS or (tokens and self.position == "prompt_last"):
             raise ContractMismatch(

@@ -278,11 +278,19 @@ def compare_states(
     *,
     usual: FloatArray | None = None,
 ) -> StatesCheck:
-    """Compares the states of n texts, (n, layers, positions, width), with golden ones, (n, golden layers, ...).
+    """Compares the states of n texts with golden ones.
 
-    `names`: what each text is called in the reason. `usual`: states of different texts, (m, golden layers, ...), whose
-    spread is the unit of all differences; by default the golden ones. Texts that are alike have a small spread, in
-    which rounding would look large.
+    Texts that are alike have a small spread, in which rounding would look large; `usual` then gives the spread.
+
+    Args:
+        golden: golden states (n, golden layers, positions, width).
+        came: states to compare (n, layers, positions, width).
+        golden_layers: layers of the golden states.
+        layers: layers of the states to compare.
+        names: name of each text in the reason.
+        limit: largest differences that rounding explains.
+        usual: states of different texts (m, golden layers, ...), whose spread is the unit of all differences; by
+            default the golden states.
     """
     expected, seen_values = golden.astype(np.float64), came.astype(np.float64)
     layer_places = [list(golden_layers).index(layer) for layer in layers]

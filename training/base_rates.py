@@ -89,10 +89,17 @@ def fit_offsets(
     sd: ArrayLike = WEIGHT_SD,
     mean_sd: float = INTERCEPT_SD,
 ) -> Fit:
-    """Returns the weights of the columns of Z (n, k), standardised beforehand, and the base rates of the runs.
+    """Returns the weights of the columns, and the base rates of the runs.
 
-    `y` (n,): 0 and 1. `expected`, `sd`: mean and standard deviation of the normal prior of each weight (k,); `mean_sd`
-    that of the mean, around 0. If there is one run, the mean is its base rate, and `between` keeps its assumed value.
+    If there is one run, the mean is its base rate, and `between` keeps its assumed value.
+
+    Args:
+        Z: standardised columns (n, k).
+        y: labels (n,) of 0 and 1.
+        runs: run of each row (n,).
+        expected: mean of the normal prior of each weight (k,).
+        sd: standard deviation of this prior (k,).
+        mean_sd: standard deviation of the prior of the mean base rate, around 0.
     """
     labels, k = np.asarray(y, dtype=np.float64), Z.shape[1]
     names, place = np.unique(runs, return_inverse=True)

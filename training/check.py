@@ -224,12 +224,22 @@ def check(
 ) -> Check:
     """Returns whether the predictor or probe at `location` still holds for the labelled answers `after` a change.
 
-    `after`, `before`: run stores, or files of import lines with labels. With `before`, the same questions answered
-    before the change, both are compared question by question; else with the stored held-out figures. `run`: the
-    checkpoint's run whose base rate all answers after the change have; by default the run of the same task and way of
-    asking. `flags`: the threshold in service, where it is not the stored one; it takes `before`.
+    Args:
+        location: location of the checkpoint.
+        after: run stores, or files of import lines with labels, after the change.
+        before: the same questions, answered before the change, which are compared question by question. Without them
+            the stored held-out figures are compared.
+        sha256: digest that the checkpoint must have.
+        target: label that the head predicts; by default the label of the score.
+        stage: only calls of this stage.
+        agent: only calls of this agent.
+        run: the checkpoint's run whose base rate all answers after the change have; by default the run of the same task
+            and way of asking.
+        flags: sets the threshold in service, if it is not the stored one. It needs `before`.
+        margin: largest change that counts as no change.
+        seed: seed of the bootstrap.
 
-    Raises `RecordError` for answers that the checkpoint was trained on, and where `before` shares no question.
+    Raises `RecordError` for answers that the checkpoint was trained on, and if `before` shares no question.
     """
     if not margin > 0:
         raise RecordError(f"margin is {margin:g}; expected a change above 0 that is still taken for none, such as 0.05")
@@ -264,7 +274,18 @@ def check_scores(
     notes: Sequence[str] = (),
     seed: int = 0,
 ) -> Check:
-    """Returns whether the checkpoint holds for scored answers. `threshold`: the one in service, None for none."""
+    """Returns whether the checkpoint holds for scored answers.
+
+    Args:
+        reader: the checkpoint's predictor or probe.
+        now: answers after the change.
+        then: answers before the change; None to compare with the stored figures.
+        target: label that the head predicts.
+        threshold: threshold in service; None for none.
+        margin: largest change that counts as no change.
+        notes: what was not checked.
+        seed: seed of the bootstrap.
+    """
     manifest, reasons = reader.checkpoint.manifest, list(notes)
     stored = _stored(manifest, target, WITHIN) if now.several else None
     if then is None and stored is None:  # over pairs of all answers then, on both sides

@@ -123,19 +123,24 @@ def load_evidence(
     bare: bool = False,
     same: str | None = None,
 ) -> Evidence:
-    """Returns the labelled answers of run stores and of files of lines (`load_runs`) with features, and with hidden
-    states, which stores keep, where all answers have them.
+    """Returns the labelled answers of run stores and of files of lines (`load_runs`) with features. Stores also give
+    hidden states, if all answers have them.
 
-    With `bare`, labelled answers are returned without features where at most half have log-probabilities.
+    Groups that ask the same question become one group (`training.folds`), before anything is split.
 
-    Groups that ask the same question are one group (`training.folds`), before anything is split.
+    Args:
+        stores: run stores, or files of lines.
+        target: name of the label.
+        stage: only calls of this stage.
+        agent: only calls of this agent.
+        hidden: whether hidden states are loaded.
+        request: hidden states that a probe asks for. States that do not fit together (of several models, say) are then
+            refused. Without a request such states are left out with a warning.
+        bare: whether labelled answers are returned without features if at most half have log-probabilities.
+        same: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
 
-    `same`: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
-    `request`: which hidden states, for a probe that is asked for. Without it, states that do not fit together (of
-    several models, say) are left out with a warning; with it, they are refused.
-
-    Raises `RecordError` where no answer is labelled, where log-probabilities were recorded in different modes, what
-    `load_states` raises, and the store's own errors.
+    Raises `RecordError` if no answer is labelled, or if log-probabilities were recorded in different modes; also raises
+    the errors of `load_states` and of the store.
     """
     opened = [RunStore(store) for store in stores if not Path(store).is_file()]
     runs = load_runs(stores)

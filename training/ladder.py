@@ -290,9 +290,14 @@ def fit_ladder(
 ) -> Ladder:
     """Takes steps as long as the train and selection rows support them, and fits the last step on both.
 
-    Without `climb` no step is taken, and the ladder stays the scaled total. This is for new models and tasks, on which
-    steps learned elsewhere gave no gain (docs/research/travel.md). `only`: the one linear step that is allowed, such as
-    `min`; empty to choose by the rows.
+    Args:
+        sample: the labelled answers.
+        roles: rows of each role.
+        climb: whether steps may be taken. Without, the ladder stays the scaled total. This is for new models and tasks,
+            on which steps learned elsewhere gave no gain (docs/research/travel.md).
+        only: the one linear step that is allowed, such as `min`; empty to choose by the rows.
+        bar: confidence that a step must reach.
+        seed: seed of folds and fits.
     """
     names, columns, rows = sample.names, sample.read, roles.learning
     if columns is WHOLE and tuple(names[-len(TERMS) :]) != TERM_NAMES:
@@ -319,10 +324,18 @@ def fit_ladder(
 def unseen_scores(
     ladder: Ladder, sample: LadderRows, rows: Rows, *, folds: int, rates: bool = False, seed: int = 0
 ) -> Floats:
-    """Returns a score (rows,) of each row by the steps of this ladder, fitted on the other folds of these rows.
+    """Returns a score of each of `rows` by the steps of this ladder, fitted on the other folds of these rows.
 
-    A ladder's scores of its own training rows would be too good. `rates`: whether a score holds the base rate of the
-    answer's run. Raises `RecordError` where the groups do not suffice for so many folds.
+    A ladder's scores of its own training rows would be too good. Raises `RecordError` if there are too few groups for
+    so many folds.
+
+    Args:
+        ladder: the fitted ladder, whose steps are fitted again.
+        sample: the labelled answers.
+        rows: the rows to score.
+        folds: number of folds by group.
+        rates: whether a score includes the base rate of the answer's run.
+        seed: seed of folds and fits.
     """
     X, y, nothing = sample.X, sample.y, rows[:0]
     values, scores = ladder.read.of(X), np.full(len(X), np.nan)

@@ -96,10 +96,18 @@ def linear_graph(
     calibrator: Calibrator | None = None,
     impute: bool = False,
 ) -> bytes:
-    """sigmoid(((x - mean) / scale) @ weights + intercept): (n, d) float32 in, one (n, 1) probability per output name.
+    """Returns the graph of sigmoid(((x - mean) / scale) @ weights + intercept): float32 (n, d) in, one probability (n,
+    1) for each output name.
 
-    `weights` is (d, heads), `intercept` (heads,). With a `calibrator`, for one output, its map takes the place of the
-    sigmoid. With `impute`, NaN inputs take the training mean, that is 0 once standardised.
+    Args:
+        input_name: name of the input.
+        mean: mean of each column (d,).
+        scale: standard deviation of each column (d,).
+        weights: weights (d, heads).
+        intercept: intercepts (heads,).
+        outputs: name of each output.
+        calibrator: for one output: its map takes the place of the sigmoid.
+        impute: whether NaN inputs take the training mean, which is 0 after standardising.
     """
     graph = GraphBuilder()
     x = graph.add("Div", graph.add("Sub", input_name, graph.number(mean)), graph.number(scale))
@@ -179,9 +187,20 @@ def fit_linear_probe(
 ) -> LinearProbe:
     """Returns the probe of the simplest layer, position and penalty of `near_best`, fitted on all learning rows.
 
-    Hundreds of combinations are tried, so a single selection part of some hundred rows would mostly select noise: every
-    learning row takes its turn, in `PENALTY_FOLDS` folds by group. `layers`: those to choose among; all unless given.
-    Raises `RecordError` where a position is missing.
+    Hundreds of combinations are tried, so a single selection part of some hundred rows would mostly select noise. Every
+    learning row takes its turn, in `PENALTY_FOLDS` folds by group.
+
+    Args:
+        states: the hidden states.
+        y: labels (n,) of 0 and 1.
+        groups: group of each row (n,).
+        roles: rows of each role.
+        positions: positions to choose among.
+        layers: layers to choose among; all if empty.
+        penalties: penalties to choose among.
+        seed: seed of the folds.
+
+    Raises `RecordError` if a position is missing.
     """
     check_captured(states, (), positions)
     pool, target = roles.learning, y.astype(np.float64)
@@ -216,10 +235,18 @@ def fit_linear_probe(
 def unseen_probe_scores(
     probe: LinearProbe, states: States, y: NDArray[np.int64], groups: Sequence[str], roles: Roles, *, seed: int = 0
 ) -> Floats:
-    """Returns a score (n,) of each seen row by a probe that saw no answer of the row's group, NaN for other rows.
+    """Returns a score (n,) of each seen row by a probe that saw no answer of the row's group; NaN for other rows.
 
-    Calibration rows have the scores of the probe itself, which must read one layer. Learning rows have those of probes
+    Calibration rows have the scores of the probe itself, which must read one layer. Learning rows have scores of probes
     of the same layer, position and penalty that were fitted on the other inner folds.
+
+    Args:
+        probe: the fitted probe.
+        states: the hidden states.
+        y: labels (n,) of 0 and 1.
+        groups: group of each row (n,).
+        roles: rows of each role.
+        seed: seed of the folds.
     """
     pool, scores = roles.learning, np.full(len(y), np.nan)
     scores[roles.calibration] = probe.score(states, roles.calibration)
@@ -241,9 +268,17 @@ def held_out_folds(
     penalties: Sequence[float] = RIDGE_PENALTIES,
     seed: int = 0,
 ) -> Floats:
-    """Returns the AUROC (places, folds, penalties) on each inner fold of the learning rows, by probes of the others.
+    """Returns the AUROC (places, folds, penalties) on each inner fold of the learning rows, by probes fitted on the
+    other folds.
 
-    `places`: layers with positions.
+    Args:
+        states: the hidden states.
+        y: labels (n,) of 0 and 1.
+        groups: group of each row (n,).
+        roles: rows of each role.
+        places: layers with positions.
+        penalties: penalties of the probes.
+        seed: seed of the folds.
     """
     pool, target = roles.learning, y.astype(np.float64)
     fold = np.empty(len(y), dtype=np.intp)

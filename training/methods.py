@@ -640,7 +640,13 @@ class Blend:
 def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[str], rows: Rows, seed: int) -> bool:
     """Returns whether a further part lowers the log loss on groups left out by more than a standard error.
 
-    `extra` (n,) are its log-odds, `before` (k, n) those of the parts that are joined already.
+    Args:
+        extra: log-odds (n,) of the further part.
+        before: log-odds (k, n) of the parts that are joined already.
+        y: labels (n,) of 0 and 1.
+        groups: group of each row (n,).
+        rows: calibration rows.
+        seed: seed of the folds.
     """
     both = np.vstack([before, extra])
     rows = rows[np.isfinite(both[:, rows]).all(axis=0)]

@@ -227,9 +227,19 @@ def study(
 ) -> Study:
     """Makes a study of the labelled answers of these stores, by every standard method.
 
-    `own` gives further methods for the evidence and the names of the standard ones. `hidden=False` leaves out the
-    probes. With `bare` answers without log-probabilities will do, where none has any. The label `critical`, whose 1 is
-    bad, is inverted, so that higher scores always mean better answers.
+    The label `critical`, whose 1 is bad, is inverted, so that higher scores always mean better answers.
+
+    Args:
+        stores: run stores, or files of lines.
+        target: name of the label.
+        stage: only calls of this stage.
+        agent: only calls of this agent.
+        folds: outer folds by group.
+        seed: seed of folds and fits.
+        hidden: whether probes on hidden states are included.
+        own: gives further methods for the evidence and the names of the standard methods.
+        bare: whether answers without log-probabilities are accepted if no answer has any.
+        on_step: called with each step in words.
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden, bare=bare)
     if target in INVERTED:
@@ -273,7 +283,16 @@ def study_of(
     own: OwnMethods = lambda evidence, names: (),
     on_step: OnStep = quiet,
 ) -> Study:
-    """Makes a study of evidence that is already loaded."""
+    """Makes a study of evidence that is already loaded.
+
+    Args:
+        evidence: the labelled answers.
+        folds: outer folds by group.
+        seed: seed of folds and fits.
+        ladder: the quality predictor's method.
+        own: gives further methods for the evidence and the names of the standard methods.
+        on_step: called with each step in words.
+    """
     methods = tuple(standard_methods(evidence, ladder=ladder))
     methods += tuple(own(evidence, [method.name for method in methods]))
     fits = crossfit(evidence, methods, folds=folds, seed=seed, on_step=on_step)
@@ -291,14 +310,20 @@ def crossfit(
 ) -> CrossFit:
     """Fits and calibrates every method in every outer fold, by group.
 
-    The calibrator is chosen on all rows seen of which the method has scores by fits without their group. Given
+    The calibrator is chosen on all seen rows for which the method has scores by fits without their group. Given
     probabilities are calibrated on their log-odds.
 
-    `labels`: how many labels each fold learns from, calibration included, in whole groups drawn by `seed`; None for
-    all. The test rows are the same.
-
     Adds the best plain baseline, chosen in each fold on its selection rows. Parts of a blend that are among the methods
-    are not fitted twice. Raises `RecordError` where the groups do not suffice.
+    are not fitted twice. Raises `RecordError` if there are too few groups.
+
+    Args:
+        evidence: the labelled answers.
+        methods: the methods.
+        folds: outer folds by group.
+        seed: seed of folds and fits.
+        labels: number of labels that each fold learns from, calibration included, in whole groups drawn by `seed`; None
+            for all. The test rows stay the same.
+        on_step: called with each step in words.
     """
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
@@ -571,7 +596,13 @@ def held_out_fields(
 ) -> dict[str, Any]:
     """Returns the fields of an `Export` about the one probability of a method: its origin, figures, audits and flags.
 
-    `answers`: the calibration rows that the thresholds are set on. `flags`: what the stored threshold flags.
+    Args:
+        study: the study.
+        method: the method.
+        answers: the calibration rows that the thresholds are set on.
+        target: name of the label.
+        flags: which answers the stored threshold flags.
+        command: command that made the checkpoint.
     """
     evidence, seed = study.evidence, study.seed
     labelled = target != AGREEMENT

@@ -412,8 +412,13 @@ def with_flag(
 ) -> StoredFlags:
     """Returns the stored flags with this threshold `flag`, and with its effect on the held-out answers.
 
-    `expected_wrong`: the share of the answers that is expected to be wrong, to which a threshold without an option was
-    set.
+    Args:
+        stored: the flags without the threshold.
+        threshold: the threshold; None for none.
+        asked: the option that set it.
+        answers: the labelled answers.
+        expected_wrong: expected share of wrong answers, to which a threshold without an option was set.
+        seed: seed of the bootstrap.
     """
     if threshold is None:
         return stored

@@ -123,11 +123,17 @@ def fit_trees(
 
     Three things are chosen in turn: the size of the trees, by AUROC (for a regression by squared error); class weights,
     which are tried if the classes are unequal and kept if both AUROC and recalibrated log loss gain; and monotone
-    constraints (scores rise with mean, median and minimum of every window), which are kept if they lose nothing. The
-    constraints expect `y` (n,) to be higher for better answers.
+    constraints (scores rise with mean, median and minimum of every window), which are kept if they lose nothing. Within
+    `on_cluster` the search takes a sample of the rows, and the cluster's workers make the last fit.
 
-    `start` (n,): log-odds that the trees only correct; trees are chosen by the sum of both. Within `on_cluster` the
-    search takes a sample of the rows, and the cluster's workers make the last fit.
+    Args:
+        X: features (n, d).
+        y: labels or numbers (n,). The constraints expect higher values for better answers.
+        roles: rows of each role.
+        names: name of each feature.
+        objective: what is fitted.
+        start: log-odds (n,) that the trees only correct. Trees are chosen by the sum of both.
+        seed: seed of the fits.
     """
     searched = roles
     if _CLIENT.get() is not None:

@@ -302,8 +302,16 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
 def one_panel(
     form: list[int], agent: list[int], here: int, scaled: Any, odds: list[float], agents: Agents, exclusive: bool
 ) -> Classes:
-    """Returns the classes of one panel with at least one answer: the result of `class_rows` for one row. `here`: column
-    of the dimension.
+    """Returns the classes of one panel with at least one answer: the result of `class_rows` for one row.
+
+    Args:
+        form: class of each answer.
+        agent: column of each answer's agent.
+        here: column of the dimension.
+        scaled: normal scores of each answer's signals.
+        odds: log-odds that each answer by itself is right.
+        agents: the agents that the panel knows.
+        exclusive: whether at most one class can be right.
     """
     S, A, n = len(agents.signals), len(agents.names), len(form)
     several, c = A if A > 1 else 0, max(form) + 1

@@ -54,12 +54,22 @@ def fit_adapter(
     of: str = "",
     on_step: OnStep = quiet,
 ) -> FittedAdapter:
-    """Trains on the train rows until the selection rows get no better; goes on from `work` where it was interrupted.
+    """Trains on the train rows until the selection rows get no better; continues from `work` after an interruption.
 
-    `decoder`: a transformers model without its language-model head, changed in place. `of`: identifies base and data,
-    so that the state of another training is not continued. Interrupted and resumed gives the same as uninterrupted.
-    Raises `RecordError` where `work` holds the state of another training, and as soon as the loss is no longer finite;
-    the state is deleted then, for going on from it would end there again.
+    A training that is interrupted and resumed gives the same as one without interruption.
+
+    Args:
+        decoder: a transformers model without its language-model head, changed in place.
+        examples: the texts.
+        y: labels of the table's rows.
+        roles: rows of each role.
+        settings: settings of the training.
+        work: folder of the unfinished training.
+        of: identifies base and data, so that the state of another training is not continued.
+        on_step: called with each step in words.
+
+    Raises `RecordError` if `work` holds the state of another training, and as soon as the loss is no longer finite. The
+    state is then deleted, because continuing from it would end there again.
     """
     accelerator = require("accelerate", "train").Accelerator(gradient_accumulation_steps=settings.accumulate)
     if settings.batch_size < accelerator.num_processes:

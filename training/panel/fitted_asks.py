@@ -106,10 +106,15 @@ class FittedAsks:
 def fit_asks(
     data: Panels, counts: Any, cross: CrossFitPanel, way: str, *, ways: Sequence[str] = ASKS, seed: int = 0
 ) -> FittedAsks:
-    """Fits and tunes ways on questions in the order of `by_agent`, by models that `cross_fit` made of them.
+    """Fits and tunes the ways to ask on questions in the order of `by_agent`, with the models of `cross_fit`.
 
-    `counts` (n, QUESTION_BUCKETS): the words of the questions. `way`: by which the panel picks the answer that is
-    kept. `ways`: some of `ASKS`, by default all.
+    Args:
+        data: the questions.
+        counts: counts (n, QUESTION_BUCKETS) of the questions' words.
+        cross: models by inner fold.
+        way: way to pick the answer that is kept.
+        ways: some of `ASKS`; by default all.
+        seed: seed of draws and fits.
     """
     rng = np.random.default_rng([seed, 2])
     views = []

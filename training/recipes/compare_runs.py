@@ -295,9 +295,15 @@ def comparison(
     command: str,
     on_step: OnStep = quiet,
 ) -> Comparison:
-    """Returns everything that a report shows of a study. `on_step` is told each audited method.
+    """Returns everything that a report shows of a study.
 
-    What needs the `runs` themselves, as metacognitive efficiency does, is left out where none are given.
+    Args:
+        study: the study.
+        runs: the runs themselves. Without them, parts that need runs are left out, such as metacognitive efficiency.
+        notes: further limits of the data.
+        learning: the learning curve; None if it was not computed.
+        command: command that made the comparison.
+        on_step: called with the name of each audited method.
     """
     evidence, fits, seed = study.evidence, study.fits, study.seed
     table, stores = evidence.table, shlex.join(map(str, study.stores))

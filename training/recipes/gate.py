@@ -320,8 +320,16 @@ def judge_gates(
     """Judges each answer by the gate of its outer fold, which saw no answer of its group. Returns the held-out looks,
     and the roles of each fold.
 
-    A false-alarm rate is left out if the calibration groups of a fold do not suffice for it. `forms` (n, 5): forms of
-    the questions; None for gates that do not read the question.
+    A false-alarm rate is left out if a fold has too few calibration groups for it.
+
+    Args:
+        evidence: the labelled answers.
+        X: features (n, d) of the gate's schema.
+        alphas: false-alarm rates.
+        forms: forms of the questions (n, 5); None for gates that do not read the question.
+        folds: number of outer folds.
+        seed: seed of folds and fits.
+        on_step: called with each step in words.
     """
     table = evidence.table
     n = len(table)
@@ -356,7 +364,16 @@ def audit_gate(
     forms: Features | None = None,
     seed: int,
 ) -> AuditReport:
-    """Returns the audits of the last judgement of each answer."""
+    """Returns the audits of the last judgement of each answer.
+
+    Args:
+        evidence: the labelled answers.
+        X: features (n, d) of the gate's schema.
+        held_out: judgements of the gates of other folds.
+        splits: roles of each fold.
+        forms: forms of the questions (n, 5); None for gates that do not read the question.
+        seed: seed of folds and fits.
+    """
     table, unknown = evidence.table, np.full(len(evidence.table), np.nan)
     seen_logprobs = np.empty(len(table), dtype=object)  # the tokens that the gate has seen at its last look
     seen_logprobs[:] = [

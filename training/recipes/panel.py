@@ -361,7 +361,14 @@ def fit_whom_to_ask(
 ) -> tuple[WhomToAsk | None, str]:
     """Returns (the learned ways to ask, a note), or (None, the reason) if nothing could be learned.
 
-    From `logged` decisions only ways that ask one agent are learned: they do not show the worth of a second answer.
+    Args:
+        data: the questions with their answers.
+        cross: models by inner fold.
+        way: way to pick the answer that is kept.
+        logged: logged decisions. Only ways that ask one agent are learned from them, because they do not show the worth
+            of a second answer.
+        seed: seed of draws and fits.
+        on_step: called with each step in words.
     """
     if data.sampled:
         return None, ""

@@ -54,8 +54,15 @@ def write_hidden(
 ) -> Checkpoint:
     """Fits the probe `before` the answer (difficulty) or `after` it (confidence) on all groups, and writes it.
 
-    A calibrator is in its graph, and held-out metrics come from the study's folds. `flags`: what the stored threshold
-    flags.
+    The checkpoint's graph includes a calibrator, and the held-out metrics come from the study's folds.
+
+    Args:
+        path: folder of the checkpoint.
+        study: the study.
+        when: `before` or `after`.
+        target: name of the label.
+        command: command that made the checkpoint.
+        flags: which answers the stored threshold flags.
     """
     evidence, table, seed = study.evidence, study.evidence.table, study.seed
     positions_of(evidence, when)
@@ -140,11 +147,26 @@ def fit_arrays(
     answers: Sequence[str] | None = None,
     logprobs: Sequence[Any] | None = None,
 ) -> Checkpoint:
-    """Returns the checkpoint of a probe fitted on these states X (n, d) or (n, layers, d) and labels y (n,) of 0 and 1.
+    """Returns the checkpoint of a probe fitted on arrays of hidden states and labels.
 
-    Roles, solver, choice of the layer, calibration, held-out metrics and audits are those of `metaprobe train hidden`,
-    as far as `questions`, `answers` and `logprobs` of the rows are given for its controls; layer 0 is one where other
-    layers stand beside it. Raises `RecordError` for arrays that are not what they should be.
+    Roles, solver, choice of the layer, calibration, held-out metrics and audits are those of `metaprobe train hidden`.
+    Raises `RecordError` for arrays of a wrong shape, or with wrong values.
+
+    Args:
+        path: folder of the checkpoint.
+        X: hidden states (n, d) or (n, layers, d).
+        y: labels (n,) of 0 and 1.
+        groups: group of each row (n,); by default each row is a group of its own.
+        layers: the layers of X; by default 0, 1, ...
+        position: token position of the states.
+        target: name of the label.
+        model: name of the model of the states.
+        folds: outer folds, for held-out metrics.
+        seed: seed of folds and fits.
+        command: command that made the checkpoint.
+        questions: texts (n) for controls on words. Layer 0 is a control too, if there are other layers.
+        answers: texts (n) for controls on words.
+        logprobs: a series for each row, for controls on log-probabilities.
     """
     # Check the arrays.
     states, labels = _states(X, layers, position), _array(y, "y")

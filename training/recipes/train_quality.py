@@ -208,15 +208,23 @@ def fit_probability(
     bar: Bar = USUAL_BAR,
     seed: int = 0,
 ) -> RunProbability:
-    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the scores of all rows seen.
+    """Fits the ladder as far as the data support it (`fit_ladder`), and Platt's map on the scores of all rows seen.
 
-    A score that the map is fitted on is of a ladder that saw no answer of the row's group (`scores_to_calibrate`).
-    Without trees the ladder has so few weights that its own scores of these rows are spread as those of new answers:
-    the intercept is then such that their mean probability is the share of good answers. Without `climb`, for runs that
-    nobody has seen, the map is of scores without base rates. `only`, `bar`: as in `fit_ladder`.
+    Each score for the map is of a ladder that saw no answer of the row's group (`scores_to_calibrate`). Without trees
+    the ladder has so few weights that its scores of its own rows are spread like those of new answers. The intercept is
+    then chosen so that their mean probability is the share of good answers.
 
-    Only Platt's map is used, because after it a base rate is still an amount added to the log-odds. It must rise: the
-    ladder has decided which way round its number tells.
+    Only Platt's map is used, because after it a base rate is still an amount added to the log-odds. It must rise,
+    because the ladder has already decided the direction of its number.
+
+    Args:
+        sample: the labelled answers.
+        roles: rows of each role.
+        inverted: whether the label 1 means a bad answer.
+        climb: as in `fit_ladder`. Without, for new runs, the map is fitted on scores without base rates.
+        only: as in `fit_ladder`.
+        bar: as in `fit_ladder`.
+        seed: seed of folds and fits.
     """
     ladder = fit_ladder(sample, roles, climb=climb, only=only, bar=bar, seed=seed)
     rows, scores = scores_to_calibrate(ladder, sample, roles, rates=climb, seed=seed)
@@ -299,12 +307,21 @@ def load_heads(
 ) -> dict[str, Evidence | Graded]:
     """Returns for each head the answers that have its label, with features. Runs and features are read once.
 
-    `decisions`: the features are what decision models said of the answers (`read_decisions`).
-    `same`: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
-    `source`: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); else the last label of
-    each call. Groups that ask the same question are one group (`training.folds`). A head in `INVERTED` has
-    `y` turned round. Raises `RecordError` where a head has no labels, where a label is not on its scale, and where too
-    few groups have another grade.
+    Groups that ask the same question become one group (`training.folds`). The labels of a head in `INVERTED` are
+    inverted.
+
+    Args:
+        stores: run stores, or files of lines.
+        targets: name of the label of each head.
+        stage: only calls of this stage.
+        agent: only calls of this agent.
+        source: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); by default the last
+            label of each call.
+        decisions: whether the features are numbers of decision models (`read_decisions`).
+        same: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
+
+    Raises `RecordError` if a head has no labels, if a label is not on its scale, and if too few groups have another
+    grade.
     """
     chosen_runs = runs = load_runs(stores)  # evidence has the labels of all sources: an audit compares them
     if source is not None:
