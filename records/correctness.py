@@ -23,7 +23,6 @@ from metaprobe.records.answers.numbers import (
     canonical_number,
     gold_number,
     numbers,
-    place_named,
     read_number,
     read_quantity,
     same_quantity,
@@ -119,7 +118,7 @@ def _is_number(answer: str, question: str, gold: str) -> bool:
         raise RecordError(f"the gold {gold!r} of a number item is not one number")
     found = read_quantity(question, answer)
     if found is not None:
-        return not place_named(question, answer) and same_quantity(found, wanted, question)
+        return same_quantity(found, wanted, question)
     return wanted.value is not None and not wanted.unit and is_equal_latex(answer, wanted.value)
 
 
@@ -272,6 +271,8 @@ def final_answer(item: Item, text: str) -> str:
     if item.check == "number":
         if total := _total_before_parts(lines[-MOST_LINES:]):
             return total
+        if parts := _parts_without_total(lines[-MOST_LINES:]):
+            return parts
         last = next((line for line in _last_lines(lines) if _DIGIT.search(line) or numbers(line)), "")
         return _total_of_row(_without_place(last, lines)) if last else lines[-1]
     return lines[-1]
@@ -315,6 +316,29 @@ def _total_before_parts(lines: list[str]) -> str:
     in_parts = [numbers(_PART.sub("", part, count=1)) for part in parts]
     is_sum = sum(value for values in in_parts for value in values[:1]) == stated[0]
     return line if alone or is_sum or _TOTALS.search(line) else ""
+
+
+MAX_PART_WORDS = 5
+"""Most words of an item of a list that is a part of an answer. A longer item is a step."""
+
+
+def _parts_without_total(lines: list[str]) -> str:
+    """Returns the items of a list at the end as one line, if the list is the whole answer: "10 red; 8 blue" for items
+    that are a number with a few words each. Empty for steps, for a list with a total, and after another line with a
+    number.
+
+    Args:
+        lines: the last lines of an answer, without blank lines.
+    """
+    first = len(lines)
+    while first and _PART.match(lines[first - 1]):
+        first -= 1
+    parts = [_PART.sub("", line, count=1).strip() for line in lines[first:]]
+    if len(parts) < 2 or lines[-1].startswith("|") or any(map(_CALCULATES.search, parts)):
+        return ""
+    if any(len(numbers(part)) != 1 or len(words(part)) > MAX_PART_WORDS for part in parts):
+        return ""
+    return "; ".join(parts)
 
 
 _STEPS = re.compile(r"\b(?:steps?|parts?|ways?|kinds?|types?|things|cases|reasons|options|factors)\b", re.I)

@@ -54,7 +54,7 @@ def test_a_confidence_stays_the_answer_where_it_is_asked_for_or_alone() -> None:
     asked = "What confidence level has an interval of 2 standard errors?"
     assert right("It covers 19 of 20.\nConfidence level: 95%", "95%", asked)
     assert form("Confidence: 90", "State your confidence.") == "90"
-    assert form("The interval holds.\nConfidence interval 3", "How wide?") == "3"
+    assert form("The interval holds.\nConfidence interval: 3", "How wide?") == "3"
 
 
 @pytest.mark.parametrize(

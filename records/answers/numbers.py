@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from metaprobe.records.answers.beside_number import is_known_after, is_known_before, is_known_beside
 from metaprobe.records.answers.number_words import (
     EXPONENT_OF_LETTER,
     FRACTION_OF,
@@ -23,7 +24,6 @@ from metaprobe.records.answers.number_words import (
     with_digits,
 )
 from metaprobe.records.answers.texts import (
-    FILLER,
     HEDGES,
     SENTENCE_END,
     TAKES_BACK,
@@ -77,8 +77,6 @@ class Quantity:
     """Text around the numeral, from blank to blank."""
     numeral: str = ""
     """Digits of the numeral as written."""
-    counted: str = ""
-    """Word after the numeral if it names no known unit; empty if there is none."""
     per: str = ""
     """Word of a rate after a numeral without a unit: "day" in "9 eggs per day"; empty if there is none."""
     decreases: bool = False
@@ -173,7 +171,7 @@ _BAD_AFTER = re.compile(
             rf"(?![个個人名只隻本枚歳岁回次牙颗顆개명살]|{_SENTENCE_ENDS})"
             r"[\w^_(\[\]{}\\√π∞|°'](?<!'\s)",  # a letter that counts nothing
             r"[:,/.]\d|[:-](?=[^\s\w.,;!?)'\"*_-])|:[a-zA-Z-]|\.\(|/|\.\.(?=\d)|\s{1,2}[\[\]{}|\\^:]",
-            r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.√\\\[\]{}<>^+*/-]|[a-zA-Z]\b)",
+            r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.√\\\[\]{}<>^+*/-]|[a-zA-Zα-ωΑ-Ω]\b)",
             r"\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])|\s*[+*/]|\s*[<>](?!\w*>)|\+|\s*[-+*/×÷](?=\s*$)",
             r"\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Zα-ωΑ-Ω]\b(?!['.])|\s?\\(?!\s)|!(?=\w)|[\"'](?=\s*$)",
             r"\)\s?[/^*×÷·]",
@@ -229,7 +227,8 @@ _BOUND_BEFORE = re.compile(
 answer may be rounded, so an approximate number is the number.
 """
 _BOUND_AFTER = re.compile(
-    r"(?:\s[a-z]+)?,?\s(at\s(?:the\s)?(?:least|most)|minimum|maximum|max|tops|plus(?!\s*[\d(]))\b", re.I
+    r"(?:\s[a-z]+)?,?\s(at\s(?:the\s)?(?:very\s)?(?:least|most|latest|earliest)|minimum|maximum|max|tops|plus(?!\s*[\d(]))\b",
+    re.I,
 )
 """Matches words after a number that make it a bound, unless the question has these words."""
 _MAY_BOUND = re.compile(r" at |imum|max|tops|plus", re.I)
@@ -334,6 +333,27 @@ _MAY_BE_HOURS = re.compile(r"\d\s?[hH]\s?\d")
 """Matches what every text has that `_HOURS_MINUTES` matches. It is faster."""
 
 
+_RELATION_OF = {"<=": "≤", "=<": "≤", ">=": "≥", "!=": "≠", "=/=": "≠"}
+_ASCII_RELATIONS = re.compile(r"(?<![<>=!-])(?:<=|=<|>=|!=|=/=)(?![<>=])")
+"""Matches relations of two signs. "=>" is an arrow."""
+_ABOUT = re.compile(r"\b(?:c|ca|cca|approx|est|abt)\.\s?(?=[\d$£€~])", re.I)
+"""Matches an abbreviation of "about" before a number. Its point ends no sentence."""
+_MIXED = re.compile(r"(?<![\d.,/^])(\d{1,6})\ (?:and|&)\ (\d{1,3})\s?/\s?(\d{1,3})(?![\d./^]*\d)")
+"""Matches "2 and 7/8"."""
+_NAMES_SEVERAL = re.compile(
+    r"\b(?:roots?|solutions?|zeros?|zeroes|values|numbers|answers|both|respectively|fractions|slopes|x\s?=)", re.I
+)
+"""Matches words of a text or question that want several numbers: "2 and 1/2" are two roots."""
+
+
+def _one_number(found: re.Match[str]) -> str:
+    """Returns "2 7/8" for "2 and 7/8", unless it may be a list of two numbers."""
+    whole, top, bottom = found.groups()
+    before = found.string[: found.start()].rstrip()
+    several = before.endswith((",", ";", "=")) or _NAMES_SEVERAL.search(found.string)
+    return found.group() if several or int(top) >= int(bottom) else f"{whole} {top}/{bottom}"
+
+
 def folded(text: str, question: str = "") -> str:
     """Returns a text with number words as digits, arrows as `=`, and years before and after Christ as BC and AD.
 
@@ -342,6 +362,12 @@ def folded(text: str, question: str = "") -> str:
     text = with_digits(text)
     if "sq" in text or "Sq" in text or "cu" in text:
         text = _SHORT_POWER.sub(r"\1 ", text)
+    if "=" in text or ">" in text:
+        text = _ASCII_RELATIONS.sub(lambda found: _RELATION_OF[found.group()], text)
+    if "." in text:
+        text = _ABOUT.sub("about ", text)
+    if "/" in text and " and " in text:
+        text = text if _NAMES_SEVERAL.search(question[-QUESTION_READ:]) else _MIXED.sub(_one_number, text)
     if " to the " in text:
         text = TO_THE_POWER.sub(power_sign, text)
     if _MAY_BE_HOURS.search(text):
@@ -352,7 +378,13 @@ def folded(text: str, question: str = "") -> str:
     for era, pattern in _ERAS.items():
         if "." in text:
             text = pattern.sub(era, text)
-    return _ARROWS.sub("=", text) if ">" in text or not text.isascii() else text
+    return _ARROWS.sub(_equals_sign, text) if ">" in text or not text.isascii() else text
+
+
+def _equals_sign(arrow: re.Match[str]) -> str:
+    """Returns "=" for an arrow to a result. After a letter alone the arrow stays: "x -> 5" is a limit."""
+    before = arrow.string[: arrow.start()].rstrip()[-2:]
+    return "→" if before[-1:].isalpha() and not before[:-1].isalpha() else "="
 
 
 def _with_point(found: re.Match[str], *, always: bool) -> str:
@@ -404,7 +436,6 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
             if value is not None and not (name == "%" and _asks_percent(question)):
                 value /= _PARTS[name]
             name = dimension = ""
-        counted = None if name or unit else _COUNTED.match(text, end)
         every = None if name or unit else _PER.match(text, end)
         glued = _GLUED.match(text, end)
         about = before.rpartition(" ")[2] + text[match.start() : glued.end() if glued else end]
@@ -417,7 +448,6 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
                 end,
                 about,
                 match["numeral"],
-                counted[1] if counted else "",
                 every[1] if every else "",
                 _LESS_AFTER.match(text, end) is not None
                 or (before.rstrip().lower().endswith(_LESS_ENDS) and _LESS_BEFORE.search(before) is not None),
@@ -799,6 +829,12 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
     """
     if _has_several_values(sentence):
         return None
+    if sentence.rstrip(" .").endswith("="):
+        return None
+    if (aside := _ASIDE.search(sentence)) and (stated_before := _before_aside(sentence, aside, question)):
+        return stated_before
+    stated, _, explanation = sentence.partition(" because ")
+    sentence = stated if _DIGIT.search(stated) and not _SIDE.search(explanation) else sentence
     conclusion = _CONCLUDES.split(sentence)[-1]
     first = conclusion if _DIGIT.search(conclusion) else sentence
     # The sides of an equation, the last one first.
@@ -812,7 +848,7 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
                     break  # "160 days for 3 books that are 400 pages each"
                 if _LONG_WORD.search(side, 0, found[0].start) and _is_counted_subject(sides[0]):
                     break  # "9 are left after 3 are sold"
-                return found[0] if _is_alone(side, found[0].start, found[-1].end) else None
+                return found[0] if _is_answer(side, found[0].start, found[-1].end, question) else None
             if not _SOLVABLE.fullmatch(side):
                 break
         if any(quantity.value is None for quantity in sides[-1][1]) and _SOLVABLE.fullmatch(sides[-1][0]) is None:
@@ -830,13 +866,64 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
         if key not in given_keys and not (quantity.value is None and quantity.numeral in given_keys)
     }
     left = left or values
-    if len(left) != 1:
+    if len(left) != 1 or _is_listed_with_others(first, found, left):
         return None
     quantity = next(iter(left.values()))
     before = first[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
     if _LOWER_END.search(before) or _UPPER_END.search(before):
         return None
-    return quantity if quantity.value is not None and _is_alone(first, quantity.start, quantity.end) else None
+    alone = quantity.value is not None and _is_answer(first, quantity.start, quantity.end, question)
+    return quantity if alone else None
+
+
+def _before_aside(sentence: str, aside: re.Match[str], question: str) -> Quantity | None:
+    """Returns the number that a sentence gives before numbers in brackets at its end, if these only explain it: "18
+    eggs (3 broken)". They are numbers of the question, or at most as large as the number before.
+
+    Args:
+        sentence: the sentence.
+        aside: what `_ASIDE` matches in it.
+        question: the question.
+    """
+    if not _DIGIT.search(sentence, 0, aside.start()) or _changes(aside[1]):
+        return None
+    stated = _of_sentence(sentence[: aside.start()], question)
+    if stated is None or stated.value is None:
+        return None
+    most, given_keys = abs(stated.value), _given(question)
+    inside = quantities(aside[1], question)
+    explains = all(one.value is not None and (abs(one.value) <= most or one.key in given_keys) for one in inside)
+    return stated if explains else None
+
+
+_LISTED = re.compile(r"\s*(?:,|;|&|(?:,\s*)?\b(?:and|or)\b)\s*")
+
+
+def _is_listed_with_others(text: str, found: tuple[Quantity, ...], left: dict[tuple[object, str], Quantity]) -> bool:
+    """Returns whether a number of the answer stands in a list beside a number that the question gives: "2 and 1/2" to
+    "What are the two numbers?".
+
+    Args:
+        text: the text.
+        found: its numbers, in order.
+        left: the numbers that the question does not give.
+    """
+    return any(
+        (one.key in left) != (other.key in left) and _LISTED.fullmatch(text, one.end, other.start)
+        for one, other in itertools.pairwise(found)
+    )
+
+
+def _is_answer(text: str, start: int, end: int, question: str) -> bool:
+    """Returns whether a number is part of no formula, and only known words and signs stand right beside it.
+
+    Args:
+        text: the text.
+        start: where the number begins in the text.
+        end: where the number ends.
+        question: the question.
+    """
+    return _is_alone(text, start, end) and is_known_beside(text, start, end, question)
 
 
 def _has_several_values(text: str) -> bool:
@@ -890,7 +977,7 @@ def _is_alone(text: str, start: int, end: int) -> bool:
     )
     beside = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
     if any(
-        word.lower() not in _OPERATES_ON and (len(word) > 2 or word == "in" or not unit_at(word, 0)) for word in beside
+        word.lower() not in _OPERATES_ON and (len(word) > 2 or word in ("in", "AD") or not unit_at(word, 0)) for word in beside
     ):
         return True
     return not beside and not _OPERATORS.search(before) and not _OPERATORS.search(after)
@@ -967,30 +1054,12 @@ def canonical_number(question: str, answer: str) -> str:
     """
     quantity = read_quantity(question, answer)
     if quantity is not None:
-        if place := place_named(question, answer):
-            return f"{place} {_form(quantity, question)}"
         assigned = _ASSIGNED.match(answer.strip().lstrip("\\([{$*"))
         if assigned and not _is_asked(assigned[1], question):
             return f"{assigned[1]} = {_form(quantity, question)}"
         return _form(quantity, question)
     stated = _several_numbers(question, answer)
     return stated or _as_text(question, answer)
-
-
-_PLACE = re.compile(
-    r"\W*((?:mon|tues?|wednes|thurs?|fri|satur|sun)(?:day)?|wed|sat|week|day|month|chapter|verse|room|route|page|line|level"
-    r"|grade|season|episode|platform|gate|flight|bus|area|zone|district|version|type|class|question|step|item)\s+\d{1,4}\W*",
-    re.I,
-)
-"""Matches an answer that is a number with the name of what it numbers: "Week 7"."""
-
-
-def place_named(question: str, answer: str) -> str:
-    """Returns the name of what an answer's number numbers, such as "week" for "Week 7"; empty if there is none, or if
-    the question has the name.
-    """
-    place = _PLACE.fullmatch(answer.strip())
-    return place[1].casefold() if place and not _is_named(place[1].casefold(), question) else ""
 
 
 @lru_cache(maxsize=64)
@@ -1009,18 +1078,8 @@ def _is_asked(letter: str, question: str) -> bool:
     return letter.lower() in initials | {"x", "n"}
 
 
-_COUNTS_NOTHING = FILLER | frozenset(
-    """left more total altogether remaining remain all each per times because since as so which that who when if after
-    before for and or but from than out away apart long old tall high wide deep respectively approximately exactly only
-    combined together overall instead not the a an his her their its here these while during within until too also less
-    fewer extra additional such can may could must exact whole full equal back again later earlier ad ce people children
-    men women stuck stycken pieces piezas pezzi""".split()
-)
-"""Stems of words after a number that name no unit."""
 _YEAR = re.compile(r"1\d{3}|20\d\d")
-"""Matches a number that is a year unless a known unit follows: "built in 1745" and "1745 built"."""
-_PLURAL = re.compile(r"[a-z]{3,}s")
-"""Matches an English plural. Things that are counted are left out, as in "7 apples"; units have names of their own."""
+"""Matches a number that is a year unless a known unit follows."""
 
 
 @lru_cache(maxsize=64)
@@ -1030,16 +1089,8 @@ def _names_in(question: str) -> frozenset[str]:
 
 
 def _form(quantity: Quantity, question: str) -> str:
-    """Returns the value with its unit.
-
-    An unknown word after the number counts as its unit, unless it is in the question or says what is counted.
-    """
+    """Returns the value with its unit."""
     unit = without_asked(quantity.unit, quantity.dimension, question)
-    if not quantity.unit and quantity.counted and not _YEAR.fullmatch(quantity.numeral):
-        word = quantity.counted.casefold()
-        plain = stem(word) in _COUNTS_NOTHING or (_PLURAL.fullmatch(word) and word not in _COLLECTIVES)
-        known = plain or _is_named(word, question)
-        unit = "" if known else word
     if quantity.per and not _is_named(quantity.per.casefold(), question):
         unit = f"{unit}/{stem(quantity.per.casefold())}"
     less = "less" if quantity.decreases and not _asks_less(question) else ""
@@ -1074,7 +1125,7 @@ def _several_numbers(question: str, answer: str) -> str:
     found = quantities(text, question)
     if not found or len(found) > MOST_NUMERALS or (text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!"))):
         return ""
-    if _has_several_values(text) or _is_equation(text):
+    if _has_several_values(text) or _is_equation(text) or text.rstrip(" .").endswith("="):
         return ""
     found = _without_given(text, found, question)
     between = [text[quantity.end : other.start] for quantity, other in itertools.pairwise(found)]
@@ -1089,6 +1140,11 @@ def _several_numbers(question: str, answer: str) -> str:
         return ""
     if not _is_alone(text, listed[0].start, listed[-1].end) or _OR_AFTER.match(text, listed[-1].end):
         return ""
+    ends = [*(_JOINT_ENDS.sub("", text[: quantity.start]) for quantity in listed[1:]), text]
+    if not is_known_before(text, listed[0].start, question) or not all(
+        is_known_after(until, quantity.end, question) for until, quantity in zip(ends, listed, strict=True)
+    ):
+        return ""
     if _calculates_several([part for part in SENTENCE_END.split(whole) if _DIGIT.search(part)]):
         return ""
     if any("than" in words(joint) for joint in between) or (len(listed) == 1 and _is_denied_after(text, listed[0])):
@@ -1102,6 +1158,8 @@ def _several_numbers(question: str, answer: str) -> str:
     return " ".join([*hedges, *form])
 
 
+_JOINT_ENDS = re.compile(r"(?:\b(?:and|or)\b|[^\w\s)]|\s)+\Z", re.I)
+"""Matches what joins a number of a list to the next number, without the word that says what is counted."""
 _DENIES_AFTER = re.compile(
     r"[^.!?\n]{0,40}\b(?:is|was|are|seems|looks)(?:\s(?:not\s(?:right|correct|true|the\sanswer)|wrong|incorrect|false)|n't\s(?:right|correct))"
     r"|[^.!?\n]{0,20}\?\s*(?:no|nope|wrong)\b",
@@ -1114,7 +1172,7 @@ def _is_denied_after(text: str, quantity: Quantity) -> bool:
     return bool(_DENIES_AFTER.match(text, quantity.end) or TAKES_BACK.search(text) or _TOO_MUCH.search(text))
 
 
-_ASIDE = re.compile(r"\s\(([^()]*\d[^()]*)\)?\W*\Z")
+_ASIDE = re.compile(r"\s\(([^()\n]{0,200}\d[^()\n]{0,200})\)?[\s.!*]*\Z")
 """Matches an explanation with a number in brackets at the end: "28.3 cm (using 3.14)"."""
 _CHANGING = _UNSURE | {"mod", "base", "to"}
 
@@ -1216,10 +1274,4 @@ def same_quantity(one: Quantity, gold: Quantity, question: str) -> bool:
     unit, gold_unit = (without_asked(each.unit, each.dimension, question) for each in (one, gold))
     if gold_unit:
         return unit == gold_unit
-    if not one.unit and one.counted.casefold() in _COLLECTIVES:
-        return _is_named(one.counted.casefold(), question)
     return not unit or suits_question(one.unit, one.dimension, question)
-
-
-_COLLECTIVES = frozenset("grand gross score scores couple couples".split())
-"""Words that multiply the number before them, as in "18 gross", unless the question counts in them."""

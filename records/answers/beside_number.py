@@ -1,0 +1,243 @@
+"""Tells whether the words and signs right beside a number are known to leave it as it is.
+
+"18 eggs are left" gives 18. "18 short", "@18", "Windows 18" and "18 in hexadecimal" do not: a word or sign that is not
+listed here, and that the question does not have, may change the number. An answer with such a word is compared as text.
+The lists are English. To a question in another language a word of that language is taken for the name of what is
+counted.
+"""
+
+import re
+from functools import lru_cache
+
+from metaprobe.records.answers.texts import stem, without_accents, words
+from metaprobe.records.answers.units import QUESTION_READ, unit_at
+
+MOST_BESIDE_NUMBER = 80
+"""Most characters before and after a number in which the words beside it are searched."""
+MOST_DESCRIBING = 2
+"""Most unknown words between a number and the plural that it counts: "18 large brown eggs"."""
+
+_SIGNS_BEFORE = frozenset(".,:;=≈~≃≅≡!?()\"'“”‘’„«»‹›*`_#-–—•·…>+$|¿¡。、，；！？：「」『』（）《》〈〉【】।،؛؟۔√")
+"""Signs right before a number that set sentences apart, quote or emphasise. Operators among them are refused before."""
+_SIGNS_AFTER = frozenset(".,:;!?()\"'“”‘’„«»‹›*`_-–—…=→$¿¡。、，；！？：「」『』（）《》〈〉【】।،؛؟۔|[]<>+^/\\{}~#")
+"""Signs right after a number."""
+_ABOUT = """
+    about approximately approx around roughly circa exactly precisely just only simply merely etwa ungefahr rund
+    zirka genau environ aproximadamente cerca ongeveer okolo ungefar priblizno early late mid even indeed now
+    currently still then therefore thus so hence finally overall altogether also always maybe initially think
+    believe guess reckon"""
+_SAYING = """
+    is are was were be being been am equals equal equalled gives give gave given makes make made making yields
+    yield get gets got getting obtain obtained has have had having contains contain contained holds hold held
+    includes include totals totalled totaled becomes became remains remain remained remaining leaves leave left
+    leaving see count counted counts needs need needed requires require required takes take took uses use used
+    wants costs cost pays pay paid paying spends spend spent spending earns earn earned earning receives receive
+    received receiving charges charged owes owed saves saved sells sell sold selling buys buy bought buying
+    collects collected collect produces produced lays laid eats ate keeps keep kept finds found reads wrote writes
+    written write read walks walked runs ran drives drove driven swims swam travels traveled travelled covers
+    covered works worked working bakes baked plants planted picks picked scores scored score weighs weighed
+    measures measured climbed caught catches brings brought carries carried carry fills filled fill gained gaining
+    experienced returns returned increase increased increases grew grows grown rose rises risen up down decrease
+    decreased decreases fell falls fallen drop dropped drops lower lowers declined declines loses lost profit
+    shrank shrinks shrunk reduced reduces mowed shoveled shovelled teaches prints print printed outputs output
+    outputted calculated answered ad answer says say shows show shown represents represented operates sharing reaches
+    reached come comes came born sind ist hat haben bleiben gibt sont est reste restent avons ont hay son quedan
+    queda tiene tienen restano resta sono ha hanno blijven zijn heeft hebben restam sao tem zostaje jest"""
+_NAMING = """
+    answer result total sum product difference quotient average mean median mode value number amount count
+    remainder profit revenue cost price balance solution conclusion output age score years earnings"""
+_POINTING = """
+    the a an these those this that all another other additional remaining extra first last entire whole full each
+    its their his her my our your it he she they we i you and since if when because as for in on at with to of
+    which who where after assuming from"""
+_BEFORE = frozenset(f"{_ABOUT} {_SAYING} {_NAMING} {_POINTING}".split())
+"""Words that may stand right before a number that is the answer."""
+_OF_WHAT = frozenset(
+    f"""
+    {_NAMING} totals sums distance length width height weight area volume speed time rate payment salary wage
+    income loss bill change discount fee tax charge savings consists consist consisting instead worth group share
+    supply increase decrease reduction drop fall rise gain population perimeter temperature age kind sort combined
+    capacity maximum minimum""".split()
+)
+"""Words before "of" and a number: "a total of 18". After other words "of" may take a part or an inverse."""
+
+_GOING_ON = """
+    is are was were be been would will should can could may might must has have had do does did because since as
+    so that which who whom where when while if then than after before during until once whenever for from of on at
+    by with into onto per each every apiece a an the this these those their his her its my our your he she they it
+    we i you to between among step-by-step originally change gap difference alone still left remaining remain
+    remains remained total totally altogether together overall combined more less fewer extra additional leftover
+    away back again now today tomorrow yesterday daily weekly monthly yearly annually hourly old
+    long tall high wide deep large worth only exactly approximately respectively too instead longer shorter taller
+    higher lower older younger larger smaller bigger faster slower heavier lighter wider greater cheaper farther
+    further needed used sold spent paid earned kept saved eaten bought lost caught gave given made gives makes get
+    gets got go goes went come comes came need want wants work works live lives say says earn earns pay pays take
+    takes ate drank read wrote available unsold unused whole full equal left-over correct right indeed already
+    also both printed calculated ad ce bce eur usd gal units unit people students children kids men women person
+    child man woman adults adult fish sheep deer mice feet teeth geese dice oxen cattle aircraft dozen half items"""
+_AFTER = frozenset(_GOING_ON.split()) - {"too", "half", "dozen"}
+"""Words that may stand right after a number, or after what it counts."""
+_IRREGULAR = frozenset(
+    """
+    people children men women mice feet teeth geese dice oxen cattle fish sheep deer aircraft shrimp salmon trout
+    person child man woman fruit furniture""".split()
+)
+"""Names of what is counted that do not end like a plural."""
+_FOLLOWED: dict[str, frozenset[str]] = {
+    "in": frozenset(
+        """all total the a an each every her his their this that those these our my one addition cash change it which
+        dollars cents euros order profit number and""".split()
+    ),
+    "and": frozenset("he she they it we i the so that this his her their there is are was has have".split()),
+    "over": frozenset("the a an his her their all this these that".split()),
+    "out": frozenset(("of",)),
+    "all": frozenset("together in told the of day".split()),
+    "or": frozenset(("so",)),
+    "under": frozenset("the this these".split()),
+    "up": frozenset(("and", "from", "to")),
+}
+"""Maps a word after a number to the words of which one must follow it: "18 in total", but not "18 in hexadecimal"."""
+_NO_PLURAL = frozenset(
+    """
+    times perhaps always besides does goes grand gross score scores couple couples braces trios quartets sides
+    hundreds thousands millions billions dozens tens percents halves thirds quarters fifths degrees bits""".split()
+)
+"""Words that end like a plural, but multiply or divide the number or count nothing."""
+_ENGLISH = frozenset(
+    "how what which who whom when where why find calculate compute determine solve evaluate the many much give".split()
+)
+_NO_NAMES = _AFTER | _BEFORE | _FOLLOWED.keys() | _NO_PLURAL | _ENGLISH
+"""Words that do not name what is counted."""
+_PLURAL = re.compile(r"[a-z]{2,}[a-hj-rtv-z]s")
+_WORD_BEFORE = re.compile(r"([^\W\d_]+(?:['’-][^\W\d_]+)*)\s*\Z")
+_WORD_AFTER = re.compile(r"\s*([^\W\d_]+(?:['’-][^\W\d_]+)*)")
+_BY_HOW_MUCH = frozenset(
+    """
+    increase increased increases grew grow grows grown rose rise rises risen decrease decreased decreases fell
+    fall falls dropped drops drop declined declines decline up down goes went shrank shrinks shrunk shrink reduced
+    reduces reduce""".split()
+)
+"""Words before "by" and a number that is how much something changes."""
+_BY_BEFORE = re.compile(r"([^\W\d_]+)\W{1,3}by\s*\Z", re.I)
+_OF_BEFORE = re.compile(r"([^\W\d_]+)\W{1,3}of\s*\Z", re.I)
+_ENDING = re.compile(r"(?<=[a-z]{3})(?:e?s|e?d|ing|ers?|e)\Z")
+
+
+def is_known_beside(text: str, start: int, end: int, question: str) -> bool:
+    """Returns whether the words and signs right before and after a number are known to leave it as it is.
+
+    Args:
+        text: sentence with the number.
+        start: where the number begins, with its sign and currency.
+        end: where the number ends, with its unit.
+        question: words of the question are known.
+    """
+    return is_known_before(text, start, question) and is_known_after(text, end, question)
+
+
+def is_known_before(text: str, start: int, question: str) -> bool:
+    """Returns whether what stands right before a number is known; `is_known_beside` has the arguments."""
+    before = text[max(0, start - MOST_BESIDE_NUMBER) : start].rstrip()
+    if not before:
+        return True
+    found = _WORD_BEFORE.search(before.removesuffix("."))
+    if before[-1] == "." and found and len(found[1]) < MIN_SENTENCE_END:
+        return False
+    if not before[-1].isalpha():
+        return before[-1] in _SIGNS_BEFORE or before[-1].isdigit() or not before[-1].isascii()
+    if found is None:
+        return False
+    word = found[1].lower()
+    if word == "by" and (by := _BY_BEFORE.search(before)):
+        return by[1].lower() in _BY_HOW_MUCH or _is_known_word(found[1], question)
+    if word == "of" and (of := _OF_BEFORE.search(before)):
+        return of[1].lower() in _OF_WHAT or _is_known_word(of[1], question)
+    return word.rpartition("'")[2] in _BEFORE or word.partition("'")[0] in _BEFORE or _is_known_word(found[1], question)
+
+
+MIN_SENTENCE_END = 7
+"""Fewest letters of a word before a point that may be no abbreviation, such as "No." before a number."""
+
+
+def is_known_after(text: str, end: int, question: str) -> bool:
+    """Returns whether what stands right after a number is known; `is_known_beside` has the arguments."""
+    after = text[end : end + MOST_BESIDE_NUMBER]
+    found: list[str] = []
+    place = 0
+    while len(found) < MOST_DESCRIBING + 3 and (word := _WORD_AFTER.match(after, place)):
+        found.append(word[1])
+        place = word.end()
+    if found and _DIGIT_NEXT.match(after, place):
+        found.append("the")  # "in 7 days" is as known as "in the week"
+    if not found:
+        if (aside := _ASIDE_WORD.match(after)) and not _is_plain_aside(aside[1], question):
+            return False
+        sign = after.lstrip()[:1]
+        return not sign or sign in _SIGNS_AFTER or sign.isdigit() or not sign.isascii()
+    for place, word in enumerate([*found[: MOST_DESCRIBING + 1]]):
+        if _counts(word, question):
+            return place + 1 == len(found) or _goes_on(found[place + 1 :], question)
+        if place == 0 and _goes_on(found, question):
+            return True
+        if unit_at(word, 0):
+            return False
+    return False
+
+
+_DIGIT_NEXT = re.compile(r"\s+[$€£]?\d")
+_ASIDE_WORD = re.compile(r"\s*\(\s*([^\W\d_]{2,})\s*\)")
+"""Matches one word in brackets after a number: "7 (negative)"."""
+
+
+def _is_plain_aside(word: str, question: str) -> bool:
+    """Returns whether a word in brackets after a number leaves the number as it is."""
+    known = word.lower() in _AFTER or word.lower() in _BEFORE or unit_at(word, 0) is not None
+    return known or _counts(word, question)
+
+
+def _goes_on(after: list[str], question: str) -> bool:
+    """Returns whether words may follow a number, or what it counts, without a change of the number."""
+    word = after[0].lower()
+    if (followed := _FOLLOWED.get(word)) is not None:
+        if len(after) == 1:
+            return word != "in" and _is_known_word(word, question)
+        is_name = word == "in" and after[1].istitle()
+        return is_name or after[1].lower() in followed or _counts(after[1], question)
+    return word in _AFTER or _is_known_word(after[0], question)
+
+
+def _counts(word: str, question: str) -> bool:
+    """Returns whether a word names what is counted: a plural, or a word of the question."""
+    lower = word.lower().rpartition("-")[2]
+    if lower in _NO_NAMES and lower not in _IRREGULAR:
+        return False
+    return _PLURAL.fullmatch(lower) is not None or lower in _IRREGULAR or _is_known_word(word, question)
+
+
+def _is_known_word(word: str, question: str) -> bool:
+    """Returns whether a question has a word, in any of its forms, or is in another language than English."""
+    if not word.isascii() or not _is_english(question):
+        return True
+    named, lower = _stems_in(question), word.lower()
+    return _bare_stem(lower) in named or any(_bare_stem(part) in named for part in re.split(r"['’-]", lower) if part)
+
+
+@lru_cache(maxsize=64)
+def _is_english(question: str) -> bool:
+    asked = words(without_accents(question[-QUESTION_READ:]))
+    return not any(map(str.isalpha, asked)) or not _ENGLISH.isdisjoint(_plain_words(question))
+
+
+def _plain_words(question: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", question[-QUESTION_READ:].lower())
+
+
+@lru_cache(maxsize=64)
+def _stems_in(question: str) -> frozenset[str]:
+    """Returns the stems of the words of a question."""
+    return frozenset(map(_bare_stem, _plain_words(without_accents(question))))
+
+
+def _bare_stem(word: str) -> str:
+    """Returns an English word without its ending: "mowed" and "mows" are "mow"."""
+    return _ENDING.sub("", stem(word))

@@ -1,0 +1,127 @@
+"""Only known words and signs may stand beside a number or a letter. Others make it a text, or no answer."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.records.correctness import canonical, final_answer, is_correct
+from metaprobe.records.types import Check, Item
+
+EGGS = "How many eggs are left?"
+VALUE = "What is the value?"
+COST = "How much does it cost?"
+GROWTH = "By what percent did it grow?"
+BUILT = "When was it built?"
+
+
+def form(answer: str, question: str = EGGS, check: Check = "number") -> str:
+    item = Item("i", question, check=check)
+    return canonical(item, final_answer(item, answer))
+
+
+def right(answer: str, gold: str, question: str = EGGS, check: Check = "number") -> bool:
+    item = Item("i", question, gold=(gold,), check=check)
+    return is_correct(item, final_answer(item, answer))
+
+
+# Words and signs beside a number
+
+REFUSED = [
+    (EGGS, "18", ("@18", "18@", "&18", "18&", "§18", "№18", "18=", "50% 18", "18©", "¬18", "†18")),
+    (EGGS, "18", ("18 short", "18 shy", "18 behind", "18 ahead", "18 off", "18 odd", "18 over", "18 out", "18 nil")),
+    (EGGS, "18", ("18 too many", "18 points short", "18 eggs short", "18 and some", "18 and a bit", "18 something")),
+    (EGGS, "18", ("18 carat", "18 proof", "18 stone", "18 dpi", "18 fps", "18 furlongs", "18 nautical miles")),
+    (EGGS, "18", ("18 octal", "18 hex", "18 in hexadecimal", "18 (hex)", "18 (negative)", "binary 18", "base 18")),
+    (EGGS, "18", ("Apollo 18", "Windows 18", "Psalm 18", "Article 18", "Figure 18", "Player 18", "Week 18", "No. 18")),
+    (EGGS, "18", ("all but 18", "except 18", "without 18", "barely 18", "hardly 18", "shy of 18", "north of 18")),
+    (EGGS, "18", ("square of 18", "cube 18", "negative of 18", "reciprocal of 18", "roughly over 18", "off by 18")),
+    (EGGS, "3", ("Step 3: Count the eggs.", "Step 3", "She takes 3 times", "Part 3")),
+    (COST, "5", ("5 pence", "$5 off", "$5 short", "5 mill", "5 BTC", "5 thou")),
+    (VALUE, "5", ("<= 5", ">=5", "!= 5", "x → 5", "x -> 5", "5 − δ", "5 below", "less 5", "neg 5")),
+    (BUILT, "1999", ("by 1999", "pre-1999", "1999 at the latest", "no later than 1999", "Windows 1999", "12/1999")),
+]
+
+
+@pytest.mark.parametrize(("question", "gold", "answers"), REFUSED)
+def test_an_unknown_word_or_sign_beside_a_number_makes_it_a_text(
+    question: str, gold: str, answers: tuple[str, ...]
+) -> None:
+    assert [answer for answer in answers if right(answer, gold, question)] == []
+    assert [answer for answer in answers if form(answer, question) == form(gold, question)] == []
+
+
+ACCEPTED = [
+    (EGGS, "18", ("18 eggs", "18 in total", "18 left", "18 brown eggs", "18 fresh duck eggs", "18 of them", "18 each")),
+    (EGGS, "18", ("18 eggs remain", "18 would be left", "18 because she ate 2", "18 in all", "18 in May")),
+    (EGGS, "18", ("So 18", "Exactly 18", "about 18", "Total 18", "I get 18", "It's 18", "= 18", "-> 18", "✅ 18")),
+    (EGGS, "18", ("a total of 18", "the sum of all is 18", "They have 18", "Left: 18", "#18", "ca. 18", "approx. 18")),
+    (EGGS, "18", ("18 eggs (3 broken)", "18 (10 red and 8 blue)", "18 eggs (9 each)", "18 (eighteen)")),
+    (COST, "5", ("$5 in total", "It costs $5", "exactly $5", "5 bucks")),
+    (GROWTH, "5", ("5 pct", "by 5%", "It grew by 5%.", "an increase of 5%", "up 5%", "+5%")),
+    (BUILT, "1999", ("c. 1999", "ca. 1999", "c.1999", "early 1999", "It was built in 1999.")),
+    ("Was it built in AD 1998 or AD 1999?", "1999", ("AD 1999", "1999 AD", "1999 CE")),
+    ("How heavy is it in kg?", "18", ("18 kgs", "18kgs", "18 kilos")),
+    ("How many push-ups can she do in a minute?", "18", ("18 push-ups with breaks", "18 push-ups")),
+    ("¿Cuántos huevos quedan?", "18", ("Quedan 18 huevos frescos", "18")),
+]
+
+
+@pytest.mark.parametrize(("question", "gold", "answers"), ACCEPTED)
+def test_known_words_beside_a_number_leave_it_as_it_is(question: str, gold: str, answers: tuple[str, ...]) -> None:
+    assert [answer for answer in answers if not right(answer, gold, question)] == []
+    assert [answer for answer in answers if form(answer, question) != form(gold, question)] == []
+
+
+@given(
+    st.integers(2, 999),
+    st.text("bcdfghjklmnpqrtvwxz", min_size=4, max_size=8).filter(lambda word: not word.startswith("x")),
+    st.booleans(),
+)
+def test_a_word_that_nobody_knows_beside_a_number_makes_another_answer(value: int, word: str, before: bool) -> None:
+    answer = f"{word} {value}" if before else f"{value} {word}"
+    assert not right(answer, str(value))
+    assert form(answer) != str(value)
+
+
+def test_a_number_in_brackets_that_may_be_the_answer_itself_is_not_left_out() -> None:
+    for answer in ("18 (or 20)", "18 (20 with the broken ones)", "18 (mod 20)", "20 (18 without the broken ones)"):
+        assert not right(answer, "18"), answer
+
+
+# Mixed numbers and lists
+
+
+def test_a_whole_number_and_a_fraction_are_one_number_unless_several_are_asked_for() -> None:
+    for answer in ("2 and 7/8", "two and 7/8", "2 7/8", "2⅞", "two and seven eighths"):
+        assert form(answer, VALUE) == "23/8", answer
+        assert not right(answer, "7/8", VALUE)
+        assert not right(answer, "2", VALUE)
+    for question in ("What are the roots?", "What are the two numbers?", "Find all solutions."):
+        assert len({form(one, question) for one in ("2 and 1/2", "5/2", "2", "1/2")}) == 4, question
+    assert form("2 and 8/7", VALUE) != form("22/7", VALUE)
+
+
+def test_a_number_of_the_question_in_a_list_is_not_dropped() -> None:
+    asked = "She has 2 hens and 3 cows. How many eggs and cakes are there?"
+    assert form("2 and 9", asked) not in (form("9", asked), form("3 and 9", asked))
+    assert not right("2, 2, 9", "9", asked)
+    assert form("9,-7", "Find the real roots of (x - 7)(x - 9).") != form("9", "Find the real roots of (x - 7)(x - 9).")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["- 10 red\n- 8 blue", "* Red: 10\n* Blue: 8", "1. 10\n2. 8", "Here:\n- 10\n- 8", "1) Ann: 10\n2) Bob: 8"],
+)
+def test_a_list_without_a_total_is_not_its_last_item(answer: str) -> None:
+    assert [number for number in ("8", "10", "18") if right(answer, number)] == []
+    assert form(answer) not in ("8", "10", "18")
+
+
+def test_the_last_item_of_a_list_that_concludes_is_the_answer() -> None:
+    for answer in (
+        "- 10 red\n- 8 blue\n- 18 in total",
+        "1. Count: 10\n2. So 18 are left",
+        "- 10 red\n- 8 blue\nTotal: 18",
+        "1. She has 20 eggs.\n2. She eats 2 eggs.\n3. 20 - 2 = 18",
+    ):
+        assert right(answer, "18"), answer
