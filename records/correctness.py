@@ -41,12 +41,15 @@ from metaprobe.records.answers.options import (
 )
 from metaprobe.records.answers.texts import (
     AFTER_LEAD,
+    ASKS_BACK,
     BEFORE_LEAD,
     FILLER,
     IS,
     IS_JOINED,
     LEADS,
     MAX_COMPARED_CHARS,
+    NEGATIONS,
+    NO_OF_SOMETHING,
     SENTENCE_END,
     TAKES_BACK,
     Words,
@@ -129,6 +132,10 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
     whole = strip_decoration(answer)
     if not whole or not wanted:
         return False
+    if "?" in whole and ASKS_BACK.fullmatch(whole) and words(whole, fold=fold) != wanted:
+        return False
+    if wanted == ("no",) and NO_OF_SOMETHING.search(whole):
+        return False
     if words(whole, fold=fold) == wanted:
         return True
     parts = sentences(whole)
@@ -170,10 +177,11 @@ def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
     if spoken == wanted:
         return True
     places = find_words(spoken, wanted)
-    if not places or is_hedged(spoken, wanted):
+    denials = NEGATIONS if wanted == spoken[:1] == ("no",) else frozenset()  # "No, it is not."
+    if not places or is_hedged(spoken, {*wanted, *denials}):
         return False
     covered = {place + i for place in places for i in range(len(wanted))}
-    beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered}
+    beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered} - denials
     if spoken[-len(wanted) :] == wanted:
         beside.discard("=")  # "x = 5"
     plain_question = without_accents(question)  # as an answer is read that repeats its names
@@ -265,8 +273,7 @@ def final_answer(item: Item, text: str) -> str:
         if denies_letter(item, lines[0]):
             return _option_left(item, lines)
         if names_letter(item, lines[0]):
-            others = [line for line in _last_lines(lines[1:]) if _LETTER_ALONE.fullmatch(line) and chosen(item, line)]
-            return " or ".join([lines[0], *others])
+            return " or ".join([lines[0], *_other_letters(item, lines)])
         return next((line for line in _last_lines(lines) if chosen(item, line)), lines[-1])
     if item.check == "number":
         if total := _total_before_parts(lines[-MOST_LINES:]):
@@ -276,6 +283,14 @@ def final_answer(item: Item, text: str) -> str:
         last = next((line for line in _last_lines(lines) if _DIGIT.search(line) or numbers(line)), "")
         return _total_of_row(_without_place(last, lines)) if last else lines[-1]
     return lines[-1]
+
+
+def _other_letters(item: Item, lines: list[str]) -> list[str]:
+    """Returns the lines after the first that are a letter alone, or take back the first line, with another option."""
+    first = chosen(item, lines[0])
+    letters = [line for line in _last_lines(lines[1:]) if _LETTER_ALONE.fullmatch(line) and chosen(item, line)]
+    taken_back = [line for line in _last_lines(lines[1:]) if _TAKES_BACK_LINE.match(line)]
+    return [line for line in (*letters, *taken_back) if first is None or chosen(item, line) != first]
 
 
 _PART = re.compile(r"(?:[-+*•·–]|\d{1,2}[.)])\s+(?=\S)|\|")
@@ -355,11 +370,10 @@ def _total_of_row(line: str) -> str:
     return line
 
 
-_RETRACTS = re.compile(
-    r"[^\w\n]*\n\W*((?:wait|hold on|actually|sorry|no(?=,)|oops|correction|scratch that|my mistake"
-    r"|on second thoughts?)\b)",
-    re.I,
+_TAKES_BACK_LINE = re.compile(
+    r"\W*((?:wait|hold on|actually|sorry|no(?=,)|oops|correction|scratch that|my mistake|on second thoughts?)\b)", re.I
 )
+_RETRACTS = re.compile(rf"[^\w\n]*\n{_TAKES_BACK_LINE.pattern}", re.I)
 """Matches a line after the answer that takes it back."""
 _LETTER_ALONE = re.compile(r"\W{0,4}[A-Z]\W{0,4}")
 _CONFIDENCE_LINE = re.compile(

@@ -125,3 +125,72 @@ def test_the_last_item_of_a_list_that_concludes_is_the_answer() -> None:
         "1. She has 20 eggs.\n2. She eats 2 eggs.\n3. 20 - 2 = 18",
     ):
         assert right(answer, "18"), answer
+
+
+# Options
+
+PLANETS = ("mercury", "venus", "earth", "mars")
+THIRD = "Which planet is third?\nA) mercury\nB) venus\nC) earth\nD) mars"
+
+
+def option(answer: str) -> str:
+    item = Item("i", THIRD, choices=PLANETS, check="choice")
+    return canonical(item, final_answer(item, answer))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ("A. B", "A B", "A+B", "A-B", "A to B", "B. A", "C+D", "C..D", "C, then B", "C, no, B", "A, not C, B"),
+        ("C-", "C--", "C*", "-C", "!C", "~C", "¬C", "C!=", "°C", "C.1", "C'", "C++", "30 C"),
+        ("C or so", "C or earth or mars", "C, I guess not", "C\nWait, B", "Is it C?", "C, or maybe not"),
+        ("C mars", "D earth", "B earth", "earth D", "mars (C)", "C) mars", "earth or mars"),
+    ],
+)  # fmt: skip
+def test_a_letter_beside_another_one_or_an_unknown_sign_is_no_answer(answers: tuple[str, ...]) -> None:
+    assert [answer for answer in answers if option(answer) != ""] == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["C", "C - earth", "C – third", "- C", "✅ C", "C ✅", "`C`", "\"C\"", "<C>", "[C]", "C!", "C. It is third.",
+     "C, not B", "C\nC", "C. B is too hot.", "earth (C)", "C earth", "(C) earth, as A and B are hotter"],
+)  # fmt: skip
+def test_a_letter_with_only_marks_or_an_explanation_beside_it_is_the_answer(answer: str) -> None:
+    assert option(answer) == "earth"
+
+
+@given(
+    st.sampled_from("ABCD"), st.sampled_from("ABCD"), st.sampled_from((". ", " ", "+", "-", "/", " to ", " or ", ", "))
+)
+def test_two_letters_with_a_joint_are_never_one_of_them(one: str, other: str, joint: str) -> None:
+    assert one == other or option(f"{one}{joint}{other}") == ""
+
+
+# Texts
+
+PARIS = "Is Paris the capital of France?"
+
+
+def test_no_with_a_short_sentence_is_no_and_no_of_something_is_not() -> None:
+    for answer in ("No.", "No, it is not.", "No, it isn't", "No, Paris is not the capital of France."):
+        assert right(answer, "no", PARIS, "exact"), answer
+        assert form(answer, PARIS, "exact") == "no", answer
+    for answer in ("No answer", "No idea", "There is no doubt", "No, actually yes"):
+        assert not right(answer, "no", PARIS, "exact"), answer
+        assert form(answer, PARIS, "exact") != "no", answer
+    assert form("Yes, it is.", PARIS, "exact") == form("yes", PARIS, "exact")
+
+
+def test_a_heading_a_quotation_and_a_tick_say_nothing() -> None:
+    asked = "What is the capital of Australia?"
+    for answer in ("# Canberra", "> Canberra", "Canberra ✅", "✔ Canberra"):
+        assert right(answer, "Canberra", asked, "exact"), answer
+        assert form(answer, asked, "exact") == "canberra", answer
+    assert not right("Is it Canberra?", "Canberra", asked, "exact")
+    assert form("> 5", asked, "exact") != form("5", asked, "exact")
+
+
+def test_signs_of_code_between_names_keep_texts_apart() -> None:
+    names = ("x::y", "x:y", "x;y", "x?.y", "x??y", "x y", "x.y", "xy")
+    assert len({form(one, "What is it?", "exact") for one in names}) == len(names)

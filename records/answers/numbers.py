@@ -24,6 +24,7 @@ from metaprobe.records.answers.number_words import (
     with_digits,
 )
 from metaprobe.records.answers.texts import (
+    ASKS_BACK,
     HEDGES,
     SENTENCE_END,
     TAKES_BACK,
@@ -288,8 +289,6 @@ _WORDS = re.compile(r"[^\W_]+")
 _UNSURE = (HEDGES - {"and", "but"}) | set("otherwise geen non inte ikke ingen tidak bukan khong degil नह".split())
 _TOO_MUCH = re.compile(r"\d\S*(?:\s\w+)?\s(?:is|are|was|were|seems|would\sbe)\s(?:\w+\s)?too\s\w", re.I)
 """Matches words that call a number too high or too low."""
-_ASKS_BACK = re.compile(r"\W*(?:is|are|was|were|could|would|might|should|does|did|can)\b[^.!?]*\?\W*", re.I)
-"""Matches an answer that is a question itself: "Is it 18?"."""
 _NUMBERS_NEXT = re.compile(r"(?:st|nd|rd|th)\b(?!\s+(?:of|or)\b)")
 """Matches the end of an ordinal that numbers the next word: "the 2nd day", but not "the 2nd of 9"."""
 _LOWER_END = re.compile(r"(?<!difference )\bbetween\s+$", re.I)
@@ -722,7 +721,7 @@ def _is_unsure(text: str, question: str) -> bool:
     lower = text.lower()
     if TAKES_BACK.search(text) or ("too" in lower and _TOO_MUCH.search(text)):
         return True
-    if "?" in text and _ASKS_BACK.fullmatch(text):
+    if "?" in text and ASKS_BACK.fullmatch(text):
         return True
     found = _WORDS.findall(lower.replace("'", ""))
     if _UNSURE.isdisjoint(found):
@@ -977,7 +976,8 @@ def _is_alone(text: str, start: int, end: int) -> bool:
     )
     beside = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
     if any(
-        word.lower() not in _OPERATES_ON and (len(word) > 2 or word in ("in", "AD") or not unit_at(word, 0)) for word in beside
+        word.lower() not in _OPERATES_ON and (len(word) > 2 or word in ("in", "AD") or not unit_at(word, 0))
+        for word in beside
     ):
         return True
     return not beside and not _OPERATORS.search(before) and not _OPERATORS.search(after)

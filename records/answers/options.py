@@ -9,12 +9,14 @@ from functools import lru_cache
 
 from metaprobe.records.answers.texts import (
     AFTER_LEAD,
+    ASKS_BACK,
     BEFORE_LEAD,
     FILLER,
     IS,
     IS_JOINED,
     LEADS,
     NEGATIONS,
+    NO_OF_SOMETHING,
     POLAR,
     TAKES_BACK,
     Words,
@@ -79,6 +81,10 @@ _NO_PRONOUN = r"(?!I\s+[a-z])"
 """Pattern that keeps the "I" of "so I choose C" from being the label of a ninth option."""
 
 
+_TO_NEXT = r"\W*(?:(?:and|or|to|then|vs|versus|through|thru|plus|over|maybe|perhaps|possibly|also|either|no)\b\W*)*"
+"""Pattern of what may lead from a label to another one, so that neither is the answer: "A. B", "A to B"."""
+
+
 def _labels(series: Sequence[str], upper: str, lower: str, any_case: str) -> _Labels:
     name = rf"\(?({any_case})\)?(?![\w'])"
     return _Labels(
@@ -92,6 +98,7 @@ def _labels(series: Sequence[str], upper: str, lower: str, any_case: str) -> _La
         re.compile(
             rf"^\W*?(?:,|/|;|&|\band\b|\bor\b)\s*(?:(?:and|or|maybe|perhaps|possibly)\s+)*(?:option\s*)?{_NO_PRONOUN}(?:\(?({upper})(?![\w'])"
             rf"|\(?({lower})(?=[).:]|\W*$))"
+            rf"|^{_TO_NEXT}(?:option\s*)?\(?(?:({upper})(?![\w'])(?=\)?\s*(?:[,;!?]|\.(?!\d)|\n|$))|({lower})(?=\W*$))"
         ),
         re.compile(rf"{AT_LINE}({upper})[).:](?!\d)", re.M),
         re.compile(
@@ -133,7 +140,17 @@ _SERIES = (
 """Labels that a question may show before its options, and how an answer repeats them."""
 MOST_LABELLED_OPTIONS = 40
 """Most options of a question whose labels are searched."""
-_TAKEN_BACK = re.compile(r"\b(?:wait|actually|sorry)\b", re.I)
+_TAKEN_BACK = re.compile(r"\b(?:wait|actually|sorry|(?:guess|think|maybe|perhaps|or|suppose)\s+not)\b", re.I)
+_HEDGED_AFTER = re.compile(r"\W{0,3}\b(?:or|nor)\b", re.I)
+"""Matches "or" right after a label, which offers something else."""
+_BEFORE_LABEL = re.compile(
+    r"(?:^|[\s\w\"'“”‘’«»()\[\]<>{*_`#:：=。、，,.|？?「『（【✅✓✔☑●◉→；;]|(?:^|[\w:：=*])\s*[-–—]+>?\s|[-–—•·+]\s|[:：]-)[\"'“‘«(\[<{*_`「『（【]*\Z"
+)
+"""Matches what may stand right before a label: blanks, words and marks that only set it apart."""
+_AFTER_LABEL = re.compile(
+    r"(?![!:?]?=)[)\]>}\"'”’»`」』）】]*(?:\*{2}|_{1,2})?[)\]>}\"'”’»`」』）】]*(?:[\s.,:;!?/。、，：；！？✅✓✔☑❌✗✘✖|&]|[-–—]+>?\s*[^\W_]|[-–—]\s|\(|\Z|[^\x00-\xff])"
+)
+"""Matches what may stand right after a label. "C-", "C*" and "C!=" are other answers than C."""
 _DENIED_LABEL = re.compile(
     r"^[^\w\n❌✗✘✖]{0,8}(?P<crossed>[❌✗✘✖])|^\W{0,8}(?:(?:is|was|seems|looks|can|could|would)(?:n't|\s?not)\b(?P<right>\s+(?:be\s+)?(?:(?:the\s+)?(?:right|correct|answer)))?"
     r"|(?:is|was|seems|looks|would\s+be|must\s+be|can\s+be)\s+(?:clearly\s+|also\s+|ruled\s+)?"
@@ -152,6 +169,8 @@ MOST_BESIDE_OPTION = 40
 """Most characters beside an option in a line that only repeats it, with its verdict."""
 _MARK_BEFORE = re.compile("(?P<tick>[✅✓✔☑])|[❌✗✘✖]")
 _STRUCK_OUT = re.compile(r"~~[^~\n]+~~")
+_NOT_LABEL = re.compile(r"[,;]?\s*\bnot\s+(?:option\s+)?\(?[A-Z]\)?(?!\w)")
+"""Matches another label that is denied after the first one: "C, not B"."""
 _TO_LAST_LABEL = re.compile(r"\s*(?:[-–—]+>?|=>|→|⇒)\s*\(?([A-Z])\)?\W*")
 """Matches a range or a change to another label: "A-C", "C -> B"."""
 _NEGATED = re.compile(r"(?:(?<=\w)n't|(?<!\s)\s*+\bnot)\s+(true|false)\b|(?<!\s)\s*+\buntrue\b", re.IGNORECASE)
@@ -313,6 +332,8 @@ def chosen(item: Item, answer: str) -> str | None:
         answer = _NEGATED.sub(lambda match: " false" if (match[1] or "true").casefold() == "true" else " true", answer)
     answer = _STRUCK_OUT.sub("", answer) if "~~" in answer else answer
     text = strip_decoration(answer)
+    if "?" in text and ASKS_BACK.fullmatch(text) and text not in item.choices:
+        return None
     labels = _shown(item.question, item.choices)
     bare = _bare(text)
     literal = {choice for choice in item.choices if _bare(choice) == bare}
@@ -335,7 +356,8 @@ def chosen(item: Item, answer: str) -> str | None:
         if _bare(rest.lstrip(").:,;/–— ")) == _bare(option):
             return option
         other_places = {number for number, choice in enumerate(item.choices) if choice != option}
-        following = [found[1] or found[2] for found in labels.next.finditer(rest)]
+        rest = _NOT_LABEL.sub(" ", rest)
+        following = [found[found.lastindex or 0] for found in labels.next.finditer(rest)]
         following += [found[1] for found in labels.line.finditer(rest)]
         following += [found[1] or found[2] or found[3] for found in labels.overruling.finditer(rest)]
         if changed := _TO_LAST_LABEL.fullmatch(rest):
@@ -345,6 +367,7 @@ def chosen(item: Item, answer: str) -> str | None:
             not other_places.isdisjoint(map(labels.place, following))
             or _TAKEN_BACK.search(beside)
             or TAKES_BACK.search(beside)
+            or _HEDGED_AFTER.match(rest)
             or _CROSSED.search(whole, 0, letter.end())
             or _denies(beside, item.question)
         ):
@@ -499,10 +522,21 @@ def _chosen_label(labels: _Labels, item: Item, answer: str) -> re.Match[str] | N
         and labels.place(letter[1] or letter[2]) == 0
     ):
         letter = labels.first.match(answer, letter.end() + 1) or letter  # "A: B" answers B
-    return letter if letter and 0 <= labels.place(letter[1] or letter[2]) < len(item.choices) else None
+    if letter is None or not 0 <= labels.place(letter[1] or letter[2]) < len(item.choices):
+        return None
+    return letter if _is_apart(answer, *letter.span(1 if letter[1] else 2)) else None
 
 
-_LONE_LABEL = re.compile(r"(?<![A-Za-z0-9'])([A-Z])(?![A-Za-z0-9'+#])(?!\s+[a-z]{2,}\b(?<!\bis)(?<!\bes)(?<!\best))")
+def _is_apart(text: str, start: int, end: int) -> bool:
+    """Returns whether only marks that set a label apart stand beside it, and no sign that makes it another name."""
+    before = _BEFORE_LABEL.search(text[max(0, start - 8) : start])
+    return before is not None and _AFTER_LABEL.match(text, end) is not None and not _POINT_DIGIT.match(text, end)
+
+
+_POINT_DIGIT = re.compile(r"\.\d")
+_ANY_LABEL = re.compile(
+    r"(?<![A-Za-z0-9'])([A-Z])(?![A-Za-z0-9'])(?!\s+[a-z]{2,}\b(?<!\bis)(?<!\bes)(?<!\best)(?<!\bto))"
+)
 """Matches a letter that is no word: not the A of "A correct answer"."""
 _LEADS_TO_LETTER = frozenset(
     """definitely clearly obviously certainly surely
@@ -518,6 +552,8 @@ _LEADS_TO_LETTER = frozenset(
 )
 """Words that may stand beside the letter of an option and only say that it is the answer."""
 _JOINED_LEADS = re.compile("|".join(sorted((w for w in _LEADS_TO_LETTER if not w[0].isascii()), key=len, reverse=True)))
+_MARKS = frozenset(".,:;!?()[]\"'*|。、，：；！？「」（）")
+"""Signs beside the letter of an option that only set it apart."""
 MOST_BESIDE_LETTER = 120
 """Longest answer, in characters, in which a letter is read among words that only lead to it."""
 
@@ -526,16 +562,14 @@ def _led_to(text: str) -> str | None:
     """Returns the one letter in a text that holds only words leading to it: "La opción C es correcta"."""
     if len(text) > MOST_BESIDE_LETTER:
         return None
-    letters = set(_LONE_LABEL.findall(text))
-    if len(letters) != 1:
+    labels = list(_ANY_LABEL.finditer(text))
+    letters = {label[1] for label in labels}
+    if len(letters) != 1 or not all(_is_apart(text, *label.span(1)) for label in labels):
         return None
     letter = letters.pop()
-    beside = words(_JOINED_LEADS.sub(" ", _LONE_LABEL.sub(" ", text)))
-    return (
-        letter
-        if all(word in _LEADS_TO_LETTER or word == letter.casefold() for word in beside if word.isalnum())
-        else None
-    )
+    beside = words(_JOINED_LEADS.sub(" ", _ANY_LABEL.sub(" ", text)))
+    known = _LEADS_TO_LETTER | _MARKS | {letter.casefold()}
+    return letter if known.issuperset(beside) else None
 
 
 def _is_meant(text: str, label: re.Match[str], item: Item) -> bool:
@@ -547,6 +581,9 @@ def _is_meant(text: str, label: re.Match[str], item: Item) -> bool:
 
 
 _LABEL_ASIDE = re.compile(r"\(([A-Z])\)")
+_LABEL_FIRST = re.compile(r"\W*([B-HJ-Z])(?![\w'+#])")
+_LABEL_LAST = re.compile(r"(?<![\w'])([A-Z])\W*\Z")
+"""Match a label before and after the words of an option: "D earth", "earth D"."""
 _EXCLUDED = frozenset("except excluding exclude excluded eliminate eliminated ruled".split())
 """Words before or soon after an option that make it no answer, unless the question has them."""
 _NEAR = 4
@@ -556,6 +593,8 @@ _NEAR = 4
 def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
     spoken = words(text)
     options = {choice: option for choice in item.choices if (option := _option_words(choice))}
+    if spoken[:1] == ("no",) and NO_OF_SOMETHING.search(text):
+        return None
     if spoken and spoken[0] in POLAR and spoken[:1] in options.values():
         return None if spoken[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == spoken[:1])
     found_choices = find_choices(spoken, options)
@@ -578,6 +617,11 @@ def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
     elif labels is not None and labels is not _DIGITS:
         overruling = {labels.place(found[1] or found[2] or found[3]) for found in labels.overruling.finditer(text)}
         overruling |= {labels.place(label) for label in _LABEL_ASIDE.findall(text)}
+        overruling |= {
+            labels.place(label[1])
+            for label in (_LABEL_FIRST.match(text), _LABEL_LAST.search(text))
+            if label and label[1].casefold() not in options[found_choices[0]]
+        }
         if any(0 <= place < len(item.choices) and item.choices[place] != found_choices[0] for place in overruling):
             return None  # "It is 4, so C" and "4 (C)" where 4 is option B
     if len(found_choices) != 1 or list(options.values()).count(options.get(found_choices[0], ())) > 1:

@@ -35,11 +35,17 @@ TAKES_BACK = re.compile(
     re.I,
 )
 """Matches words that take back the answer before them, or doubt the answer after them."""
+ASKS_BACK = re.compile(r"\W*(?:is|are|was|were|could|would|might|should|does|did|can)\b[^.!?]*\?\W*", re.I)
+"""Matches an answer that is a question itself: "Is it 18?"."""
 FILLER = frozenset(f"{_FILLER} {_SHADES}".split())
 """Stems of words that add nothing beside the gold, for any question."""
 POLAR = frozenset(("yes", "no", "true", "false"))
 """Options after which an explanation may hold a "not"."""
 
+NO_OF_SOMETHING = re.compile(
+    r"\b[Nn][Oo]\s+(?!(?:it|its|that|this|these|those|he|she|they|we|you|there|because|as|since|the|a|an|not|and|or)\b)[a-z]"
+)
+"""Matches a "no" that denies the next word, and does not answer a question: "no answer", "no idea"."""
 _EMPTY = frozenset(_FILLER.split())
 """Words that add nothing when two answers are compared.
 
@@ -133,7 +139,9 @@ _BOLD = re.compile(
     rf"(?<!\w)__(?!(?:{_SPECIAL_NAMES.replace(' ', '|')})__)(?=[^\s_])([^_\n]*)(?<=[^\s_])__(?!\w)"
     r"|(?<!\w)_(?=[^\s_])([^_\n]*)(?<=[^\s_])_(?!\w)"
 )
-_BULLET = re.compile(r"^[^\S\n]*[-*+•·][^\S\n]+(?=\w)", re.M)
+_BULLET = re.compile(r"^[^\S\n]*(?:[-*+•·][^\S\n]+(?=\w)|(?:#{1,6}|>)[^\S\n]+(?=[^\W\d_]{2}))", re.M)
+_TICKS = re.compile(r"^[✅✓✔☑]\ufe0f?\s+(?=\w)|(?<=[\w.!)])\s+[✅✓✔☑]\ufe0f?\s*$")
+"""Matches a tick mark before or after an answer."""
 _FORMATS = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe00-\ufe0f\ufeff]")
 """Matches invisible characters that direct or join text."""
 _QUOTES = "\"“”'‘’„«»"
@@ -168,14 +176,14 @@ _NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))
 _SPELLED = r"[^\W_]+(?:'[^\W_]+)*"
 _JOINING = "|".join(
     (
-        r"(?<=\d)[:,;](?=\d)|(?<=\w):(?=\w)|(?<=\b[^\W\d_]),(?=\s*[^\W_])",  # 3:45, "a, b"
+        r"(?<=\d)[:,;](?=\d)|(?<=\w)(?:::?|;)(?=\w)|(?<=\b[^\W\d_]),(?=\s*[^\W_])",  # 3:45, "a, b"
         r"(?<=[^\W_]{2})\.(?=[a-z0-9_]{2})|(?<=\b[A-Za-z])\.(?=[A-Za-z]\b)|(?<![\w.])\.(?=[^\W\d_]{2})",  # a.b, .NET
         r"(?<=\d)(?:\.{3}|…)",
         r"\.{1,2}(?=[/\\*+?])",  # ../a, .*
         r"(?<=[^\W_])_+(?=[^\W_])|(?<!\w)_+(?=[^\W_])|(?<=[a-z])__(?!\w)",  # a_b, __init__
         r"(?<=\b[^\W\d_])'+(?=\()",  # f'(x)
         r"[!:.?-](?==)|(?<=<)[!?]|\?(?=>)|(?<=#)!",  # :=, -=, <?, #!
-        r"(?<![\w!?.)])!(?=\w)|(?<=\w)\?(?=\w)",
+        r"(?<![\w!?.)])!(?=\w)|(?<=\w)\?{1,2}\.?(?=\w)",
         r"(?<![\w-])-{1,2}(?=[^\W\d_]|[∞π√(\\$£€])|(?<=[^\W_])-{1,2}(?=[.\s]*\Z)",  # -x, i--
         r"(?<=\d\s)-(?=\s\d)|(?<=\b\w\s)-(?=\s\w\b)|(?<=\b\w)-(?=\w\b)|-(?=>)|(?<=<)-",
         r"(?<=\w)·(?=\w)|(?<=\w\s)·(?=\s\w)",
@@ -236,6 +244,7 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
             return "-" + text[1:].lstrip()
         text = _MINUS_INSIDE.sub(r"-\1", text)  # $-5
     bare = _BULLET.sub("", text).strip()
+    bare = bare if bare.isascii() else _TICKS.sub("", bare)
     if bare[-1:] in ("'", '"') and bare[0] not in _QUOTES and (bare[-2:-1].isdigit() or _PRIMED.fullmatch(bare)):
         return bare  # feet, inches, a derivative
     return bare.strip(_QUOTES).strip() or text.strip()
@@ -349,6 +358,10 @@ def words_beside(answer: str, question: str) -> Words:
     return spoken
 
 
+_REFERS = frozenset("it is are was were he she they that this there does do did".split())
+"""Words of a short sentence after "yes" or "no": "No, it is not"."""
+
+
 def _only_affirms(spoken: Words, question: str) -> bool:
     """Returns whether an answer is "yes" or "no" with words of the question: "Yes, 7 is prime." to "Is 7 prime?".
 
@@ -357,7 +370,7 @@ def _only_affirms(spoken: Words, question: str) -> bool:
     if len(spoken) < 2 or spoken[0] not in ("yes", "no"):
         return False
     asked = set(words(without_accents(question)))
-    beside = set(spoken[1:]) - ({"not"} if spoken[0] == "no" else set())
+    beside = set(spoken[1:]) - (NEGATIONS - {"no"} if spoken[0] == "no" else set()) - _REFERS
     return asked.isdisjoint(_OFFERS | NEGATIONS | {"than"}) and asked >= beside
 
 
