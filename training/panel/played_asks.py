@@ -170,7 +170,7 @@ class View:
     cost: Floats
     """Price paid for each agent's answer (m, A), in US dollars for 1,000 such answers."""
     judged_sets: JudgedSets
-    """What `judged` returned before. A copy with another gain or surety shares it."""
+    """Results that `judged` returned before. A copy with another gain or surety shares them."""
     sure: Surety | None = None
     """How far one answer changes the expected P(right) of the others; None if no priced cascade is played."""
 
