@@ -3,7 +3,9 @@
 import ast
 import inspect
 import itertools
+import sys
 import textwrap
+from functools import cache
 from typing import Any, TypeVar
 
 from metaprobe.checkpoints.option_fields import described
@@ -45,20 +47,49 @@ def field_docs(cls: type) -> dict[str, str]:
     """
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
-        try:
-            [tree] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except (OSError, TypeError, ValueError):
+        if not (hints := inspect.get_annotations(base)):
             continue
-        body = getattr(tree, "body", [])
-        below: dict[str, str] = {}
-        for field, following in itertools.pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-                if documented and isinstance(following.value.value, str):
-                    below[field.target.id] = " ".join(following.value.value.split())
-        for name, hint in inspect.get_annotations(base).items():
+        below = _texts_below_fields(base.__module__).get(base.__qualname__)
+        if below is None:
+            continue
+        for name, hint in hints.items():
             described_field = described(name, hint)
             words = [described_field.option.help if described_field else "", below.get(name, "")]
             if any(words):
                 docs[name] = " ".join(filter(None, words))
     return docs
+
+
+@cache
+def _texts_below_fields(module: str) -> dict[str, dict[str, str]]:
+    """Returns the string below each field, by class and field, for all classes of a module.
+
+    Returns nothing if the module's source is missing. A module is parsed once, because its classes share the cost.
+    """
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError, ValueError):
+        return {}
+    texts: dict[str, dict[str, str]] = {}
+
+    def visit(body: list[ast.stmt], prefix: str) -> None:
+        for statement in body:
+            if isinstance(statement, ast.ClassDef):
+                texts[f"{prefix}{statement.name}"] = _below(statement.body)
+                visit(statement.body, f"{prefix}{statement.name}.")
+            elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                visit(statement.body, f"{prefix}{statement.name}.<locals>.")
+
+    visit(tree.body, "")
+    return texts
+
+
+def _below(body: list[ast.stmt]) -> dict[str, str]:
+    """Returns the string that follows each annotated field in the body of a class, by field name."""
+    below: dict[str, str] = {}
+    for field, following in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            if documented and isinstance(following.value.value, str):
+                below[field.target.id] = " ".join(following.value.value.split())
+    return below
