@@ -53,6 +53,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
@@ -109,10 +110,63 @@ def sources() -> dict[str, Path]:
     return dict(sorted(names.items()))
 
 
+@dataclass(frozen=True)
+class FileFacts:
+    """Holds what the measures read of a file.
+
+    Syntax trees are not kept, because every garbage collection would look at their millions of nodes.
+    """
+
+    nodes: list[ast.AST]
+    """Imports, texts that name a module of the package, and calls of `NAMED` and `IMPORTERS` with arguments."""
+    classes: list[str]
+    """Names of the classes, also of those inside functions."""
+    functions: list[str]
+    """Names of the module's public functions."""
+    constants: list[tuple[str, str]]
+    """Names and values of the module's public constants; a value is the dump of its expression."""
+
+
 @cache
-def parsed(path: Path) -> ast.Module:
-    """Returns the syntax tree of a file; each file is parsed once."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+def facts_of(path: Path) -> FileFacts:
+    """Returns the facts of a file; each file is parsed once."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    facts = FileFacts([], [], [], [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            facts.classes.append(node.name)
+        elif _is_marked(node):
+            facts.nodes.append(node)
+    for statement in tree.body:
+        targets: list[ast.expr] = []
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign) and statement.value:
+            targets = [statement.target]
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and not statement.name.startswith("_"):
+            facts.functions.append(statement.name)
+        for target in targets:
+            if isinstance(target, ast.Name) and re.fullmatch("[A-Z][A-Z0-9_]*", target.id):
+                assert isinstance(statement, ast.Assign | ast.AnnAssign)
+                assert statement.value is not None
+                facts.constants.append((target.id, ast.dump(statement.value)))
+    return facts
+
+
+def _is_marked(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and MODULE.fullmatch(node.value) is not None
+    if isinstance(node, ast.Call):
+        return bool(node.args) and dotted(node.func) in NAMED | IMPORTERS
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def dotted(node: ast.expr) -> str:
+    """Returns the dotted name of an expression, such as `importlib.import_module`; "" for other expressions."""
+    if isinstance(node, ast.Attribute):
+        owner = dotted(node.value)
+        return f"{owner}.{node.attr}" if owner else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def room_of(module: str) -> str:
@@ -144,26 +198,25 @@ def lines_by_room() -> dict[str, int]:
     return {**rooms, "shipped": sum(rooms.values()), **outside}
 
 
-def imported_by(tree: ast.AST) -> Iterator[str]:
-    """Yields every module that the code imports, wherever the import is."""
-    for node in ast.iter_child_nodes(tree):
+def imported_by(path: Path) -> Iterator[str]:
+    """Yields every module that a file imports, wherever the import is."""
+    for node in facts_of(path).nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield str(node.module)
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in NAMED:
+        elif isinstance(node, ast.Call) and dotted(node.func) in NAMED:
             argument = node.args[0]
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 yield argument.value
-        yield from imported_by(node)
 
 
 def imports(modules: dict[str, Path]) -> dict[str, set[str]]:
     """Returns for each module the modules of the package that it imports, also inside functions."""
     arrows = {}
     for name, path in modules.items():
-        wanted = set(imported_by(parsed(path)))
+        wanted = set(imported_by(path))
         arrows[name] = {other for other in wanted if other in modules and other != name}
     return arrows
 
@@ -209,8 +262,7 @@ def not_downwards(arrows: dict[str, set[str]]) -> list[str]:
 
 def class_names(modules: dict[str, Path]) -> dict[str, int]:
     """Returns how many classes have each public class name."""
-    nodes = (node for path in modules.values() for node in ast.walk(parsed(path)))
-    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    counts = Counter(name for path in modules.values() for name in facts_of(path).classes)
     return {name: count for name, count in counts.items() if not name.startswith("_")}
 
 
@@ -469,19 +521,10 @@ def names_of_several_things(modules: dict[str, Path]) -> dict[str, list[str]]:
     values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     functions: dict[str, set[str]] = defaultdict(set)
     for module, path in modules.items():
-        for node in parsed(path).body:
-            targets: list[ast.expr] = []
-            if isinstance(node, ast.Assign):
-                targets = node.targets
-            elif isinstance(node, ast.AnnAssign) and node.value:
-                targets = [node.target]
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-                functions[node.name].add(module)
-            for target in targets:
-                if isinstance(target, ast.Name) and re.fullmatch("[A-Z][A-Z0-9_]*", target.id):
-                    assert isinstance(node, ast.Assign | ast.AnnAssign)
-                    assert node.value is not None
-                    values[target.id][ast.dump(node.value)].add(module)
+        for function in facts_of(path).functions:
+            functions[function].add(module)
+        for constant, value in facts_of(path).constants:
+            values[constant][value].add(module)
     stems = Counter(path.stem for path in modules.values() if path.stem != "__init__")
     return {
         "constants": sorted(n for n, by in values.items() if len(by) > 1 and len(set().union(*by.values())) > 1),
@@ -500,7 +543,7 @@ def names_across(modules: dict[str, Path]) -> dict[str, set[str]]:
     for module, path in modules.items():
         if house_of(module) == "core":
             continue
-        for node in ast.walk(parsed(path)):
+        for node in facts_of(path).nodes:
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     whole = f"{node.module}.{alias.name}"
@@ -522,7 +565,7 @@ def past_the_api(modules: dict[str, Path]) -> list[str]:
         house = house_of(module)
         if house == "core":
             continue
-        for node in ast.walk(parsed(path)):
+        for node in facts_of(path).nodes:
             reached: list[str] = []
             if isinstance(node, ast.Import):
                 reached = [alias.name for alias in node.names]
@@ -530,9 +573,9 @@ def past_the_api(modules: dict[str, Path]) -> list[str]:
                 modules_in = [f"{node.module}.{alias.name}" for alias in node.names]
                 reached = [str(node.module), *(name for name in modules_in if name in modules)]
                 reached = ["." * node.level] if node.level else reached
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 reached = [node.value.partition(":")[0]]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) in IMPORTERS:
+            elif isinstance(node, ast.Call) and dotted(node.func) in IMPORTERS:
                 reached = [] if isinstance(node.args[0], ast.Constant) else [ast.unparse(node.args[0])]
                 reached = [name if name.startswith("metaprobe") else f"metaprobe {name}" for name in reached]
             wrong += [f"{module} -> {name}" for name in reached if _is_closed_to(house, name, modules)]
@@ -562,7 +605,7 @@ def docstrings(modules: dict[str, Path]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', '(module)')}\n    {text}"
         for path in modules.values()
-        for node in ast.walk(parsed(path))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, documented) and (text := ast.get_docstring(node))
     ]
 
