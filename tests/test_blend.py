@@ -103,6 +103,14 @@ def calls(store: Path) -> list[Call]:
     return [run.calls[0] for run in RunStore(store).runs(hidden=True)]
 
 
+@pytest.fixture(scope="module")
+def with_canaries(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A blend whose training knew P(true), and the canaries of the states' source."""
+    folder = tmp_path_factory.mktemp("canaries")
+    RunStore(folder / "runs").append(planted(p_true=0.4, canaries=source()))
+    return train_blend(folder / "runs", folds=2, out=folder / "blend")
+
+
 def right(store: Path) -> np.ndarray:
     return np.array([run.labels[0].value for run in RunStore(store)])
 
@@ -136,14 +144,12 @@ def test_states_of_a_source_that_failed_or_was_not_checked_are_left_out_with_the
             guarded.predict(replace(of(canaries), logprobs=None))
 
 
-def test_a_stated_number_that_tells_is_joined(tmp_path: Path) -> None:
-    RunStore(tmp_path / "runs").append(planted(p_true=0.4, canaries=source()))
-    made = train_blend(tmp_path / "runs", folds=2, out=tmp_path / "blend")
-    assert "p_true" in {spec.name for spec in made.manifest.inputs}
-    predictor = BlendPredictor(made)
+def test_a_stated_number_that_tells_is_joined(with_canaries: Checkpoint) -> None:
+    assert "p_true" in {spec.name for spec in with_canaries.manifest.inputs}
+    predictor = BlendPredictor(with_canaries)
     assert predictor.guard.golden is not None  # training stored what the source of its states gave the canaries
     assert predictor.guard.check(source()).passed
-    call = next(iter(RunStore(tmp_path / "runs"))).calls[0]
+    call = replace(planted()[0].calls[0], hidden=None)
     sure, unsure = (predictor.predict(call, p_true=value) for value in (0.9, 0.1))
     assert sure.score > unsure.score
     assert "P(true)" in predictor.predict(call).reason
@@ -393,22 +399,23 @@ def test_a_blend_is_not_adapted_to_states_that_it_does_not_read(
 
 
 @pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
-def test_an_adapted_blend_keeps_its_canaries_and_unchecked_states_neither_adapt_nor_check_it(tmp_path: Path) -> None:
-    def stored(name: str, canaries: CanaryStates | None) -> Path:
-        runs = [replace(run, id=f"{run.id}{name}") for run in planted(canaries=canaries)]
+def test_an_adapted_blend_keeps_its_canaries_and_unchecked_states_neither_adapt_nor_check_it(
+    with_canaries: Checkpoint, tmp_path: Path
+) -> None:
+    def stored(name: str, canaries: CanaryStates | None, answers: int = FEW) -> Path:
+        runs = [replace(run, id=f"{run.id}{name}") for run in planted(0.4, canaries)[:answers]]
         RunStore(tmp_path / name).append(runs)
         return tmp_path / name
 
-    made = train_blend(stored("learned", source()), folds=2, out=tmp_path / "blend")
-    adapted = adapt_quality(made.path, [stored("same", source())], out=tmp_path / "adapted")
-    assert adapted.extra[CANARIES_FILE] == made.extra[CANARIES_FILE]
+    adapted = adapt_quality(with_canaries.path, [stored("same", source(), N)], out=tmp_path / "adapted")
+    assert adapted.extra[CANARIES_FILE] == with_canaries.extra[CANARIES_FILE]
     assert BlendPredictor(load(adapted.path).checkpoint).guard.golden is not None
-    assert check(made.path, [tmp_path / "same"]).status
+    assert check(with_canaries.path, [tmp_path / "same"]).status
     for name, canaries, reason in (("bare", None, "was not checked"), ("other", source(1), "failed its check")):
         with pytest.raises(RecordError, match=f"call c0: .*{reason}"):
-            adapt_quality(made.path, [stored(name, canaries)], out=tmp_path / "none")
+            adapt_quality(with_canaries.path, [stored(name, canaries)], out=tmp_path / "none")
         with pytest.raises(RecordError, match=f"call c0: .*{reason}"):
-            check(made.path, [tmp_path / name])
+            check(with_canaries.path, [tmp_path / name])
 
 
 def test_a_blend_is_checked_after_a_change_by_the_states_of_the_answers(made: Checkpoint, tmp_path: Path) -> None:
