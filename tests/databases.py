@@ -78,7 +78,7 @@ def database(server: str) -> str:
     return server + name
 
 
-def wait_until(done: Any, *, seconds: float = 20.0) -> None:
+def wait_until(done: Any, *, seconds: float = 60.0) -> None:
     """Returns once `done()` is true; fails after that time."""
     deadline = time.monotonic() + seconds
     while not done():

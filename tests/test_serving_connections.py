@@ -339,7 +339,7 @@ def test_callers_who_do_not_read_make_room_for_one_who_does(checkpoint: Path, mo
         connected(client, chat_request()),
         connected(client, chat_request()),
     ):
-        for _ in range(100):  # until what they do not read fills every buffer, a new connection is refused
+        for _ in range(1200):  # until what they do not read fills every buffer, a new connection is refused
             if (status := client.get("/livez").status_code) == 200:
                 break
             time.sleep(0.05)

@@ -214,7 +214,7 @@ def test_a_name_of_megabytes_is_not_remembered() -> None:
 
 def test_the_second_try_is_within_the_time_that_the_upstream_has(checkpoint: Path) -> None:
     with FaultyServer() as faulty:
-        settings = Settings(checkpoint=checkpoint, upstream=faulty.base_url, timeout_s=0.3)
+        settings = Settings(checkpoint=checkpoint, upstream=faulty.base_url, timeout_s=1.0)
         with running(create_app(settings)) as (url, _), pytest.raises(openai.APIStatusError) as caught:
             Served(url).chat("a:500 silent")
     assert caught.value.status_code == 504

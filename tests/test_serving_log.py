@@ -42,7 +42,7 @@ class Logged(Served):
 
     def entry(self, request_id: str) -> Any:
         """Returns the entry of an answer; the end of a stream may reach the caller before it reaches the log."""
-        for _ in range(100):
+        for _ in range(1200):
             self.post("/v1/feedback", {"feedback": []})  # waits until the server has stored what it took
             if (entry := self.log.entry(request_id)) is not None:
                 return entry

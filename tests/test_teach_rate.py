@@ -87,8 +87,8 @@ def ask(server: Served, question: str, **more: Any) -> Any:
 
 
 def wait_for(known: Callable[[], Any]) -> Any:
-    """Returns the first true value within some seconds; the last one otherwise."""
-    for _ in range(200):
+    """Returns the first true value within a minute; the last one otherwise."""
+    for _ in range(3000):
         if value := known():
             return value
         time.sleep(0.02)

@@ -133,7 +133,7 @@ def test_the_server_hands_agreement_on_logs_it_and_counts_its_flags(served: tupl
     assert counted["metaprobe_abstained_total"] == 0
     assert counted["metaprobe_flagged_total"] >= 1
     with ScoreLog.open(path, entries=False) as log:
-        for _ in range(100):
+        for _ in range(1200):
             client.post("/v1/feedback", {"feedback": []})  # waits until the server has stored what it took
             if (entry := log.entry(verdict["request_id"])) is not None:
                 break
