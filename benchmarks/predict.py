@@ -239,6 +239,11 @@ def response_rows(turns: int) -> Iterator[Row]:
         ours, theirs = (lambda next_one=next_one: judge.predict(next_one()) for next_one in (turn, plain))
         in_turn, target = f"{what}, {len(given)} responses in turn", ">= 0.33 (3x the list)"
         yield compared(in_turn, ours, "the list of numbers alone", theirs, target, turns=turns, calls=400)
+        if name == "dictionary":
+            touch = partial(touched, turn)
+            yield compared(
+                in_turn, ours, "touching each token's dictionary, no more", touch, "", turns=turns, calls=400
+            )
         again, same = partial(judge.predict, given[0]), partial(judge.predict, lists[0])
         yield compared(f"{what}, the same again", again, "the list of numbers alone", same, "", turns=turns, calls=400)
         yield just_decoded(what, judge, given, lists, turns)
@@ -250,6 +255,12 @@ def response_rows(turns: int) -> Iterator[Row]:
         )
         of = len(given)
         yield Row(f"predict_many of {of}, a {name}", many / of, p99 / of, "predict", one / of, one / many, ">= 1")
+
+
+def touched(next_one: Callable[[], dict[str, Any]]) -> tuple[list[str], list[float]]:
+    """Returns token and log-probability of each entry by the shortest loop: no reader of dictionaries takes less."""
+    entries = next_one()["choices"][0]["logprobs"]["content"]
+    return [entry["token"] for entry in entries], [entry["logprob"] for entry in entries]
 
 
 def just_decoded(what: str, judge: QualityPredictor, given: list[Any], lists: list[list[float]], turns: int) -> Row:
