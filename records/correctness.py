@@ -570,6 +570,8 @@ def _sentence_of(said: re.Match[str]) -> str:
     answer = said[1]
     if answer.count("**") == 1 and (bold := _BOLD_ENDS.search(answer)):
         answer = answer[: bold.start()]
+    elif answer.count("**") == 1 and said.group()[: said.start(1) - said.start()].endswith("**"):
+        answer = answer.replace("**", "")  # "The answer is **18** eggs."
     return answer if said.group().lstrip().startswith((":", "：")) else answer.rstrip("!")
 
 

@@ -194,3 +194,29 @@ def test_a_heading_a_quotation_and_a_tick_say_nothing() -> None:
 def test_signs_of_code_between_names_keep_texts_apart() -> None:
     names = ("x::y", "x:y", "x;y", "x?.y", "x??y", "x y", "x.y", "xy")
     assert len({form(one, "What is it?", "exact") for one in names}) == len(names)
+
+
+# Shapes of whole answers
+
+
+def test_bold_type_within_a_sentence_that_leads_to_the_number_says_nothing() -> None:
+    for answer in ("The answer is **18** eggs.", "The answer is **18 eggs**.", "Answer: **18** eggs", "**18** eggs"):
+        assert right(answer, "18"), answer
+        assert form(answer) == "18", answer
+
+
+def test_a_sentence_in_another_language_is_read_to_an_english_question() -> None:
+    for answer in ("Es bleiben 18 Eier.", "Restano 18 uova.", "剩下18个鸡蛋", "Il reste 18 œufs.", "Осталось 18 яиц."):
+        assert right(answer, "18"), answer
+
+
+def test_a_number_of_which_a_part_is_named_is_not_the_answer() -> None:
+    for answer in ("none of the 18", "some of these 18", "half of his 18"):
+        assert not right(answer, "18"), answer
+        assert form(answer) != "18", answer
+
+
+def test_a_root_of_a_number_is_the_same_in_latex_and_as_a_sign() -> None:
+    assert len({form(one, VALUE) for one in ("√2", "\\sqrt{2}", "\\sqrt2", "$\\sqrt{2}$")}) == 1
+    apart = ("√2", "√3", "2", "2\\sqrt{2}", "\\sqrt{2}x", "\\sqrt[3]{2}", "-\\sqrt{2}", "\\sqrt{23}", "\\sqrt{2}/2")
+    assert len({form(one, VALUE) for one in apart}) == len(apart)

@@ -41,8 +41,11 @@ _SAYING = """
     decreased decreases fell falls fallen drop dropped drops lower lowers declined declines loses lost profit
     shrank shrinks shrunk reduced reduces mowed shoveled shovelled teaches prints print printed outputs output
     outputted calculated answered ad answer says say shows show shown represents represented operates sharing reaches
-    reached come comes came born sind ist hat haben bleiben gibt sont est reste restent avons ont hay son quedan
+    reached come comes came born"""
+_SAYING_ABROAD = """
+    sind ist hat haben bleiben gibt sont est reste restent avons ont hay son quedan
     queda tiene tienen restano resta sono ha hanno blijven zijn heeft hebben restam sao tem zostaje jest"""
+"""Words of other languages before a number. What is counted is then named in that language too."""
 _NAMING = """
     answer result total sum product difference quotient average mean median mode value number amount count
     remainder profit revenue cost price balance solution conclusion output age score years earnings"""
@@ -50,8 +53,9 @@ _POINTING = """
     the a an these those this that all another other additional remaining extra first last entire whole full each
     its their his her my our your it he she they we i you and since if when because as for in on at with to of
     which who where after assuming from"""
-_BEFORE = frozenset(f"{_ABOUT} {_SAYING} {_NAMING} {_POINTING}".split())
+_BEFORE = frozenset(f"{_ABOUT} {_SAYING} {_SAYING_ABROAD} {_NAMING} {_POINTING}".split())
 """Words that may stand right before a number that is the answer."""
+_ABROAD = frozenset(_SAYING_ABROAD.split()) - {"has", "son"}
 _OF_WHAT = frozenset(
     f"""
     {_NAMING} totals sums distance length width height weight area volume speed time rate payment salary wage
@@ -118,6 +122,8 @@ _BY_HOW_MUCH = frozenset(
     reduces reduce""".split()
 )
 """Words before "by" and a number that is how much something changes."""
+_PART_OF = re.compile(r"\bof\s+(?:the|these|those|all|his|her|their|its|my|our)\Z", re.I)
+"""Matches words before a number of which something else is a part: "none of the 18"."""
 _BY_BEFORE = re.compile(r"([^\W\d_]+)\W{1,3}by\s*\Z", re.I)
 _OF_BEFORE = re.compile(r"([^\W\d_]+)\W{1,3}of\s*\Z", re.I)
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:e?s|e?d|ing|ers?|e)\Z")
@@ -132,7 +138,11 @@ def is_known_beside(text: str, start: int, end: int, question: str) -> bool:
         end: where the number ends, with its unit.
         question: words of the question are known.
     """
-    return is_known_before(text, start, question) and is_known_after(text, end, question)
+    if not is_known_before(text, start, question):
+        return False
+    found = _WORD_BEFORE.search(text[max(0, start - MOST_BESIDE_NUMBER) : start])
+    is_abroad = found is not None and found[1].lower() in _ABROAD and _WORD_AFTER.match(text, end) is not None
+    return is_abroad or is_known_after(text, end, question)
 
 
 def is_known_before(text: str, start: int, question: str) -> bool:
@@ -140,6 +150,8 @@ def is_known_before(text: str, start: int, question: str) -> bool:
     before = text[max(0, start - MOST_BESIDE_NUMBER) : start].rstrip()
     if not before:
         return True
+    if _PART_OF.search(before):
+        return False
     found = _WORD_BEFORE.search(before.removesuffix("."))
     if before[-1] == "." and found and len(found[1]) < MIN_SENTENCE_END:
         return False

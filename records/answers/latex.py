@@ -48,6 +48,8 @@ _MATH = re.compile(r"(?<![\\$\w])(\$\$?)(?=[^\s$])((?:[^$\\\n]|\\.)*)(?<=\S)\1(?
 _DELIMITER = re.compile(r"\\[\[\]()]")
 _SHORT_SCRIPT = re.compile(r"(?<=[\^_])\{(\w)\}(?!\w)")
 """Matches a power or an index of one character in braces: "x^{2}"."""
+_ROOT = re.compile(r"\\sqrt\s*(?:\{\s*(\d+)\s*\}|(\d)(?!\d))(?![\w{\\])")
+"""Matches the root of a whole number that nothing follows."""
 _DEGREES = re.compile(r"\^\s*(?:\{\s*°\s*\}|°)")
 _BOX = re.compile(r"\\(?:f?boxed|f(?:rame)?box)\s*\{")
 _BRACE = re.compile(r"[{}]")
@@ -93,6 +95,7 @@ def plain_latex(text: str) -> str:
     if "\\" not in text:
         return text
     text = _ENVIRONMENT.sub("", _DELIMITER.sub("", without_boxes(text))).replace("\\!", "")
+    text = _ROOT.sub(lambda found: f"√{found[1] or found[2]}", text)
     text = _OVER.sub(r"\\frac{\1}{\2}", text)
     text = _MATH.sub(r"\2", text)
     for _ in range(2):  # type within type: \textbf{\text{C}}
