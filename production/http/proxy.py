@@ -654,10 +654,10 @@ class _Asking:
                 return await aside(len(body), partial(_held, status, headers, body, agent, seconds, ""), begun=True)
             again = True
             self.chooser.metrics.errors.labels("logprobs_declined").inc()
-        streamed_before = agent not in self.chooser.unstreamed
+        before = self.chooser.unstreamed.get(agent)
         status, headers, body, seconds = await self._post(agent, for_one(self.plain, model), end, final=True)
-        of_stream = streamed_before and agent in self.chooser.unstreamed
-        if again and status == 200 and not of_stream:
+        refuses_streams = self.chooser.unstreamed.get(agent) not in (None, before)  # found out just now
+        if again and status == 200 and not refuses_streams:
             declined.failed(model, chat.added, why)
         without = no_logprobs(why, again=again)
         return await aside(len(body), partial(_held, status, headers, body, agent, seconds, without), begun=True)
