@@ -291,16 +291,8 @@ def page() -> None:
             np.mean([row["auroc"][name] for _, n, _, row in rows if n == str(labels) and name in row["auroc"]])
         )
         for labels in LABELS
-        for name in (OWN, TFIDF, MINILM, LENGTH, SHUFFLED)
+        for name in (OWN, TFIDF, SURFACE, MINILM, LENGTH, SHUFFLED)
         if any(n == str(labels) and name in row["auroc"] for _, n, _, row in rows)
-    }
-    # The states' mean over the rows that MiniLM has too.
-    with_minilm = {
-        labels: [row for _, n, _, row in rows if n == str(labels) and MINILM in row["auroc"]] for labels in LABELS
-    }
-    beside = {
-        labels: float(np.mean([row["auroc"][OWN] for row in many])) if many else 0.0
-        for labels, many in with_minilm.items()
     }
     told = {
         labels: f"ahead of all controls on {many.count('ahead')} of {len(many)} pairs of task and model, level on "
@@ -308,18 +300,16 @@ def page() -> None:
         for labels, many in counts.items()
     }
     means = "; ".join(
-        f"{labels:,} labels: states {mean[labels, OWN]:.3f}, TF-IDF {mean[labels, TFIDF]:.3f}"
-        + (
-            f" (MiniLM {mean[labels, MINILM]:.3f} where it was run; states {beside[labels]:.3f})"
-            if beside[labels]
-            else ""
+        f"{labels:,} labels: "
+        + ", ".join(
+            f"{name} {mean[labels, name]:.3f}" for name in (OWN, SURFACE, MINILM, TFIDF) if (labels, name) in mean
         )
         for labels in LABELS
         if counts[labels]
     )
     answer = (
         f"With 200 labels prompt states of the embedded 135M model are {told[200]}, and with 1,000 labels {told[1000]} "
-        f"(paired intervals by group, Holm over the controls). Mean AUROC of right and wrong on new questions, with "
+        f"(Holm over the controls). Mean AUROC of right and wrong on new questions, with "
         f"{means}. Shuffled labels reach {mean[200, SHUFFLED]:.3f} and the length of the question "
         f"{mean[200, LENGTH]:.3f}."
     )
