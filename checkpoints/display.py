@@ -89,7 +89,7 @@ def _below(body: list[ast.stmt]) -> dict[str, str]:
     below: dict[str, str] = {}
     for field, following in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            if documented and isinstance(following.value.value, str):
-                below[field.target.id] = " ".join(following.value.value.split())
+            text = following.value if isinstance(following, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                below[field.target.id] = " ".join(text.value.split())
     return below

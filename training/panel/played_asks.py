@@ -142,7 +142,7 @@ class JudgedSets:
             self.keys = np.concatenate([self.keys, keys[new]])[order]
             self.agent = np.concatenate([self.agent, agent])[order]
             self.states = np.concatenate([self.states, states])[order]
-        place = np.searchsorted(self.keys, keys)[key_of_row]
+        place: Ints = np.searchsorted(self.keys, keys).astype(np.int64)[key_of_row]
         return self.agent[place], self.states[place]
 
 
