@@ -1,5 +1,6 @@
 """Hidden states beside the runs."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,20 @@ def run(i: int, *hidden: Hidden | None) -> Run:
     return Run(f"run-{i}", "test", "", Item(f"item-{i}", ""), calls)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> RunStore:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three shards of two runs; every second call of a run has no hidden states."""
-    store = RunStore(tmp_path / "runs")
+    store = RunStore(tmp_path_factory.mktemp("written") / "runs")
     with store.writer(shard_runs=2) as writer:
         for i in range(6):
             writer.add(run(i, states(i), None))
-    return store
+    return store.path
+
+
+@pytest.fixture
+def store(written: Path, tmp_path: Path) -> RunStore:
+    """A copy of the three shards, which a test may change."""
+    return RunStore(shutil.copytree(written, tmp_path / "runs"))
 
 
 def test_hidden_states_come_back_in_the_order_asked_for(store: RunStore) -> None:

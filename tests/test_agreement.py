@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import metaprobe
@@ -288,7 +288,6 @@ def test_items_with_checks_are_compared_by_these_and_others_by_their_form() -> N
     assert "number:" in pairs.reading
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(["1", "2", "3"]), min_size=2, max_size=6), max_size=5))
 def test_a_pair_agrees_exactly_where_its_answers_do(drawn: list[list[str]]) -> None:
     texts = [*drawn, *10 * [["1", "1"]], *10 * [["1", "2"]]]
