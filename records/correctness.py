@@ -134,7 +134,7 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
         return False
     if "?" in whole and ASKS_BACK.fullmatch(whole) and words(whole, fold=fold) != wanted:
         return False
-    if wanted == ("no",) and NO_OF_SOMETHING.search(whole):
+    if wanted == ("no",) and NO_OF_SOMETHING.match(whole):
         return False
     if words(whole, fold=fold) == wanted:
         return True

@@ -108,6 +108,13 @@ def test_a_number_of_the_question_in_a_list_is_not_dropped() -> None:
     assert form("9,-7", "Find the real roots of (x - 7)(x - 9).") != form("9", "Find the real roots of (x - 7)(x - 9).")
 
 
+def test_a_list_that_goes_on_with_the_one_of_the_question_gives_its_new_number() -> None:
+    asked = "Count on: 4, 8, 12, 16,"
+    assert right("4, 8, 12, 16, 20", "20", asked)
+    assert form("4, 8, 12, 16, 20", asked) == form("20", asked)
+    assert not right("4, 8, 16, 20", "20", asked)
+
+
 @pytest.mark.parametrize(
     "answer",
     ["- 10 red\n- 8 blue", "* Red: 10\n* Blue: 8", "1. 10\n2. 8", "Here:\n- 10\n- 8", "1) Ann: 10\n2) Bob: 8"],
@@ -179,6 +186,9 @@ def test_no_with_a_short_sentence_is_no_and_no_of_something_is_not() -> None:
     for answer in ("No answer", "No idea", "There is no doubt", "No, actually yes"):
         assert not right(answer, "no", PARIS, "exact"), answer
         assert form(answer, PARIS, "exact") != "no", answer
+    jorps = Item("i", "No jorp is a dax. Is a jorp a dax?", choices=("yes", "no"), check="choice")
+    assert canonical(jorps, "No, all are jorps. No jorp is a dax.") == "no"
+    assert canonical(jorps, "No idea") == canonical(jorps, "No jorps are daxs.") == ""
     assert form("Yes, it is.", PARIS, "exact") == form("yes", PARIS, "exact")
 
 

@@ -41,7 +41,7 @@ _SAYING = """
     decreased decreases fell falls fallen drop dropped drops lower lowers declined declines loses lost profit
     shrank shrinks shrunk reduced reduces mowed shoveled shovelled teaches prints print printed outputs output
     outputted calculated answered ad answer says say shows show shown represents represented operates sharing reaches
-    reached come comes came born"""
+    reached come comes came born called"""
 _SAYING_ABROAD = """
     sind ist hat haben bleiben gibt sont est reste restent avons ont hay son quedan
     queda tiene tienen restano resta sono ha hanno blijven zijn heeft hebben restam sao tem zostaje jest"""
@@ -161,7 +161,7 @@ def is_known_before(text: str, start: int, question: str) -> bool:
         return False
     word = found[1].lower()
     if word == "by" and (by := _BY_BEFORE.search(before)):
-        return by[1].lower() in _BY_HOW_MUCH or _is_known_word(found[1], question)
+        return by[1].lower() in _BY_HOW_MUCH or _is_known_word(by[1], question)
     if word == "of" and (of := _OF_BEFORE.search(before)):
         return of[1].lower() in _OF_WHAT or _is_known_word(of[1], question)
     return word.rpartition("'")[2] in _BEFORE or word.partition("'")[0] in _BEFORE or _is_known_word(found[1], question)

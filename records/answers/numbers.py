@@ -865,7 +865,7 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
         if key not in given_keys and not (quantity.value is None and quantity.numeral in given_keys)
     }
     left = left or values
-    if len(left) != 1 or _is_listed_with_others(first, found, left):
+    if len(left) != 1 or _is_listed_with_others(first, found, left, question):
         return None
     quantity = next(iter(left.values()))
     before = first[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
@@ -895,18 +895,26 @@ def _before_aside(sentence: str, aside: re.Match[str], question: str) -> Quantit
     return stated if explains else None
 
 
+MIN_REPEATED = 2
+"""Fewest numbers of a question's list that an answer repeats before its own number."""
 _LISTED = re.compile(r"\s*(?:,|;|&|(?:,\s*)?\b(?:and|or)\b)\s*")
 
 
-def _is_listed_with_others(text: str, found: tuple[Quantity, ...], left: dict[tuple[object, str], Quantity]) -> bool:
+def _is_listed_with_others(
+    text: str, found: tuple[Quantity, ...], left: dict[tuple[object, str], Quantity], question: str
+) -> bool:
     """Returns whether a number of the answer stands in a list beside a number that the question gives: "2 and 1/2" to
-    "What are the two numbers?".
+    "What are the two numbers?". A list that only goes on with the question's own list does not count.
 
     Args:
         text: the text.
         found: its numbers, in order.
         left: the numbers that the question does not give.
+        question: the question.
     """
+    repeated = text[found[0].start : found[-1].start].rstrip(" ,")
+    if len(found) > MIN_REPEATED and found[-1].key in left and repeated in question:
+        return False  # "4, 8, 12, 16" to "Count on: 4, 8, 12"
     return any(
         (one.key in left) != (other.key in left) and _LISTED.fullmatch(text, one.end, other.start)
         for one, other in itertools.pairwise(found)

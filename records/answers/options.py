@@ -593,7 +593,7 @@ _NEAR = 4
 def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
     spoken = words(text)
     options = {choice: option for choice in item.choices if (option := _option_words(choice))}
-    if spoken[:1] == ("no",) and NO_OF_SOMETHING.search(text):
+    if spoken[:1] == ("no",) and NO_OF_SOMETHING.match(text):
         return None
     if spoken and spoken[0] in POLAR and spoken[:1] in options.values():
         return None if spoken[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == spoken[:1])

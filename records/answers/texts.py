@@ -43,7 +43,7 @@ POLAR = frozenset(("yes", "no", "true", "false"))
 """Options after which an explanation may hold a "not"."""
 
 NO_OF_SOMETHING = re.compile(
-    r"\b[Nn][Oo]\s+(?!(?:it|its|that|this|these|those|he|she|they|we|you|there|because|as|since|the|a|an|not|and|or)\b)[a-z]"
+    r"\W*[Nn][Oo]\s+(?!(?:it|its|that|this|these|those|he|she|they|we|you|there|because|as|since|the|a|an|not|and|or)\b)[a-z]"
 )
 """Matches a "no" that denies the next word, and does not answer a question: "no answer", "no idea"."""
 _EMPTY = frozenset(_FILLER.split())
