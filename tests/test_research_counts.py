@@ -8,7 +8,7 @@ from panel_worlds import panels
 
 from research.agreement.measure import DRAWS, MOST_DRAWS, stores_calibrated
 from research.production.gate import looks_told
-from research.routing.measure import TEST, group_splits, over_fixed
+from research.routing.measure import TEST, end_of_stream, group_splits, over_fixed, rate_errors
 
 
 def test_no_group_of_questions_is_both_learned_from_and_judged_on() -> None:
@@ -37,6 +37,23 @@ def test_routing_is_counted_by_holm_and_not_by_the_bare_interval(gain: float, p_
     over = {"plain table": [gain, gain - 0.01, gain + 0.01, p_holm], "its own way": [0.1, 0.05, 0.15, 0.0]}
     kept = {"a set, 200 labels": {"area": {"over": over}}, "another, 200 labels": {"area": None}}
     assert over_fixed(kept) == {("a set, 200 labels", "plain table"): word}
+
+
+def test_a_long_stream_is_counted_by_what_it_spends_itself() -> None:
+    bounds = {"at_most": 0.0, "at_least": 0.0}
+    row = {"budget": 2.0, "stated": 2.0, "stream": {"cost": 2.2, **bounds}, "long": {"cost": 2.02, **bounds}}
+    assert (end_of_stream(row), end_of_stream(row, "long")) == ("missed", "kept")
+
+
+def test_rates_are_known_where_all_questions_of_a_dimension_end_alike_and_not_where_they_are_drawn() -> None:
+    rng = np.random.default_rng(0)
+    dimension = rng.integers(0, 2, 400)
+    for score, least, most in ((dimension * 1.0, 0.0, 1e-9), (rng.random(400) < 0.3 + 0.4 * dimension, 0.01, 0.2)):
+        values = np.asarray(score, dtype=np.float64)[:, None]
+        data = panels(values, np.ones((400, 1)))
+        data = replace(data, dimension=dimension, dimensions=("a", "b"), score=values)
+        [error] = rate_errors(data, 60, 1)
+        assert least <= error <= most
 
 
 def test_a_store_is_calibrated_only_where_nearly_all_draws_learned() -> None:

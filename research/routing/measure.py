@@ -46,7 +46,7 @@ TEST = 0.3
 SIZES = (200, 500, 2000)
 """Questions that are learned from; a set that has too few is left out."""
 RESAMPLES = 200
-"""Resamples of groups from which the noise of an ECE is taken."""
+"""Resamples of groups from which the noise of an ECE, and of spending, is taken."""
 WELL = 0.03
 """ECE, freed of noise, that is hoped for after the play."""
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -55,6 +55,8 @@ SIGNIFICANT = 0.05
 """p after Holm below which the panel is called ahead of the strongest simple way, or behind it."""
 AREA = 40
 """Budgets, evenly spread from the cheapest agent's cost to the best agent's, whose mean accuracy is the area (AIQ)."""
+LONG = 2000
+"""Questions of a long stream, at least."""
 NEAR_BUDGET = 0.03
 """Part of a budget by which spending may differ where the budget counts as kept."""
 BOUND = 0.98
@@ -63,7 +65,7 @@ ENDS = {
     "kept": "within 3 % of the budget",
     "less": "less: the panel says so before, or has nothing dearer to ask",
     "more": "more: it has nothing cheaper to ask",
-    "noise": "missed by no more than two standard errors of the mean price",
+    "noise": "missed by no more than two standard errors",
     "missed": "missed by more",
 }
 """How spending ends, and what that means."""
@@ -82,9 +84,8 @@ class AtBudget:
     came: Came
     stated: float
     """US dollars for 1,000 questions that the plan says it spends."""
-    error: float
-    """Standard error of the logarithm of what is spent over what is stated, from the spread of the costs of the test
-    questions and of those learned from."""
+    learned: Floats
+    """US dollars for 1,000 questions of every question learned from, by models that have not seen its group."""
 
 
 Plan = Callable[[float], AtBudget]
@@ -98,8 +99,11 @@ class Split:
     ways: dict[str, Way]
     """Every simple way."""
     plan: Plan
-    stream: Callable[[float], tuple[Came, BudgetControl]]
-    """From a budget to the test questions one after another, where spending corrects the budget of the next plan."""
+    stream: Callable[[float, int], tuple[Came, BudgetControl]]
+    """From a budget and a number of questions to the test questions one after another, where spending corrects the
+    budget of the next plan. They come again, in new orders, until so many were asked."""
+    groups: tuple[list[str], list[str]]
+    """Groups of the test questions, and of those learned from in the order of `AtBudget.learned`."""
     after: Callable[[float], dict[str, float]]
     """From a budget to the ECE, freed of noise, of P(right) of the kept answers: as it is said after the play, and
     before its correction."""
@@ -148,16 +152,44 @@ def with_spending(kept: dict[str, Any], data: Panels, splits: int, labels: int) 
         if abs(spent / row["cost"][PANEL] - 1) > 1e-6:
             raise ValueError(f"at {row['budget']} the panel spends {spent}, and {row['cost'][PANEL]} was kept")
         rows.append({**row, **_spending_figures(made, plans, row["budget"])})
-    return {**kept, "rows": rows}
+    return {**kept, "rate_error": rate_errors(data, labels, splits), "rows": rows}
 
 
 def _spending_figures(made: Sequence[Split], plans: list[AtBudget], budget: float) -> dict[str, Any]:
     """Returns how a budget is kept, and the ECE after the play, by split."""
     after = [split.after(budget) for split in made]
     return {
-        **_spending_of(plans, [split.stream(budget) for split in made]),
+        **_spending_of(made, plans),
+        "stream": _stream_figures([split.stream(budget, 0) for split in made]),
+        "long": _stream_figures([split.stream(budget, LONG) for split in made]),
         "after": {name: [one[name] for one in after] for name in ("said", "before")},
     }
+
+
+def rate_errors(data: Panels, labels: int, splits: int) -> list[float]:
+    """Returns, for each split, how far the rates of the agent that is right most often are off on each dimension, in
+    the mean over test questions, where they are shrunk as far as their true spread asks.
+
+    A P(right) that is such a rate is off by about as much, whatever it is shrunk to.
+    """
+    errors = []
+    for train, test, _ in group_splits(data, labels, splits):
+        agent = int(data.score[train].mean(axis=0).argmax())
+        score, others = data.score[:, agent], np.setdiff1d(np.arange(len(data)), train)
+        here = np.array(
+            [number for number in range(len(data.dimensions) + 1) if (data.dimension[test] == number).any()]
+        )
+        weight = np.array([(data.dimension[test] == number).mean() for number in here])
+        unseen = [score[others][data.dimension[others] == number] for number in here]
+        truth, noise = (np.array([of(values) for values in unseen]) for of in (np.mean, np.var))
+        centre = float(np.average(truth, weights=weight))
+        spread = float(np.average((truth - centre) ** 2, weights=weight))
+        seen = [score[train][data.dimension[train] == number] for number in here]
+        count = np.array([len(one) for one in seen])
+        share = spread / np.maximum(spread + noise / np.maximum(count, 1), 1e-12) * (count > 0)
+        rate = np.array([float(one.mean()) if len(one) else 0.0 for one in seen])
+        errors.append(float(weight @ np.abs(centre + share * (rate - centre) - truth)))
+    return errors
 
 
 def shares(data: Panels) -> tuple[float, ...]:
@@ -205,6 +237,7 @@ def measured(data: Panels, budgets: tuple[float, ...], splits: int, labels: int)
         "labels": labels,
         "splits": splits,
         "best_agent": np.mean(singles, axis=0).tolist(),
+        "rate_error": rate_errors(data, labels, splits),
         "group_learned": shared,  # share of the test questions of which another one of the group was learned from
         "rows": [
             {
@@ -225,7 +258,8 @@ def _split(data: Panels, train: Ints, test: Ints, seed: int, *, controls: bool =
     spends the asked sum on the test questions, or all or the least that it can.
     """
     part, held = data.take(train), data.take(test)
-    fitted = fit_asks(part, count_words(part.questions), cross_fit(part, seed=seed), JOINT, seed=seed)
+    cross = cross_fit(part, seed=seed)
+    fitted = fit_asks(part, count_words(part.questions), cross, JOINT, seed=seed)
     curves, _ = cross_played(part, fitted, lambda rows: cross_fit(part.take(rows), seed=seed), seed=seed)
     after = fit_after([ended(one, plans_of(curves), JOINT) for one in fitted.views])
     view, groups = fitted.view(held, count_words(held.questions)), np.array(held.groups)
@@ -249,16 +283,19 @@ def _split(data: Panels, train: Ints, test: Ints, seed: int, *, controls: bool =
     def plan(budget: float) -> AtBudget:
         one = curves.plan(budget=max(budget, curves.least))
         came = _mix(play(one.first), play(one.second), one.share)
-        errors = [costs.std() / costs.mean() / len(costs) ** 0.5 for costs in (came[1], fitted.spent(one))]
-        return AtBudget(one.first.way, came, one.cost, float(np.hypot(*errors)))
+        return AtBudget(one.first.way, came, one.cost, fitted.spent(one))
 
-    def stream(budget: float) -> tuple[Came, BudgetControl]:
-        control, score, cost = BudgetControl(budget, curves.least), np.zeros(len(held)), np.zeros(len(held))
-        for row in np.random.default_rng(seed).permutation(len(held)).tolist():
-            setting = curves.plan(budget=control.next_budget()).setting(float(draws[row]))
-            score[row], cost[row] = (values[row] for values in play(setting))
-            control.paid(float(cost[row]) / 1000)
-        return (score, cost), control
+    def stream(budget: float, questions: int) -> tuple[Came, BudgetControl]:
+        control, rng = BudgetControl(budget, curves.least), np.random.default_rng(seed)
+        passes = max(math.ceil(questions / len(held)), 1)
+        score, cost = np.zeros((2, passes, len(held)))
+        for number in range(passes):
+            drawn = rng.random(len(held)) if number else draws
+            for row in rng.permutation(len(held)).tolist():
+                setting = curves.plan(budget=control.next_budget()).setting(float(drawn[row]))
+                score[number, row], cost[number, row] = (values[row] for values in play(setting))
+                control.paid(float(cost[number, row]) / 1000)
+        return (score.ravel(), cost.ravel()), control
 
     def after_play(budget: float) -> dict[str, float]:
         one, parts = curves.plan(budget=max(budget, curves.least)), []
@@ -270,7 +307,9 @@ def _split(data: Panels, train: Ints, test: Ints, seed: int, *, controls: bool =
         weights = cluster_weights(groups[question.astype(np.int64)].tolist(), RESAMPLES)
         return {name: debiased_ece(right, p, weights).estimate for name, p in (("said", said), ("before", before))}
 
-    return Split(ways, plan, stream, after_play)
+    by_fold = np.concatenate([np.flatnonzero(cross.fold == number) for number in range(len(fitted.views))])
+    learned = [part.groups[row] for row in by_fold]
+    return Split(ways, plan, stream, (list(held.groups), learned), after_play)
 
 
 def _spending(settings: list[Came]) -> Way:
@@ -313,22 +352,45 @@ def _row(came: dict[str, list[Came]], weights: NDArray[np.int32]) -> dict[str, A
     }
 
 
-def _spending_of(plans: list[AtBudget], streams: list[tuple[Came, BudgetControl]]) -> dict[str, Any]:
-    """Returns which way decided in each split, mean US dollars for 1,000 questions as stated, the standard error of the
-    logarithm of what is spent over them, and what the streams came to."""
+def _spending_of(made: Sequence[Split], plans: Sequence[AtBudget]) -> dict[str, Any]:
+    """Returns which way decided in each split, mean US dollars for 1,000 questions as stated, and how far chance moves
+    what is spent.
+
+    Groups of questions are drawn again, those asked and those learned from together, because splits share questions.
+    `error` is the standard error of the logarithm of what is spent over what is stated. `attainable` is the share of
+    resamples that stay within `NEAR_BUDGET` of the mean: how often a plan without bias keeps the budget. For
+    `attainable_asked` the mean price is known, and only the questions asked are drawn.
+    """
+    number = len(made)
+    groups = [group for place in (0, 1) for split in made for group in split.groups[place]]
+    sizes = [len(split.groups[place]) for place in (0, 1) for split in made]
+    weights = np.split(cluster_weights(groups, RESAMPLES), np.cumsum(sizes)[:-1], axis=1)
+    costs = [one.came[1] for one in plans] + [one.learned for one in plans]
+    means = np.stack([(drawn @ cost) / drawn.sum(axis=1) for drawn, cost in zip(weights, costs, strict=True)])
+    exact = np.array([cost.mean() for cost in costs])[:, None]
+    spent = (means[:number] / means[number:]).mean(axis=0)
+    asked = (means[:number] / exact[number:]).mean(axis=0)
+    ratio = float((exact[:number] / exact[number:]).mean())
+    return {
+        "taken": [one.way for one in plans],
+        "stated": float(np.mean([one.stated for one in plans])),
+        "error": float(np.log(spent).std()),
+        "attainable": float((np.abs(spent / ratio - 1) <= NEAR_BUDGET).mean()),
+        "attainable_asked": float((np.abs(asked / ratio - 1) <= NEAR_BUDGET).mean()),
+    }
+
+
+def _stream_figures(streams: Sequence[tuple[Came, BudgetControl]]) -> dict[str, Any]:
+    """Returns what the streams of all splits came to, and in which part of them nothing dearer, or nothing cheaper,
+    could be asked at the end."""
     scores, costs = ([came[place] for came, _ in streams] for place in (0, 1))
     at_most = [control.correction >= BOUND * MOST_CORRECTION for _, control in streams]
     at_least = [control.next_budget() <= control.least * (1 + 1e-9) for _, control in streams]
     return {
-        "taken": [one.way for one in plans],
-        "stated": float(np.mean([one.stated for one in plans])),
-        "error": float(np.sqrt(np.mean([one.error**2 for one in plans]) / len(plans))),
-        "stream": {
-            "cost": float(np.concatenate(costs).mean()),
-            "accuracy": float(np.concatenate(scores).mean()),
-            "at_most": float(np.mean(at_most)),
-            "at_least": float(np.mean(at_least)),
-        },
+        "cost": float(np.concatenate(costs).mean()),
+        "accuracy": float(np.concatenate(scores).mean()),
+        "at_most": float(np.mean(at_most)),
+        "at_least": float(np.mean(at_least)),
     }
 
 
@@ -342,10 +404,10 @@ def end_of_plan(row: dict[str, Any]) -> str:
     return "noise" if abs(math.log(spent / row["stated"])) <= 2 * row["error"] else "missed"
 
 
-def end_of_stream(row: dict[str, Any]) -> str:
+def end_of_stream(row: dict[str, Any], length: str = "stream") -> str:
     """Returns how the spending of a corrected stream ends, of `ENDS`. Whether it has nothing dearer or cheaper to ask
-    is what most of the splits' controls show at their end."""
-    stream, part = row["stream"], row["stream"]["cost"] / row["budget"]
+    is what most of the splits' controls show at their end. `length`: `stream` or `long`."""
+    stream, part = row[length], row[length]["cost"] / row["budget"]
     if abs(part - 1) <= NEAR_BUDGET:
         return "kept"
     if part < 1 and (stream["at_most"] > 0.5 or row["stated"] < (1 - NEAR_BUDGET) * row["budget"]):
@@ -484,19 +546,21 @@ def _spent(kept: dict[str, Any]) -> list[str]:
 
 def _budgets(kept: dict[str, Any]) -> list[str]:
     """Returns the sentences about spending and P(right) after the play."""
-    plans, streams = _ends(kept, end_of_plan), _ends(kept, end_of_stream)
+    plans = _ends(kept, end_of_plan)
     rows = [row for one in kept.values() for row in one["rows"]]
-    parts = sorted(row["stream"]["cost"] / row["budget"] for row in rows)
     gains = [row["stream"]["accuracy"] - row["accuracy"][PANEL][0] for row in rows]
-    labels = _sizes(kept)
+    anew = {name: one for name, one in kept.items() if all("long" in row for row in one["rows"])}
+    binding = [row for one in anew.values() for row in one["rows"] if end_of_plan(row) != "less"]
     lines = [
-        f"With {labels} labels a plan alone keeps {plans['kept']} of {len(rows)} budgets within 3 %, and "
+        f"With {_sizes(kept)} labels a plan alone keeps {plans['kept']} of {len(rows)} budgets within 3 %, and "
         f"{plans['less']} more are not spent, as it states before. {plans['noise']} differ by no more than two "
-        "standard errors of the mean price, "
-        f"{plans['missed']} by more. On a stream whose spending corrects the next plans {streams['kept']} are kept; "
-        f"{streams['less']} are not spent, in {streams['more']} nothing cheaper could be asked, and "
-        f"{streams['missed']} are missed ({parts[0]:.0%} to {parts[-1]:.0%} in all). Its accuracy differs from the "
-        f"plan's, which spends otherwise, by {100 * min(gains):+.1f} to {100 * max(gains):+.1f} points.",
+        f"standard errors, {plans['missed']} by more. Of {len(binding)} that bind, chance lets a plan without bias "
+        f"keep {sum(row['attainable'] for row in binding):.0f} in the mean, and one that knows the true mean prices "
+        f"{sum(row['attainable_asked'] for row in binding):.0f}.",
+        "",
+        f"On a stream whose spending corrects the next plans {_streamed(kept, 'stream')}. Its accuracy differs from "
+        f"the plan's by {100 * min(gains):+.1f} to {100 * max(gains):+.1f} points. On streams of at least {LONG:,} "
+        f"questions, of {sum(len(one['rows']) for one in anew.values())} budgets {_streamed(anew, 'long')}.",
         "",
     ]
     after = []
@@ -507,24 +571,60 @@ def _budgets(kept: dict[str, Any]) -> list[str]:
             f"{np.mean(said):.3f} with {labels:,} labels ({min(said):.3f} to {max(said):.3f}; at most {WELL} in "
             f"{sum(value <= WELL for value in said)} of {len(said)} rows; uncorrected {np.mean(before):.3f})"
         )
-    lines.append(f"P(right) after the play has a mean ECE, freed of noise, of {', '.join(after)}.")
+    lines.append(f"P(right) after the play has a mean ECE, freed of noise, of {', '.join(after)}. {_worst_ece(kept)}")
     return [*lines, ""]
+
+
+def _streamed(kept: dict[str, Any], length: str) -> str:
+    """Returns how the spending of the streams of a length ends, in words."""
+    ends = _ends(kept, lambda row: end_of_stream(row, length))
+    parts = sorted(row[length]["cost"] / row["budget"] for one in kept.values() for row in one["rows"])
+    words = {"kept": "are kept", "less": "not spent", "more": "without anything cheaper to ask", "missed": "missed"}
+    counts = ", ".join(f"{ends[end]} {word}" for end, word in words.items() if ends[end])
+    return f"{counts} ({parts[0]:.0%} to {parts[-1]:.0%} in all)"
+
+
+def _worst_ece(kept: dict[str, Any]) -> str:
+    """Returns on which set the ECE is highest, and how far the rates there can be known."""
+    said = {name: float(np.mean([row["after"]["said"] for row in one["rows"]])) for name, one in kept.items()}
+    worst = max(said, key=lambda name: said[name]).rsplit(", ", 1)[0]
+    here = {one["labels"]: (said[name], one) for name, one in kept.items() if name.rsplit(", ", 1)[0] == worst}
+    others = []
+    for labels in sorted(here):
+        rest = [said[name] for name, one in kept.items() if one["labels"] == labels and one is not here[labels][1]]
+        others.append(f"{np.mean(rest):.3f}")
+    errors = [f"{np.mean(here[labels][1]['rate_error']):.3f}" for labels in sorted(here)]
+    return (
+        f"On {worst} it is {' and '.join(f'{here[labels][0]:.3f}' for labels in sorted(here))}: there P(right) is a "
+        f"rate on one of {next(iter(here.values()))[1]['dimensions']} dimensions, and the best shrinkage of such rates "
+        f"errs by {' and '.join(errors)}. Without this set the means are {' and '.join(others)}."
+    )
 
 
 def _spending_table(kept: dict[str, Any]) -> list[str]:
     """Returns how spending ends on every set: budgets by plan and by stream."""
     body = []
     for name, one in kept.items():
-        plans, streams = ([end(row) for row in one["rows"]] for end in (end_of_plan, end_of_stream))
+        plans, streams, long = (
+            [end(row) for row in one["rows"]]
+            for end in (end_of_plan, end_of_stream, lambda row: end_of_stream(row, "long") if "long" in row else "-")
+        )
         parts = [
-            f"{row['cost'][PANEL] / row['budget']:.0%} / {row['stream']['cost'] / row['budget']:.0%}"
+            " / ".join(f"{spent / row['budget']:.0%}" for spent in (row["cost"][PANEL], *_of_streams(row, "cost")))
             for row in one["rows"]
         ]
         ece = [f"{np.mean(row['after']['said']):.3f}" for row in one["rows"]]
-        body.append([name, ", ".join(parts), ", ".join(plans), ", ".join(streams), ", ".join(ece)])
-    head = ["data set", "spent of each budget, by plan / by stream", "plan", "stream", "ECE after the play"]
+        body.append([name, *(", ".join(column) for column in (parts, plans, streams, long, ece))])
+    spent = "spent of each budget, by plan / by stream / by long stream"
+    head = ["data set", spent, "plan", "stream", "long stream", "ECE after the play"]
     meanings = [f"*{name}*: {meaning}." for name, meaning in ENDS.items()]
-    return [*markdown(head, body), "", " ".join(meanings), ""]
+    left = [name for name, one in kept.items() if not all("long" in row for row in one["rows"])]
+    not_anew = f" Chance and long streams are not measured of {'; '.join(left)}." if left else ""
+    return [*markdown(head, body), "", " ".join(meanings) + not_anew, ""]
+
+
+def _of_streams(row: dict[str, Any], name: str) -> list[float]:
+    return [row[length][name] for length in ("stream", "long") if length in row]
 
 
 def _over(row: dict[str, Any]) -> str:
