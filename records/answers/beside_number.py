@@ -186,12 +186,12 @@ def is_known_after(text: str, end: int, question: str) -> bool:
             return False
         sign = after.lstrip()[:1]
         return not sign or sign in _SIGNS_AFTER or sign.isdigit() or not sign.isascii()
-    for place, word in enumerate([*found[: MOST_DESCRIBING + 1]]):
-        if _counts(word, question):
-            return place + 1 == len(found) or _goes_on(found[place + 1 :], question)
-        if place == 0 and _goes_on(found, question):
+    for at, described in enumerate(found[: MOST_DESCRIBING + 1]):
+        if _counts(described, question):
+            return at + 1 == len(found) or _goes_on(found[at + 1 :], question)
+        if at == 0 and _goes_on(found, question):
             return True
-        if unit_at(word, 0):
+        if unit_at(described, 0):
             return False
     return False
 

@@ -142,7 +142,8 @@ class JudgedSets:
             self.keys = np.concatenate([self.keys, keys[new]])[order]
             self.agent = np.concatenate([self.agent, agent])[order]
             self.states = np.concatenate([self.states, states])[order]
-        place: Ints = np.searchsorted(self.keys, keys).astype(np.int64)[key_of_row]
+        place_of_key: Ints = np.asarray(np.searchsorted(self.keys, keys), dtype=np.int64)
+        place = place_of_key[key_of_row]
         return self.agent[place], self.states[place]
 
 
