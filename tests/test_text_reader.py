@@ -42,6 +42,7 @@ def lines(path: Path, *, n: int = 240, seed: int = 0) -> Path:
             "question": question,
             "answer": " ".join(rng.permutation(words)),
             "labels": labels,
+            "model": "seen",
         }
 
     path.write_text("".join(json.dumps(line(i)) + "\n" for i in range(n)), encoding="utf-8")
@@ -122,13 +123,10 @@ def test_lines_are_scored_from_text_alone_and_each_gets_an_answer(reader: TextRe
     assert all(line["score"] is None and line["flagged"] is None and line["reason"] for line in out[2:])
 
 
-def test_the_verdict_on_a_model_that_the_reader_has_not_seen_says_so(tmp_path: Path) -> None:
-    named = [json.loads(line) | {"model": "seen"} for line in lines(tmp_path / "a.jsonl").read_text().splitlines()]
-    (tmp_path / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in named))
-    metaprobe.train_text(tmp_path / "b.jsonl", folds=2, out=tmp_path / "reader")
+def test_the_verdict_on_a_model_that_the_reader_has_not_seen_says_so(reader: TextReader, tmp_path: Path) -> None:
     asked = [{"question": "What?", "answer": "Surely b.", "model": model} for model in ("seen", "new", "")]
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
-    out = CliRunner().invoke(main, ["score", str(tmp_path / "reader"), str(tmp_path / "asked.jsonl")]).stdout
+    out = CliRunner().invoke(main, ["score", str(reader.checkpoint.path), str(tmp_path / "asked.jsonl")]).stdout
     reasons = [json.loads(line)["reason"] for line in out.splitlines()]
     assert ["'new', checkpoint trained on seen" in reason for reason in reasons] == [False, True, False]
 
