@@ -301,7 +301,10 @@ def test_neither_logs_nor_metrics_hold_a_word_of_prompt_or_answer(
 class Breaks:
     """A predictor with a fault."""
 
+    input_kind = QualityPredictor.input_kind
+
     def __init__(self, predictor: QualityPredictor) -> None:
+        self.parse = predictor.parse
         self.checkpoint, self.schema = predictor.checkpoint, predictor.schema
 
     def predict(self, response: object) -> None:

@@ -58,7 +58,10 @@ class Says:
 class Watched:
     """A predictor that notes in which thread it is asked."""
 
+    input_kind = QualityPredictor.input_kind
+
     def __init__(self, predictor: QualityPredictor) -> None:
+        self.parse = predictor.parse
         self.checkpoint, self.schema, self._predictor = predictor.checkpoint, predictor.schema, predictor
         self.threads: list[str] = []
 

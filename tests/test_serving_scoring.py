@@ -132,7 +132,10 @@ def test_more_tokens_than_are_scored_at_once_are_refused_with_both_numbers(
 class Waits:
     """A predictor that waits, at an answer of more than ten thousand tokens, until it is told to go on."""
 
+    input_kind = QualityPredictor.input_kind
+
     def __init__(self, predictor: QualityPredictor) -> None:
+        self.parse = predictor.parse
         self.checkpoint, self.schema, self._predictor = predictor.checkpoint, predictor.schema, predictor
         self.waiting, self.go_on = threading.Event(), threading.Event()
 

@@ -166,7 +166,7 @@ async def _whole_response(client: Any, request: Mapping[str, Any]) -> Any:
     one then never begins.
     """
     call = client.chat.completions.create if hasattr(client, "chat") else client
-    if inspect.iscoroutinefunction(call):
+    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(inspect.getattr_static(call, "__call__", None)):
         return await call(**request)
 
     def create() -> Any:
