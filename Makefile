@@ -100,7 +100,7 @@ $(VENV)/server.stamp: $(VENV)/bin/python
 $(VENV)/litellm.stamp: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --no-deps litellm==1.109.1
 	$(BIN)/python -m pip install --quiet aiohttp fastuuid h2 jsonschema tiktoken python-dotenv importlib-metadata \
-		backoff redis apscheduler PyJWT cryptography python-multipart expression fastapi-sso mcp soundfile
+		backoff redis apscheduler PyJWT cryptography python-multipart expression fastapi-sso mcp soundfile pydantic-settings
 	touch $@
 
 # vLLM wants other versions of many packages: an environment of its own. `make slow` uses it where it is there.
