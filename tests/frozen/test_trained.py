@@ -134,8 +134,8 @@ WITHIN: dict[str, dict[str, float]] = {
 """Part -> beginning of a place -> share by which it may differ from one processor to another.
 
 Processors that multiply bfloat16 take rounded steps on the way to a probe (`training.solve`). That moves its scores by
-3e-6, and ranks with them. Two answers whose scores of a gate are nearly equal may change places, which moves an AUROC by
-4e-6.
+3e-6, and ranks with them. Two answers whose scores of a gate are nearly equal may change places, which moves an AUROC
+by 4e-6.
 """
 
 
