@@ -55,9 +55,9 @@ class Speaks:
     @answering
     async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         body = json.loads(raw)
+        hold = self.hold  # read first: whoever sees the request may change it for the next one
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
-        hold = self.hold
         while hold is not None and not hold.is_set():
             await asyncio.sleep(0.01)
         with suppress(TimeoutError):
