@@ -169,10 +169,10 @@ def test_the_server_counts_the_requests_under_way_and_forgets_those_that_ended(
             server.chat()
         answer_now = threading.Event()
         for one in upstreams.values():
-            one.status, one.hold = 200, answer_now
+            one.status, one.hold, one.bodies = 200, answer_now, []
         slow = threading.Thread(target=server.chat)
         slow.start()
-        while sum(len(one.bodies) for one in upstreams.values()) < 4:  # the slow request has reached an upstream
+        while not any(one.bodies for one in upstreams.values()):  # the slow request has reached an upstream
             time.sleep(0.01)
         for one in upstreams.values():
             one.hold = None
