@@ -84,3 +84,19 @@ def test_a_stream_that_is_longer_than_an_answer_may_be_is_refused(checkpoint: Pa
         refused = server.ask()
     assert refused.status_code == 502
     assert "larger than 10000 bytes" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", [Streams, Speaks])
+def test_an_answer_of_many_values_is_counted_by_their_memory_and_the_next_question_is_answered(
+    checkpoint: Path, team: Path, kind: type[Speaks]
+) -> None:
+    wide = completion("It is 12", model="maths", logprob=-0.1)
+    wide["choices"][0]["logprobs"]["content"][0]["x"] = [[]] * 20_000  # 80 kB, which become 2 MB
+    upstream = kind(wide)
+    with World(checkpoint, team, {"maths": upstream}, max_body_bytes=100_000) as server:
+        refused = server.ask(more={"logprobs": True})
+        upstream.answer = TEXT
+        answer = json.loads(server.ask(more={"logprobs": True}).content)
+    assert refused.status_code == 502
+    assert "MiB" in refused.json()["error"]["message"], "the memory is the reason"
+    assert answer["choices"][0]["message"]["content"] == "It is 12"

@@ -4,22 +4,26 @@ import json
 from collections.abc import Callable
 
 from metaprobe.api import AnswerStream, InvalidResponse
-from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.bodies import Refusal, values_bytes
 from metaprobe.production.http.streamed_answer import AROUND_BYTES, DONE, MAX_EVENT_BYTES, EventSplitter, data_of
 from metaprobe.production.http.wire import UNREADABLE, lenient_object
+
+AROUND_VALUES = 1 << 10
+"""Bytes that the values of an event around its part of the answer take. They are not kept."""
 
 
 class JoinedEvents:
     """Takes in the bytes of a stream as they arrive. No bytes are kept, only what they say."""
 
-    def __init__(self, limit: int, hold: Callable[[int], None]) -> None:
+    def __init__(self, limit: int, hold: Callable[[int, int], None]) -> None:
         """Sets up the reader.
 
         Args:
             limit: most bytes of the answer.
-            hold: called with the number of bytes so far; may raise.
+            hold: called with the number of bytes so far, and with the bytes that their values take; may raise.
         """
         self._limit, self._hold = limit, hold
+        self._values = 0
         self._events, self._stream = EventSplitter(), AnswerStream(keeps_all=True)
         self._size = 0
         self._failed = b""
@@ -51,6 +55,7 @@ class JoinedEvents:
         if not data or data == DONE or self._failed:
             return
         self._size += max(len(event) - AROUND_BYTES, len(event) // 2)
+        self._values += max(values_bytes(data) - AROUND_VALUES, 0)
         try:
             chunk = lenient_object(data)
         except UNREADABLE as error:
@@ -61,6 +66,6 @@ class JoinedEvents:
             self._stream.add(chunk)
 
     def _count(self, size: int) -> None:
-        self._hold(size)
+        self._hold(size, self._values)
         if size > self._limit:
             raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {self._limit} bytes")

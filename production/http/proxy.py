@@ -39,6 +39,7 @@ from metaprobe.production.http.bodies import (
     aside,
     json_response,
     read_json_body,
+    values_bytes,
     while_connected,
 )
 from metaprobe.production.http.breaker import Breaker, State
@@ -79,7 +80,10 @@ CHAT = "/chat/completions"
 MODEL = "panel"
 """Name of the panel in the list of models. A request may name any model."""
 MADE_OF_AN_ANSWER = 4
-"""Memory of an agent's answer, in multiples of its bytes: its parts, the joined answer, and the decoded answer."""
+"""Least memory of an agent's answer, in multiples of its bytes: its parts, the joined answer, and the decoded answer.
+
+An answer of many values takes more, and is counted by them (`bodies.values_bytes`).
+"""
 DIMENSION = "dimension"
 """Tag of a request that names the question's dimension."""
 HEDGE_HEADER = "metaprobe-hedge-after"
@@ -326,8 +330,8 @@ class _Asking:
     hedge_after: float | None
     lease: Lease
     """Memory of the answers."""
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Maps an agent to the bytes of its answer that have arrived."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """Maps an agent to the memory of its answer so far, in bytes."""
     came: list[UpstreamCompletion] = field(default_factory=list)
     failed: dict[str, Refusal] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -389,12 +393,18 @@ class _Asking:
         """Runs a task that reads and judges the answers so far: off the event loop, unless they are short."""
         return await aside(PANEL_COST * sum(len(completion.raw) for completion in self.came), work)
 
-    def _hold(self, agent: str, size: int) -> None:
-        """Counts the memory of an agent's answer as it arrives. Raises `Refusal` if there is none left."""
-        self.sizes[agent] = size
-        total = sum(self.sizes.values())
+    def _hold(self, agent: str, size: int, values: int = 0) -> None:
+        """Counts the memory of an agent's answer as it arrives. Raises `Refusal` if there is none left.
+
+        Args:
+            agent: name of the agent.
+            size: bytes of the answer so far.
+            values: bytes that its values take once they are read.
+        """
+        self.memory[agent] = max(MADE_OF_AN_ANSWER * size, 2 * size + values)
+        total = sum(self.memory.values())
         try:
-            self.lease.hold(MADE_OF_AN_ANSWER * total, large=total > LARGE_BYTES)
+            self.lease.hold(total, large=total > MADE_OF_AN_ANSWER * LARGE_BYTES)
         except Refusal as refusal:  # what a caller is to do about it holds of requests, not of answers
             raise Refusal(refusal.status, refusal.code, refusal.message.partition(";")[0]) from refusal
 
@@ -725,6 +735,7 @@ class _Asking:
                 came = await aside(size, joined.body, begun=True)
             else:
                 came = await answer.whole(limit, hold)
+                await aside(len(came), lambda: hold(len(came), values_bytes(came)), begun=True)
         if 300 <= answer.status < 400:
             raise redirect(answer)
         seconds = time.perf_counter() - started
