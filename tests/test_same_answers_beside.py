@@ -1,5 +1,7 @@
 """Only known words and signs may stand beside a number or a letter. Others make it a text, or no answer."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ def right(answer: str, gold: str, question: str = EGGS, check: Check = "number")
 
 REFUSED = [
     (EGGS, "18", ("@18", "18@", "&18", "18&", "§18", "№18", "18=", "50% 18", "18©", "¬18", "†18")),
+    (EGGS, "18", ("❌ 18", "18 ❌", "✗ 18", "🚫18", "18 👎", "18☐", "♯18", "¢18", "18 ⛔", "¿18♭")),
     (EGGS, "18", ("18 short", "18 shy", "18 behind", "18 ahead", "18 off", "18 odd", "18 over", "18 out", "18 nil")),
     (EGGS, "18", ("18 too many", "18 points short", "18 eggs short", "18 and some", "18 and a bit", "18 something")),
     (EGGS, "18", ("18 carat", "18 proof", "18 stone", "18 dpi", "18 fps", "18 furlongs", "18 nautical miles")),
@@ -56,6 +59,7 @@ ACCEPTED = [
     (EGGS, "18", ("So 18", "Exactly 18", "about 18", "Total 18", "I get 18", "It's 18", "= 18", "-> 18", "✅ 18")),
     (EGGS, "18", ("a total of 18", "the sum of all is 18", "They have 18", "Left: 18", "#18", "ca. 18", "approx. 18")),
     (EGGS, "18", ("18 eggs (3 broken)", "18 (10 red and 8 blue)", "18 eggs (9 each)", "18 (eighteen)")),
+    (EGGS, "18", ("✅ 18", "18 ✔️", "👉 18", "18 🎉")),
     (COST, "5", ("$5 in total", "It costs $5", "exactly $5", "5 bucks")),
     (GROWTH, "5", ("5 pct", "by 5%", "It grew by 5%.", "an increase of 5%", "up 5%", "+5%")),
     (BUILT, "1999", ("c. 1999", "ca. 1999", "c.1999", "early 1999", "It was built in 1999.")),
@@ -81,6 +85,17 @@ def test_a_word_that_nobody_knows_beside_a_number_makes_another_answer(value: in
     answer = f"{word} {value}" if before else f"{value} {word}"
     assert not right(answer, str(value))
     assert form(answer) != str(value)
+
+
+@given(
+    st.integers(2, 999),
+    st.characters(min_codepoint=0x2600, categories=["So"], exclude_characters="✅✔✓☑🎉🎊✨👉➡➜🟢💡📌🔢🧮🏆⭐").filter(
+        lambda sign: unicodedata.normalize("NFKC", sign) == sign  # no letter or number of another form
+    ),
+    st.booleans(),
+)
+def test_a_picture_that_nobody_knows_beside_a_number_makes_another_answer(value: int, sign: str, before: bool) -> None:
+    assert not right(f"{sign} {value}" if before else f"{value} {sign}", str(value))
 
 
 def test_a_number_in_brackets_that_may_be_the_answer_itself_is_not_left_out() -> None:

@@ -21,6 +21,8 @@ _SIGNS_BEFORE = frozenset(".,:;=≈~≃≅≡!?()\"'“”‘’„«»‹›*`_
 """Signs right before a number that set sentences apart, quote or emphasise. Operators among them are refused before."""
 _SIGNS_AFTER = frozenset(".,:;!?()\"'“”‘’„«»‹›*`_-–—…=→$¿¡。、，；！？：「」『』（）《》〈〉【】।،؛؟۔|[]<>+^/\\{}~#")
 """Signs right after a number."""
+_PICTURES = frozenset("✅✔✓☑🎉🎊✨👉➡➜🟢💡📌🔢🧮🏆⭐\ufe0f\u200d")
+"""Pictures that models put beside an answer that holds. A cross or a stop sign takes it back, and is not among them."""
 _ABOUT = """
     about approximately approx around roughly circa exactly precisely just only simply merely etwa ungefahr rund
     zirka genau environ aproximadamente cerca ongeveer okolo ungefar priblizno early late mid even indeed now
@@ -156,7 +158,7 @@ def is_known_before(text: str, start: int, question: str) -> bool:
     if before[-1] == "." and found and len(found[1]) < MIN_SENTENCE_END:
         return False
     if not before[-1].isalpha():
-        return before[-1] in _SIGNS_BEFORE or before[-1].isdigit() or not before[-1].isascii()
+        return before[-1] in _SIGNS_BEFORE | _PICTURES or before[-1].isdigit()
     if found is None:
         return False
     word = found[1].lower()
@@ -185,7 +187,7 @@ def is_known_after(text: str, end: int, question: str) -> bool:
         if (aside := _ASIDE_WORD.match(after)) and not _is_plain_aside(aside[1], question):
             return False
         sign = after.lstrip()[:1]
-        return not sign or sign in _SIGNS_AFTER or sign.isdigit() or not sign.isascii()
+        return not sign or sign in _SIGNS_AFTER | _PICTURES or sign.isdigit()
     for at, described in enumerate(found[: MOST_DESCRIBING + 1]):
         if _counts(described, question):
             return at + 1 == len(found) or _goes_on(found[at + 1 :], question)
