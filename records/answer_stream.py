@@ -191,11 +191,12 @@ class AnswerStream:
         """
         if self._odd and not self.kind:
             raise InvalidResponse(_UNKNOWN.format(self._odd))
-        if not (self.called or self.declined) and (why := self.fault or self._begins_anew()):
-            raise InvalidResponse(more_than_one(why))  # neither a call nor a refusal has a score
+        has_no_score = self.called or self.declined  # so that a second answer does no harm, unless all is kept
+        if (self._joined is not None or not has_no_score) and (why := self.fault or self._begins_anew()):
+            raise InvalidResponse(more_than_one(why))
         if self.kind == "event":
             return from_events(self._events)
-        if self._joined is not None and self.kind == "chat":
+        if self._joined is not None and self.kind in ("chat", ""):
             return self._joined.completion()
         choice: dict[str, Any] = {"index": 0, "finish_reason": TOOL_CALL if self.called else self._finish_reason}
         if self.kind == "text":

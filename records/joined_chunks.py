@@ -10,8 +10,13 @@ from typing import Any
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import as_list, fields
 
-_SAID_AGAIN = frozenset("id type role object name finish_reason".split())
-"""Texts that a server sends whole, and may send again: the last one counts. All other texts are sent in parts."""
+_SAID_AGAIN = frozenset("id type role object name finish_reason format".split())
+"""Texts that a server sends whole, and may send again: the last one counts, unless it is empty. Other texts are sent in
+parts.
+"""
+_ONE_ONLY = ("id", "name")
+"""Of these, texts that tell one member from another: where two differ, it is not known which parts belong together."""
+_CALLS = "tool_calls"
 _PLACE = "index"
 """Field that says to which member of a list a part belongs."""
 _DEEPEST = 8
@@ -42,19 +47,30 @@ class JoinedChunks:
                 if name in ("delta", "message"):
                     self._add_part(name, fields(value) or {})
                 elif isinstance(value, str):
-                    self._choice[name] = value
+                    self._choice[name] = value or self._choice.get(name)
                 elif name != _PLACE:
                     _join(self._choice, {name: value})
 
     def _add_part(self, name: str, part: Mapping[str, Any]) -> None:
-        """Adds a part of the message, unless a server sends the whole message once more at its end."""
-        before, now = self._delta.get("content"), part.get("content")
-        if name == "delta" or not before or _finished(before) != now:
-            _join(self._delta, part)
+        """Adds a part of the message. A server may send the whole message once more at its end: what it repeats is left
+        out.
+        """
+        if name == "message":
+            said = _finished(self._delta)
+            part = {field: value for field, value in part.items() if field not in said or said[field] != value}
+        _join(self._delta, part)
 
     def completion(self) -> dict[str, Any]:
-        """Returns the chat completion that the chunks so far make up."""
+        """Returns the chat completion that the chunks so far make up.
+
+        Raises `InvalidResponse` if a tool call has no name, because its parts cannot be put together then.
+        """
         message = {"role": "assistant", "content": None, **_finished(self._delta)}
+        for call in as_list(message.get(_CALLS)) or ():
+            about = fields(call) or {}
+            named = fields(about.get(about.get("type") or "function")) or {}
+            if not named.get("name"):
+                raise InvalidResponse("a tool call of the stream has no name; expected one in its first part")
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": None, **_finished(self._choice)}
         return {**self._around, "object": "chat.completion", "choices": [choice]}
 
@@ -69,14 +85,20 @@ class _ByIndex(dict[int, dict[str, Any]]):
 
 def _join(whole: dict[str, Any], part: Mapping[str, Any], depth: int = 0) -> None:
     """Adds the fields of a part to those of the whole: texts and lists are continued, objects joined by their fields,
-    and other values replaced."""
+    and other values replaced.
+
+    Raises `InvalidResponse` if it is not known which parts belong together.
+    """
     for name, value in part.items():
         if value is None:
             continue
         before = whole.get(name)
         if isinstance(value, str):
             if name in _SAID_AGAIN:
-                whole[name] = value
+                if before and value and before != value and name in _ONE_ONLY:
+                    raise InvalidResponse(f"a part of the stream has the {name} {value!r} after {before!r}")
+                if value:
+                    whole[name] = value
             elif isinstance(before, _Text):
                 before.append(value)
             else:
@@ -93,29 +115,41 @@ def _join(whole: dict[str, Any], part: Mapping[str, Any], depth: int = 0) -> Non
 
 def _continue_list(whole: dict[str, Any], name: str, members: Sequence[Any], depth: int) -> None:
     """Adds members to a list of the whole. Members with an index join the member of the same index."""
+    before = whole.get(name)
+    if not members:
+        whole[name] = before if isinstance(before, list | _ByIndex) else []
+        return
     found = [fields(member) for member in members]
     has_places = [one is not None and type(one.get(_PLACE)) is int for one in found]
-    if not members or not all(has_places) or depth >= _DEEPEST:
-        if not isinstance(whole.get(name), list):
+    by_index = all(has_places) and depth < _DEEPEST
+    if before and by_index != isinstance(before, _ByIndex):
+        raise InvalidResponse(f"parts of {name} came with an index and without one; expected one way")
+    if not by_index:
+        if not isinstance(before, list):
             whole[name] = []
         whole[name] += members
         return
-    if not isinstance(whole.get(name), _ByIndex):
+    if not isinstance(before, _ByIndex):
         whole[name] = _ByIndex()
     for one in found:
         assert one is not None
         _join(whole[name].setdefault(one[_PLACE], {}), one, depth + 1)
 
 
-def _finished(value: Any, depth: int = 0) -> Any:
-    """Returns a value with its texts whole, and its lists in the order of the indexes, which are left out."""
+def _finished(value: Any, depth: int = 0, name: str = "") -> Any:
+    """Returns a value with its texts whole, and its lists in the order of the indexes.
+
+    Tool calls lose their indexes, as in a whole completion. `name` is the field of the value.
+    """
     if isinstance(value, _Text):
         return "".join(value)
     if isinstance(value, _ByIndex):
+        left_out = _PLACE if name == _CALLS else ""
         in_order = (value[place] for place in sorted(value))
         return [
-            {name: _finished(inner, depth + 1) for name, inner in one.items() if name != _PLACE} for one in in_order
+            {field: _finished(inner, depth + 1, field) for field, inner in one.items() if field != left_out}
+            for one in in_order
         ]
     if type(value) is dict and depth <= _DEEPEST + 1:
-        return {name: _finished(inner, depth + 1) for name, inner in value.items()}
+        return {field: _finished(inner, depth + 1, field) for field, inner in value.items()}
     return value
