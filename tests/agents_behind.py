@@ -80,7 +80,8 @@ class Streams(Speaks):
 
     def __init__(self, answer: dict[str, Any], *, fault: str = "") -> None:
         """`fault`: `refuses` or `refuses without a word` for one that refuses streams; `ends early` for one that leaves
-        out how the answer ended; `errs` for one that sends an error as an event."""
+        out how the answer ended; `errs` for one that sends an error as an event; `is not called one` for another
+        content type; `stays open` for one that does not close the stream."""
         super().__init__(answer)
         self.fault = fault
 
@@ -94,11 +95,15 @@ class Streams(Speaks):
             word = "no" if "without" in self.fault else "stream is not supported"
             await respond(send, 400, {"error": {"message": word}})
         else:
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", SSE)]})
+            kind = b"text/plain" if self.fault == "is not called one" else SSE
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
             for chunk in self.chunks():
                 data = b"data: " + json.dumps(chunk).encode() + b"\n\n"
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            stays = self.fault == "stays open"
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": stays})
+            while stays and (await receive())["type"] != "http.disconnect":
+                pass
 
     def chunks(self) -> list[dict[str, Any]]:
         """The chunks of the answer: its text a character at a time, each with its log-probability."""

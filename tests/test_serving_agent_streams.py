@@ -46,7 +46,7 @@ def test_a_caller_gets_what_a_whole_request_gives(
     assert streamed == expected
 
 
-@pytest.mark.parametrize("fault", ["refuses", "refuses without a word", "ends early"])
+@pytest.mark.parametrize("fault", ["refuses", "refuses without a word", "ends early", "is not called one"])
 def test_an_agent_that_cannot_stream_is_asked_whole_from_there_on_and_the_reason_says_so(
     checkpoint: Path, team: Path, fault: str
 ) -> None:
@@ -60,6 +60,12 @@ def test_an_agent_that_cannot_stream_is_asked_whole_from_there_on_and_the_reason
     assert not upstream.bodies[-1].get("stream"), "it is asked once for a stream, and not at every request"
     assert upstream.bodies[-1]["logprobs"] is True, "the fault is not taken for one of log-probabilities"
     assert 'metaprobe_errors_total{code="stream_declined"} 1.0' in counted
+
+
+def test_an_agent_that_does_not_close_its_stream_holds_up_nobody(checkpoint: Path, team: Path) -> None:
+    with World(checkpoint, team, {"maths": Streams(TEXT, fault="stays open")}, agent_timeout_s=3.0) as server:
+        answers = [json.loads(server.ask().content) for _ in range(2)]
+    assert [one["choices"][0]["message"]["content"] for one in answers] == ["It is 12"] * 2
 
 
 def test_an_error_that_comes_as_an_event_is_not_asked_for_again(checkpoint: Path, team: Path) -> None:

@@ -13,7 +13,7 @@ AROUND_VALUES = 1 << 10
 
 
 class JoinedEvents:
-    """Takes in the bytes of a stream as they arrive. No bytes are kept, only what they say."""
+    """Takes in the bytes of a stream as they arrive. Each event is decoded, and its bytes are dropped."""
 
     def __init__(self, limit: int, hold: Callable[[int, int], None]) -> None:
         """Sets up the reader.
@@ -28,6 +28,8 @@ class JoinedEvents:
         self._size = 0
         self._failed = b""
         """The data of an event that is an error; it is the body then."""
+        self.done = False
+        """Whether the event that closes a stream has come."""
 
     def feed(self, data: bytes) -> None:
         """Takes in bytes. Raises `Refusal` for too many, and `InvalidResponse` for an event that is no chunk of one
@@ -41,7 +43,7 @@ class JoinedEvents:
         self._count(self._size + self._events.pending)
 
     def body(self) -> bytes:
-        """Returns the body once the stream has ended. Raises `InvalidResponse` where the answer has not."""
+        """Returns the body at the end of the stream. Raises `InvalidResponse` if it does not say how the answer ended."""
         self._add(self._events.rest())
         if self._failed:
             return self._failed
@@ -52,6 +54,7 @@ class JoinedEvents:
 
     def _add(self, event: bytes) -> None:
         data = data_of(event)
+        self.done = self.done or data == DONE
         if not data or data == DONE or self._failed:
             return
         self._size += max(len(event) - AROUND_BYTES, len(event) // 2)
@@ -60,7 +63,7 @@ class JoinedEvents:
             chunk = lenient_object(data)
         except UNREADABLE as error:
             raise InvalidResponse("a chunk of the stream is not JSON") from error
-        if chunk.get("error") and not chunk.get("choices"):
+        if chunk.get("error") or chunk.get("object") == "error":
             self._failed = data
         else:
             self._stream.add(chunk)

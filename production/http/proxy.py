@@ -18,7 +18,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -102,7 +102,11 @@ NOT_BILLED = (UNREACHABLE, "upstream_status", "upstream_redirect")
 other failures, such as a timeout, it bills the tokens that it read and wrote.
 """
 UNSTREAMED_S = 3600.0
-"""Seconds for which an agent is asked for whole answers after it refused a stream, or did not end it."""
+"""Seconds for which an agent is asked for whole answers after it refused a stream."""
+UNREADABLE_S = 60.0
+"""The same after a stream that could not be read, which a passing fault can cause."""
+CLOSING_S = 0.25
+"""Seconds for which the end of a stream is waited for after its last event."""
 NO_STREAM = (400, 405, 415, 422, 501)
 """Statuses with which an agent may refuse a stream."""
 _NAMES_STREAMS = re.compile(rb"(?i)(?<!up)stream")
@@ -681,13 +685,15 @@ class _Asking:
             end: time when the answer must be complete, by the event loop's clock.
             final: whether no other form of the request is tried after this one.
         """
-        chooser, now, why = self.chooser, asyncio.get_running_loop().time(), ""
+        chooser, now = self.chooser, asyncio.get_running_loop().time()
         if now < chooser.unstreamed.get(agent, 0.0):
             return await self._whole(agent, body, end)
+        pause_s = UNSTREAMED_S
         try:
-            reply = await self._send(agent, by_stream(body), end)
+            reply = await self._send(agent, by_stream(body), end, streamed=True)
         except InvalidResponse as error:
-            why = f"its stream cannot be read: {error}"
+            why, pause_s = f"its stream cannot be read: {error}", UNREADABLE_S
+            chooser.unstreamed[agent] = now + pause_s  # also if there is no time left for a whole answer
         else:
             status, _, came, _ = reply
             if status == 200:
@@ -699,12 +705,12 @@ class _Asking:
             why = f"it answered {status} to a request for a stream"
         reply = await self._whole(agent, body, end)
         if reply[0] == 200:
-            chooser.unstreamed[agent] = now + UNSTREAMED_S
+            chooser.unstreamed[agent] = now + pause_s
             chooser.metrics.errors.labels("stream_declined").inc()
             logger.warning(
                 "%s is asked for whole answers for %g s, because %s: it may write a cancelled answer to its end",
                 agent,
-                UNSTREAMED_S,
+                pause_s,
                 why,
             )
             self.doubts.append(f"{agent} was asked for a whole answer, because {why}")
@@ -713,29 +719,35 @@ class _Asking:
     async def _whole(self, agent: str, body: bytes, end: float) -> _Reply:
         """Returns the reply to a request for a whole answer."""
         try:
-            return await self._send(agent, body, end)
+            return await self._send(agent, body, end, streamed=False)
         except InvalidResponse as error:
             message = f"the upstream answered a request for a whole answer with a stream that cannot be read ({error})"
             raise Refusal(502, "upstream_answer", message) from error
 
-    async def _send(self, agent: str, body: bytes, end: float) -> _Reply:
+    async def _send(self, agent: str, body: bytes, end: float, *, streamed: bool) -> _Reply:
         """Returns an upstream's reply to this body, whole or by stream.
 
-        Raises `InvalidResponse` for a stream that does not make up a whole answer.
+        Raises `InvalidResponse` for a stream that does not make up a whole answer, and, if a stream was asked for
+        (`streamed`), for an answer that is neither a stream nor a JSON object.
         """
         chooser, started = self.chooser, time.perf_counter()
         limit, hold = chooser.settings.max_answer_bytes, partial(self._hold, agent)
         async with chooser.clients[agent].asking(self.request, "POST", CHAT, body, end=end) as answer:
             if answer.status == 200 and answer.is_stream:
                 joined, size = JoinedEvents(limit, hold), 0
-                async with aclosing(answer.parts()) as parts:
-                    async for part in parts:
-                        await aside(len(part), partial(joined.feed, part), begun=True)
-                        size += len(part)
+                with suppress(TimeoutError):
+                    async with aclosing(answer.parts()) as parts, asyncio.timeout(None) as last_wait:
+                        async for part in parts:
+                            await aside(len(part), partial(joined.feed, part), begun=True)
+                            size += len(part)
+                            if joined.done:  # the end is waited for a little, so that the connection can be used again
+                                last_wait.reschedule(asyncio.get_running_loop().time() + CLOSING_S)
                 came = await aside(size, joined.body, begun=True)
             else:
                 came = await answer.whole(limit, hold)
                 await aside(len(came), lambda: hold(len(came), values_bytes(came)), begun=True)
+                if streamed and answer.status == 200 and not came.lstrip().startswith(b"{"):
+                    raise InvalidResponse("it is not called a stream, and is no JSON object")
         if 300 <= answer.status < 400:
             raise redirect(answer)
         seconds = time.perf_counter() - started

@@ -153,7 +153,12 @@ async def _streamed_response(create: Callable[..., Awaitable[Any]], request: Map
     except Exception as error:
         raise _NoStreamError(told(error), lasting=False) from error
     finally:
-        await chunks.close()
+        close = getattr(chunks, "close", None) or getattr(
+            chunks, "aclose", None
+        )  # a tracing package may wrap the stream
+        with suppress(Exception):  # the answer is there, whatever becomes of the connection
+            if close is not None:
+                await close()
     if not stream.ended:
         raise _NoStreamError("the stream ended before the answer did", lasting=True)
     return sys.modules["openai.types.chat"].ChatCompletion.construct(**whole)
