@@ -15,7 +15,7 @@ _SAID_AGAIN = frozenset("id type role object name finish_reason format".split())
 parts.
 """
 _ONE_ONLY = ("id", "name")
-"""Of these, texts that tell one member from another: where two differ, it is not known which parts belong together."""
+"""Texts that tell one member of a list from another. If two differ, it is not known which parts belong together."""
 _CALLS = "tool_calls"
 _PLACE = "index"
 """Field that says to which member of a list a part belongs."""

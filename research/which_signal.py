@@ -215,8 +215,8 @@ def gain(draws: dict[str, Any]) -> list[str]:
         f"**With {draws['labels']} labels it finds {found} of the mistakes of a {sizes([draws['model']])} model, "
         f"flagging {cost} of the right answers** ({draws['draws']} draws). Of kept answers "
         f"{draws['right_among_kept']:.0%} are right, of all {draws['right']:.0%}. Cut alike, the mean "
-        f"log-probability finds {usual_found}, flagging {usual_cost}; free `scaled` {free_found}, {free_cost}. "
-        "Repeat one draw:",
+        f"log-probability finds {usual_found}, flagging {usual_cost}; `scaled` {free_found}, {free_cost}. "
+        "Repeat one:",
         "",
     ]
 
@@ -291,11 +291,14 @@ def in_short() -> list[list[str]]:
         for name, one in task["labels"]["200"].items()
     ]
     stood = [word for _, word in before]
+    by_thousand = [
+        standing(one) for task in read("before")["tasks"].values() for one in task["labels"].get("1000", {}).values()
+    ]
     looks = [one["gain"] for task in read("gate").values() for one in task["report"]["looks"]]
     return [
         [
             "no labels: ask a hundred of your questions twice ([teach](docs/no-labels.md))",
-            f"a flag; ranks answers like 50 labels; so does free `{USUAL_FREE}` (AUROC {free:.3f} to {taught:.3f})",
+            f"a flag; ranks answers like 50 labels; so does `{USUAL_FREE}` (AUROC {free:.3f} to {taught:.3f})",
             f"{SAMPLINGS[0][0] * SAMPLINGS[0][1]} answers",
             f"ahead of 50 labels on {ahead(as_labels)} of {len(few)} [stores](docs/research/no-labels.md), behind on "
             f"{behind(as_labels)} ({sizes(few)})",
@@ -316,10 +319,11 @@ def in_short() -> list[list[str]]:
         ],
         [
             "outcomes of models: [estimate](docs/route.md#before-any-answer)",
-            f"P(right) before asking: beats words on {stood.count('ahead')} of {len(stood)} "
+            f"P(right) before asking: beats every control on {stood.count('ahead')} of {len(stood)} "
             "[pairs](docs/research/before.md)",
             "200 labels",
-            f"behind on {len(stood) - stood.count('level') - stood.count('ahead')}",
+            f"behind on {len(stood) - stood.count('level') - stood.count('ahead')} (1,000: "
+            f"{by_thousand.count('ahead')} ahead)",
         ],
         [
             "samples, agents: [panel](docs/several-answers.md)",
@@ -345,7 +349,7 @@ def in_short() -> list[list[str]]:
         ],
         [
             "a decision API: [calibrate](docs/text.md)",
-            f"no gain: [error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}, a constant "
+            f"no gain: [error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}, constant "
             f"{error['constant'][0]:.2f}",
             f"{rated['ratings']} labels",
             f"uncalibrated {error[RAW][0]:.2f}",

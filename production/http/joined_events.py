@@ -43,7 +43,7 @@ class JoinedEvents:
         self._count(self._size + self._events.pending)
 
     def body(self) -> bytes:
-        """Returns the body at the end of the stream. Raises `InvalidResponse` if it does not say how the answer ended."""
+        """Returns the body at the end. Raises `InvalidResponse` if the stream does not say how the answer ended."""
         self._add(self._events.rest())
         if self._failed:
             return self._failed

@@ -63,8 +63,8 @@ BOUND = 0.98
 """Part of the largest correction from which a stream counts as one that has nothing dearer, or cheaper, to ask."""
 ENDS = {
     "kept": "within 3 % of the budget",
-    "less": "less: the panel says so before, or has nothing dearer to ask",
-    "more": "more: it has nothing cheaper to ask",
+    "less": "the panel says so before, or has nothing dearer to ask",
+    "more": "it has nothing cheaper to ask",
     "noise": "missed by no more than two standard errors",
     "missed": "missed by more",
 }
@@ -537,8 +537,8 @@ def _spent(kept: dict[str, Any]) -> list[str]:
     labels = _sizes(kept)
     return [
         f"Of {plans.total()} budgets ({labels} labels) a plan alone keeps {plans['kept']} within 3 % on new questions; "
-        f"{plans['less']} are not spent, for all that helps is asked. Where spending corrects the next plans, as in "
-        f"`serve`, {streams['kept']} are kept and {streams['less']} not spent. In Python: `control = "
+        f"{plans['less']} are not spent, for all that helps is asked, the others missed. Where spending corrects the "
+        f"next plans, as in `serve`, {streams['kept']} are kept, {streams['less']} not spent. In Python: `control = "
         "team.budget_control(0.5)`, `budget=control.next_budget()`, `control.paid(dollars)`.",
         "",
     ]
@@ -554,8 +554,9 @@ def _budgets(kept: dict[str, Any]) -> list[str]:
     lines = [
         f"With {_sizes(kept)} labels a plan alone keeps {plans['kept']} of {len(rows)} budgets within 3 %, and "
         f"{plans['less']} more are not spent, as it states before. {plans['noise']} differ by no more than two "
-        f"standard errors, {plans['missed']} by more. Of {len(binding)} that bind, chance lets a plan without bias "
-        f"keep {sum(row['attainable'] for row in binding):.0f} in the mean, and one that knows the true mean prices "
+        f"standard errors, {plans['missed']} by more. Of {len(binding)} that bind it keeps "
+        f"{sum(end_of_plan(row) == 'kept' for row in binding)}; chance lets a plan without bias keep "
+        f"{sum(row['attainable'] for row in binding):.0f} in the mean, and one that knows the true mean prices "
         f"{sum(row['attainable_asked'] for row in binding):.0f}.",
         "",
         f"On a stream whose spending corrects the next plans {_streamed(kept, 'stream')}. Its accuracy differs from "

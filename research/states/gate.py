@@ -3,6 +3,7 @@
     python -m research.states.solutions MODEL STORE OUT       # reads the states along recorded solutions
     python -m research.states.gate measure NAME STORE OUT     # one set into docs/measured/gate_states.json
     python -m research.states.gate measure --ended NAME STORE OUT    # only of answers that ended by themselves
+    python -m research.states.gate measure --cut NAME STORE OUT      # whether the answer ends by itself, as the label
     python -m research.states.gate page                       # writes docs/research/gate.md
 
 Outer folds are by question. A probe's layer, kind of state and penalty are chosen in inner folds of the learning rows,
@@ -10,7 +11,7 @@ and so are the weights of what is joined. Controls are fitted on the same rows.
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ PAGE, FIGURES = DOCS / "research" / "gate.md", MEASURED / "gate_states.json"
 MEAN = "mean log-probability"
 SHOWN = (MEAN, "form of the question", "form, terms", "states", "states, form, terms", "gate", "states, by agreement")
 FOLDS, REFERENCE_FOLDS, RESAMPLES, SEED = 5, 3, 1000, 0
+CUT_SET = "1.5B coder, samples, whether cut"
+"""Name of the figures of which the label is whether an answer ends by itself."""
+CUT_LOOK = 50
+"""Tokens read at the look that the page names of it."""
 FEWEST = 60
 """Right answers, and wrong ones, that a look needs; with fewer, five outer folds hold too few to say anything."""
 KINDS = ("newest", "mean of the newest 20")
@@ -317,18 +322,20 @@ def main() -> None:
 @click.argument("store", type=click.Path(exists=True, path_type=Path))
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @click.option("--ended", is_flag=True, help="Only of answers that ended by themselves.")
-def measure_command(name: str, store: Path, folder: Path, ended: bool) -> None:
+@click.option("--cut", is_flag=True, help="With the label whether the answer ends by itself, in place of right.")
+def measure_command(name: str, store: Path, folder: Path, ended: bool, cut: bool) -> None:
     """Measure one set of solutions."""
     warnings.simplefilter("ignore")
-    keep_figures(FIGURES, measured(load(store, folder, ended=ended)), name)
+    data = load(store, folder, ended=ended)
+    keep_figures(FIGURES, measured(replace(data, y=data.ended.astype(np.int64)) if cut else data), name)
 
 
 @main.command("page")
 def page_command() -> None:
     """Write the section of docs/research/gate.md from the kept figures."""
     figures = read_figures(FIGURES)
-    sets = {name: of for name, of in figures.items() if name != "abandon"}
-    ways = {"states, form and terms joined": OURS[1], "the gate": "gate", "taught by agreement": AGREEING}
+    sets = {name: of for name, of in figures.items() if name not in ("abandon", CUT_SET)}
+    ways = {"joined": OURS[1], "the gate": "gate", "taught by agreement": AGREEING}
     told, kept, rows = [], [], []
     for name, of in sets.items():
         looks = of["looks"]
@@ -338,25 +345,47 @@ def page_command() -> None:
             f"{len(looks)} looks): {found}."
         )
         kept.append(f"{name}. {half_kept(looks)}")
-        size = name.partition(" ")[0]
-        rows += [[f"{size}, {one['look']}", *(cell(one["auroc"].get(way)) for way in SHOWN)] for one in looks]
-    cut = max((of for of in sets.values() if "cut" in of), key=lambda of: of["answers"])
-    told.append(in_all(figures["abandon"]))
-    told += [
-        "",
-        f"States tell which answers the token limit will cut: of the {cut['answers']} answers {cut['cut']:.0%} were",
-    ]
-    told[-1] += f" cut, and {cut['right_of_cut']:.0%} of those are right."
+    for name, of in (*sets.items(), (CUT_SET, figures[CUT_SET])):
+        rows += [
+            [
+                f"{name.replace(' coder', '')}, {one['look']}",
+                *(cell(one["auroc"].get(way)) for way in SHOWN),
+                over_the_strongest(one),
+            ]
+            for one in of["looks"]
+        ]
+    told += [in_all(figures["abandon"]), "", cut_foretold(figures[CUT_SET], sets["1.5B coder, samples"])]
     write(PAGE, "gate-states", [*told, ""])
     write(PAGE, "gate-kept", [part for one in (*kept, abandoned(figures["abandon"])) for part in (one, "")])
-    write(PAGE, "gate-looks", [*markdown(["coder, tokens", *SHOWN], rows), ""])
+    head = ["coder, answers, tokens", *SHOWN, "states, form, terms over the strongest control"]
+    write(PAGE, "gate-looks", [*markdown(head, rows), ""])
+
+
+def over_the_strongest(look: dict[str, Any]) -> str:
+    """Returns how far the joined states are over the strongest control, with its interval, and what that is called."""
+    gains_of = look["gain"][OURS[1]]
+    strongest = max(gains_of, key=lambda name: look["auroc"][name][0])
+    difference, low, high, _, _ = gains_of[strongest]
+    return f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def cut_foretold(foretold: dict[str, Any], samples: dict[str, Any]) -> str:
+    """Returns sentences on the answers that the token limit cut, and on how well each way foretells it."""
+    look = next(one for one in foretold["looks"] if one["look"] == CUT_LOOK)
+    ahead_at, behind_at = standing(OURS[1], foretold["looks"]).split(", ")
+    return (
+        f"The token limit cut {samples['cut']:.0%} of the {samples['answers']} samples; {samples['right_of_cut']:.0%} "
+        f"of those are right. Joined states foretell it: AUROC {look['auroc'][OURS[1]][0]:.2f} after {CUT_LOOK} "
+        f"tokens, {over_the_strongest(look)} over the strongest control; ahead at {ahead_at} of "
+        f"{len(foretold['looks'])} looks, behind at {behind_at}."
+    )
 
 
 def standing(ours: str, looks: list[dict[str, Any]]) -> str:
-    """Returns at how many looks one way is ahead of all its controls, and behind one of them."""
+    """Returns at how many looks one way is ahead of all its controls, and behind one of them, after Holm."""
     compared = [one["gain"][ours] for one in looks]
     ahead_of_all = sum(all(gain[4] for gain in gains.values()) for gains in compared)
-    behind_one = sum(any(gain[2] < 0 for gain in gains.values()) for gains in compared)
+    behind_one = sum(any(gain[2] < 0 and gain[3] < 0.05 for gain in gains.values()) for gains in compared)
     return f"{ahead_of_all}, {behind_one}"
 
 
