@@ -30,6 +30,16 @@ def right(answer: str, gold: str, question: str = EGGS, check: Check = "number")
 
 REFUSED = [
     (EGGS, "18", ("@18", "18@", "&18", "18&", "§18", "№18", "18=", "50% 18", "18©", "¬18", "†18")),
+    (
+        EGGS,
+        "18",
+        ("18, too many", "18: too few", "18, negative", "18, short", "18, in hexadecimal", "18, in thousands"),
+    ),
+    (
+        EGGS,
+        "18",
+        ("18 (in dozens)", "18 (in hexadecimal)", "18 in Hexadecimal", "18 in Dozens", "18 sixes", "18 cubes"),
+    ),
     (EGGS, "18", ("❌ 18", "18 ❌", "✗ 18", "🚫18", "18 👎", "18☐", "♯18", "¢18", "18 ⛔", "¿18♭")),
     (EGGS, "18", ("18 short", "18 shy", "18 behind", "18 ahead", "18 off", "18 odd", "18 over", "18 out", "18 nil")),
     (EGGS, "18", ("18 too many", "18 points short", "18 eggs short", "18 and some", "18 and a bit", "18 something")),
@@ -59,6 +69,7 @@ ACCEPTED = [
     (EGGS, "18", ("So 18", "Exactly 18", "about 18", "Total 18", "I get 18", "It's 18", "= 18", "-> 18", "✅ 18")),
     (EGGS, "18", ("a total of 18", "the sum of all is 18", "They have 18", "Left: 18", "#18", "ca. 18", "approx. 18")),
     (EGGS, "18", ("18 eggs (3 broken)", "18 (10 red and 8 blue)", "18 eggs (9 each)", "18 (eighteen)")),
+    (EGGS, "18", ("18, in total", "18 (in total)", "18, eggs left.", "18 (brown eggs)", "18, correct!")),
     (EGGS, "18", ("✅ 18", "18 ✔️", "👉 18", "18 🎉")),
     (COST, "5", ("$5 in total", "It costs $5", "exactly $5", "5 bucks")),
     (GROWTH, "5", ("5 pct", "by 5%", "It grew by 5%.", "an increase of 5%", "up 5%", "+5%")),

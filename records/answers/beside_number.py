@@ -106,9 +106,13 @@ _FOLLOWED: dict[str, frozenset[str]] = {
 _NO_PLURAL = frozenset(
     """
     times perhaps always besides does goes grand gross score scores couple couples braces trios quartets sides
-    hundreds thousands millions billions dozens tens percents halves thirds quarters fifths degrees bits""".split()
+    hundreds thousands millions billions dozens tens percents halves thirds quarters fifths degrees bits
+    twos threes fours fives sixes sevens eights nines doubles trebles triples squares cubes roots powers logs
+    factorials inverses reciprocals negatives grosses""".split()
 )
 """Words that end like a plural, but multiply or divide the number or count nothing."""
+_BASES = frozenset("base hexadecimal hex binary octal decimal roman degrees radians modulo".split())
+"""Words that name how a number is written, and no place or language, after "in"."""
 _ENGLISH = frozenset(
     "how what which who whom when where why find calculate compute determine solve evaluate the many much give".split()
 )
@@ -186,6 +190,8 @@ def is_known_after(text: str, end: int, question: str) -> bool:
     if not found:
         if (aside := _ASIDE_WORD.match(after)) and not _is_plain_aside(aside[1], question):
             return False
+        if (last := _LAST_WORDS.match(after)) and not is_known_after(f" {last[1] or last[2]}", 0, question):
+            return False
         sign = after.lstrip()[:1]
         return not sign or sign in _SIGNS_AFTER | _PICTURES or sign.isdigit()
     for at, described in enumerate(found[: MOST_DESCRIBING + 1]):
@@ -199,6 +205,10 @@ def is_known_after(text: str, end: int, question: str) -> bool:
 
 
 _DIGIT_NEXT = re.compile(r"\s+[$€£]?\d")
+_LAST_WORDS = re.compile(
+    r"\s*(?:\(\s*([^\W\d_]+(?:\s+[^\W\d_]+){1,3})\s*\)|[,:;–—-]\s*([^\W\d_]+(?:\s+[^\W\d_]+){0,2})\s*[.!]?\s*\Z)"
+)
+"""Matches two to four words in brackets after a number, and up to three words behind a sign that end the sentence."""
 _ASIDE_WORD = re.compile(r"\s*\(\s*([^\W\d_]{2,})\s*\)")
 """Matches one word in brackets after a number: "7 (negative)"."""
 
@@ -215,7 +225,7 @@ def _goes_on(after: list[str], question: str) -> bool:
     if (followed := _FOLLOWED.get(word)) is not None:
         if len(after) == 1:
             return word != "in" and _is_known_word(word, question)
-        is_name = word == "in" and after[1].istitle()
+        is_name = word == "in" and after[1].istitle() and after[1].lower() not in _NO_PLURAL | _BASES
         return is_name or after[1].lower() in followed or _counts(after[1], question)
     return word in _AFTER or _is_known_word(after[0], question)
 
