@@ -145,6 +145,10 @@ A program that joins old and new shards fills the latter with nulls.
 """
 
 
+_UNSTORABLE = (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError)
+"""Errors of what is no run, or has fields of the wrong types."""
+
+
 def runs_to_batch(runs: Sequence[Run]) -> Any:
     """Returns runs as a record batch with one row for each.
 
@@ -154,7 +158,7 @@ def runs_to_batch(runs: Sequence[Run]) -> Any:
         batch = pa.RecordBatch.from_pylist([_run_row(run) for run in runs], schema=RUN)
         table_to_runs(pa.Table.from_batches([batch]))
         return batch
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except _UNSTORABLE:
         # One of them cannot be stored as it is: alone, each is made storable or named.
         table = pa.Table.from_batches([run_to_batch(run) for run in runs])
         return table.combine_chunks().to_batches()[0]
@@ -162,17 +166,17 @@ def runs_to_batch(runs: Sequence[Run]) -> Any:
 
 def run_to_batch(run: Run) -> Any:
     """Returns a run as a record batch of one row. Raises `RecordError` if a field has the wrong type."""
-    row = _run_row(run)
     try:
+        row = _run_row(run)
         try:
             batch = pa.RecordBatch.from_pylist([row], schema=RUN)
         except UnicodeEncodeError:  # half a surrogate pair in a broken token must not cost the run
             batch = pa.RecordBatch.from_pylist([without_surrogates(row)], schema=RUN)
         table_to_runs(pa.Table.from_batches([batch]))  # else it would make its whole shard unreadable
         return batch
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except _UNSTORABLE as error:
         raise RecordError(
-            f"run {run.id!r} cannot be stored: {error}; expected the types of metaprobe.records.types"
+            f"run {getattr(run, 'id', run)!r} cannot be stored: {error}; expected the types of metaprobe.records.types"
         ) from error
 
 
@@ -413,8 +417,9 @@ class RunWriter:
         """
         self._hold([run], run_to_batch(run if self._text else drop_text(run)))
 
-    def add_all(self, runs: Sequence[Run]) -> None:
+    def add_all(self, runs: Iterable[Run]) -> None:
         """Adds runs, all or none, in a fraction of the time of `add` for each. Raises as `add`."""
+        runs = list(runs)
         if runs:
             self._hold(runs, runs_to_batch(runs if self._text else [drop_text(run) for run in runs]))
 

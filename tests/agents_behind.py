@@ -80,8 +80,8 @@ class Streams(Speaks):
 
     def __init__(self, answer: dict[str, Any], *, fault: str = "") -> None:
         """`fault`: `refuses` or `refuses without a word` for one that refuses streams; `ends early` for one that leaves
-        out how the answer ended; `errs` for one that sends an error as an event; `is not called one` for another
-        content type; `stays open` for one that does not close the stream."""
+        out how the answer ended; `errs` for one that sends an error as an event, `errs at the end` after its answer;
+        `is not called one` for another content type; `stays open` for one that does not close the stream."""
         super().__init__(answer)
         self.fault = fault
 
@@ -107,8 +107,9 @@ class Streams(Speaks):
 
     def chunks(self) -> list[dict[str, Any]]:
         """The chunks of the answer: its text a character at a time, each with its log-probability."""
+        error = {"error": {"message": "overloaded", "code": 500}}
         if self.fault == "errs":
-            return [{"error": {"message": "overloaded", "code": 500}}]
+            return [error]
         around = {name: value for name, value in self.answer.items() if name not in ("choices", "usage")}
         around["object"] = "chat.completion.chunk"
         [choice] = self.answer["choices"]
@@ -127,7 +128,8 @@ class Streams(Speaks):
         if self.fault != "ends early":
             parts.append({"delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
         chunks = [{**around, "choices": [{"index": 0, **part}]} for part in parts]
-        return [*chunks, {**around, "choices": [], "usage": self.answer.get("usage")}]
+        usage = {**around, "choices": [], "usage": self.answer.get("usage")}
+        return [*chunks, error if self.fault == "errs at the end" else usage]
 
 
 SSE = b"text/event-stream"

@@ -6,12 +6,13 @@ import threading
 import time
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openai
 import pytest
 import serving_clients
-from agents_behind import Speaks, World
+from agents_behind import Speaks, Streams, World
 from databases import wait_until
 from made_once import MadeOnce
 from panel_worlds import completion
@@ -230,6 +231,22 @@ def test_an_agent_that_answered_with_an_error_costs_nothing(checkpoint: Path, tr
     first, *others = account["asked"]
     assert first == "cheap"
     assert after["metaprobe_panel_spent_usd_total"] == pytest.approx(sum(means[name] for name in others))
+
+
+@pytest.mark.parametrize(("fault", "billed"), [("errs", 0), ("errs at the end", 2), ("ends early", 2), ("", 1)])
+def test_a_stream_that_was_thrown_away_after_its_beginning_counts_at_the_learned_price(
+    checkpoint: Path, trained: Path, fault: str, billed: int
+) -> None:
+    upstreams: dict[str, Any] = {name: Speaks("It is 7") for name in ("cheap", "middle", "dear")}
+    upstreams["cheap"] = Streams(completion("It is 7", model="cheap"), fault=fault)
+    with World(checkpoint, trained, upstreams, panel_budget=BUDGET) as server:
+        account = server.chat().model_extra["metaprobe"]["panel"]
+        after = shown(server)
+    means = Panel.load(trained).mean_prices()
+    first, *others = dict.fromkeys(account["asked"])
+    assert first == "cheap"  # after an error it is asked again, without log-probabilities
+    expected = billed * means["cheap"] + sum(means[name] for name in others)
+    assert after["metaprobe_panel_spent_usd_total"] == pytest.approx(expected)
 
 
 def test_a_request_that_no_agent_answered_in_time_counts(checkpoint: Path, trained: Path) -> None:

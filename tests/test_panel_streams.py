@@ -112,6 +112,16 @@ def test_a_stream_that_breaks_off_is_asked_for_whole(panel: Panel, kind: str, fa
     assert "stream" in answered.reason
 
 
+def test_a_stream_that_cannot_be_read_is_not_tried_again_though_the_whole_answer_failed_too(panel: Panel) -> None:
+    async def twice(client: Any) -> tuple[PanelAnswered, PanelAnswered]:
+        return await ask(panel, client, "ends-early 500"), await ask(panel, client, "ok")
+
+    server = FaultyServer()
+    failed, answered = use("openai", server, twice)
+    assert (len(failed.responses), len(answered.responses)) == (0, 1)
+    assert [bool(body.get("stream")) for body in server.bodies] == [True, False, False]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_that_is_refused_whole_too_costs_its_answer(panel: Panel, kind: str) -> None:
     answered = use(kind, FaultyServer(), lambda client: ask(panel, client, "422"))

@@ -48,7 +48,13 @@ def test_a_run_that_cannot_be_stored_is_named_and_harms_no_other(tmp_path: Path)
         writer.add(example(3))
     with pytest.raises(RecordError, match="cannot be stored"):
         store.append([example(4), example(5, outcome="yes")])
+    for no_run in (None, {"id": "run-006"}, example(7, calls=[{"id": "call"}])):
+        with pytest.raises(RecordError, match="cannot be stored"):
+            store.append([example(6), no_run])
     assert store.run_ids() == {"run-000", "run-002"}
+    with store.writer() as writer:
+        writer.add_all(example(number) for number in (8, 9))
+    assert store.run_ids() == {"run-000", "run-002", "run-008", "run-009"}
 
 
 @pytest.mark.parametrize("end", [-100, 0])

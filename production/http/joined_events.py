@@ -26,8 +26,10 @@ class JoinedEvents:
         self._values = 0
         self._events, self._stream = EventSplitter(), AnswerStream(keeps_all=True)
         self._size = 0
-        self._failed = b""
+        self._error = b""
         """The data of an event that is an error; it is the body then."""
+        self.begun = False
+        """Whether a chunk of the answer has come."""
         self.done = False
         """Whether the event that closes a stream has come."""
 
@@ -45,17 +47,22 @@ class JoinedEvents:
     def body(self) -> bytes:
         """Returns the body at the end. Raises `InvalidResponse` if the stream does not say how the answer ended."""
         self._add(self._events.rest())
-        if self._failed:
-            return self._failed
+        if self._error:
+            return self._error
         whole = self._stream.response()
         if not self._stream.ended:
             raise InvalidResponse("the stream ended before the answer did")
         return json.dumps(whole).encode()
 
+    @property
+    def failed(self) -> bool:
+        """Whether an event was an error."""
+        return bool(self._error)
+
     def _add(self, event: bytes) -> None:
         data = data_of(event)
         self.done = self.done or data == DONE
-        if not data or data == DONE or self._failed:
+        if not data or data == DONE or self._error:
             return
         self._size += max(len(event) - AROUND_BYTES, len(event) // 2)
         self._values += max(values_bytes(data) - AROUND_VALUES, 0)
@@ -64,8 +71,9 @@ class JoinedEvents:
         except UNREADABLE as error:
             raise InvalidResponse("a chunk of the stream is not JSON") from error
         if chunk.get("error") or chunk.get("object") == "error":
-            self._failed = data
+            self._error = data
         else:
+            self.begun = True
             self._stream.add(chunk)
 
     def _count(self, size: int) -> None:

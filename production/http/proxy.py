@@ -119,6 +119,8 @@ pause.
 
 _Reply = tuple[int, tuple[tuple[bytes, bytes], ...], bytes, float]
 """Status, headers, body and seconds of an upstream's answer."""
+_Bill = tuple[str, float | None]
+"""An agent, and the US dollars of a request to it: None where an answer came without its usage, or did not come."""
 
 
 class UpstreamCompletion(dict[str, Any]):
@@ -203,7 +205,7 @@ class Chooser:
         """Maps an agent to the price of its tokens, if it is known."""
         self.declined = {name: Declined() for name in upstreams}
         self.streaming: set[str] = set()
-        """Agents that have answered by stream."""
+        """Agents that have answered a request for a stream, by stream or whole: they do not refuse streams."""
         self.unstreamed: dict[str, float] = {}
         """Maps an agent to the event loop's time until which it is asked for whole answers."""
         self.breakers = {name: self._breaker(name) for name in upstreams}
@@ -227,17 +229,17 @@ class Chooser:
         """Returns the budget that a request's plan is made for, in US dollars for 1,000; None without one."""
         return None if self.control is None else self.control.next_budget(self.under_way)
 
-    def pay(self, spent: Mapping[str, float | None], means: Mapping[str, float], questions: int = 1) -> None:
-        """Takes in the US dollars by agent that a request cost. A request that nobody bills is left out.
+    def pay(self, bills: "Sequence[_Bill]", means: Mapping[str, float], questions: int = 1) -> None:
+        """Takes in what a caller's request cost. A request that nobody bills is left out.
 
         Args:
-            spent: dollars by agent, None where an answer came without its usage, or did not come.
-            means: dollars by agent to count in place of None.
+            bills: what the upstreams bill for it.
+            means: dollars by agent to count where a bill is not known.
             questions: 0 for an answer that came after its request, which is counted already.
         """
-        if self.control is None or not spent:
+        if self.control is None or not bills:
             return
-        dollars = sum(means.get(agent, math.nan) if cost is None else cost for agent, cost in spent.items())
+        dollars = sum(means.get(agent, math.nan) if cost is None else cost for agent, cost in bills)
         if self.control.paid(dollars, questions):
             self.metrics.panel_questions.inc(questions)
             self.metrics.panel_spent.inc(dollars)
@@ -342,6 +344,8 @@ class _Asking:
     """Agent of each request to an upstream, in the order of asking."""
     unanswered: list[str] = field(default_factory=list)
     """Agents that took a request and gave no whole answer: it was cancelled, took too long, or broke off."""
+    discarded: list[str] = field(default_factory=list)
+    """Agent of each stream that was thrown away after its answer had begun: it cannot be read, or ended in an error."""
     doubts: list[str] = field(default_factory=list)
     """Additional parts of the verdict's reason."""
     left_out: list[str] = field(default_factory=list)
@@ -498,21 +502,27 @@ class _Asking:
         """Counts what was spent for the panel's budget. The answer of a trial that goes on is counted when it ends."""
         chooser = self.chooser
         means = chooser.panel.mean_prices(self._dimension)
-        # An upstream bills what it wrote of an answer that did not come, and nobody says how much that was.
-        spent = {**dict.fromkeys(self.unanswered), **self._spent()}
-        chooser.pay(spent, means)
-        questions = int(not spent)  # where trials alone were asked, the first of them counts the question
+        bills = self._bills()
+        chooser.pay(bills, means)
+        questions = int(not bills)  # where trials alone were asked, the first of them counts the question
 
         def pay_late(agent: str, _: "asyncio.Task[UpstreamCompletion]") -> None:
             nonlocal questions
-            late = {**dict.fromkeys(self.unanswered), **self._spent()}
-            if agent in late:
-                chooser.pay({agent: late[agent]}, means, questions)
+            if late := [bill for bill in self._bills() if bill[0] == agent]:
+                chooser.pay(late, means, questions)
                 questions = 0
 
         for agent, trial in self.trials.items():
             if trial is not None and not trial.done():
                 trial.add_done_callback(partial(pay_late, agent))
+
+    def _bills(self) -> list[_Bill]:
+        """Returns what the upstreams bill for the requests that have ended.
+
+        They bill what they wrote of an answer that did not come, or was thrown away; nobody says how much that was.
+        """
+        lost: list[_Bill] = [(agent, None) for agent in (*self.unanswered, *self.discarded)]
+        return [*self._spent().items(), *lost]
 
     def _unchosen(self, error: Exception) -> tuple[UpstreamCompletion | None, dict[str, Any]]:
         """Returns the first answer that arrived, after an error while choosing among the answers."""
@@ -735,14 +745,19 @@ class _Asking:
         async with chooser.clients[agent].asking(self.request, "POST", CHAT, body, end=end) as answer:
             if answer.status == 200 and answer.is_stream:
                 joined, size = JoinedEvents(limit, hold), 0
-                with suppress(TimeoutError):
-                    async with aclosing(answer.parts()) as parts, asyncio.timeout(None) as last_wait:
-                        async for part in parts:
-                            await aside(len(part), partial(joined.feed, part), begun=True)
-                            size += len(part)
-                            if joined.done:  # the end is waited for a little, so that the connection can be used again
-                                last_wait.reschedule(asyncio.get_running_loop().time() + CLOSING_S)
-                came = await aside(size, joined.body, begun=True)
+                try:
+                    with suppress(TimeoutError):
+                        async with aclosing(answer.parts()) as parts, asyncio.timeout(None) as last_wait:
+                            async for part in parts:
+                                await aside(len(part), partial(joined.feed, part), begun=True)
+                                size += len(part)
+                                if joined.done:  # the end is waited for a little: the connection can be used again
+                                    last_wait.reschedule(asyncio.get_running_loop().time() + CLOSING_S)
+                    came = await aside(size, joined.body, begun=True)
+                except InvalidResponse:
+                    self.discarded += [agent] * joined.begun
+                    raise
+                self.discarded += [agent] * (joined.begun and joined.failed)
             else:
                 came = await answer.whole(limit, hold)
                 await aside(len(came), lambda: hold(len(came), values_bytes(came)), begun=True)

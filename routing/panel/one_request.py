@@ -15,7 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import fields as dataclass_fields
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from metaprobe.llms.base import LLMError, Request
@@ -33,16 +33,15 @@ _asked_whole: "WeakKeyDictionary[Any, str]" = WeakKeyDictionary()
 """Maps a client to why it is asked for whole answers, so that a stream is refused once and not at every request."""
 
 Note = Callable[[str], None]
-"""Takes why a whole answer was asked for, though the client can stream."""
+"""Called with the reason where a whole answer is asked for, though the client can stream."""
 
 
 class _NoStreamError(Exception):
-    """A stream was refused, or broke off."""
+    """A stream was refused, cannot be read, or broke off."""
 
-    def __init__(self, why: str, *, lasting: bool) -> None:
+    def __init__(self, why: str, fault: Literal["refused", "unreadable", "broken"]) -> None:
         super().__init__(why)
-        self.lasting = lasting
-        """Whether the next stream will fail as well."""
+        self.fault = fault
 
 
 def is_llm(client: Any) -> bool:
@@ -88,9 +87,9 @@ async def ask_llm(llm: Any, request: Request, note: Note) -> Call:
                     has_begun = True
         except LLMError as error:  # before the first token, the model has tried again where that helps
             if has_begun or error.refused:
-                raise _NoStreamError(told(error), lasting=error.refused) from error
+                raise _NoStreamError(told(error), "refused" if error.refused else "broken") from error
             raise
-        raise _NoStreamError("the stream gave no call", lasting=True)
+        raise _NoStreamError("the stream gave no call", "unreadable")
 
     answer: Call = await _by_stream(llm, streamed, lambda: llm.complete(request), note)
     return answer
@@ -118,13 +117,19 @@ async def _by_stream(
         return await streamed()
     except _NoStreamError as error:
         failed = error
-    answer = await whole()
     why = f"whole answers were asked for, because the stream failed ({failed})"
+    if failed.fault == "unreadable":  # the next stream is no better, whatever becomes of this request
+        _remember(client, why)
+    answer = await whole()
     note(why)
-    if failed.lasting:
-        with suppress(TypeError):
-            _asked_whole[client] = why
+    if failed.fault == "refused":  # the stream was refused, and not the request
+        _remember(client, why)
     return answer
+
+
+def _remember(client: Any, why: str) -> None:
+    with suppress(TypeError):  # of an object that has neither a hash nor weak references
+        _asked_whole[client] = why
 
 
 def _is_async_openai(client: Any) -> bool:
@@ -139,7 +144,7 @@ async def _streamed_response(create: Callable[..., Awaitable[Any]], request: Map
         chunks: Any = await create(**{**request, **options})
     except Exception as error:
         if getattr(error, "status_code", None) in NO_STREAM:
-            raise _NoStreamError(told(error), lasting=True) from error
+            raise _NoStreamError(told(error), "refused") from error
         raise
     if not hasattr(chunks, "__aiter__"):  # something between, such as a cache, has made it whole
         return chunks
@@ -149,9 +154,9 @@ async def _streamed_response(create: Callable[..., Awaitable[Any]], request: Map
             stream.add(chunk)
         whole = stream.response()
     except InvalidResponse as error:
-        raise _NoStreamError(told(error), lasting=True) from error
+        raise _NoStreamError(told(error), "unreadable") from error
     except Exception as error:
-        raise _NoStreamError(told(error), lasting=False) from error
+        raise _NoStreamError(told(error), "broken") from error
     finally:
         close = getattr(chunks, "close", None) or getattr(
             chunks, "aclose", None
@@ -160,7 +165,7 @@ async def _streamed_response(create: Callable[..., Awaitable[Any]], request: Map
             if close is not None:
                 await close()
     if not stream.ended:
-        raise _NoStreamError("the stream ended before the answer did", lasting=True)
+        raise _NoStreamError("the stream ended before the answer did", "unreadable")
     return sys.modules["openai.types.chat"].ChatCompletion.construct(**whole)
 
 
