@@ -609,7 +609,7 @@ MAX_GRAPH_BYTES = 256 << 20
 The bundled graphs compute less than one megabyte.
 """
 WORK = 500_000_000
-"""Most sums of two numbers for the golden rows: some tenths of a second on one core."""
+"""Most work for the golden rows, counted in additions: some tenths of a second on one core."""
 ROOM, ROOM_OF_ADAPTER = 4, 64
 """Additional bytes allowed for each byte of the file. A language model casts its weights, and fills many layers."""
 SUMS_PER_BYTE = 4

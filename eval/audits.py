@@ -71,7 +71,7 @@ NO_CONTROL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class LeftOutDomains:
     """Figures for answers of domains that the fit had not seen."""
 
     by: str
@@ -101,7 +101,7 @@ class AuditInputs:
     """
     controls: Mapping[str, Scores] = field(default_factory=dict)
     """Maps names of controls (`eval.controls`) to their held-out scores (n,); the method is compared with them."""
-    itself: str = ""
+    calibrated_control: str = ""
     """Name of a control, if the method is only that control after calibration: the two are not compared. Else empty."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
     """Returns held-out scores (n,) of the whole recipe for other labels (n,)."""
@@ -115,7 +115,7 @@ class AuditInputs:
     """Whether each row is a pair of answers, and its label says whether both agree. Then one answer has several rows,
     and their labels may differ.
     """
-    elsewhere: Elsewhere | None = None
+    elsewhere: LeftOutDomains | None = None
     """Figures of domains that were left out."""
     selection_auroc: NDArray[np.floating] | None = None
     """Selection AUROC of every combination that was tried; any shape."""
@@ -172,9 +172,9 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
     # The score against its controls, pooled and within runs.
     controls = against_controls(y, score, inputs.controls, weights, metric=metric) if inputs.controls else None
-    if inputs.itself:
+    if inputs.calibrated_control:
         level = "level, difference 0.000: the order is the same, calibration adds how likely answers are to be right"
-        of_scores.append(Finding(f"{name} is {inputs.itself}, calibrated", True, level))
+        of_scores.append(Finding(f"{name} is {inputs.calibrated_control}, calibrated", True, level))
     elif controls is None:
         of_scores.append(Finding(f"{name} was held against a control", False, NO_CONTROL, "unaudited"))
     if controls is not None:
@@ -458,7 +458,7 @@ def judge_left_out(
     *,
     resamples: int = 1000,
     seed: int = 0,
-) -> Elsewhere | None:
+) -> LeftOutDomains | None:
     """Judges each domain by a fit on the others. Returns None if there are not at least two domains.
 
     Args:
@@ -491,10 +491,10 @@ def judge_left_out(
     if len(judged) >= ENOUGH_FOR_ECE:
         error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
     mean = resampled_interval(over.estimate, over.resamples, weights)
-    return Elsewhere(by, by_domain, mean, paired_interval(over, under, weights), error)
+    return LeftOutDomains(by, by_domain, mean, paired_interval(over, under, weights), error)
 
 
-def holds_elsewhere(left_out: Elsewhere, *, name: str, home: float) -> Finding:
+def holds_elsewhere(left_out: LeftOutDomains, *, name: str, home: float) -> Finding:
     """Checks that the mean AUROC on domains that were left out is above chance.
 
     Args:

@@ -65,7 +65,7 @@ class Judged:
     """Additional methods with which only this method is compared: the single numbers that it reads."""
     given: NDArray[np.float64] | None = None
     """Stated probabilities (n,) that the answers are right, NaN if none was stated; None for other scores."""
-    itself: str = ""
+    calibrated_control: str = ""
     """Name of the control or decision of which this method is only the calibrated form. The two are not compared.
     Empty for other methods.
     """
@@ -99,7 +99,7 @@ def method_results(
     def result(method: Judged) -> MethodResult:
         compared = method.family in ("explicit", "decision", "learned", "own")
         controls = pooled.comparison(method) if compared else None
-        strongest = controls.strongest.name if controls else "" if method.itself else pooled.strongest
+        strongest = controls.strongest.name if controls else "" if method.calibrated_control else pooled.strongest
         return MethodResult(
             name=method.name,
             family=method.family,
@@ -113,7 +113,7 @@ def method_results(
             aurc=interval(aurc, table.y, method.ranking, weights),
             diff_stated=pooled.difference(method.name, STATED),
             diff_control=pooled.difference(method.name, strongest),
-            itself=method.itself,
+            calibrated_control=method.calibrated_control,
             controls=controls,
             controls_within=inside.comparison(method) if inside and compared else None,
             probability=method.probability,
@@ -165,7 +165,7 @@ class _Against:
         return paired_interval(self.values[name], self.values[other], self.weights)
 
     def comparison(self, method: Judged) -> ControlComparison | None:
-        apart = (method.name, method.itself, *method.apart)
+        apart = (method.name, method.calibrated_control, *method.apart)
         against = [name for name in (*self.controls, *method.beside) if name in self.values and name not in apart]
         controls = {name: self.values[name] for name in against}
         return control_comparison(self.values[method.name], controls, self.weights) if controls else None

@@ -67,7 +67,7 @@ class MethodResult:
     """AUROC against every control, corrected for their number; for methods that are learned, stated or the user's."""
     controls_within: ControlComparison | None = None
     """`controls` over pairs of answers of one run; None if there is only one run."""
-    itself: str = ""
+    calibrated_control: str = ""
     """Name of a control, if the method is only that control after calibration: the two are not compared. Else empty."""
     probability: NDArray[np.floating]
     """Calibrated out-of-fold probability that the answer is right, (n,)."""
@@ -176,7 +176,7 @@ class Coupling:
     """`broken_flagged` minus `broken_unflagged`: above 0, a false alarm harms."""
 
 
-Place = tuple[int, str]
+LayerPosition = tuple[int, str]
 """A layer and a position."""
 
 
@@ -224,20 +224,20 @@ class LayerSweep:
     positions: tuple[str, ...]
     selection_auroc: NDArray[np.floating]
     """AUROC on selection data, averaged over the folds, (layers, positions)."""
-    choices: tuple[Place, ...]
+    choices: tuple[LayerPosition, ...]
     """Layer and position that each fold chose, in the folds' order."""
-    shipped: Place | None = None
+    shipped: LayerPosition | None = None
     """Layer and position that the probe's checkpoint reads, chosen again from all groups; None without a checkpoint."""
     test_auroc: Interval
     """AUROC of the chosen places, on held-out answers."""
 
     @property
-    def chosen(self) -> Place:
+    def chosen(self) -> LayerPosition:
         """The place that most folds chose; the last of several."""
         return max(set(self.choices), key=lambda place: (self.choices.count(place), place))
 
     @property
-    def counted(self) -> tuple[tuple[Place, int], ...]:
+    def counted(self) -> tuple[tuple[LayerPosition, int], ...]:
         """Each chosen place with its number of folds, the most frequent first."""
         places = sorted(set(self.choices), key=lambda place: (-self.choices.count(place), place))
         return tuple((place, self.choices.count(place)) for place in places)

@@ -70,7 +70,9 @@ class ReplayLLM:
         return cls(call for run in runs for call in run.calls if call.messages)
 
     async def complete(self, request: Request) -> Call:
-        """Returns the recorded call under the request's id. Raises `LLMError` if no such request was recorded."""
+        """Returns the recorded call with these messages and this sampling, under the request's id. Raises `LLMError` if
+        none was recorded.
+        """
         same = self._calls.get(question_key(request.messages, request.sampling))
         if same is None:
             question = request.messages[-1].content if request.messages else ""
@@ -78,7 +80,7 @@ class ReplayLLM:
                 f"request {request.id} was not recorded: {sum(map(len, self._calls.values()))} calls of {self.name} "
                 f"are known, none with these messages and sampling (last message: {question[:80]!r})"
             )
-        return under(request, same.get(request.id) or list(same.values())[-1])
+        return renamed_for(request, same.get(request.id) or list(same.values())[-1])
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """Yields the recorded tokens, then the recorded call."""
@@ -88,7 +90,7 @@ class ReplayLLM:
         yield call
 
 
-def under(request: Request, call: Call) -> Call:
+def renamed_for(request: Request, call: Call) -> Call:
     """Returns the call as an answer to `request`: with its id, stage, agent, round and parent."""
     place = {name: getattr(request, name) for name in ("id", "stage", "agent", "round", "parent")}
     return dataclasses.replace(call, **place)
@@ -186,7 +188,7 @@ class CallCache(Database):
                 self._canaries[name] = CanaryStates.from_json(stored.text)
         return self._canaries.get(name)
 
-    def before(self, llm: LLM, *, on_call: "OnCall | None" = None) -> "CachedLLM":
+    def wrap(self, llm: LLM, *, on_call: "OnCall | None" = None) -> "CachedLLM":
         """Returns a model that looks into this cache before it asks `llm`. `on_call`: called after each call."""
         return CachedLLM(llm, self, on_call=on_call or (lambda call, kept: None))
 
@@ -236,7 +238,7 @@ class CachedLLM(WrappedLLM):
                 call = await self._llm.complete(request)
                 self._keep(key, call)
         self._on_call(call, was_stored)
-        return under(request, call)
+        return renamed_for(request, call)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """Yields the tokens as they arrive, or as they were stored, then the call. A call is stored only if it is
@@ -249,7 +251,7 @@ class CachedLLM(WrappedLLM):
         if stored_call is not None:
             for token in replay_tokens(stored_call):
                 yield token
-            yield under(request, stored_call)
+            yield renamed_for(request, stored_call)
             return
         async for event in self._llm.stream(request):
             if isinstance(event, Call):

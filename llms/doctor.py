@@ -98,8 +98,8 @@ REMEDIES = {
 }
 """Maps the name of a fault to what to do about it."""
 
-Verdict = Literal["ok", "unknown", "fault"]
-Found = tuple[Verdict, str, str]
+CheckResult = Literal["ok", "unknown", "fault"]
+Found = tuple[CheckResult, str, str]
 """Result of a check: (verdict, what was found, name of the remedy or empty)."""
 
 
@@ -108,7 +108,7 @@ class Diagnosis:
     """One line of the report."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckResult
     found: str
     do: str = ""
     """The remedy; empty if there is nothing to do."""
@@ -458,7 +458,7 @@ def check_numbers(answer: Look) -> Found:
         return "fault", counts, "numbers"
     notes = [note for note in answer.parsed.note.split("; ") if note and note not in _HARMLESS]
     if notes:
-        worst: Verdict = "fault" if any("all are scored" in note for note in notes) else "unknown"
+        worst: CheckResult = "fault" if any("all are scored" in note for note in notes) else "unknown"
         return worst, f"{answer.name}: {'; '.join(notes)}", "more"
     if not names_tokens(answer.tokens):
         return "unknown", "the tokens do not say their texts, so nothing tells whose numbers they have", "ids"

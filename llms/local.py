@@ -151,7 +151,7 @@ class _Job:
 
 
 _UNREAD: Any = object()
-"""Stands for the states of the canaries until they are read, with the first answer whose states are kept."""
+"""Marks that the canaries' states were not read yet. They are read with the first answer whose states are kept."""
 
 
 class LocalLLM:

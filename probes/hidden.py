@@ -22,7 +22,7 @@ from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.canary_guard import CanaryGuard
 from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
-from metaprobe.probes.elsewhere import module_to
+from metaprobe.probes.deferred import module_to
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.response import tokens_of

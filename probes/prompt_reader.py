@@ -72,7 +72,7 @@ def _shortened(prompt: str) -> str:
 
 
 class PromptReader:
-    """States of prompts. Several threads may share one reader."""
+    """Reads the states of prompts with an exported language model. Several threads may share one reader."""
 
     def __init__(self, graph: bytes | GraphSession, tokens: PromptTokens) -> None:
         """Raises `ContractMismatch` or `UnsafeModel` for a graph that does not turn token ids into states.

@@ -14,7 +14,7 @@ from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import AGREEMENT, FLAG, FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.contract import BaseRates, OnMismatch, check_choice, mismatch
-from metaprobe.probes.elsewhere import module_to
+from metaprobe.probes.deferred import module_to
 from metaprobe.probes.features import DECIDED, features, features_one, schema_of
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, NoLogprobs

@@ -21,7 +21,7 @@ from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.flagging import FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.adapter import prompt_of
 from metaprobe.probes.contract import mismatch
-from metaprobe.probes.elsewhere import module_to
+from metaprobe.probes.deferred import module_to
 from metaprobe.probes.features import features_one, schema
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse

@@ -50,8 +50,8 @@ def promote_scored(
     margin: float = Promotion.accepted_loss,
     seed: int = 0,
 ) -> Promotion:
-    """Promotes the new version only if it is better on labelled answers of the log, by the rules of `promote` for run
-    stores.
+    """Decides by labelled answers of the log whether the new version may replace the running one, by the rules of
+    `promote` for run stores.
 
     Raises `RecordError` if the log holds no answers on which both can be judged.
 

@@ -38,7 +38,7 @@ class LabelledScores:
         return LabelledScores(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
-def thin(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:
+def equal_chance_mask(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:
     """Returns a mask (n,) of the labelled answers to keep, so that all answers had an equal chance to be kept.
 
     An answer that was drawn with probability p is kept with probability (smallest p) / p. The kept answers are like new
@@ -49,8 +49,8 @@ def thin(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:
     has_propensity = np.isfinite(drawn)
     if not has_propensity.any():
         return np.ones(len(drawn), dtype=np.bool_)
-    lots = np.random.default_rng(seed).random(len(drawn))
+    uniform = np.random.default_rng(seed).random(len(drawn))
     keep: NDArray[np.bool_] = has_propensity & (
-        lots * np.where(has_propensity, drawn, 1.0) < drawn[has_propensity].min()
+        uniform * np.where(has_propensity, drawn, 1.0) < drawn[has_propensity].min()
     )
     return keep

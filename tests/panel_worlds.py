@@ -48,7 +48,7 @@ def panels(
         dimensions=dimensions,
         dimension=np.full(n, len(dimensions)) if dimension is None else np.asarray(dimension),
         agent=np.zeros((n, K), dtype=np.int64) if agent is None else np.asarray(agent),
-        form=form,
+        answer_class=form,
         right=right,
         signals=signals,
         present=np.ones((n, K), dtype=bool),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.audits import (
     AuditInputs,
-    Elsewhere,
+    LeftOutDomains,
     above_chance,
     beats_controls,
     domains_of,
@@ -327,7 +327,7 @@ def test_a_recipe_leaks_where_the_interval_of_its_mean_lies_above_chance(strengt
 
 @pytest.mark.parametrize(("low", "passed"), [(0.49, False), (0.51, True)])
 def test_it_holds_elsewhere_by_the_lower_bound_of_the_mean(low: float, passed: bool) -> None:
-    found = Elsewhere("task", {"a": told(0.4, 0.6, 0.7)}, told(low, 0.6, 0.7), told(-0.1, 0.0, 0.1), None)
+    found = LeftOutDomains("task", {"a": told(0.4, 0.6, 0.7)}, told(low, 0.6, 0.7), told(-0.1, 0.0, 0.1), None)
     assert holds_elsewhere(found, name="probe", home=0.7).passed == passed
 
 

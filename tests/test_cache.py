@@ -76,9 +76,9 @@ def test_a_call_goes_through_the_cache_unchanged(cache: CallCache, call: Call) -
 
 def test_a_hit_is_the_kept_answer_under_the_new_requests_identity(cache: CallCache) -> None:
     inner = Counting()
-    first = asyncio.run(cache.before(inner).complete(QUESTION))
+    first = asyncio.run(cache.wrap(inner).complete(QUESTION))
     again = dataclasses.replace(QUESTION, id="q2", stage="retry", agent="b", round=3, parent="other")
-    second = asyncio.run(cache.before(inner).complete(again))
+    second = asyncio.run(cache.wrap(inner).complete(again))
     assert len(inner.asked) == len(cache) == 1
     assert (second.id, second.stage, second.agent, second.round, second.parent) == ("q2", "retry", "b", 3, "other")
     assert same(dataclasses.replace(second, id="q1", stage="answer", agent="a", round=0, parent="p"), first)
@@ -97,7 +97,7 @@ def test_a_hit_is_the_kept_answer_under_the_new_requests_identity(cache: CallCac
     ],
 )
 def test_another_question_is_asked(cache: CallCache, change: dict[str, Any]) -> None:
-    llm = cache.before(Counting())
+    llm = cache.wrap(Counting())
     asyncio.run(llm.complete(QUESTION))
     assert asyncio.run(llm.complete(dataclasses.replace(QUESTION, **change))).text == "2"
 
@@ -115,18 +115,18 @@ def test_another_question_is_asked(cache: CallCache, change: dict[str, Any]) -> 
 )
 def test_another_model_or_capture_is_asked(cache: CallCache, attribute: str, value: object) -> None:
     wanted = dataclasses.replace(QUESTION, hidden=True)
-    asyncio.run(cache.before(Counting()).complete(wanted))
+    asyncio.run(cache.wrap(Counting()).complete(wanted))
     other = Counting()
     setattr(other, attribute, value)
     for _ in range(2):
-        asyncio.run(cache.before(other).complete(wanted))
+        asyncio.run(cache.wrap(other).complete(wanted))
     assert len(other.asked) == 1
 
 
 def test_unseeded_draws_stay_apart_and_seeded_ones_are_the_same(cache: CallCache) -> None:
     def draw(identity: str, seed: int | None) -> str:
         sampled = dataclasses.replace(QUESTION, id=identity, sampling=Sampling(temperature=1.0, seed=seed))
-        return asyncio.run(cache.before(inner).complete(sampled)).text
+        return asyncio.run(cache.wrap(inner).complete(sampled)).text
 
     inner = Counting()
     assert [draw("a", None), draw("b", None), draw("a", None)] == ["1", "2", "1"]
@@ -135,7 +135,7 @@ def test_unseeded_draws_stay_apart_and_seeded_ones_are_the_same(cache: CallCache
 
 def test_requests_alike_in_flight_are_asked_once(cache: CallCache) -> None:
     inner = Counting()
-    llm = cache.before(inner)
+    llm = cache.wrap(inner)
 
     async def ask() -> list[Call]:
         alike = [dataclasses.replace(QUESTION, id=f"q{i}") for i in range(20)]
@@ -147,7 +147,7 @@ def test_requests_alike_in_flight_are_asked_once(cache: CallCache) -> None:
 
 
 def test_errors_are_not_kept_and_do_not_answer_for_others(cache: CallCache) -> None:
-    llm = cache.before(Counting(failing=1))
+    llm = cache.wrap(Counting(failing=1))
 
     async def ask() -> list[Call | BaseException]:
         return list(await asyncio.gather(llm.complete(QUESTION), llm.complete(QUESTION), return_exceptions=True))
@@ -159,7 +159,7 @@ def test_errors_are_not_kept_and_do_not_answer_for_others(cache: CallCache) -> N
 
 
 def test_who_waits_for_a_cancelled_request_asks_itself(cache: CallCache) -> None:
-    llm = cache.before(Counting())
+    llm = cache.wrap(Counting())
 
     async def ask() -> Call:
         first, second = asyncio.create_task(llm.complete(QUESTION)), asyncio.create_task(llm.complete(QUESTION))
@@ -172,7 +172,7 @@ def test_who_waits_for_a_cancelled_request_asks_itself(cache: CallCache) -> None
 
 def test_a_hit_is_streamed_from_the_record(cache: CallCache) -> None:
     inner = Counting()
-    llm = cache.before(inner)
+    llm = cache.wrap(inner)
     live, live_call = asyncio.run(everything(llm.stream(QUESTION)))
     kept, kept_call = asyncio.run(everything(llm.stream(QUESTION)))
     assert len(inner.asked) == 1
@@ -182,7 +182,7 @@ def test_a_hit_is_streamed_from_the_record(cache: CallCache) -> None:
 
 
 def test_a_stream_left_early_is_not_kept_and_stops_nobody(cache: CallCache) -> None:
-    llm = cache.before(Counting())
+    llm = cache.wrap(Counting())
 
     async def ask() -> Call:
         stream = llm.stream(QUESTION)
@@ -237,7 +237,7 @@ def test_several_processes_share_a_file_and_a_killed_one_loses_no_finished_call(
 @pytest.mark.parametrize("damage", ["arrays = x'00'", "call = '{}'", "sha256 = NULL", "arrays = NULL", "call = x'ff'"])
 def test_a_damaged_row_is_asked_again(cache: CallCache, damage: str) -> None:
     inner = Counting()
-    llm = cache.before(inner)
+    llm = cache.wrap(inner)
     asyncio.run(llm.complete(QUESTION))
     with sqlite3.connect(cache.path) as other:
         other.execute(f"UPDATE calls SET {damage}")

@@ -303,7 +303,7 @@ def test_a_comparison_learns_the_question_that_tells_and_says_where_none_was_ans
     assert {result.family for result in results.values()} == {"decision"}
     assert results[DECISIONS].auroc.low > 0.8
     assert results["decision kind"].auroc.high < 0.65
-    assert results[DECISIONS].itself == "decision sound", "what it is, and so is not held against"
+    assert results[DECISIONS].calibrated_control == "decision sound", "what it is, and so is not held against"
     assert {one.name.removesuffix(", reversed") for one in results[DECISIONS].controls.controls} == {"decision kind"}
     assert results[DECISIONS].auroc == results["decision sound"].auroc
     assert results["decision sound"].controls is None

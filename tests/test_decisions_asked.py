@@ -64,9 +64,9 @@ def test_an_answer_is_recorded_priced_cached_and_replayed(server, tmp_path):
     assert (call.model_revision, call.cost_usd) == ("luna-2026-10-06", pytest.approx(call.usage.prompt_tokens * 1e-7))
     with CallCache(tmp_path / "calls.sqlite") as cache:
         for _ in range(2):
-            assert ask(llm, request(), cache.before(llm)).text == call.text
+            assert ask(llm, request(), cache.wrap(llm)).text == call.text
         assert len(server.bodies) == 2  # once without the cache and once with it
-        ask(llm, request(questions=QUESTIONS[:1]), cache.before(llm))
+        ask(llm, request(questions=QUESTIONS[:1]), cache.wrap(llm))
         assert len(server.bodies) == 3
     assert ask(llm, request("other"), ReplayLLM([call])).text == call.text
 

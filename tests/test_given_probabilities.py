@@ -21,9 +21,9 @@ from metaprobe.training.calibrators import (
     anchored,
     closest_of,
     fit_platt,
-    given_log_odds,
     highest_of,
     log_odds_of,
+    probabilities_as_log_odds,
     sigmoid,
 )
 from metaprobe.training.export import GraphBuilder
@@ -112,8 +112,8 @@ def test_no_two_probabilities_become_one_and_the_order_stays(values: Floats) -> 
 
 def test_a_number_that_is_no_probability_is_read_as_it_is() -> None:
     levels = np.array([0.0, 0.4, 2.0])
-    assert given_log_odds(levels).tolist() == levels.tolist()
-    assert given_log_odds(np.array([0.5, 0.75])).tolist() == pytest.approx([0.0, np.log(3)])
+    assert probabilities_as_log_odds(levels).tolist() == levels.tolist()
+    assert probabilities_as_log_odds(np.array([0.5, 0.75])).tolist() == pytest.approx([0.0, np.log(3)])
 
 
 def test_levels_and_what_is_made_of_options_are_no_probabilities_to_the_ladder() -> None:

@@ -11,7 +11,7 @@ import pytest
 from test_architecture import HEAVY
 
 import metaprobe.api
-from metaprobe.probes.elsewhere import DONE_IN, Work
+from metaprobe.probes.deferred import DONE_IN, Work
 from metaprobe.records.store import RunStore
 
 ROOT = Path(__file__).parent.parent

@@ -77,7 +77,7 @@ def test_tokens_that_spell_another_thought_are_of_another_answer(tmp_path: Path)
 def test_a_further_choice_is_counted_and_not_stored(tmp_path: Path) -> None:
     report, calls = imported(of_inspect(tmp_path, SAID, ENTRIES[8:], choices=2), tmp_path)
     assert len(calls) == 1
-    assert report.left_out == {"a further choice of the model's, which no score is of": 1}
+    assert report.left_out == {"a further choice, which has no score": 1}
 
 
 def test_helms_thinking_is_a_segment_of_its_own(tmp_path: Path) -> None:

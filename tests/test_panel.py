@@ -155,22 +155,22 @@ def test_padding_changes_nothing() -> None:
     data = biased_vote(40)
     agents = agents_in(data)
     whole = data.answers(agents)
-    odds = np.linspace(-1, 1, whole.form.size).reshape(whole.form.shape)
-    K = whole.form.shape[1]
+    odds = np.linspace(-1, 1, whole.answer_class.size).reshape(whole.answer_class.shape)
+    K = whole.answer_class.shape[1]
 
     def padded(values: Any, fill: float) -> Any:
         shape = (values.shape[0], 3, *values.shape[2:])
         return np.concatenate([values, np.full(shape, fill, dtype=values.dtype)], axis=1)
 
     more = Answers(
-        padded(whole.form, 0),
+        padded(whole.answer_class, 0),
         padded(whole.agent, 0),
         whole.dimension,
         padded(whole.scaled, 9.0),
         padded(whole.present, 0),
     )
     plain, wide = class_rows(whole, odds, agents), class_rows(more, padded(odds, 5.0), agents)
-    assert more.form.shape[1] == K + 3
+    assert more.answer_class.shape[1] == K + 3
     np.testing.assert_allclose(wide.rows, plain.rows, atol=1e-6)
 
 
@@ -374,9 +374,9 @@ def outcomes(n: int, answer: Callable[[int, str], str]) -> list[QuestionOutcomes
 
 def test_answers_of_outcomes_are_the_same_by_their_words_and_without_texts_never() -> None:
     told = panels_of_outcomes(outcomes(60, lambda i, name: f"the answer is {i}"))
-    assert (told.form == 0).all()
+    assert (told.answer_class == 0).all()
     untold = panels_of_outcomes(outcomes(60, lambda i, name: ""))
-    assert (untold.form == np.array([0, 1])).all()
+    assert (untold.answer_class == np.array([0, 1])).all()
     assert not untold.exclusive
 
 
@@ -384,7 +384,7 @@ def test_a_failed_agent_is_present_and_unreadable() -> None:
     questions = outcomes(60, lambda i, name: str(i))
     broken = QuestionOutcomes("x", "x", agents={"a": questions[0].agents["a"], "b": AgentOutcome("", 0.0, error="503")})
     data = panels_of_outcomes([*questions, broken])
-    assert data.form[-1].tolist() == [0, -1]
+    assert data.answer_class[-1].tolist() == [0, -1]
     assert data.present[-1].all()
 
 
@@ -462,8 +462,10 @@ def test_an_evaluation_compares_with_every_simple_way(samples: Panel, team: Pane
 
 def test_a_panel_whose_right_answers_have_several_forms_is_evaluated(tmp_path: Path) -> None:
     voted = biased_vote(120)
-    spelled = np.where(voted.form >= 0, 2 * voted.form + np.arange(voted.form.shape[1]) % 2, voted.form)
-    data = replace(voted, form=spelled)
+    spelled = np.where(
+        voted.answer_class >= 0, 2 * voted.answer_class + np.arange(voted.answer_class.shape[1]) % 2, voted.answer_class
+    )
+    data = replace(voted, answer_class=spelled)
     assert not data.exclusive
     panel = Panel(train_panel(data, PanelOptions(out=tmp_path / "c")))
     figures = evaluate_panel(panel, data, resamples=50)["mean_answers"]["3"]
@@ -480,7 +482,7 @@ def test_recorded_samples_are_judged_as_they_are_graded() -> None:
     from metaprobe.training.panel.labelled_panels import panels_at
 
     data: Panels = panels_at(store)
-    assert data.form.shape == (300, 16)
+    assert data.answer_class.shape == (300, 16)
     assert (data.same, data.agents, data.exclusive) == ("number", ("qwen-coder-0.5b",), True)
     _, held = fit_panel(data)
     gain = held.right[JOINT][..., 7].mean() - held.right[MAJORITY][..., 7].mean()
@@ -603,7 +605,7 @@ def test_numbers_name_questions_too_and_groups_stay_groups(tmp_path: Path) -> No
     assert data.ids == ("0", "1", "2", "3")
     assert data.groups == ("g0", "g0", "g1", "g1")
     assert data.literal is not None
-    audit = equality_audit(data.form, data.literal, data.right, data.groups)
+    audit = equality_audit(data.answer_class, data.literal, data.right, data.groups)
     assert audit is not None
     assert audit[1:] == (False, audit[2])
     assert "labels differ in 1.0000" in audit[2]
@@ -615,7 +617,7 @@ def test_a_label_is_of_one_answer_and_what_is_left_out_is_said(tmp_path: Path) -
     path = lines_of(tmp_path / "a.jsonl", several, *own, {**own[0], "response": {}})
     with pytest.warns(UserWarning, match=r"(?s)1 of 4 lines of .*a\.jsonl:4: the response has the keys"):
         data = panels_of_lines(path, "number")
-    assert data.form.shape == (1, 2)
+    assert data.answer_class.shape == (1, 2)
     assert "2 answers" in data.note
 
 
@@ -647,7 +649,7 @@ def test_a_question_of_too_many_answers_has_no_verdict_and_the_others_do(samples
 def test_further_answers_of_a_question_are_not_learned_from_and_that_is_said(tmp_path: Path) -> None:
     lines = [{"question_id": 1, "response": completion(f"It is {i}"), "correct": i % 2} for i in range(100)]
     data = panels_of_lines(lines_of(tmp_path / "a.jsonl", *lines), "number")
-    assert data.form.shape == (1, 64)
+    assert data.answer_class.shape == (1, 64)
     assert "the first 64 answers" in data.note
 
 

@@ -74,7 +74,7 @@ def test_two_that_agree_are_believed_and_else_a_third_is_asked() -> None:
     fitted = fit_asks(data, count_words(data.questions), cross_fit(data), JOINT, ways=(ONE, AGREE))
     view: View = fitted.view(data, count_words(data.questions))
     played = play_setting(view, AskSetting(AGREE, 0.0, (0, 1, 2), (), 0.0, 0.0), JOINT)
-    equal = data.form[:, 0] == data.form[:, 1]
+    equal = data.answer_class[:, 0] == data.answer_class[:, 1]
     assert (played.asked.sum(axis=1) == np.where(equal, 2, 3)).all()
     assert (played.kept == np.where(equal, 1, 2)).all()
 

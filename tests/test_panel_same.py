@@ -95,7 +95,7 @@ def test_fractions_in_lines_do_not_train_by_a_reading_that_merges_them(tmp_path:
     data = panels_at(written(tmp_path / "lines.jsonl", asked(80, fraction)))
     assert data.same == EXACT
     assert data.literal is not None
-    assert passed(data.form, data.literal, data.right, data.groups)
+    assert passed(data.answer_class, data.literal, data.right, data.groups)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,9 @@ def test_a_decision_models_number_is_found_and_advised_where_it_alone_tells(comp
 
 def test_a_learned_method_that_is_one_number_is_called_that_number_calibrated(comparison):
     own = headline(comparison)
-    number = replace(own, itself=STRONGEST, controls=replace(own.controls, controls=own.controls.controls[1:]))
+    number = replace(
+        own, calibrated_control=STRONGEST, controls=replace(own.controls, controls=own.controls.controls[1:])
+    )
     told = brief(replace(comparison, methods=tuple(number if m is own else m for m in comparison.methods)))
     assert f"which is the free number {STRONGEST}, calibrated: " in told.learned
     assert "other controls" in told.wins

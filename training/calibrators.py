@@ -174,7 +174,7 @@ def log_odds_of(probability: ArrayLike, closest: float = CERTAIN) -> Floats:
     return log_odds
 
 
-def given_log_odds(values: Floats) -> Floats:
+def probabilities_as_log_odds(values: Floats) -> Floats:
     """Returns numbers of the answers (n,) in the form that a calibrator reads: probabilities as log-odds.
 
     Other numbers are returned unchanged.

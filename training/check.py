@@ -39,7 +39,7 @@ from metaprobe.training.stored_states import StatesRequest, load_states
 from metaprobe.training.thresholds import share_of
 
 Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
-Verdict = Literal["holds", "broken", "open"]
+ClaimStatus = Literal["holds", "broken", "open"]
 Figure = Literal["order", "share flagged", "risk", "level"]
 """`order`: AUROC. `risk`: share of wrong answers among those not flagged. `level`: mean score less share right."""
 Reader = QualityPredictor | HiddenProbe
@@ -74,7 +74,7 @@ class Criterion:
     low: float
     """Lowest change that still counts as no change."""
     high: float
-    verdict: Verdict
+    verdict: ClaimStatus
     more: int | None
     """Approximate number of further labels that would decide an open figure, if the change is as estimated. None if
     the figure is not open, or no number of labels would decide it."""
@@ -441,7 +441,7 @@ class _Comparison:
         is_finite = math.isfinite(change.low + change.high)
         least = MIN_GROUPS_PER_LABEL if name == "order" else 0
         factor = max(MIN_BOOTSTRAP_GROUPS / self.groups, least / max(self.fewest, 0.5))
-        verdict: Verdict = "open"
+        verdict: ClaimStatus = "open"
         if factor <= 1 and is_finite and low < change.low and change.high < high:
             verdict = "holds"
         elif factor <= 1 and is_finite and (change.high < low or change.low > high):

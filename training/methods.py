@@ -114,9 +114,8 @@ class Fitted:
     """The parts that a blend joins; None of other methods."""
     linear: LinearScore | None = None
     """The linear map of a method that is linear in numbers of an answer; None for other methods."""
-    number: str = ""
-    """Name, in the ladder, of the single number that orders the answers, maybe reversed; empty if several numbers do.
-    """
+    ordering_number: str = ""
+    """Name, in the ladder, of the one number that orders the answers, perhaps reversed; empty if several do."""
     unseen: Scores | None = None
     """Scores (n,) of the seen rows, each by a fit that saw no answer of the row's group; NaN for other rows. None if
     the method has such scores of the calibration rows only.
@@ -193,11 +192,14 @@ class LogprobLadder:
         unseen[rows] = scores
         if self.new_tasks:
             number, score = ladder.reached, ladder.score
-            return Fitted(lambda rows: score(X[rows]), ladder.selection_auroc, number=number, unseen=unseen)
+            return Fitted(lambda rows: score(X[rows]), ladder.selection_auroc, ordering_number=number, unseen=unseen)
         # Base rates of several runs change the order as well.
         number = ladder.number if len(set(runs.tolist())) == 1 else ""
         return Fitted(
-            lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc, number=number, unseen=unseen
+            lambda rows: ladder.score_of(X[rows], runs[rows]),
+            ladder.selection_auroc,
+            ordering_number=number,
+            unseen=unseen,
         )
 
 

@@ -2,7 +2,7 @@
 
 Logged answers may have been chosen for labels by their scores: the curve of right answers over the score is not changed
 by that. Thresholds and figures are, and are therefore made on labels that are thinned to a plain draw
-(`records.labelled_scores.thin`). `training/rescale.py` fits the base rates and the scale.
+(`records.labelled_scores.equal_chance_mask`). `training/rescale.py` fits the base rates and the scale.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from metaprobe.probes.contract import CONTRACT, BaseRates, name_of_run
 from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.extras import require
-from metaprobe.records.labelled_scores import LabelledScores, thin
+from metaprobe.records.labelled_scores import LabelledScores, equal_chance_mask
 from metaprobe.training.calibrators import Floats, log_odds_of, mean_gap, sigmoid
 from metaprobe.training.export import StoredFlags
 from metaprobe.training.rescale import (
@@ -147,7 +147,7 @@ def _fit_again(predictor: QualityPredictor, labelled: LabelledScores, seed: int)
     # A verdict added the base rate of the answer's model to what the graph gave.
     before = log_odds_of(labelled.score) - _shifts(labelled, base_rates, head)
     runs = np.array([name_of_run(m) for m in labelled.model.tolist()])
-    table, plain = bare_table(labelled.y, labelled.group), thin(labelled.propensity, seed=seed)
+    table, plain = bare_table(labelled.y, labelled.group), equal_chance_mask(labelled.propensity, seed=seed)
     return rescale(head, table, runs, before, base_rates, plain=plain, seed=seed)
 
 

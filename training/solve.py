@@ -164,7 +164,7 @@ class _Problems:
         return replace(self, share=self.share[:size], alpha=self.alpha[:size], factors=factors)
 
     def _objective(self, scores: Tensor, w: Tensor) -> Tensor:
-        """Returns the objective (C, 1)."""
+        """Returns each problem's penalised log loss (C, 1)."""
         each = torch.nn.functional.softplus(scores) - self.y * scores
         return (self.share * each).sum(dim=1, keepdim=True) + self.alpha * w.square().sum(dim=1, keepdim=True) / 2
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.eval.answer_table import AnswerTable, usable_groups
-from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, judge_left_out, run_audits
+from metaprobe.eval.audits import AuditInputs, AuditReport, LeftOutDomains, judge_left_out, run_audits
 from metaprobe.eval.compare import BEST_BASELINE, Judged, auroc_gain, control_names, method_results
 from metaprobe.eval.controls import (
     DECISION,
@@ -32,7 +32,7 @@ from metaprobe.probes.decision_predictor import MADE, is_predicate
 from metaprobe.probes.features import DECIDED
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibrators import fit_platt, given_log_odds, sigmoid
+from metaprobe.training.calibrators import fit_platt, probabilities_as_log_odds, sigmoid
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence, origin_of_states, runs_of
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
 from metaprobe.training.linear_probe import LinearProbe
@@ -121,7 +121,7 @@ class CrossFit:
         )
         if control_name not in {method.name for method in self.methods}:
             return self
-        alike = replace(self[name], ranking=self[control_name].ranking, itself=control_name)
+        alike = replace(self[name], ranking=self[control_name].ranking, calibrated_control=control_name)
         return replace(
             self, methods=tuple(alike if other_method.name == name else other_method for other_method in self.methods)
         )
@@ -371,12 +371,12 @@ def crossfit(
             scores, coverage[method.name] = _without_gaps(raw)
             if not method.fitted:
                 ranking[method.name] = scores
-            calibrator_input = scores if method.fitted else given_log_odds(scores)
+            calibrator_input = scores if method.fitted else probabilities_as_log_odds(scores)
             calibrator = calibrator_of(method, fitted, calibrator_input, table, roles, seed)
             logits[method.name] = calibrator.logit(calibrator_input)
             selected[method.name].append(fitted.selection_auroc)
             if isinstance(method, LogprobLadder | LearnedDecisions):
-                alone.setdefault(method.name, []).append(fitted.number)
+                alone.setdefault(method.name, []).append(fitted.ordering_number)
         if unseen:
             chosen_learned.append(_best_unseen(unseen, table.y))
         if (BEST_BASELINE, "plain") in columns:
@@ -453,7 +453,7 @@ def audit_method(
     fits: CrossFit,
     method: Method | Judged,
     *,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: LeftOutDomains | None = None,
     seed: int = 0,
 ) -> AuditReport:
     """Returns every audit of this method that can be made; those that fit it anew are for a `Method`.
@@ -463,7 +463,7 @@ def audit_method(
     """
     judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
     shape, on_noise = (None, None) if recipe is None else _on_noise(evidence, recipe)
-    controls = {*control_names(fits.methods), *judged.beside} - {judged.name, judged.itself, *judged.apart}
+    controls = {*control_names(fits.methods), *judged.beside} - {judged.name, judged.calibrated_control, *judged.apart}
     sweeps = fits.probes.get(method.name)
     inputs = AuditInputs(
         name=method.name,
@@ -471,7 +471,7 @@ def audit_method(
         score=judged.ranking,
         splits=[roles.parts for roles in fits.roles],
         controls={each.name: each.ranking for each in fits.methods if each.name in controls},
-        itself=judged.itself,
+        calibrated_control=judged.calibrated_control,
         refit_labels=None
         if recipe is None
         else lambda y: _refit(replace(evidence, table=replace(evidence.table, y=y)), recipe),
@@ -501,7 +501,7 @@ def made_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         return replace(report, skipped=(*report.skipped, f"refits: {error}"))
 
 
-def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsewhere | None:
+def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> LeftOutDomains | None:
     """Returns the figures of the recipe on each task, if it is fitted without this task. For a single task, dimensions
     take the place of tasks.
 

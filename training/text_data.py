@@ -34,7 +34,7 @@ class TextData:
     answers: tuple[str, ...]
     grades: NDArray[np.float64]
     """Label of each answer (n,), unchanged."""
-    steps: tuple[int, ...] = ()
+    learnable_levels: tuple[int, ...] = ()
     """Levels k for which `grade >= k` can be learned; empty for labels 0 and 1."""
 
     @property
@@ -62,7 +62,7 @@ def load_texts(
     runs = load_runs(data, plain=True)
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name == target}
     # A table holds labels of 0 and 1: levels are put in their place afterwards.
-    present = [
+    placeholder_runs = [
         replace(
             run,
             labels=tuple(
@@ -71,23 +71,24 @@ def load_texts(
         )
         for run in runs
     ]
-    table, regrouped = join_table(answer_table(present, target=target, stage=stage, agent=agent, bare=True))
+    table, regrouped = join_table(answer_table(placeholder_runs, target=target, stage=stage, agent=agent, bare=True))
     calls = {call.id: call for run in runs for call in run.calls}
     chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
     has_text = np.array([bool(call.text.strip()) for call in chosen])
-    bare = [call.id for call in chosen if prompt_of(call.messages) is None]
-    has_question = ~np.isin(table.call_ids, bare)
-    if 2 * len(bare) > len(chosen) or not (has_text & has_question).any():
+    without_question = [call.id for call in chosen if prompt_of(call.messages) is None]
+    has_question = ~np.isin(table.call_ids, without_question)
+    if 2 * len(without_question) > len(chosen) or not (has_text & has_question).any():
         raise RecordError(
-            f"{len(bare)} of {len(chosen)} answers have no text of a user message, such as {bare[:3]}, and "
-            f"{(~has_text).sum()} no text of their own; texts are read here: collect without --no-text"
+            f"{len(without_question)} of {len(chosen)} answers have no text of a user message, such as "
+            f"{without_question[:3]}, and {(~has_text).sum()} no text of their own; texts are read here: collect "
+            "without --no-text"
         )
     for lacks, missing_text in ((~has_text, "text"), (~has_question, "text of a user message")):
         if lacks.any():
             warnings.warn(f"{lacks.sum()} labelled answers are left out: they have no {missing_text}", stacklevel=2)
     table = table.rows(has_text & has_question)
     values = np.array([grades[call_id] for call_id in table.call_ids.tolist()], dtype=np.float64)
-    y, steps = _cut(values, table.groups, target)
+    y, levels = _cut(values, table.groups, target)
     table = replace(table, y=y)
     chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
     prompts = [prompt_of(call.messages) for call in chosen]
@@ -98,10 +99,10 @@ def load_texts(
         schema="",
         generator=generator_of(chosen),
         fingerprint=fingerprint(runs),
-        labels_by_source={} if steps else labels_by_source(runs, table.call_ids.tolist(), target),
+        labels_by_source={} if levels else labels_by_source(runs, table.call_ids.tolist(), target),
         regrouped=regrouped,
     )
-    return TextData(evidence, tuple(p or "" for p in prompts), tuple(call.text for call in chosen), values, steps)
+    return TextData(evidence, tuple(p or "" for p in prompts), tuple(call.text for call in chosen), values, levels)
 
 
 def grouped_by_content(texts: TextData) -> TextData:
@@ -122,7 +123,7 @@ def grouped_by_content(texts: TextData) -> TextData:
 def _cut(
     grades: NDArray[np.float64], groups: NDArray[np.str_], target: str
 ) -> tuple[NDArray[np.int64], tuple[int, ...]]:
-    """Returns labels of 0 and 1, and the steps between levels that can be learned, none where the labels are these."""
+    """Returns labels of 0 and 1, and the levels k for which `grade >= k` can be learned; none for grades of 0 and 1."""
     levels = np.unique(grades)
     if np.isin(levels, (0, 1)).all():
         return grades.astype(np.int64), ()

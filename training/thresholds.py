@@ -505,10 +505,8 @@ def critical_thresholds(answers: ScoredAnswers, *, seed: int = 0) -> dict[str, f
 def _raw_thresholds(
     answers: ScoredAnswers, y: NDArray[np.int64], rates: Sequence[float], seed: int, *, falling: bool = False
 ) -> list[float | None]:
-    """Returns the raw scores on whose lower side, in probability, lie all but each of these shares of the answers with
-    `y` 0.
-
-    With `falling`, on whose upper side. None where the rows are too few for a rate.
+    """Returns a raw score for each rate: all but this share of the answers with `y` 0 are less probable than an answer
+    with this score; with `falling`, more probable. None where the rows are too few for a rate.
     """
     scores, rows, calibrator = answers.scores, answers.rows, answers.calibrator
     centre, spread = float(scores.mean()), _spread(scores)

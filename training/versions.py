@@ -28,7 +28,7 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.ranked import MetricFunction, auroc
 from metaprobe.records.errors import RecordError
-from metaprobe.records.labelled_scores import thin
+from metaprobe.records.labelled_scores import equal_chance_mask
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.routing.panel.asking import Panel
 from metaprobe.routing.success_estimator import SuccessEstimator
@@ -217,7 +217,7 @@ class Promotion:
         digest = (running if reasons else new).checkpoint.digest
         checked, threshold = None, new.checkpoint.manifest.thresholds.get(FLAG)
         if propensity is not None:  # held-out figures are of answers that were equally likely to be there
-            drawn_rows = thin(propensity, seed=seed)
+            drawn_rows = equal_chance_mask(propensity, seed=seed)
             scored = CheckedAnswers(scored.y[drawn_rows], scored.score[drawn_rows], scored.groups[drawn_rows])
         with suppress(RecordError):  # a version without held-out figures has nothing that could hold
             checked = check_scores(new, scored, target=target or main_head(new), threshold=threshold, seed=seed)

@@ -24,11 +24,11 @@ from metaprobe.eval.results import (
     FAMILIES,
     Comparison,
     Family,
+    LayerPosition,
     LayerSweep,
     LearningCurve,
     MethodResult,
     OfModel,
-    Place,
     SeenTokens,
     Trajectories,
 )
@@ -413,19 +413,19 @@ def layers_figure(number: int, sweep: LayerSweep) -> Figure:
         ax.set(xlabel="layer", ylabel="AUROC, selection data")
 
     highest = not best < float(np.nanmax(sweep.selection_auroc))
-    framed = f"{_place(sweep.chosen)}{'' if highest else ' by the one-standard-error rule, not the highest'}"
-    folds = ", ".join(f"{_place(place)} in {count}" for place, count in sweep.counted)
-    ships = "" if sweep.shipped is None else f". The checkpoint reads {_place(sweep.shipped)}"
+    framed = f"{_layer_position(sweep.chosen)}{'' if highest else ' by the one-standard-error rule, not the highest'}"
+    folds = ", ".join(f"{_layer_position(place)} in {count}" for place, count in sweep.counted)
+    ships = "" if sweep.shipped is None else f". The checkpoint reads {_layer_position(sweep.shipped)}"
     choices = f"Chosen by {len(sweep.choices)} folds: {folds}{ships}"
     return Figure(
         ident=f"layers-{slug(number, sweep.probe)}",
         title=f"{sweep.probe}: by layer",
-        label=f"AUROC of the {sweep.probe} probe by layer; chosen {_place(sweep.chosen)}, held-out AUROC "
+        label=f"AUROC of the {sweep.probe} probe by layer; chosen {_layer_position(sweep.chosen)}, held-out AUROC "
         f"{format_interval(test)}. {choices}.",
         paint=paint,
         note=f"Dot: {framed}. Held-out AUROC (broken line, band): {format_interval(test)}. {choices}",
     )
 
 
-def _place(place: Place) -> str:
-    return f"layer {place[0]} at {place[1]}"
+def _layer_position(position: LayerPosition) -> str:
+    return f"layer {position[0]} at {position[1]}"

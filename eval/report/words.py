@@ -18,7 +18,7 @@ from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 SURE_FIRST = 3
 """How many sentences on reliability stand on the first screen; the section below it has all of them."""
 TELLS_CUT = 0.8
-"""Least AUROC of a signal, for answers that were cut against answers that were not, at which it mostly tells these."""
+"""A signal with at least this AUROC, of cut against uncut answers, counts as telling mostly which were cut."""
 FEW_GROUPS = 100
 """With fewer independent groups of questions, the first advice is to collect more."""
 
@@ -212,7 +212,7 @@ def _wins_over(learned: MethodResult | None) -> str:
 def _learned(learned: MethodResult | None) -> str:
     if learned is None:
         return ""
-    itself = f", which is {control_named(learned.itself)}, calibrated" if learned.itself else ""
+    itself = f", which is {control_named(learned.calibrated_control)}, calibrated" if learned.calibrated_control else ""
     inside = learned.within_runs
     one_run = f"; of two answers of one run {number(100 * inside.estimate, 0)} times" if inside else ""
     return f"{_capital(learned.name)}{itself}: {_describe_auroc(learned)}{one_run}."
@@ -226,7 +226,7 @@ def _wins(learned: MethodResult | None) -> str:
         return ""
     over, count = learned.controls, len(learned.controls.controls)
     first = over.strongest if over.beaten else over.standing[0]
-    others = "other controls" if learned.itself else "controls"
+    others = "other controls" if learned.calibrated_control else "controls"
     if over.beaten:
         text = f"Each of {count} {others}; the strongest is {_over(first)}."
     else:
@@ -382,8 +382,8 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         )
     elif use is not None:
         advice.append(f"Use {control_named(use.name)} to decide which answers to check{written}")
-        if learned is not None and learned.itself:
-            advice.append(f"The learned method is {control_named(learned.itself)}, calibrated.")
+        if learned is not None and learned.calibrated_control:
+            advice.append(f"The learned method is {control_named(learned.calibrated_control)}, calibrated.")
         elif learned is not None and learned.controls is not None:
             first = learned.controls.strongest
             less = "does worse" if difference_word(first.difference) == "worse" else "is not shown to do better"

@@ -80,7 +80,7 @@ class CycleReport:
     tokens: Interval
     """Tokens generated in a run."""
     latency_ms: Interval | None
-    """Sum over a run's calls, whose times a batch shares with other calls; None if a call has none."""
+    """Milliseconds: sum over a run's calls. Calls of one batch share its time; None if a call has none."""
     by_cycle: tuple[Interval, ...]
     """Accuracy of the first answer, the second, and so on, for the runs that got that far."""
     quality_auroc: Interval | None

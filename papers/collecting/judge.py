@@ -191,7 +191,7 @@ def launch_judge(
         async with AsyncExitStack() as stack:
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
-            judging = llm if cache is None else stack.enter_context(CallCache(cache)).before(llm)
+            judging = llm if cache is None else stack.enter_context(CallCache(cache)).wrap(llm)
             return await judge_runs(RunStore(runs), judging, RunStore(out), question_list, **options)
 
     return asyncio.run(ask())

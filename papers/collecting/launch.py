@@ -190,7 +190,7 @@ async def _collect(
         watch.on_total(len(wanted - store.run_ids()))
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         stack.enter_context(_said_when_full(cache))
-        cached = {id(llm): cache.before(llm, on_call=watch.on_call) for llm in setup.models.all}
+        cached = {id(llm): cache.wrap(llm, on_call=watch.on_call) for llm in setup.models.all}
         by_name = {name: cached[id(llm)] for name, llm in setup.models.by_name.items()}
         models = Models(cached[id(setup.models.default)], by_name)
         report = await collect_runs(

@@ -101,5 +101,5 @@ class CollectionPlan:
     ] = 8
     text: Annotated[bool, Option("Keep texts and token ids, or only numbers, labels and ids.")] = True
     cache: Annotated[Path | None, Option("File of calls shared by collections.", kind="new file")] = None
-    """The default is a file in the store, which is removed when all runs are stored."""
+    """File of finished calls. The default is a file in the store, which is removed when all runs are stored."""
     seed: Annotated[int, Option("Seed of sampled answers and exploration.", low=0, high=2**32 - 1)] = 0

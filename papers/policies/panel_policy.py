@@ -108,8 +108,9 @@ class AgentPolicy:
         )
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        """Decides. Scores are P(right) of each agent. The score of `ask` is the P(right) from which the agent should
-        answer instead; `collaborate` has none.
+        """Returns the decision, scored by each agent's P(right).
+
+        The score of `ask` is the P(right) from which the agent keeps its own answer; `collaborate` has none.
         """
         failed = frozenset(state.failed)
         state, legal_actions, note = state.without_failed(legal_actions)

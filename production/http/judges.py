@@ -256,7 +256,7 @@ class Judges:
     share: float = 0.0
     """Share of the requests that canary checkpoints judge."""
     texts: Mapping[str, Seat] = field(default_factory=dict)
-    """Text readers by the head that they give. They answer decisions if a request has no log-probabilities."""
+    """Text readers by the head that they give. They score requests for decisions that have no log-probabilities."""
 
     def pick(self, model: str, request_id: str) -> Scorer:
         """Returns the scorer of this model's answer to this request."""
@@ -278,7 +278,7 @@ class Judges:
         return {name: seat.judge.digest for name, seat in seats.items()}
 
 
-Place = tuple[str, str | None]
+PinnedPath = tuple[str, str | None]
 """(path of a checkpoint, its digest or None)."""
 Load = Callable[[str, str | None, str | None], QualityPredictor | TextPredictor]
 """A function from (location, digest, run) to a loaded predictor."""
@@ -308,7 +308,7 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
         )
     events = _span_events(keeps_texts=settings.log_texts) if settings.otel else None
 
-    def scorer(place: Place, name: str, role: str) -> Scorer:
+    def scorer(place: PinnedPath, name: str, role: str) -> Scorer:
         shadow = None
         if name in shadows:
             shadow = Scorer(load(*shadows[name], runs.get(name)), metrics, role="shadow")
@@ -340,7 +340,7 @@ def _span_events(*, keeps_texts: bool) -> OnVerdict:
     return emit_unquoted
 
 
-def _places(settings: Settings, load: Load) -> dict[str, Place]:
+def _places(settings: Settings, load: Load) -> dict[str, PinnedPath]:
     """Returns the checkpoints that judge, by the names of models and text readers. Pinned ones replace others."""
     from_settings = [
         (str(settings.checkpoint), settings.sha256),
@@ -356,7 +356,7 @@ def _places(settings: Settings, load: Load) -> dict[str, Place]:
             pinned_lines += [(words[0], words[1])] if words else []
         if not pinned_lines:
             raise SettingsError(f"{pins} names no checkpoint; expected lines of [NAME=]CHECKPOINT SHA256")
-    places: dict[str, Place] = {}
+    places: dict[str, PinnedPath] = {}
     for written in (pinned_lines, from_settings):
         pinned = set(places)
         for number, (checkpoint, sha256) in enumerate(written):
@@ -375,7 +375,7 @@ def _places(settings: Settings, load: Load) -> dict[str, Place]:
     return places
 
 
-def _places_by_model(written: Sequence[str], where: str, load: Load) -> dict[str, Place]:
+def _places_by_model(written: Sequence[str], where: str, load: Load) -> dict[str, PinnedPath]:
     """Maps the name of a model to the location of its shadow or canary checkpoint; the empty name is for all others.
 
     Args:
@@ -383,7 +383,7 @@ def _places_by_model(written: Sequence[str], where: str, load: Load) -> dict[str
         where: use of the checkpoints for error messages: "in the shadow" or "on trial".
         load: loads a checkpoint.
     """
-    places: dict[str, Place] = {}
+    places: dict[str, PinnedPath] = {}
     for named_checkpoint in written:
         (name,), location = _names(named_checkpoint, None, load)
         if name in places:

@@ -217,7 +217,7 @@ class _InnerExchange(Exchange):
             elif message["type"] == "http.response.body":
                 parts.append(data)
                 size += len(data)
-                if (refusal := self._no_room(size, passing.status)) is not None:
+                if (refusal := self._memory_refusal(size, passing.status)) is not None:
                     as_it_is = await passing.begin_unread(parts, refusal)
                     if not as_it_is:
                         passing.ended.set()
@@ -231,7 +231,7 @@ class _InnerExchange(Exchange):
         receive = once_more(body, True, partial(first_message, self._receive, passing.ended))
         await self._app({**self._scope, "headers": headers}, receive, take)
 
-    def _no_room(self, size: int, status: int) -> Refusal | None:
+    def _memory_refusal(self, size: int, status: int) -> Refusal | None:
         """Counts the memory of a whole answer as it arrives. Returns why it cannot be read; None if it can."""
         limit = self.settings.max_answer_bytes if status == 200 else MAX_ERROR_BYTES
         if size > limit:

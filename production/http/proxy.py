@@ -79,7 +79,7 @@ logger = logging.getLogger(__name__)
 CHAT = "/chat/completions"
 MODEL = "panel"
 """Name of the panel in the list of models. A request may name any model."""
-MADE_OF_AN_ANSWER = 4
+ANSWER_MEMORY_FACTOR = 4
 """Least memory of an agent's answer, in multiples of its bytes: its parts, the joined answer, and the decoded answer.
 
 An answer of many values takes more, and is counted by them (`bodies.values_bytes`).
@@ -401,7 +401,7 @@ class _Asking:
         """Runs a task that reads and judges the answers so far: off the event loop, unless they are short."""
         return await aside(PANEL_COST * sum(len(completion.raw) for completion in self.came), work)
 
-    def _hold(self, agent: str, size: int, values: int = 0) -> None:
+    def _reserve_memory(self, agent: str, size: int, values: int = 0) -> None:
         """Counts the memory of an agent's answer as it arrives. Raises `Refusal` if there is none left.
 
         Args:
@@ -409,10 +409,10 @@ class _Asking:
             size: bytes of the answer so far.
             values: bytes that its values take once they are read.
         """
-        self.memory[agent] = max(MADE_OF_AN_ANSWER * size, 2 * size + values)
+        self.memory[agent] = max(ANSWER_MEMORY_FACTOR * size, 2 * size + values)
         total = sum(self.memory.values())
         try:
-            self.lease.hold(total, large=total > MADE_OF_AN_ANSWER * LARGE_BYTES)
+            self.lease.hold(total, large=total > ANSWER_MEMORY_FACTOR * LARGE_BYTES)
         except Refusal as refusal:  # what a caller is to do about it holds of requests, not of answers
             raise Refusal(refusal.status, refusal.code, refusal.message.partition(";")[0]) from refusal
 
@@ -439,7 +439,7 @@ class _Asking:
                 return kept_answer, account
             admitted = [name for name in admitted if name != turn.agent]
         answered = await self._ask(admitted, messages) if admitted else None
-        if not self.came and self.left_out and not self._of_request():  # a breaker alone refuses nobody
+        if not self.came and self.left_out and not self._request_refused():  # a breaker alone refuses nobody
             names = self.left_out
             self.doubts += [f"{name} failed ({failure.message})" for name, failure in self.failed.items()]
             self.doubts.append(f"no other agent answered, so these are asked all the same: {', '.join(names)}")
@@ -741,7 +741,7 @@ class _Asking:
         (`streamed`), for an answer that is neither a stream nor a JSON object.
         """
         chooser, started = self.chooser, time.perf_counter()
-        limit, hold = chooser.settings.max_answer_bytes, partial(self._hold, agent)
+        limit, hold = chooser.settings.max_answer_bytes, partial(self._reserve_memory, agent)
         async with chooser.clients[agent].asking(self.request, "POST", CHAT, body, end=end) as answer:
             if answer.status == 200 and answer.is_stream:
                 joined, size = JoinedEvents(limit, hold), 0
@@ -793,7 +793,7 @@ class _Asking:
             return Response(body, media_type="application/json")
         return Response(b"".join(_events(body, self.chat)), media_type=EVENTS)
 
-    def _of_request(self) -> bool:
+    def _request_refused(self) -> bool:
         """Returns whether every upstream that was asked refused the request itself."""
         failures = self.failed.values()
         return bool(failures) and all(
@@ -806,7 +806,7 @@ class _Asking:
         Raises `Refusal` for other failures: 504 if the time was over, else 502.
         """
         last = next(reversed(self.failed.values()), None)
-        if isinstance(last, UpstreamFailed) and self._of_request():
+        if isinstance(last, UpstreamFailed) and self._request_refused():
             return Response(last.body, last.status, last.headers)
         failure_by_agent = {name: failure.message for name, failure in self.failed.items()}
         failure_by_agent |= {name: "no answer came in time" for name in self.asked if name not in failure_by_agent}

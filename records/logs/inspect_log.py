@@ -74,10 +74,10 @@ def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
         place = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
         yield from read_sample(path, place, _samples(place, header, sample, options), options, dict(sample))
     if header is None:
-        raise ImportFileError(f"{path}: {_bare({})}")
+        raise ImportFileError(f"{path}: {_no_samples_message({})}")
 
 
-def _bare(top: Mapping[str, Any]) -> str:
+def _no_samples_message(top: Mapping[str, Any]) -> str:
     """Returns what is wrong with a log that holds no samples; `top` holds the known fields of the log."""
     status = text_or_empty(top.get("status"))
     return (
@@ -93,7 +93,7 @@ def _invalid(sample: Mapping[str, Any]) -> bool:
 
 
 def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for before, sample in elements(path, "samples", on_bytes=options.on_bytes, absent=_bare):
+    for before, sample in elements(path, "samples", on_bytes=options.on_bytes, absent=_no_samples_message):
         if "eval" not in before:
             raise ImportFileError(f"{path}: the samples stand before 'eval'; expected a log as Inspect writes it")
         try:
@@ -210,7 +210,7 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
     }
     yield Sample(place, line, taken=taken)
     for _ in sequence(output.get("choices"), "output.choices")[1:]:
-        yield Sample(place, None, "a further choice of the model's, which no score is of", source=dict(sample))
+        yield Sample(place, None, "a further choice, which has no score", source=dict(sample))
 
 
 def response_of(

@@ -86,23 +86,23 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         line["messages"] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         line.setdefault("group", f"prompt-{short_name(json.dumps(messages, sort_keys=True))[-12:]}")
         limit = request.get("max_completion_tokens") or request.get("max_tokens") or request.get("max_output_tokens")
-        drawn = {key: request.get(key) for key in ("temperature", "top_p", "seed")} | {"max_tokens": limit}
-        line["sampling"] = {key: value for key, value in drawn.items() if value is not None} or None
+        sampling = {key: request.get(key) for key in ("temperature", "top_p", "seed")} | {"max_tokens": limit}
+        line["sampling"] = {key: value for key, value in sampling.items() if value is not None} or None
     choices = body.get("choices")
     if not isinstance(choices, list) or len(choices) < 2:
         yield _sample(place, line, number)
         return
-    # The tokens that were counted are of all of them.
+    # `usage` counts the tokens of all choices together.
     shared = {key: value for key, value in body.items() if key != "usage"}
-    for place_of, choice in enumerate(choices, 1):
-        own_id = custom_id if place_of == 1 else f"{custom_id}-choice-{place_of}"
+    for choice_number, choice in enumerate(choices, 1):
+        own_id = custom_id if choice_number == 1 else f"{custom_id}-choice-{choice_number}"
         choice_line: dict[str, Any] = {
             "id": own_id,
             "group": line.get("group", custom_id),
             "response": {**shared, "choices": [choice]},
         }
-        if place_of > 1:
-            choice_line["labels"] = {}  # what the line says is of the first
+        if choice_number > 1:
+            choice_line["labels"] = {}  # the line's labels are those of the first choice
         yield _sample(place, line | choice_line, number)
 
 

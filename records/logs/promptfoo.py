@@ -59,7 +59,9 @@ ELSEWHERE = frozenset(
 """Types of assertions that do not judge whether the answer's text is right."""
 HUMAN = "human"
 """Type of a grade that a person gave on promptfoo's page. It overrides all other grades."""
-_MODELS = frozenset("conversation-relevance factuality g-eval llm-rubric model-graded-factuality search-rubric".split())
+_MODEL_GRADED = frozenset(
+    "conversation-relevance factuality g-eval llm-rubric model-graded-factuality search-rubric".split()
+)
 """Types of assertions that a model grades. If this model fails, promptfoo marks the answer wrong, and
 counts no tokens.
 """
@@ -82,7 +84,7 @@ _UNREAD = re.compile(
     re.I,
 )
 """Matches the beginning of the reason if a model answered, but promptfoo found no grade in the text."""
-_OWN = "--correct pass takes promptfoo's own verdict"
+_USE_PASS_HINT = "--correct pass takes promptfoo's own verdict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +111,21 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool |
     components = _objects(graded.get("componentResults"), "componentResults")
     assertions = _objects(test.get("assert"), "assert")
     if not components and assertions:
-        return None, f"no label: the result does not say which assertions passed ({_OWN})"
+        return None, f"no label: the result does not say which assertions passed ({_USE_PASS_HINT})"
     checks, weighed = _checks(components, assertions)
     for check in reversed(checks):
         if check.kind == HUMAN and check.passed is not None:
             return check.passed, "labelled by a person (human)"
     if components and (weighed or test.get("threshold") is not None or test.get("assertScoringFunction")):
-        return None, f"no label: a score decides whether the test passes ({_OWN})"
+        return None, f"no label: a score decides whether the test passes ({_USE_PASS_HINT})"
     if not checks:
         return None, "no label: no assertion checked the answer"
     judging = [check for check in checks if _is(check, CONTENT | NECESSARY_ASSERTIONS)]
     if unread := [check for check in judging if check.passed is None]:
         return (
             None,
-            f"no label: nothing shows that the grader of {_kinds(unread)} answered, such as tokens used ({_OWN})",
+            f"no label: nothing shows that the grader of {_kinds(unread)} answered, such as tokens used "
+            f"({_USE_PASS_HINT})",
         )
     counted = [check for check in judging if _is(check, CONTENT) or not check.passed]
     failed = _kinds(check for check in checks if check not in counted and check.passed is False)
@@ -130,7 +133,7 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool |
     # An assertion of an unknown type says nothing where it passed: another one decides.
     unsure = [check for check in checks if not _is(check, ELSEWHERE) and check.passed is not True]
     if unsure and not wrong:
-        return None, f"no label: what {_kinds(unsure)} judges is not known ({_OWN})"
+        return None, f"no label: what {_kinds(unsure)} judges is not known ({_USE_PASS_HINT})"
     if not wrong and not any(_is(check, CONTENT) for check in judging):
         return None, f"no label: {f'failed on {failed}' if failed else f'checked for {_kinds(checks)}'} only"
     return not wrong, f"labelled by {_kinds(counted)}{f'; a failed {failed} is not counted' if failed else ''}"
@@ -186,7 +189,7 @@ def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, A
         metadata: metadata of its result.
     """
     bare = kind.removeprefix("not-")
-    if bare not in _MODELS and bare not in _REASONS:
+    if bare not in _MODEL_GRADED and bare not in _REASONS:
         return True
     reason = text_or_empty(component.get("reason"))
     if bare in _REASONS:
@@ -194,8 +197,8 @@ def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, A
     if isinstance(metadata.get("renderedGradingPrompt"), str):
         return True  # newer versions write it beside a grade only
     used = mapping(component.get("tokensUsed"), '"tokensUsed"')
-    drawn = max(finite_number(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))
-    return drawn > 0 and not _UNREAD.match(reason)
+    tokens_used = max(finite_number(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))
+    return tokens_used > 0 and not _UNREAD.match(reason)
 
 
 def _is(check: _Check, kinds: frozenset[str]) -> bool:
@@ -328,21 +331,21 @@ def _decided(text: str) -> list[Any] | None:
     return answers  # type: ignore[no-any-return]
 
 
-def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, float], str]:
+def _labels(result: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, float], str]:
     """Returns (labels, source of `correct`): the grade of the content, promptfoo's own verdict, and named scores.
 
     Without an assertion promptfoo passes every answer, so there is no grade.
     """
-    graded = mapping(held.get("gradingResult"), '"gradingResult"')
-    test = mapping(held.get("testCase"), '"testCase"')
+    graded = mapping(result.get("gradingResult"), '"gradingResult"')
+    test = mapping(result.get("testCase"), '"testCase"')
     checked = bool(graded.get("componentResults") or test.get("assert"))
-    passed = graded.get("pass") if graded else held.get("success")
+    passed = graded.get("pass") if graded else result.get("success")
     if checked and not isinstance(passed, bool):
         raise ImportFileError(f"whether the result passed is {name_value(passed)}; expected true or false")
-    named_scores = mapping(held.get("namedScores"), '"namedScores"')
+    named_scores = mapping(result.get("namedScores"), '"namedScores"')
     scores = {str(name): number for name, value in named_scores.items() if (number := finite_number(value)) is not None}
     if checked:
-        score = finite_number(held.get("score"))
+        score = finite_number(result.get("score"))
         scores = {"pass": float(bool(passed)), **({} if score is None else {"score": score}), **scores}
     labels, taken = labels_from(scores, None, options.correct)
     if options.correct:

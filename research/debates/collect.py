@@ -92,8 +92,8 @@ def pairs(data: Path) -> list[Item]:
 
 async def work(llm: LocalLLM, cache: CallCache, items: list[Item], debated: Path, judged: Path, until: int) -> None:
     """Do all rounds. The decisions wait for the debates, so that one thing at a time is computed."""
-    setup = Setup(Models(cache.before(llm)), Prompts.load(SYSTEM.name, SYSTEM.prompts))
-    options = cache.before(OptionJudge(llm))
+    setup = Setup(Models(cache.wrap(llm)), Prompts.load(SYSTEM.name, SYSTEM.prompts))
+    options = cache.wrap(OptionJudge(llm))
     for count in ROUNDS[:until]:
         started = time.monotonic()
         report = await collect_runs(

@@ -54,7 +54,9 @@ def confidences_of(runs: Sequence[Run], data: Panels) -> Confidences:
                 own = answer_logprobs(call)
                 values = np.zeros(0) if own is None else np.asarray(own, dtype=np.float64)
                 by_item.setdefault((run.item.task, run.item.id), []).append(values)
-    found = {name: np.full((1 if name == GROUPS[0] else len(WIDTHS), *data.form.shape), np.nan) for name in GROUPS}
+    found = {
+        name: np.full((1 if name == GROUPS[0] else len(WIDTHS), *data.answer_class.shape), np.nan) for name in GROUPS
+    }
     answers = {f"{task}/{name}".strip("/"): many for (task, name), many in by_item.items()}
     for i, name in enumerate(data.ids):
         many = answers[name][:MAX_LEARNED_ANSWERS]
@@ -93,7 +95,7 @@ class Votes:
 
 def votes_of(data: Panels, agents: Agents, confidences: Confidences) -> Votes:
     """Returns what the votes keep after several numbers of answers, in the orders of `played_by` with the seed 0."""
-    K = data.form.shape[1]
+    K = data.answer_class.shape[1]
     sizes = [size for size in FIELD_SIZES if size <= K]
     right: dict[str, dict[int, list[Floats]]] = {}
     for kind, by_width in confidences.items():
@@ -115,7 +117,7 @@ def votes_of(data: Panels, agents: Agents, confidences: Confidences) -> Votes:
 
 def _kept(part: Placed, share: float) -> Floats:
     """Returns whether the class that is kept is right, (T, n), by votes of the surest share of the answers."""
-    form, confidence = part.answers.form, part.odds
+    form, confidence = part.answers.answer_class, part.odds
     readable = form >= 0
     C = max(int(form.max()) + 1, 1)
     count = max(1, round(share * form.shape[1]))
@@ -144,7 +146,7 @@ class Stopped:
 def tokens_in_order(data: Panels, agents: Agents) -> Floats:
     """Returns the tokens of the first 1, ..., K answers, (o, n, K), in the orders of `played_by` with the seed 0."""
     placed = Placed(data.answers(agents), np.nan_to_num(data.tokens[..., 1]), data.right)
-    K, rng = data.form.shape[1], np.random.default_rng(0)
+    K, rng = data.answer_class.shape[1], np.random.default_rng(0)
     return np.cumsum(np.stack([placed.draw(K, rng).odds for _ in range(ORDERS)]), axis=2)
 
 

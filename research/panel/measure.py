@@ -201,7 +201,9 @@ def _confident(data: Panels, panel: Panel) -> dict[float, Floats]:
         order = placed.draw(K, rng)
         for size in range(1, K + 1):
             part = order.first(size)
-            member = part.answers.form[:, None, :] == np.arange(K)[:, None]  # an unreadable answer votes for none
+            member = (
+                part.answers.answer_class[:, None, :] == np.arange(K)[:, None]
+            )  # an unreadable answer votes for none
             for T, found in right.items():
                 weight = (member * np.exp(part.odds / T)[:, None, :]).sum(axis=2)
                 kept = np.where(member.any(axis=(1, 2)), weight.argmax(axis=1), -1)
@@ -214,8 +216,8 @@ def _samples(with_confidences: Sequence[tuple[Panels, Confidences]]) -> dict[str
     kinds, by_kind = [data for data, _ in with_confidences], dict(enumerate(with_confidences))
     field = _Field(sum(len(data) for data in kinds))
     n, ways = sum(len(data) for data in kinds), (*PICKS, CONFIDENT, KEPT_BY_IT)
-    forms = np.concatenate([right_classes(data.form, data.present, data.right).sum(axis=1) for data in kinds])
-    K = min(data.form.shape[1] for data in kinds)
+    forms = np.concatenate([right_classes(data.answer_class, data.present, data.right).sum(axis=1) for data in kinds])
+    K = min(data.answer_class.shape[1] for data in kinds)
     sizes, budgets = [size for size in SIZES if size <= K], [budget for budget in MEAN_ANSWERS if budget < K]
     right = {size: {way: np.zeros((ORDERS, n)) for way in ways} for size in sizes}
     sure, share = ({size: np.zeros((ORDERS, n)) for size in sizes} for _ in range(2))
@@ -248,7 +250,7 @@ def _samples(with_confidences: Sequence[tuple[Panels, Confidences]]) -> dict[str
         "samples": K,
         "same": {data.same: len(data) for data in kinds},
         "accuracy_of_one": float(np.nanmean(np.concatenate([data.right.ravel() for data in kinds]))),
-        "unreadable": float(np.concatenate([(data.form < 0)[data.present] for data in kinds]).mean()),
+        "unreadable": float(np.concatenate([(data.answer_class < 0)[data.present] for data in kinds]).mean()),
         "right_in_several_forms": float((forms[forms > 0] > 1).mean()),  # of questions that have a right answer
         "picks": picks,
         "sizes": {

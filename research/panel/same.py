@@ -110,8 +110,8 @@ def _measured(ways: dict[str, Panels]) -> dict[str, Any]:
 
 def _pairs(data: Panels) -> list[int]:
     """Returns how many pairs of answers to a question are the same, and how many of these have different labels."""
-    same = (data.form[:, :, None] == data.form[:, None, :]) & (data.form >= 0)[:, :, None]
-    same &= np.tri(data.form.shape[1], k=-1, dtype=bool)
+    same = (data.answer_class[:, :, None] == data.answer_class[:, None, :]) & (data.answer_class >= 0)[:, :, None]
+    same &= np.tri(data.answer_class.shape[1], k=-1, dtype=bool)
     return [int(same.sum()), int((same & (data.right[:, :, None] != data.right[:, None, :])).sum())]
 
 

@@ -43,7 +43,7 @@ def controls_of(data: Panels, train: Ints, test: Ints, *, seed: int = 0) -> dict
     confidence = _confidence(data)
     if np.isfinite(confidence[train]).mean() > 0.5:
         found[FIXED[1]] = _platt_cascade(data, confidence, train, test, seed)
-    equal = (data.form[:, :, None] == data.form[:, None, :]) & (data.form >= 0)[:, :, None]
+    equal = (data.answer_class[:, :, None] == data.answer_class[:, None, :]) & (data.answer_class >= 0)[:, :, None]
     if equal[train][:, ~np.eye(len(data.agents), dtype=bool)].mean() > LEAST_EQUAL:
         found[FIXED[2]] = _two_agree(data, equal, train, test)
     return found

@@ -108,7 +108,7 @@ def main(
             continue
         llm = loaded(f"{engine}{models / model / 'model.gguf'}", batch_size)
         with CallCache(folder(out / model) / "calls.sqlite") as cache:
-            asyncio.run(work(jobs, cache.before(llm), data, out / model, until, batch_size))
+            asyncio.run(work(jobs, cache.wrap(llm), data, out / model, until, batch_size))
 
 
 def loaded(weights: str, batch_size: int) -> LLM:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from metaprobe.llms.base import Request
-from metaprobe.llms.cache import ReplayLLM, under
+from metaprobe.llms.cache import ReplayLLM, renamed_for
 from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.probes.signals import Signal
@@ -108,7 +108,7 @@ class FoundOnce(ReplayLLM):
         key = (request.messages, request.sampling)
         if key not in known:
             known[key] = await super().complete(request)
-        return under(request, known[key])
+        return renamed_for(request, known[key])
 
 
 class Recording:

@@ -79,7 +79,7 @@ def fit(rows: NDArray[np.float32], labels: Sequence[str], classes: Sequence[str]
     return np.column_stack([model.coef_[0] for model in models]), np.array([model.intercept_[0] for model in models])
 
 
-def told_out_of_fold(data: Labelled, classes: Sequence[str]) -> list[str]:
+def predict_out_of_fold(data: Labelled, classes: Sequence[str]) -> list[str]:
     """Returns what the model says of every turn, fitted without the templates of its fold."""
     told = [""] * len(data.labels)
     for train, test in GroupKFold(FOLDS, shuffle=True, random_state=0).split(data.rows, groups=data.groups):
@@ -203,7 +203,7 @@ def main(runs: Path | None, name: str, hidden: bool) -> None:
         if states is not None:
             here["hidden"] = packed(accuracy(told_by_states(states, data), data))
             continue
-        held_out = accuracy(told_out_of_fold(data, classes), data)
+        held_out = accuracy(predict_out_of_fold(data, classes), data)
         commonest = [Counter(data.labels).most_common(1)[0][0]] * len(items)
         here |= {"turns": len(items), "templates": len(set(data.groups)), "words": packed(held_out)}
         here |= {"majority": packed(accuracy(commonest, data))}

@@ -57,7 +57,7 @@ def of_condition(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def of_orders(runs: Sequence[Run]) -> dict[str, Any]:
+def injection_figures(runs: Sequence[Run]) -> dict[str, Any]:
     """Returns, for each kind of order, how many texts there are, got no score, moved and got what was ordered."""
     clean = {run.item.level: run.final_answer for run in runs if run.item.dimension == CLEAN}
     found: dict[str, Any] = {"clean": clean}
@@ -197,7 +197,7 @@ def cases(runs: Path, name: str) -> None:
 @click.option("--name", required=True)
 def orders(runs: Path, name: str) -> None:
     """Orders in essays."""
-    _add("orders", name, of_orders(list(RunStore(runs))))
+    _add("orders", name, injection_figures(list(RunStore(runs))))
 
 
 @main.command("page")

@@ -133,7 +133,7 @@ def quantiles(values: Floats) -> Floats:
 class Answers:
     """b panels of k answers each, of one set of agents."""
 
-    form: Ints
+    answer_class: Ints
     """Class of each answer (b, k), from 0 in order of appearance; `UNREADABLE_CLASS` for an answer in no class."""
     agent: Ints
     """Column of each answer's agent (b, k); A if the agent is not known."""
@@ -146,13 +146,15 @@ class Answers:
 
     def rows(self, rows: Ints) -> "Answers":
         """Returns the panels of these rows."""
-        return Answers(self.form[rows], self.agent[rows], self.dimension[rows], self.scaled[rows], self.present[rows])
+        return Answers(
+            self.answer_class[rows], self.agent[rows], self.dimension[rows], self.scaled[rows], self.present[rows]
+        )
 
     def take(self, columns: Ints) -> "Answers":
         """Returns the answers at places `columns` (b, m) of each panel, with classes as they are."""
         rows = np.arange(len(columns))[:, None]
         return Answers(
-            self.form[rows, columns],
+            self.answer_class[rows, columns],
             self.agent[rows, columns],
             self.dimension,
             self.scaled[rows, columns],
@@ -173,7 +175,7 @@ def answer_columns(agents: Agents) -> tuple[str, ...]:
 
 def answer_rows(answers: Answers, agents: Agents) -> NDArray[np.float32]:
     """Returns one row for each answer, (b, k, P) in the order of `answer_columns`."""
-    b, k = answers.form.shape
+    b, k = answers.answer_class.shape
     A, D = len(agents.names), len(agents.dimensions)
     who = answers.agent[..., None] == np.arange(A)  # nobody for an agent that is not known
     here = who[..., :, None] & (answers.dimension[:, None, None, None] == np.arange(D))
@@ -267,7 +269,7 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
     If classes are `exclusive`, the panel's own columns are in the row of "none of these", because its probability and
     those of the classes sum to 1. Otherwise they are in the row of every class.
     """
-    form, present = answers.form, answers.present
+    form, present = answers.answer_class, answers.present
     b, c = len(form), max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 2)
     A, S = len(agents.names), len(agents.signals)
     several = A if A > 1 else 0

@@ -102,12 +102,12 @@ class Plan:
 
     @property
     def samples(self) -> float:
-        """Mean answers that it is expected to spend."""
+        """Expected mean number of answers."""
         return self.share * self.first.samples + (1 - self.share) * self.second.samples
 
     @property
     def accuracy(self) -> float:
-        """Accuracy that it is expected to reach."""
+        """Expected accuracy."""
         return self.share * self.first.accuracy + (1 - self.share) * self.second.accuracy
 
     def setting_for(self, identity: str) -> Setting:
@@ -329,7 +329,7 @@ class QuestionProgress:
     chance: list[float]
     """P(right) of each agent, from the question's dimension and words."""
     price: list[float]
-    form: list[int]
+    answer_class: list[int]
     """Class of each answer so far. Equal answers have equal numbers."""
     sure: Surety | None
     """How far one answer changes the expected P(right) of the others; None if the checkpoint does not store it."""
@@ -376,7 +376,9 @@ def ask_rows(states: NDArray[np.float32], chance: Floats, left: Mask, rate_here:
 
 
 def ask_rows_of(state: list[float], progress: QuestionProgress) -> NDArray[np.float32]:
-    """Returns the rows of `ask_rows` for one question, (A, len(ASK_STATE)), from its panel state (len(PANEL_STATE))."""
+    """Returns what `ask_rows` gives for one question, (A, len(ASK_STATE)): the columns `ASK_STATE` of each agent, from
+    the question's panel state (len(PANEL_STATE),).
+    """
     second, first = sorted((0.0, 0.0, *(progress.chance[agent] for agent in progress.left)))[-2:]
     rows = []
     for agent, (chance, rate) in enumerate(zip(progress.chance, progress.rate_here, strict=True)):
@@ -404,7 +406,7 @@ def next_agent(setting: AskSetting, progress: QuestionProgress, gain: Sequence[f
         if left and (not done or (worth[best] > 0 and sum(progress.answered) < MOST_PRICED)):
             return best
     elif setting.way == AGREE:
-        came = [progress.form[agent] for agent in setting.agents if progress.answered[agent]]
+        came = [progress.answer_class[agent] for agent in setting.agents if progress.answered[agent]]
         if left and len(set(came)) == len(came):
             return next(agent for agent in setting.agents if agent in left)
     elif setting.way == CASCADE:  # an agent that cannot be asked, or whose answer cannot be read, is passed over
@@ -477,7 +479,7 @@ class Curves:
     exactly.
     """
     margin: Mapping[str, Floats] = field(default_factory=dict)
-    """Maps a way to an allowance for luck (g,), subtracted from its accuracy when ways are compared.
+    """Maps a way to an allowance for luck at each budget (g,), subtracted from its accuracy when ways are compared.
 
     The default way, which is used unless another way is shown to be better, has no entry.
     """

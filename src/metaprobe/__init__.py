@@ -13,7 +13,7 @@ from importlib import import_module  # noqa: E402
 from importlib.metadata import version  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
-from metaprobe.probes.elsewhere import DONE_IN  # noqa: E402
+from metaprobe.probes.deferred import DONE_IN  # noqa: E402
 
 if TYPE_CHECKING:
     from metaprobe.checkpoints.checkpoint import Checkpoint

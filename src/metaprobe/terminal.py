@@ -276,8 +276,10 @@ def say_taught(taught: Any) -> None:
 
 
 def wait_without_spinning() -> None:
-    """Threads that spin while they wait take time from whatever else runs on this machine, ourselves included. Call it
-    before libraries with threads are loaded."""
+    """Makes threads of OpenMP sleep while they wait, so that they take no time from other programs.
+
+    It must be called before libraries with threads are loaded.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 

@@ -214,7 +214,7 @@ def make_adapter(
         raise RecordError(f"{work} lies in the checkpoint {out} that is to be written: give another --work folder")
     check_work(work)
     when: tuple[When, ...] = ("before", "after") if options.when == "both" else (options.when,)
-    if data.steps:
+    if data.learnable_levels:
         raise RecordError(f"label {target} has levels; an adapter takes labels of 0 and 1: see `metaprobe train text`")
     # Fit the controls, and load the base model.
     roles = adapter_roles(data.table, seed=settings.seed)

@@ -66,12 +66,12 @@ def ended(view: View, plans: Sequence[AskPlan], way: str) -> Ended:
             played = play_setting(view, setting, way)
             rows = np.flatnonzero(played.kept >= 0)
             part, asked = view.answers.rows(rows), played.asked[rows]
-            form = np.where(asked, part.form, UNREADABLE_CLASS)
+            form = np.where(asked, part.answer_class, UNREADABLE_CLASS)
             answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
             _, p = view.model.classes_of(answers, view.odds[rows])
-            own = answers.form[np.arange(len(rows)), played.kept[rows]]
-            same = (answers.form == own[:, None]).sum(axis=1)
-            came = (answers.form >= 0).sum(axis=1)
+            own = answers.answer_class[np.arange(len(rows)), played.kept[rows]]
+            same = (answers.answer_class == own[:, None]).sum(axis=1)
+            came = (answers.answer_class >= 0).sum(axis=1)
             weight = np.full(len(rows), share / len(plans))
             before, score = p[np.arange(len(rows)), own], played.score[rows]
             parts.append([before, came, same - 1, score, weight, rows])

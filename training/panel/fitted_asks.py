@@ -156,7 +156,7 @@ def fit_surety(views: Sequence[View], signals: bool) -> Surety:
     odds, rate, score = (
         np.concatenate([getattr(view, name) for view in views]) for name in ("odds", "rate_here", "score")
     )
-    came = np.concatenate([view.answers.form for view in views]) >= 0
+    came = np.concatenate([view.answers.answer_class for view in views]) >= 0
     A = odds.shape[1]
     if not signals or not came.any():
         return Surety(np.zeros(A), 0.0, 0.0)
@@ -264,7 +264,7 @@ def _agreements(views: Sequence[View]) -> list[AskSetting]:
     """Returns the threes that are on the upper hull of all threes, and the single agents, where the last answer is
     kept. Empty where answers hardly ever are equal."""
     score, cost = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost"))
-    form = np.concatenate([view.answers.form for view in views])
+    form = np.concatenate([view.answers.answer_class for view in views])
     A = score.shape[1]
     equal = (form[:, :, None] == form[:, None, :]) & (form >= 0)[:, :, None]
     if equal[:, ~np.eye(A, dtype=bool)].mean() < LEAST_EQUAL:

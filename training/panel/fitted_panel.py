@@ -101,11 +101,13 @@ def softmax_rows(scores: Floats, legal: Mask) -> Floats:
 
 def renumbered(answers: Answers) -> Answers:
     """Returns the answers with the classes of each panel numbered from 0 in order of appearance."""
-    k = answers.form.shape[1]
-    first = (answers.form[:, :, None] == answers.form[:, None, :]).argmax(axis=2)  # place of the class's first answer
-    opens = (first == np.arange(k)) & (answers.form >= 0) & answers.present
+    k = answers.answer_class.shape[1]
+    first = (answers.answer_class[:, :, None] == answers.answer_class[:, None, :]).argmax(
+        axis=2
+    )  # place of the class's first answer
+    opens = (first == np.arange(k)) & (answers.answer_class >= 0) & answers.present
     number = np.cumsum(opens, axis=1) - 1
-    form = np.where((answers.form >= 0) & answers.present, np.take_along_axis(number, first, axis=1), -1)
+    form = np.where((answers.answer_class >= 0) & answers.present, np.take_along_axis(number, first, axis=1), -1)
     return Answers(form, answers.agent, answers.dimension, answers.scaled, answers.present)
 
 
@@ -155,7 +157,7 @@ def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = l
     rng = np.random.default_rng(seed)
     agents, exclusive = agents_in(data), data.exclusive
     answers, fold = data.answers(agents), _fold_numbers(data, seed)
-    odds = np.zeros(data.form.shape)
+    odds = np.zeros(data.answer_class.shape)
     for number in range(PANEL_FOLDS):
         here = np.flatnonzero(fold == number)
         model = _fit_odds(data.take(np.flatnonzero(fold != number)), agents)
@@ -187,7 +189,7 @@ def _fold_numbers(data: Panels, seed: int) -> Ints:
 def _fit_odds(data: Panels, agents: Agents) -> Linear:
     """Fits the answers' log-odds of being right, on answers that can be read and have a label."""
     answers = data.answers(agents)
-    known = data.present & (data.form >= 0) & np.isfinite(data.right)
+    known = data.present & (data.answer_class >= 0) & np.isfinite(data.right)
     A, D, width = len(agents.names), len(agents.dimensions), len(answer_columns(agents))
     y = data.right[known]
     if not len(y) or y.min() == y.max():
@@ -229,7 +231,7 @@ def _fit_classes(placed: Placed, agents: Agents, exclusive: bool, rng: np.random
 
 def class_right(placed: Placed) -> Floats:
     """Returns for each class (b, c) whether it is right: the majority of its labelled answers. 0 without any."""
-    return right_classes(placed.answers.form, placed.answers.present, placed.right)
+    return right_classes(placed.answers.answer_class, placed.answers.present, placed.right)
 
 
 def _solve(

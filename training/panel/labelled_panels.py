@@ -72,7 +72,7 @@ class Panels:
     """Dimension of each question (n,) as an index into `dimensions`; D if it is not known."""
     agent: Ints
     """Agent of each answer (n, K) as an index into `agents`."""
-    form: Ints
+    answer_class: Ints
     """Class of each answer (n, K), from 0; `UNREADABLE_CLASS` if the answer was cut or cannot be read."""
     right: Floats
     """Whether each answer is right (n, K), 0 or 1; NaN if no label is known."""
@@ -114,7 +114,7 @@ class Panels:
 
     def take(self, rows: Ints) -> "Panels":
         """Returns the questions of these rows."""
-        arrays = ("dimension", "agent", "form", "right", "signals", "present", "score", "cost", "tokens")
+        arrays = ("dimension", "agent", "answer_class", "right", "signals", "present", "score", "cost", "tokens")
         taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
         if self.literal is not None:
             taken["literal"] = self.literal[rows]
@@ -130,7 +130,7 @@ class Panels:
     @property
     def exclusive(self) -> bool:
         """Whether at most one class of a question is right, with few exceptions."""
-        right = right_classes(self.form, self.present, self.right)
+        right = right_classes(self.answer_class, self.present, self.right)
         return bool((right.sum(axis=1) > 1).mean() <= EXCLUSIVE)
 
     def answers(self, agents: Agents, agent: Ints | None = None, dimension: Ints | None = None) -> Answers:
@@ -142,7 +142,7 @@ class Panels:
         signals = self.signals[..., [ANSWER_SIGNALS.index(name) for name in agents.signals]]
         rows = zip(signals.reshape(agent.size, len(agents.signals)).tolist(), agent.ravel().tolist(), strict=True)
         return Answers(
-            form=self.form,
+            answer_class=self.answer_class,
             agent=agent,
             dimension=self.dimension if dimension is None else dimension,
             scaled=np.array([agents.scaled(row, who) for row, who in rows]).reshape(signals.shape),
@@ -180,7 +180,7 @@ def _carried(data: Panels) -> Floats:
     """Returns the share of each agent's answers that have each signal, (A, len(ANSWER_SIGNALS)), among readable
     answers; 0 if fewer than `MIN_CARRIED` have it.
     """
-    readable = data.present & (data.form >= 0)
+    readable = data.present & (data.answer_class >= 0)
     rows = []
     for agent in range(len(data.agents)):
         is_finite = np.isfinite(data.signals[readable & (data.agent == agent)])
@@ -193,7 +193,7 @@ def signals_left_out(data: Panels) -> dict[str, float]:
     """Returns kind of signal -> share of all answers that have it, for kinds that are not used: some answers have the
     signal, but no agent reaches `USUAL` and `MIN_CARRIED`.
     """
-    readable, most = data.present & (data.form >= 0), _carried(data).max(axis=0)
+    readable, most = data.present & (data.answer_class >= 0), _carried(data).max(axis=0)
     shares = np.isfinite(data.signals[readable]).mean(axis=0) if readable.any() else np.zeros(len(ANSWER_SIGNALS))
     learned = {signal_kind(name) for name, of_one in zip(ANSWER_SIGNALS, most, strict=True) if of_one >= USUAL}
     found: dict[str, float] = {}
@@ -514,7 +514,7 @@ def _arrays(
         dimensions=dimensions,
         dimension=np.array(where, dtype=np.int64),
         agent=agent,
-        form=form,
+        answer_class=form,
         right=right,
         signals=signals,
         present=present,
@@ -595,7 +595,7 @@ class LoggedPanels:
         return replace(
             self.single,
             agent=np.repeat(np.arange(A)[None], n, axis=0),
-            form=np.repeat(np.arange(A)[None], n, axis=0),
+            answer_class=np.repeat(np.arange(A)[None], n, axis=0),
             right=right,
             signals=signals,
             present=np.ones((n, A), dtype=bool),

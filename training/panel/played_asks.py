@@ -73,7 +73,7 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
         return np.take_along_axis(values, places_of_row, axis=1)
 
     # A failed call without a price costs the agent's mean.
-    cost, form = ordered(part.cost), ordered(part.form)
+    cost, form = ordered(part.cost), ordered(part.answer_class)
     for j in range(A):
         has_cost = np.isfinite(cost[:, j])
         failed = ~has_cost & (form[:, j] == UNREADABLE_CLASS)
@@ -84,7 +84,7 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
         part,
         agents=names,
         agent=np.repeat(np.arange(A)[None], len(rows), axis=0),
-        form=form,
+        answer_class=form,
         right=ordered(part.right),
         score=ordered(part.score),
         cost=cost,
@@ -185,21 +185,21 @@ class View:
         return cls(
             model=model,
             answers=answers,
-            odds=np.where(answers.form >= 0, odds, UNREADABLE_LOG_ODDS),
+            odds=np.where(answers.answer_class >= 0, odds, UNREADABLE_LOG_ODDS),
             rate_here=rate,
             chance=chance_of(rate, learned.pop("shift")),
             price=learned.pop("price")[:, answers.dimension].T,
             score=data.score,
             cost=1000 * data.cost,
-            judged_sets=JudgedSets(len(answers.form)),
+            judged_sets=JudgedSets(len(answers.answer_class)),
             **learned,
         )
 
     def progress(self, rows: Ints, asked: Mask) -> Iterator[QuestionProgress]:
         """Yields the state of each question `rows` (b,), if the agents in `asked` (b, A) were asked."""
-        answered = asked & (self.answers.form[rows] >= 0)
+        answered = asked & (self.answers.answer_class[rows] >= 0)
         numbers = [values[rows].tolist() for values in (self.odds, self.rate_here, self.chance, self.price)]
-        forms = self.answers.form[rows].tolist()
+        forms = self.answers.answer_class[rows].tolist()
         for was_asked, was_answered, form, odds, rate, chance, price in zip(
             asked.tolist(), answered.tolist(), forms, *numbers, strict=True
         ):
@@ -214,12 +214,12 @@ class View:
 
     def _judge(self, way: str, rows: Ints, asked: Mask) -> tuple[Ints, NDArray[np.float32]]:
         part = self.answers.rows(rows)
-        form = np.where(asked, part.form, UNREADABLE_CLASS)
+        form = np.where(asked, part.answer_class, UNREADABLE_CLASS)
         answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
         odds = self.odds[rows]
         classes, p = self.model.classes_of(answers, odds)
         kept = pick(way, classes, p)
-        member = (answers.form == kept[:, None]) & asked & (kept[:, None] >= 0)
+        member = (answers.answer_class == kept[:, None]) & asked & (kept[:, None] >= 0)
         agent = np.where(member, odds, -np.inf).argmax(axis=1)
         return np.where(kept >= 0, agent, -1), state_rows(classes, p, kept)
 
@@ -266,7 +266,7 @@ def play_setting(view: View, setting: AskSetting, way: str) -> Played:
             break
         asked[active, chosen] = True
         order[active, step] = chosen
-    answered = asked & (view.answers.form >= 0)
+    answered = asked & (view.answers.answer_class >= 0)
     kept = np.array([kept_by(setting, *state) for state in zip(answered.tolist(), view.odds.tolist(), strict=True)])
     judged = np.flatnonzero(kept < 0)
     if len(judged):
@@ -277,7 +277,7 @@ def play_setting(view: View, setting: AskSetting, way: str) -> Played:
 def _worthiest_next(view: View, setting: AskSetting, rows: Ints, asked: Mask, way: str) -> Ints:
     """Returns the next agent (b,), like `next_agent`, of a way that asks the agent of highest value; -1 to stop."""
     left, rate = ~asked, view.rate_here[rows]
-    done = (asked & (view.answers.form[rows] >= 0)).any(axis=1)
+    done = (asked & (view.answers.answer_class[rows] >= 0)).any(axis=1)
     merit = probability_of(rate) if setting.way == TABLE else view.chance[rows]
     if setting.way == GAIN:
         assert view.gain is not None
@@ -298,7 +298,7 @@ def _priced_next(view: View, setting: AskSetting, rows: Ints, asked: Mask) -> In
     """Returns the agent that a priced cascade asks next on each question (b,); -1 if it stops."""
     assert view.sure is not None
     legal = np.isin(np.arange(asked.shape[1]), setting.agents)
-    answered = asked & (view.answers.form[rows] >= 0)
+    answered = asked & (view.answers.answer_class[rows] >= 0)
     states = (view.rate_here[rows], view.price[rows], ~asked & legal, view.odds[rows], answered)
     return view.sure.worth(setting.price, *states)[1]
 

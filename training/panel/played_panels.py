@@ -55,7 +55,7 @@ class PlayedPanels:
 
     @property
     def score(self) -> Floats:
-        """(o, n, K): P(right) of the kept answer by the joint way."""
+        """P(right) of the answer that the way `JOINT` keeps after 1, ..., K answers, (o, n, K)."""
         return np.asarray(self.states[..., PANEL_STATE.index("kept")], dtype=np.float64)
 
 
@@ -89,13 +89,13 @@ def play(
     orders: int = ORDERS,
 ) -> PlayedPanels:
     """Returns the state of each panel after each of its answers, in `orders` random orders of the answers."""
-    n, K = placed.answers.form.shape
+    n, K = placed.answers.answer_class.shape
     right = {way: np.zeros((orders, n, K)) for way in PICKS}
     states = np.zeros((orders, n, K, len(PANEL_STATE)), dtype=np.float32)
     counts = np.zeros((orders, n, K, 3), dtype=np.int64)
     for number in range(orders):
         order = placed.draw(K, rng)
-        form, in_a_row = order.answers.form, np.zeros(n, dtype=np.int64)
+        form, in_a_row = order.answers.answer_class, np.zeros(n, dtype=np.int64)
         for size in range(1, K + 1):
             last, part = form[:, size - 1], order.first(size)
             goes_on = last == form[:, size - 2] if size > 1 else np.zeros(n, dtype=bool)

@@ -53,7 +53,7 @@ FORM_SHARE = 0.5
 Reading = Callable[[PanelAnswer, str], Hashable]
 """Function from an answer and its question to a form in which equal answers are equal; None for no answer."""
 AUDIT = "equal answers have equal labels"
-"""Name of the audit of a panel's reading."""
+"""Name of the audit of how a panel tells equal answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -459,7 +459,7 @@ def _share_mean(values: Floats, share: Floats, weights: NDArray[np.integer]) -> 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
     """Returns the models of logged decisions with the questions `laid`, one column per agent, and log-odds 0."""
     answers = laid.answers(cross.fitted.agents)
-    return replace(cross, placed=Placed(answers, np.zeros(answers.form.shape), laid.right))
+    return replace(cross, placed=Placed(answers, np.zeros(answers.answer_class.shape), laid.right))
 
 
 def _export(
@@ -486,8 +486,8 @@ def _export(
             extra[GAIN_GRAPH] = gain_graph(asks.gain, len(ASK_STATE))
     settings = stop_settings(plays, way) if data.sampled else []
     metrics, audits = _metrics(plays, way), _audits(plays, way, data.sampled)
-    literal = np.full(data.form.shape, UNREADABLE_CLASS) if data.literal is None else data.literal
-    equal = equality_audit(data.form, literal, data.right, data.groups)
+    literal = np.full(data.answer_class.shape, UNREADABLE_CLASS) if data.literal is None else data.literal
+    equal = equality_audit(data.answer_class, literal, data.right, data.groups)
     audits += [equal] if equal else []
     sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
     summary = (
@@ -622,7 +622,7 @@ def _audits(plays: PlayedPanels, way: str, sampled: bool) -> list[tuple[str, boo
 def _golden(fitted: FittedPanel, data: Panels) -> tuple[NDArray[np.float32], Floats]:
     """Returns the rows of one panel, the first with two classes, and the probabilities that the fit gives."""
     answers = data.answers(fitted.agents)
-    several = np.flatnonzero(answers.form.max(axis=1) > 0)
+    several = np.flatnonzero(answers.answer_class.max(axis=1) > 0)
     classes, _ = fitted.classes_of(answers.rows(several[:1] if len(several) else np.arange(1)))
     rows = classes.rows[0][np.append(classes.there[0], True)][-MOST_GOLDEN:]
     scores = fitted.classes.score(rows)

@@ -253,7 +253,7 @@ async def _asked(
         # Counts what is there already, and what the rest costs.
         options.cache_file.parent.mkdir(parents=True, exist_ok=True)
         cache = stack.enter_context(CallCache(options.cache_file))
-        asking = cache.before(ScorableLLM(llm))
+        asking = cache.wrap(ScorableLLM(llm))
         waiting = [request for request in requests if cache.get(asking.key(request)) is None]
         cost = most_usd(waiting, getattr(llm, "price", None))
         taught = TaughtCheckpoint(

@@ -790,7 +790,11 @@ class _Heads:
             # The card's figures are of what each fold reached. To fit every fold with the step that all labels chose
             # would take the labels of the test rows into the choice.
             alike = sum(number == head.scorer.number for number in chosen)
-            what = f"the order is that of {fits[ladder.name].itself}, and " if fits[ladder.name].itself else ""
+            what = (
+                f"the order is that of {fits[ladder.name].calibrated_control}, and "
+                if fits[ladder.name].calibrated_control
+                else ""
+            )
             notes.append(
                 f"{alike} of {len(chosen)} folds reached the same step by themselves; {what}the "
                 f"{'other ' * bool(what)}held-out figures are of what each fold reached"

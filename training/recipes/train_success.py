@@ -19,7 +19,7 @@ from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.adapter import TOKENIZER
 from metaprobe.probes.prompt_reader import READER_GRAPH, PromptReader, PromptTokens
 from metaprobe.records.errors import RecordError
-from metaprobe.records.labelled_scores import thin
+from metaprobe.records.labelled_scores import equal_chance_mask
 from metaprobe.records.outcomes import QuestionOutcomes, only_agents, read_outcomes
 from metaprobe.routing.success_estimator import (
     DRAWS_FILE,
@@ -301,7 +301,9 @@ def figures(
     lower = [name for name in fitted.held.logit if name != fitted.rung]
     for column, name in list(enumerate(data.candidates))[:MOST_FIGURES]:
         labelled = np.flatnonzero(np.isfinite(data.score[:, column]))
-        rows = labelled[thin(data.propensity[labelled, column], seed=seed)] if data.is_weighted else labelled
+        rows = (
+            labelled[equal_chance_mask(data.propensity[labelled, column], seed=seed)] if data.is_weighted else labelled
+        )
         if not len(rows):
             continue
         y = (data.score[rows, column] >= 0.5).astype(np.int64)

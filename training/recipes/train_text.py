@@ -144,7 +144,7 @@ class WordsModel:
 
 
 def _tfidf(counts: Any, idf: NDArray[np.float32]) -> Any:
-    """Returns the rows with idf, the answer's words of length 1 and the question's of length `ASKED`."""
+    """Returns the counts times idf; the answer's part of each row has length 1, the question's part length `ASKED`."""
     sparse = require("scipy.sparse", "fit")
     X = (counts @ sparse.diags(idf)).tocsr()
     parts = []
@@ -311,7 +311,7 @@ def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dic
 
 
 def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> tuple["MadeAdapter", Rung]:
-    """Returns an adapter of the texts, and its gain over the step that was reached, fitted in the same roles."""
+    """Trains an adapter. Returns it, and its gain over the method reached so far, fitted on the same split."""
     shared_options = {
         name: getattr(options, name) for name in ("out", "target", "seed", "questions", "on_step", "stage", "agent")
     }
@@ -346,7 +346,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
         raise WrongOptions(f"target {target}: a reader gives the probability of what is good; label its opposite")
     texts = grouped_by_content(load_texts(data, target=target, stage=options.stage, agent=options.agent))
     threshold_options = [*options.flags, *(["adapter"] if options.adapter else [])]
-    if texts.steps and threshold_options:
+    if texts.learnable_levels and threshold_options:
         raise WrongOptions(f"{threshold_options[0]} is for labels of 0 and 1, and {target} has levels: leave it out")
     if options.flags and options.adapter:
         raise WrongOptions(
@@ -387,21 +387,22 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     head = _fit_head(texts, method, roles, seed=options.seed)
     metrics, report = measure_held_out(evidence, fits, method, options.seed)
     stored = NO_FLAGS
-    if not texts.steps:
+    if not texts.learnable_levels:
         held_out, step = (fits[method.name].probability, fits.places[method.name]), head.steps[0]
         answers = ScoredAnswers.of(table, roles.calibration, step.scores, step.calibrator, *held_out)
         stored = flagging_of(answers, options.as_flags(), seed=options.seed)
     else:
         metrics |= _figures_of_levels(texts, method, fits, options)
     golden, inputs = _golden(texts, states, head)
-    made_of = f"{target}: {'expected level' if texts.steps else 'a probability'}, by {method.name}"
+    made_of = f"{target}: {'expected level' if texts.learnable_levels else 'a probability'}, by {method.name}"
     return write_checkpoint(
         options.out,
         Export(
             kind=TEXT_KIND,
             title=f"Text reader: {target}",
             summary=(
-                f"{'Expected level' if texts.steps else 'Probability'} of {target}, read from question and answer "
+                f"{'Expected level' if texts.learnable_levels else 'Probability'} of {target}, read from question and "
+                "answer "
                 + (
                     f"and log-probabilities by {method.name}."
                     if options.with_logprobs
@@ -415,13 +416,13 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
                 "target": target,
                 "buckets": WORD_BUCKETS,
                 "shapes": list(SHAPES),
-                **({"scale": head.scale} if texts.steps else {}),
+                **({"scale": head.scale} if texts.learnable_levels else {}),
                 **({LOGPROBS: ALONE} if options.with_logprobs else {}),
                 **({"states": {**contract, **head.place}} if head.place and not options.with_logprobs else {}),
                 **question_texts(options.questions, target),
             },
             **evidence.origin(options.seed, options.recorded("train_text")),
-            calibration="platt" if texts.steps else head.steps[0].calibrator.name,
+            calibration="platt" if texts.learnable_levels else head.steps[0].calibrator.name,
             metrics=metrics,
             audits=report.audits,
             not_audited=report.skipped,
@@ -498,7 +499,7 @@ def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -
     """Returns the head of these roles; all steps of a level read the layer that the step in the middle chose."""
     grades, evidence = texts.grades, texts.evidence
     fitted: list[FittedStep] = []
-    for step in texts.steps or (1,):
+    for step in texts.learnable_levels or (1,):
         table = replace(texts.table, y=(grades >= step).astype(np.int64))
         resampled_method, probe = method, fitted[0].model.probe if fitted else None
         if method.states is not None and probe is not None:  # the states of its layer and position alone
@@ -512,14 +513,20 @@ def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -
             resampled_method.unseen(model, table, roles, seed=seed),
         )
         rows = np.flatnonzero(np.isfinite(unseen))
-        calibrator = fit_platt(unseen[rows], table.y[rows]) if texts.steps else calibrator_on(rows, unseen, table, seed)
+        calibrator = (
+            fit_platt(unseen[rows], table.y[rows])
+            if texts.learnable_levels
+            else calibrator_on(rows, unseen, table, seed)
+        )
         fitted.append(FittedStep(model, calibrator, scores))
-    if not texts.steps:
+    if not texts.learnable_levels:
         return TextHead(tuple(fitted), 0.0, [0.0, 1.0])
     low, high = int(grades.min()), int(grades.max())
-    rest = [level for level in range(low + 1, high + 1) if level not in texts.steps]
+    rest = [level for level in range(low + 1, high + 1) if level not in texts.learnable_levels]
     shares = {level: float((grades[roles.seen] >= level).mean()) for level in rest}
-    return TextHead(tuple(fitted), low + sum(shares.values()), [float(low), float(high)], texts.steps, shares)
+    return TextHead(
+        tuple(fitted), low + sum(shares.values()), [float(low), float(high)], texts.learnable_levels, shares
+    )
 
 
 def _figures_of_levels(

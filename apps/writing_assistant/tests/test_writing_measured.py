@@ -18,9 +18,9 @@ from metaprobe_writing_assistant.system.assistant import SYSTEM
 from metaprobe_writing_assistant.system.classifiers import turn_text
 from metaprobe_writing_assistant.system.contract import turn_of_item
 from research.writing.asked import ASSESSOR, CLASSIFIERS, ESSAYS, SPOILT
-from research.writing.heads import BUCKETS, FIGURES, HEADS, accuracy, labelled, told_out_of_fold
+from research.writing.heads import BUCKETS, FIGURES, HEADS, accuracy, labelled, predict_out_of_fold
 from research.writing.injections import HARMLESS, INJECTIONS
-from research.writing.measure import of_condition, of_orders
+from research.writing.measure import injection_figures, of_condition
 
 TURNS = load_task("writing-turns")
 
@@ -69,7 +69,7 @@ def test_pieces_are_shared_by_forms_of_one_word_and_words_are_not() -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_a_small_model_tells_more_than_the_commonest_label_on_templates_that_it_has_not_seen(head: str) -> None:
     data = labelled(TURNS, head)
-    found = accuracy(told_out_of_fold(data, HEADS[head]), data)
+    found = accuracy(predict_out_of_fold(data, HEADS[head]), data)
     written = json.loads(FIGURES.read_text(encoding="utf-8"))[head]
     assert found.estimate == pytest.approx(written["words"][0], abs=0.01)
     assert found.low > written["majority"][2]
@@ -83,7 +83,7 @@ def test_templates_that_tell_nothing_are_told_no_better_than_by_chance() -> None
     rng = np.random.default_rng(5)
     drawn = {group: str(rng.choice(("yes", "no"))) for group in sorted(set(data.groups))}
     shuffled = dataclasses.replace(data, labels=tuple(drawn[group] for group in data.groups))
-    assert accuracy(told_out_of_fold(shuffled, ("yes", "no")), shuffled).low < 0.5
+    assert accuracy(predict_out_of_fold(shuffled, ("yes", "no")), shuffled).low < 0.5
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -126,7 +126,7 @@ def order(name: str, kind: str, wanted: str, score: str) -> Run:
 
 
 def test_an_order_was_followed_only_where_the_score_is_the_ordered_one_and_was_not_so_before() -> None:
-    found = of_orders(
+    found = injection_figures(
         [
             order("a", "clean", "", "2"),
             order("b", "clean", "", "5"),
