@@ -49,6 +49,11 @@ REFUSED = [
     (EGGS, "18", ("all but 18", "except 18", "without 18", "barely 18", "hardly 18", "shy of 18", "north of 18")),
     (EGGS, "18", ("square of 18", "cube 18", "negative of 18", "reciprocal of 18", "roughly over 18", "off by 18")),
     (EGGS, "3", ("Step 3: Count the eggs.", "Step 3", "She takes 3 times", "Part 3")),
+    (EGGS, "18", ("18 万", "18 千", "18 百", "18 打", "18打", "18 双", "18 半", "18个半", "18 倍", "第 18 个", "18番")),
+    (EGGS, "18", ("18 десятков", "18 пар", "18 дюжин", "18 दर्जन", "18 दर्जन अंडे", "18 δεκάδες", "18 دزينة", "18 โหล")),
+    (EGGS, "18", ("18 docenas", "Quedan 18 docenas", "Il reste 18 douzaines", "Es bleiben 18 Dutzend", "18 pares")),
+    ("Сколько яиц осталось?", "18", ("18 десятков", "18 дюжин")),
+    ("她还剩几个鸡蛋？", "18", ("18 打", "18双", "18 万")),
     (COST, "5", ("5 pence", "$5 off", "$5 short", "5 mill", "5 BTC", "5 thou")),
     (VALUE, "5", ("<= 5", ">=5", "!= 5", "x → 5", "x -> 5", "5 − δ", "5 below", "less 5", "neg 5")),
     (BUILT, "1999", ("by 1999", "pre-1999", "1999 at the latest", "no later than 1999", "Windows 1999", "12/1999")),
@@ -71,6 +76,11 @@ ACCEPTED = [
     (EGGS, "18", ("18 eggs (3 broken)", "18 (10 red and 8 blue)", "18 eggs (9 each)", "18 (eighteen)")),
     (EGGS, "18", ("18, in total", "18 (in total)", "18, eggs left.", "18 (brown eggs)", "18, correct!")),
     (EGGS, "18", ("✅ 18", "18 ✔️", "👉 18", "18 🎉")),
+    (EGGS, "18", ("18 个", "18个", "18 枚", "18 个鸡蛋", "18 個の卵", "18 개", "18개입니다", "她还剩下 18 个鸡蛋")),
+    (EGGS, "18", ("18 яиц", "18 штук", "Осталось 18 яиц", "18 अंडे", "18 بيضة", "18 αυγά", "18 ביצים", "18 œufs")),
+    (EGGS, "18", ("all of the 18 eggs", "any of the 18 eggs")),
+    ("Сколько яиц осталось?", "18", ("18 больших яиц", "осталось 18", "18")),
+    ("她还剩几个鸡蛋？", "18", ("18 个", "18枚鸡蛋", "还剩18个")),
     (COST, "5", ("$5 in total", "It costs $5", "exactly $5", "5 bucks")),
     (GROWTH, "5", ("5 pct", "by 5%", "It grew by 5%.", "an increase of 5%", "up 5%", "+5%")),
     (BUILT, "1999", ("c. 1999", "ca. 1999", "c.1999", "early 1999", "It was built in 1999.")),
@@ -107,6 +117,13 @@ def test_a_word_that_nobody_knows_beside_a_number_makes_another_answer(value: in
 )
 def test_a_picture_that_nobody_knows_beside_a_number_makes_another_answer(value: int, sign: str, before: bool) -> None:
     assert not right(f"{sign} {value}" if before else f"{value} {sign}", str(value))
+
+
+@given(st.integers(2, 999), st.text("бгджзклмнпрстфхцчш", min_size=4, max_size=8), st.booleans())
+def test_a_word_of_another_script_that_nobody_knows_makes_another_answer(value: int, word: str, before: bool) -> None:
+    answer = f"{word} {value}" if before else f"{value} {word}"
+    assert not right(answer, str(value))
+    assert form(answer) != str(value)
 
 
 def test_a_number_in_brackets_that_may_be_the_answer_itself_is_not_left_out() -> None:

@@ -3,10 +3,12 @@
 "18 eggs are left" gives 18. "18 short", "@18", "Windows 18" and "18 in hexadecimal" do not: a word or sign that is not
 listed here, and that the question does not have, may change the number. An answer with such a word is compared as text.
 The lists are English. To a question in another language a word of that language is taken for the name of what is
-counted.
+counted. To an English question words of another script are known if they are counters, frequent names or frequent
+verbs: "18 个鸡蛋", but not "18 打", which is 18 dozen.
 """
 
 import re
+import unicodedata
 from functools import lru_cache
 
 from metaprobe.records.answers.texts import stem, without_accents, words
@@ -48,6 +50,29 @@ _SAYING_ABROAD = """
     sind ist hat haben bleiben gibt sont est reste restent avons ont hay son quedan
     queda tiene tienen restano resta sono ha hanno blijven zijn heeft hebben restam sao tem zostaje jest"""
 """Words of other languages before a number. What is counted is then named in that language too."""
+_SAYING_IN_SCRIPTS = """
+    осталось остались осталась остался останется остаётся получается получится получилось будет равно равен равна
+    это есть всего итого ответ итог сумма примерно около залишилося залишилось відповідь всього
+    الجواب الإجابة هو هي المجموع يساوي تبقى بقي يتبقى لديها لديه عدد
+    उत्तर कुल शेष बचे बचा लगभग היא הוא התשובה נשארו נותרו סך
+    ειναι μενουν απομενουν εμειναν συνολο απαντηση συνολικα คือ เหลือ คำตอบ ทั้งหมด"""
+"""Words of other scripts before a number in an answer to an English question."""
+_COUNTERS = "个個人名只隻本枚歳岁回次颗顆条條张張辆輛块塊件位棵朵头頭匹把台冊册杯瓶页頁つ개명살마리권장대원알점번쪽병잔"
+"""Signs of Chinese, Japanese and Korean that count things one by one. Those for pairs and dozens are not among them."""
+_NAMES_IN_EAST = """
+    鸡蛋 雞蛋 蛋 苹果 蘋果 书 書 球 学生 學生 孩子 儿童 老师 花 鱼 魚 鸟 鳥 羊 牛 马 馬 猫 狗 鸡 牙 牙齿 糖果 糖
+    饼干 玩具 铅笔 橙子 橘子 香蕉 硬币 朋友 男孩 女孩 女生 男生 问题 分 票 卵 りんご リンゴ 子供 生徒 鉛筆
+    달걀 계란 사과 학생 아이 사람 책 공 사탕"""
+_SCRIPT_ENDS = "(?:です|である|だ|了|입니다|이다|이|가)?"
+_NAMES_IN_SCRIPTS = """
+    штук штука штуки шт яиц яйцо яйца яблок яблоко яблока книг книга книги человек человека детей ребёнок ребёнка
+    учеников ученик ученика студентов студент студента предметов страниц страница страницы конфет конфета конфеты
+    очков очка очко билетов билет билета монет монета монеты машин машина машины цветов цветок цветка шаров шариков
+    карандашей друзей вопросов деревьев кошек собак коров кур яєць яйце осталось остались осталась всего
+    بيضة بيض بيضات تفاحة تفاحات كتاب كتب شخص أشخاص طفل أطفال طالب طلاب قطعة قطع अंडे अंडा सेब किताबें किताब लोग
+    बच्चे छात्र αυγα αυγο μηλα μηλο βιβλια παιδια ατομα μαθητες ביצים תפוחים ספרים ילדים אנשים תלמידים ฟอง ลูก คน ใบ
+    เล่ม œufs œuf"""
+"""Frequent names of what is counted, in other scripts than the English one, in an answer to an English question."""
 _NAMING = """
     answer result total sum product difference quotient average mean median mode value number amount count
     remainder profit revenue cost price balance solution conclusion output age score years earnings"""
@@ -108,19 +133,38 @@ _NO_PLURAL = frozenset(
     times perhaps always besides does goes grand gross score scores couple couples braces trios quartets sides
     hundreds thousands millions billions dozens tens percents halves thirds quarters fifths degrees bits
     twos threes fours fives sixes sevens eights nines doubles trebles triples squares cubes roots powers logs
-    factorials inverses reciprocals negatives grosses""".split()
+    factorials inverses reciprocals negatives grosses
+    docenas docena decenas decena cientos centenas centena pares medios medias tercios cuartos veces vezes
+    dezenas dezena duzias duzia dúzias metades tercos quartos dozzine dozzina decine decina centinaia migliaia paia paio
+    volte douzaines douzaine dizaines dizaine centaines centaine milliers paires paire fois moities tiers
+    dutzend dutzende paar paare hunderte zehner halbe drittel viertel dozijn tientallen honderden keer tuziny tuzin
+    десятков десяток десятка дюжин дюжина дюжины сотен сотня сотни пар пара пары раз раза половин половины половина
+    третей четвертей пятков пяток दर्जन जोड़े जोड़ी गुना सैकड़ा δεκαδες δωδεκαδες ζευγαρια ζευγη φορες εκατονταδες
+    دزينة دزينات زوج أزواج مرات مئات عشرات תריסר תריסרים זוגות עשרות מאות פעמים โหล คู่ เท่า
+    打 双 對 对 雙 倍 成 组 組 켤레 쌍 배 다스""".split()
 )
-"""Words that end like a plural, but multiply or divide the number or count nothing."""
+"""Words that look like the name of what is counted, but multiply or divide the number or count nothing: plurals of
+English, and words for pairs, tens, dozens, hundreds and parts in other languages.
+"""
 _BASES = frozenset("base hexadecimal hex binary octal decimal roman degrees radians modulo".split())
 """Words that name how a number is written, and no place or language, after "in"."""
 _ENGLISH = frozenset(
     "how what which who whom when where why find calculate compute determine solve evaluate the many much give".split()
 )
+_NO_PLURAL |= frozenset(map(without_accents, _NO_PLURAL))
+_KNOWN_IN_SCRIPTS = frozenset(without_accents(f"{_SAYING_IN_SCRIPTS} {_NAMES_IN_SCRIPTS}").lower().split())
+_EAST_AFTER = re.compile(rf"[{_COUNTERS}]?の?(?:{'|'.join(_NAMES_IN_EAST.split())})?{_SCRIPT_ENDS}")
+"""Matches a counter or a name right after a number in Chinese, Japanese or Korean."""
+_EAST_BEFORE = re.compile(r".*(?:[是为為有共计計约約剩下得到于於はがで은는총약]|答案|答え|정답|모두)", re.S)
+"""Matches words of Chinese, Japanese or Korean that may lead to a number: "还剩下"."""
 _NO_NAMES = _AFTER | _BEFORE | _FOLLOWED.keys() | _NO_PLURAL | _ENGLISH
 """Words that do not name what is counted."""
 _PLURAL = re.compile(r"[a-z]{2,}[a-hj-rtv-z]s")
-_WORD_BEFORE = re.compile(r"([^\W\d_]+(?:['’-][^\W\d_]+)*)\s*\Z")
-_WORD_AFTER = re.compile(r"\s*([^\W\d_]+(?:['’-][^\W\d_]+)*)")
+_VOWEL_SIGNS = "".join(filter(lambda sign: unicodedata.category(sign)[0] == "M", map(chr, range(0x900, 0xE80))))
+"""Vowels of the scripts of India and of Thai, which are marks of the letter before them."""
+_SPELLED = rf"[^\W\d_](?:[^\W\d_]|[{_VOWEL_SIGNS}])*"
+_WORD_BEFORE = re.compile(rf"({_SPELLED}(?:['’-]{_SPELLED})*)\s*\Z")
+_WORD_AFTER = re.compile(rf"\s*({_SPELLED}(?:['’-]{_SPELLED})*)")
 _BY_HOW_MUCH = frozenset(
     """
     increase increased increases grew grow grows grown rose rise rises risen decrease decreased decreases fell
@@ -128,8 +172,8 @@ _BY_HOW_MUCH = frozenset(
     reduces reduce""".split()
 )
 """Words before "by" and a number that is how much something changes."""
-_PART_OF = re.compile(r"\bof\s+(?:the|these|those|all|his|her|their|its|my|our)\Z", re.I)
-"""Matches words before a number of which something else is a part: "none of the 18"."""
+_PART_OF = re.compile(r"(?<!\bany )(?<!\ball )\bof\s+(?:the|these|those|all|his|her|their|its|my|our)\Z", re.I)
+"""Matches words before a number of which something else is a part: "none of the 18", but not "any of the 18"."""
 _BY_BEFORE = re.compile(r"([^\W\d_]+)\W{1,3}by\s*\Z", re.I)
 _OF_BEFORE = re.compile(r"([^\W\d_]+)\W{1,3}of\s*\Z", re.I)
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:e?s|e?d|ing|ers?|e)\Z")
@@ -147,8 +191,8 @@ def is_known_beside(text: str, start: int, end: int, question: str) -> bool:
     if not is_known_before(text, start, question):
         return False
     found = _WORD_BEFORE.search(text[max(0, start - MOST_BESIDE_NUMBER) : start])
-    is_abroad = found is not None and found[1].lower() in _ABROAD and _WORD_AFTER.match(text, end) is not None
-    return is_abroad or is_known_after(text, end, question)
+    counted = _WORD_AFTER.match(text, end) if found is not None and found[1].lower() in _ABROAD else None
+    return (counted is not None and counted[1].lower() not in _NO_PLURAL) or is_known_after(text, end, question)
 
 
 def is_known_before(text: str, start: int, question: str) -> bool:
@@ -199,7 +243,7 @@ def is_known_after(text: str, end: int, question: str) -> bool:
             return at + 1 == len(found) or _goes_on(found[at + 1 :], question)
         if at == 0 and _goes_on(found, question):
             return True
-        if unit_at(described, 0):
+        if unit_at(described, 0) or described.lower() in _NO_PLURAL:
             return False
     return False
 
@@ -239,15 +283,28 @@ def _counts(word: str, question: str) -> bool:
 
 
 def _is_known_word(word: str, question: str) -> bool:
-    """Returns whether a question has a word, in any of its forms, or is in another language than English."""
-    if not word.isascii() or not _is_english(question):
+    """Returns whether a question has a word, in any of its forms.
+
+    Every name is known to a question in another language. The names that are listed for other scripts are known to any
+    question.
+    """
+    if not is_english(question) and word.lower() not in _NO_PLURAL:
+        return True
+    if not word.isascii() and _is_listed_abroad(word):
         return True
     named, lower = _stems_in(question), word.lower()
     return _bare_stem(lower) in named or any(_bare_stem(part) in named for part in re.split(r"['’-]", lower) if part)
 
 
+def _is_listed_abroad(word: str) -> bool:
+    """Returns whether a word of another script is known to lead to a number or to name what is counted."""
+    is_east = _EAST_AFTER.fullmatch(word) or _EAST_BEFORE.fullmatch(word)
+    return is_east is not None or word.lower() in _KNOWN_IN_SCRIPTS
+
+
 @lru_cache(maxsize=64)
-def _is_english(question: str) -> bool:
+def is_english(question: str) -> bool:
+    """Returns whether a question has a word by which English asks, or no word."""
     asked = words(without_accents(question[-QUESTION_READ:]))
     return not any(map(str.isalpha, asked)) or not _ENGLISH.isdisjoint(_plain_words(question))
 
