@@ -20,6 +20,7 @@ from metaprobe.records.answers.code import function_code
 from metaprobe.records.answers.latex import boxed_parts
 from metaprobe.records.answers.mathematics import is_equal_latex
 from metaprobe.records.answers.numbers import (
+    asks_factorial,
     canonical_number,
     gold_number,
     numbers,
@@ -244,7 +245,7 @@ def final_answer(item: Item, text: str) -> str:
     spoken = _spoken(text).strip()
     text = spoken or text  # an answer that never left its thinking may hold its result all the same
     text = _without_closing_lines(text, item.question)
-    if marked := _marked(text):
+    if marked := _marked(text, item.question):
         after = text[text.rfind(marked) + len(marked) :]
         retracted = _RETRACTS.match(after)
         return f"{marked}. {after[retracted.start(1) :].strip()}" if retracted else marked
@@ -453,7 +454,7 @@ def _without_place(line: str, lines: list[str]) -> str:
     return line
 
 
-def _marked(text: str) -> str:
+def _marked(text: str, question: str) -> str:
     """Returns the answer of a JSON object, or in the last tag, or else after the last "Answer:" or "####" or in the
     last box; empty without one.
     """
@@ -463,7 +464,7 @@ def _marked(text: str) -> str:
         end = _TAG_ENDS.search(text, tag.end())
         if answer := text[tag.end() : end.start() if end else len(text)].strip():
             return answer
-    found = [*_named(text), *((m.start(), m[1]) for m in _last(_HASHED, text, "####"))]
+    found = [*_named(text, question), *((m.start(), m[1]) for m in _last(_HASHED, text, "####"))]
     boxes = [(start, text[inner:end]) for start, inner, end in _joined_boxes(text) if text[inner:end].strip()]
     for place, answer in sorted(found, reverse=True):
         inside = [box for start, box in boxes if start >= place]
@@ -550,7 +551,7 @@ def _last(pattern: re.Pattern[str], text: str, needs: str) -> list[re.Match[str]
     return list(deque(pattern.finditer(text), MOST_ANSWER_MARKS)) if needs in text else []
 
 
-def _named(text: str) -> Iterator[tuple[int, str]]:
+def _named(text: str, question: str) -> Iterator[tuple[int, str]]:
     """Yields the place of each "Answer:" or the like at the beginning of a sentence, and the rest of its line."""
     lower = text.replace("İ", "I").lower()  # as long as the text
     for name in _ASCII_LEADS if text.isascii() else LEADS:
@@ -558,21 +559,23 @@ def _named(text: str) -> Iterator[tuple[int, str]]:
         while place >= 0 and left:
             said = _SAYS.match(text, place + len(name))
             if said and _LEADS_TO.search(text[max(0, place - MOST_BEFORE) : place]):
-                yield place, _sentence_of(said)
+                yield place, _sentence_of(said, question)
             place, left = lower.rfind(name, 0, place), left - 1
 
 
-def _sentence_of(said: re.Match[str]) -> str:
+def _sentence_of(said: re.Match[str], question: str) -> str:
     """Returns the answer to which "Answer:" or "The answer is" leads, without an unopened end of bold type.
 
-    After "is" the answer is a sentence, so its last exclamation mark is no factorial.
+    After "is" the answer is a sentence, so its last exclamation mark is no factorial, unless the question may be
+    answered by one. After a colon "18!" may be either, and stays as it is.
     """
     answer = said[1]
     if answer.count("**") == 1 and (bold := _BOLD_ENDS.search(answer)):
         answer = answer[: bold.start()]
     elif answer.count("**") == 1 and said.group()[: said.start(1) - said.start()].endswith("**"):
         answer = answer.replace("**", "")  # "The answer is **18** eggs."
-    return answer if said.group().lstrip().startswith((":", "：")) else answer.rstrip("!")
+    is_sentence = not said.group().lstrip().startswith((":", "：")) and not asks_factorial(question)
+    return answer.rstrip("!") if is_sentence else answer
 
 
 def canonical(item: Item, answer: str) -> str:

@@ -1,5 +1,6 @@
 """Only known words and signs may stand beside a number or a letter. Others make it a text, or no answer."""
 
+import math
 import unicodedata
 
 import pytest
@@ -124,6 +125,117 @@ def test_a_word_of_another_script_that_nobody_knows_makes_another_answer(value: 
     answer = f"{word} {value}" if before else f"{value} {word}"
     assert not right(answer, str(value))
     assert form(answer) != str(value)
+
+
+# Explanations beside a number
+
+EXPLAINED = (
+    "18 because she ate 2",
+    "18 because 2 broke",
+    "18 since 2 broke",
+    "18 eggs since she ate 2",
+    "18, as 2 were eaten",
+    "18 as she broke 2 of them",
+    "18 because 20 - 2 = 18",
+    "18 because she had 20 and ate 2",
+    "18 because there are 9 each",
+    "18 because she has 20 eggs and ate 2",
+    "18 (2 broke)",
+    "18 eggs (2 eaten)",
+    "18 (10 + 8 = 18)",
+    "18 (eighteen)",
+)
+CONTRADICTED = (
+    "18 because she has 17 left",
+    "18 because 17",
+    "18 because there are 17",
+    "18 because 20 - 2 = 17",
+    "18 since 17 remain",
+    "18 since 2020",
+    "18 as she has 17 eggs",
+    "18 eggs (17 if one is broken)",
+    "18 eggs (17 left)",
+    "18 (17)",
+    "18 (10 + 7 = 17)",
+    "18 eggs (20 before)",
+    "18 as well as 17",
+)
+
+
+def test_an_explanation_leaves_a_number_as_it_is() -> None:
+    assert [answer for answer in EXPLAINED if not right(answer, "18")] == []
+    assert [answer for answer in EXPLAINED if form(answer) != "18"] == []
+
+
+def test_a_number_of_another_time_or_another_person_explains() -> None:
+    assert right("18 because she is 13 now", "18", "How old will Ann be after the war?")
+    assert right("18 because Ann has 9 apples and Tom has twice as many", "18", "How many apples does Tom have?")
+    assert not right("18 because Tom has 9 apples", "18", "How many apples does Tom have?")
+    assert not right("18 eggs (17 now)", "18")
+
+
+def test_an_explanation_that_states_another_number_makes_the_answer_neither() -> None:
+    for number in ("17", "18", "20", "2020"):
+        assert [answer for answer in CONTRADICTED if right(answer, number)] == []
+        assert [answer for answer in CONTRADICTED if form(answer) == number] == []
+
+
+@given(
+    st.integers(2, 999),
+    st.integers(2, 999),
+    st.sampled_from(
+        (
+            "{} because she has {} left",
+            "{} eggs, since {} remain",
+            "{} eggs ({} left)",
+            "{} eggs ({} if one is broken)",
+            "{}, as there are {} eggs left",
+        )
+    ),
+)
+def test_two_numbers_for_what_is_asked_are_one_answer_only_if_they_are_equal(one: int, other: int, shape: str) -> None:
+    answer = shape.format(one, other)
+    assert one == other or not {str(one), str(other)} & {form(answer)}
+    assert right(answer, str(one)) is right(answer, str(other)) is False or one == other
+
+
+@given(
+    st.integers(20, 999), st.integers(2, 19), st.sampled_from(("because", "since")), st.sampled_from(("ate", "broke"))
+)
+def test_a_number_of_what_was_done_before_is_no_second_answer(left: int, lost: int, link: str, verb: str) -> None:
+    assert form(f"{left} eggs {link} she {verb} {lost}") == str(left)
+    assert form(f"{left} eggs ({lost} {verb})") == str(left)
+
+
+def test_a_number_written_as_digits_of_another_one_is_no_explanation() -> None:
+    asked = 'How do you write the number "eighty-eight" in digits?'
+    assert not right("Eighty-eight is written as 888.", "88", asked)
+    assert right("Eighty-eight is written as 88.", "88", asked)
+
+
+# Exclamation marks
+
+
+def test_a_number_with_an_exclamation_mark_alone_may_be_a_factorial_and_is_a_text() -> None:
+    for answer in ("18!", "**18!**", "\\boxed{18!}", "Answer: 18!", "18!!"):
+        assert not right(answer, "18"), answer
+        assert form(answer) not in ("18", str(math.factorial(18))), answer
+
+
+def test_a_sentence_that_ends_in_an_exclamation_mark_gives_its_number() -> None:
+    for answer in ("The answer is 18!", "She has 18!", "So 18 eggs are left!", "18 eggs!", "There are 18! Great."):
+        assert right(answer, "18"), answer
+        assert form(answer) == "18", answer
+
+
+def test_an_exclamation_mark_is_a_factorial_where_the_question_may_ask_for_one() -> None:
+    for asked in ("In how many different ways can 18 books be arranged?", "What is 18! divided by 17!?"):
+        for answer in ("The answer is 18!", "There are 18!", "There are 18! ways.", "18!"):
+            assert not right(answer, "18", asked), (asked, answer)
+            assert form(answer, asked) != "18", (asked, answer)
+    asked = "In how many different ways can 5 books be arranged?"
+    assert right("There are 5! = 120 ways", "120", asked)
+    assert right("The 5 books can be arranged in 5! ways, which is 120.", "120", asked)
 
 
 def test_a_number_in_brackets_that_may_be_the_answer_itself_is_not_left_out() -> None:

@@ -6,6 +6,7 @@ numeral is read with the signs beside it. If these signs are unknown, the numera
 
 import itertools
 import re
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -282,7 +283,10 @@ _CONCLUDING = re.compile(
 """Matches the beginning of a sentence that concludes from the sentences before it."""
 _OPENERS = frozenset("sure certainly ok okay alright right well great absolutely".split())
 """Words that alone, as the first sentence of an answer, are no answer."""
-_PLAIN = re.compile(r"-?\d{1,15}")
+_EXCLAIMED = re.compile(r"-?\d{1,15}!+(?!\S)")
+"""Matches a number with an exclamation mark that begins an answer. "18!" is 18, or the factorial of 18: both readings
+are whole, so the answer is compared as text.
+"""
 _SHORT = re.compile(r"(-?)(\$?)(\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(\.\d{1,12})?\.?")
 """Matches the most frequent answers: a number alone, with or without currency."""
 _WORDS = re.compile(r"[^\W_]+")
@@ -594,7 +598,23 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
         return True
     if "." in match["numeral"] and after.startswith(("...", "…")):
         return True
+    if after.startswith("!") and asks_factorial(question):
+        return True
     return months and (_MONTH_BEFORE.search(before) is not None or _MONTH_AFTER.match(after) is not None)
+
+
+_FACTORIAL_ASKED = re.compile(
+    r"factorial|\b(?:(?:many|different|possible|distinct)\s(?:[a-z]+\s)?(?:ways|orders|arrangements|seatings)|permutation"
+    r"|combinations?\b|arranged\b|rearrange|orderings?\b|probabilit|trailing|simplif|evaluat|expression)|[\dn]\s?!",
+    re.I,
+)
+"""Matches words of a question about arrangements, chances or formulas, and a factorial."""
+
+
+@lru_cache(maxsize=64)
+def asks_factorial(question: str) -> bool:
+    """Returns whether a factorial may answer a question. "18!" is then 18 factorial, also in a sentence."""
+    return _FACTORIAL_ASKED.search(question[-QUESTION_READ:]) is not None
 
 
 def _value(match: re.Match[str], question: str) -> Fraction | None:
@@ -697,7 +717,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         return None
     if (equation := _PLAIN_EQUATION.fullmatch(text)) and int(equation[1]) != int(equation[2]):
         return None
-    if text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!")):
+    if _EXCLAIMED.match(text):
         return None
     if _is_unsure(text, question):
         return None
@@ -815,8 +835,13 @@ def _of_first(parts: list[str], question: str) -> Quantity | None:
 
 
 def _added(sentence: str, question: str) -> list[Quantity]:
-    """Returns the numbers of a sentence that the question does not give."""
-    return [quantity for quantity in quantities(sentence, question) if quantity.key not in _given(question)]
+    """Returns the numbers of a sentence that the question does not give, and whose factorial it does not give."""
+    given_keys = _given(question)
+    return [
+        quantity
+        for quantity in quantities(sentence, question)
+        if quantity.key not in given_keys and not (quantity.numeral in given_keys and "!" in quantity.text)
+    ]
 
 
 def _of_sentence(sentence: str, question: str) -> Quantity | None:
@@ -830,10 +855,19 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
         return None
     if sentence.rstrip(" .").endswith("="):
         return None
-    if (aside := _ASIDE.search(sentence)) and (stated_before := _before_aside(sentence, aside, question)):
-        return stated_before
-    stated, _, explanation = sentence.partition(" because ")
-    sentence = stated if _DIGIT.search(stated) and not _SIDE.search(explanation) else sentence
+    if (aside := _ASIDE.search(sentence)) and _DIGIT.search(sentence, 0, aside.start()):
+        before = _of_sentence(sentence[: aside.start()], question)
+        if before is not None and before.value is not None:
+            if _is_explained_by(aside[1], {before.value}, question):
+                return before
+            if before.key not in _given(question):
+                return None
+    if (because := _BECAUSE.search(sentence)) and _DIGIT.search(sentence, 0, because.start()):
+        stated, explanation = sentence[: because.start()], sentence[because.end() :]
+        before = _of_sentence(stated, question)
+        if before is not None and before.key not in _given(question):
+            return before if _only_explains(explanation, {before.value}, question) else None
+        sentence = sentence if _SIDE.search(explanation) else stated
     conclusion = _CONCLUDES.split(sentence)[-1]
     first = conclusion if _DIGIT.search(conclusion) else sentence
     # The sides of an equation, the last one first.
@@ -875,24 +909,111 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
     return quantity if alone else None
 
 
-def _before_aside(sentence: str, aside: re.Match[str], question: str) -> Quantity | None:
-    """Returns the number that a sentence gives before numbers in brackets at its end, if these only explain it: "18
-    eggs (3 broken)". They are numbers of the question, or at most as large as the number before.
+def _is_explained_by(aside: str, stated: Set[Fraction], question: str) -> bool:
+    """Returns whether numbers in brackets only explain the stated values.
+
+    They are numbers of the question, or at most as large as the largest stated value, and `_only_explains` holds.
+    """
+    inside = quantities(aside, question)
+    if "=" in aside or (inside and all(quantity.value in stated for quantity in inside)):
+        return not _is_unsure(aside, question) and _only_explains(aside, stated, question)
+    if _changes(aside):
+        return False
+    most, given_keys = max(map(abs, stated), default=0), _given(question)
+    small = all(
+        quantity.value is not None and (abs(quantity.value) <= most or quantity.key in given_keys)
+        for quantity in inside
+    )
+    return small and _only_explains(aside, stated, question)
+
+
+_BECAUSE = re.compile(
+    r",?\s(?:because|since|(?<=,\s)as(?=\s\d)"
+    r"|as(?=\s(?:she|he|it|they|we|you|I|there|the|this|that|these|those|all|each|every|her|his|its|their|our|my)\b))\s"
+)
+"""Matches what leads from a number to its explanation: "18 because she ate 2". In "18 as well as 17" and "written as
+18" there is none.
+"""
+_CLAUSE_ENDS = re.compile(
+    r"[,;:.()]|\b(?:and|but|or|so|thus|hence|if|unless|when|whenever|while|with|without|because|since|as|that|which|who"
+    r"|after|before|though|although|otherwise|assuming|counting|including|excluding)\b",
+    re.I,
+)
+"""Matches the ends of the part of an explanation in which a number stands."""
+_EACH = re.compile(r"\s?/|(?:\s[^\W\d_]+)?\s(?:each|apiece|every|per|an?|at\s+a\s+time)\b", re.I)
+"""Matches what makes a number a rate: "9 each", "9 eggs per day"."""
+_STATING = frozenset(
+    """she he it they we you i there is are am has have equals gives makes get gets be the a an of her his its their
+    our your my them this that these those still only just exactly about really actually
+    in total totally altogether overall then left remaining remain remains leaves leave alone answer also""".split()
+)
+"""Words with which a number states what is asked, whatever that is: "she has 17 left". Words of the past tell what was
+before, and are not among them: "she had 20".
+"""
+_PRESENT = frozenset("now today currently".split())
+_ANOTHER_TIME = frozenset("will would was were did had ago later".split())
+"""Words of a question that asks for another time, so that "she is 13 now" is not what is asked."""
+_COUNTED_NOUN = re.compile(r"\bhow\s+(?:many|much)\s+([^\W\d_]+)", re.I)
+
+
+def _only_explains(explanation: str, stated: Set[Fraction], question: str) -> bool:
+    """Returns whether no number of an explanation contradicts the stated values.
+
+    "18 because she ate 2" is 18. In "18 because she has 17 left" and "18 (17 if 1 is broken)" a second number states
+    what is asked, so that the answer is neither number.
 
     Args:
-        sentence: the sentence.
-        aside: what `_ASIDE` matches in it.
+        explanation: text after "because", or in brackets.
+        stated: values that the answer states before the explanation.
         question: the question.
     """
-    if not _DIGIT.search(sentence, 0, aside.start()) or _changes(aside[1]):
-        return None
-    stated = _of_sentence(sentence[: aside.start()], question)
-    if stated is None or stated.value is None:
-        return None
-    most, given_keys = abs(stated.value), _given(question)
-    inside = quantities(aside[1], question)
-    explains = all(one.value is not None and (abs(one.value) <= most or one.key in given_keys) for one in inside)
-    return stated if explains else None
+    if "=" in explanation:
+        result = quantities(explanation.rpartition("=")[2], question)
+        return bool(result) and result[0].value in stated
+    inside = quantities(explanation, question)
+    asking = _asking_stems(question)
+    neutral = _STATING_STEMS | (_PRESENT if asking.isdisjoint(_ANOTHER_TIME) else frozenset())
+    noun = {stem(found[1].lower()) for found in _COUNTED_NOUN.finditer(question[-QUESTION_READ:])}
+    calculated = _calculated([quantity.value for quantity in inside if quantity.value is not None])
+    for quantity in inside:
+        if quantity.value is None or quantity.value in stated or quantity.key in _given(question):
+            continue
+        if _EACH.match(explanation, quantity.end):
+            continue
+        before = _CLAUSE_ENDS.split(explanation[: quantity.start])[-1]
+        after = explanation[quantity.end :]
+        ended = _CLAUSE_ENDS.search(after)
+        clause = words(f"{before} {after[: ended.start()] if ended else after}")
+        beside = set(map(stem, clause)) - neutral
+        is_condition = ended is not None and ended.group().lower() in _CONDITIONS
+        if beside <= asking and (is_condition or not beside <= noun or calculated.isdisjoint(stated)):
+            return False
+    return True
+
+
+_STATING_STEMS = frozenset(map(stem, _STATING))
+_CONDITIONS = frozenset(
+    "if unless when whenever with without before after otherwise assuming counting including excluding".split()
+)
+"""Words after a number that make it the answer in another case: "17 if 1 is broken"."""
+
+
+def _calculated(values: Sequence[Fraction]) -> set[Fraction]:
+    """Returns the sum of values, and of two values also the difference, product and quotient."""
+    results = {sum(values, Fraction(0))} if len(values) > 1 else set()
+    if len(values) == 2:
+        one, other = values
+        results |= {one - other, other - one, one * other}
+        results |= {top / bottom for top, bottom in ((one, other), (other, one)) if bottom}
+    return results
+
+
+@lru_cache(maxsize=64)
+def _asking_stems(question: str) -> frozenset[str]:
+    """Returns the stems of the words of the sentence that asks."""
+    parts = sentences(without_accents(question[-QUESTION_READ:]))
+    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    return frozenset(map(stem, words(asking)))
 
 
 MIN_REPEATED = 2
@@ -1127,11 +1248,13 @@ def _several_numbers(question: str, answer: str) -> str:
     text = _undressed(answer, question)
     if _OWED.fullmatch(text):
         return ""
-    if (aside := _ASIDE.search(text)) and _DIGIT.search(text, 0, aside.start()) and not _changes(aside[1]):
-        text = text[: aside.start()]
+    if (aside := _ASIDE.search(text)) and _DIGIT.search(text, 0, aside.start()):
+        before_aside = quantities(text[: aside.start()], question)
+        stated = {quantity.value for quantity in before_aside if quantity.value is not None}
+        text = text[: aside.start()] if _is_explained_by(aside[1], stated, question) else text
     whole, text = text, _conclusion([part for part in SENTENCE_END.split(text) if has_words(part)]) or text
     found = quantities(text, question)
-    if not found or len(found) > MOST_NUMERALS or (text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!"))):
+    if not found or len(found) > MOST_NUMERALS or _EXCLAIMED.match(text):
         return ""
     if _has_several_values(text) or _is_equation(text) or text.rstrip(" .").endswith("="):
         return ""
