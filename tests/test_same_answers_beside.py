@@ -306,6 +306,11 @@ def option(answer: str) -> str:
         ("A. B", "A B", "A+B", "A-B", "A to B", "B. A", "C+D", "C..D", "C, then B", "C, no, B", "A, not C, B"),
         ("C-", "C--", "C*", "-C", "!C", "~C", "¬C", "C!=", "°C", "C.1", "C'", "C++", "30 C"),
         ("C or so", "C or earth or mars", "C, I guess not", "C\nWait, B", "Is it C?", "C, or maybe not"),
+        ("C?", "C ?", "C?!", "C？", "C♯", "C♭", "C★", "C 👎", "C 🤔", "I think C?", "earth?"),
+        ("C, unlikely", "C - unlikely", "C; unlikely", "C (unlikely)", "C. Unlikely.", "C is unlikely"),
+        ("Option C seems unlikely", "C seems unlikely", "C is doubtful", "earth, unlikely", "C: earth?"),
+        ("C, I doubt it", "C, I am not sure", "C. I'm unsure", "C, not sure", "C, hardly", "C, no way", "C, as if"),
+        ("C, perhaps", "C, if at all", "C, but I am unsure", "C，不太可能", "C, vielleicht", "C, nope"),
         ("C mars", "D earth", "B earth", "earth D", "mars (C)", "C) mars", "earth or mars"),
     ],
 )  # fmt: skip
@@ -316,10 +321,24 @@ def test_a_letter_beside_another_one_or_an_unknown_sign_is_no_answer(answers: tu
 @pytest.mark.parametrize(
     "answer",
     ["C", "C - earth", "C – third", "- C", "✅ C", "C ✅", "`C`", "\"C\"", "<C>", "[C]", "C!", "C. It is third.",
+     "C, because it is third", "C, since the others are hotter", "C, the third planet", "C, earth",
+     "C. It is the third one.", "C, obviously", "C, of course", "C, no doubt", "C, final answer", "C, I think", "C 🎉",
+     "C, I am sure", "C, 90% sure", "C, not venus", "C, with 90% confidence", "C is the third planet", "C is correct",
+     "C, weil sie die dritte ist", "C，因为它是第三个", "C …", "earth, because it is third", "earth, the third planet",
+     "C, rather than B", "C: earth, of course", "C - earth, of course",
+     "C. Explanation:", "C. Here's why:",
      "C, not B", "C\nC", "C. B is too hot.", "earth (C)", "C earth", "(C) earth, as A and B are hotter"],
 )  # fmt: skip
 def test_a_letter_with_only_marks_or_an_explanation_beside_it_is_the_answer(answer: str) -> None:
     assert option(answer) == "earth"
+
+
+def test_an_option_in_latex_may_be_repeated_beside_its_letter_as_plain_text() -> None:
+    choices = ("$0$", "$1$", "$\\infty$", "$\\frac{1}{2}$")
+    shown = "\n".join(f"{letter}) {choice}" for letter, choice in zip("ABCD", choices, strict=True))
+    item = Item("i", f"What is the limit?\n{shown}", choices=choices, check="choice")
+    for answer in ("C) ∞", "C. $\\infty$", "C: \\infty", "C, ∞"):
+        assert canonical(item, final_answer(item, answer)) == choices[2], answer
 
 
 @given(
@@ -327,6 +346,34 @@ def test_a_letter_with_only_marks_or_an_explanation_beside_it_is_the_answer(answ
 )
 def test_two_letters_with_a_joint_are_never_one_of_them(one: str, other: str, joint: str) -> None:
     assert one == other or option(f"{one}{joint}{other}") == ""
+
+
+@given(
+    st.sampled_from("ABCD"),
+    st.sampled_from((", ", " - ", "; ", ". ", " is ")),
+    st.text("bcdfghjklmnpqrtvwxz", min_size=4),
+)
+def test_a_letter_beside_a_word_that_nobody_knows_is_no_answer(letter: str, joint: str, word: str) -> None:
+    assert option(f"{letter}{joint}{word}") == ""
+
+
+@given(
+    st.sampled_from("ABCD"),
+    st.characters(categories=["So", "Sm", "Sk"], exclude_characters="✅✔✓☑🎉🎊✨👉➡➜🟢💡📌🏆⭐👍→<>=`|"),
+)
+def test_a_letter_beside_a_sign_that_nobody_knows_is_no_answer(letter: str, sign: str) -> None:
+    assert option(f"{letter}{sign}") == option(f"{letter} {sign}") == ""
+
+
+@given(
+    st.sampled_from("ABCD"),
+    st.sampled_from((", because it ", ", since the others ", ", as it ", ". It ", ", which ")),
+    st.lists(st.text("bcdfghjklmnpqrtvwxz", min_size=3, max_size=8), min_size=2, max_size=6),
+)
+def test_a_letter_with_an_explanation_is_the_answer_whatever_the_explanation_says(
+    letter: str, joint: str, explanation: list[str]
+) -> None:
+    assert option(f"{letter}{joint}{' '.join(explanation)}") == PLANETS["ABCD".index(letter)]
 
 
 # Texts
@@ -343,6 +390,7 @@ def test_no_with_a_short_sentence_is_no_and_no_of_something_is_not() -> None:
         assert form(answer, PARIS, "exact") != "no", answer
     jorps = Item("i", "No jorp is a dax. Is a jorp a dax?", choices=("yes", "no"), check="choice")
     assert canonical(jorps, "No, all are jorps. No jorp is a dax.") == "no"
+    assert canonical(jorps, "No jorp is a dax. Is a jorp a dax? No.") == "no"
     assert canonical(jorps, "No idea") == canonical(jorps, "No jorps are daxs.") == ""
     assert form("Yes, it is.", PARIS, "exact") == form("yes", PARIS, "exact")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from metaprobe.records.answers.beside_number import is_english
 from metaprobe.records.answers.texts import (
     AFTER_LEAD,
     ASKS_BACK,
@@ -22,6 +23,7 @@ from metaprobe.records.answers.texts import (
     Words,
     find_words,
     is_hedged,
+    sentences,
     stem,
     strip_decoration,
     without_accents,
@@ -148,9 +150,9 @@ _BEFORE_LABEL = re.compile(
 )
 """Matches what may stand right before a label: blanks, words and marks that only set it apart."""
 _AFTER_LABEL = re.compile(
-    r"(?![!:?]?=)[)\]>}\"'”’»`」』）】]*(?:\*{2}|_{1,2})?[)\]>}\"'”’»`」』）】]*(?:[\s.,:;!?/。、，：；！？✅✓✔☑❌✗✘✖|&]|[-–—]+>?\s*[^\W_]|[-–—]\s|\(|\Z|[^\x00-\xff])"
+    r"(?![!:?]?=)[)\]>}\"'”’»`」』）】]*(?:\*{2}|_{1,2})?[)\]>}\"'”’»`」』）】]*(?:[\s.,:;!?/。、，：；！？✅✓✔☑❌✗✘✖|&]|[-–—]+>?\s*[^\W_]|[-–—]\s|\(|\Z|(?![\x00-\xff])[^\W\d_]|…)"
 )
-"""Matches what may stand right after a label. "C-", "C*" and "C!=" are other answers than C."""
+"""Matches what may stand right after a label. "C-", "C*", "C!=" and "C♯" are other answers than C."""
 _DENIED_LABEL = re.compile(
     r"^[^\w\n❌✗✘✖]{0,8}(?P<crossed>[❌✗✘✖])|^\W{0,8}(?:(?:is|was|seems|looks|can|could|would)(?:n't|\s?not)\b(?P<right>\s+(?:be\s+)?(?:(?:the\s+)?(?:right|correct|answer)))?"
     r"|(?:is|was|seems|looks|would\s+be|must\s+be|can\s+be)\s+(?:clearly\s+|also\s+|ruled\s+)?"
@@ -359,7 +361,8 @@ def chosen(item: Item, answer: str) -> str | None:
         rest = _NOT_LABEL.sub(" ", rest)
         following = [found[found.lastindex or 0] for found in labels.next.finditer(rest)]
         following += [found[1] for found in labels.line.finditer(rest)]
-        following += [found[1] or found[2] or found[3] for found in labels.overruling.finditer(rest)]
+        overruling = [found[1] or found[2] or found[3] for found in labels.overruling.finditer(rest)]
+        following += overruling
         if changed := _TO_LAST_LABEL.fullmatch(rest):
             following.append(changed[1])
         beside = rest.replace(option, "")
@@ -370,12 +373,144 @@ def chosen(item: Item, answer: str) -> str | None:
             or _HEDGED_AFTER.match(rest)
             or _CROSSED.search(whole, 0, letter.end())
             or _denies(beside, item.question)
+            or not (overruling or _is_known_comment(rest, option, item))
         ):
             return None
         spoken, words_of = words(rest), {choice: words(choice) for choice in item.choices}
         opening = [choice for choice, said in words_of.items() if said and spoken[: len(said)] == said]
         return option if not opening or option in opening else None
     return _of_words(item, text, labels)
+
+
+_COMMENT_SIGNS = re.compile(r"[^\w]*")
+_KNOWN_SIGNS = frozenset(
+    " \t\n.,:;!()[]{}\"'`*_|/&-–—…→=<>$%#“”‘’«»。、，；！：「」『』（）【】✅✓✔☑🎉🎊✨👉➡➜🟢💡📌🏆⭐👍\ufe0f\u200d"
+)
+"""Signs right after an option that only set it apart. A question mark doubts the option, and is not among them."""
+_ASIDE_SIGN = re.compile(r"[,;(–—，；（-]")
+"""Matches a sign that begins a comment on the option before it. After another sign comes a sentence, or the option's
+text.
+"""
+_COMMENTED = re.compile(r"\s*(?:\?|[,;(–—，；（]|-\s)")
+"""Matches a sign after the words of an option that begins a comment on it, or doubts it."""
+_SENTENCE_OF_COMMENT = re.compile(r"[.!?;\n。！？；)）](?!\d)")
+_NO_DOUBT = re.compile(
+    r"\b(?:no|without\s+(?:a|any)|without|beyond)\s+(?:reasonable\s+)?(?:doubt|question)\b"
+    r"|\b(?:hands\s+down|for\s+sure|of\s+course|(?:by|process\s+of)\s+elimination)\b",
+    re.I,
+)
+"""Matches words that affirm, each of which alone may deny."""
+_AFFIRMING = frozenset(
+    """obviously definitely certainly clearly surely absolutely indeed undoubtedly evidently yes yeah yep sure ok okay
+    correct correctly right true final finally answer answers thank thanks you please done good luck hope this that
+    helps help probably likely most very quite pretty fairly highly high medium low about approximately confidence
+    confident certain certainty level score percent % probability only exactly simply best closest choice option letter
+    is are was it so therefore thus hence i think believe feel guess would say my the a an and above below see shown
+    stated given nearest one pick picked choose chosen chose select selected with of at in to by ans solution result
+    there here heres why as explained calculated also both explanation explain reason reasons reasoning rationale
+    justification note analysis details step steps summary conclusion difficulty difficult easy rating 100
+    opcion correcta richtig juste giusta certa erklarung begrundung explicacion explication spiegazione""".split()
+)
+"""Words that beside an option only affirm it or say how sure the writer is."""
+_EXPLAINING = frozenset(
+    """because since as for so that's thats this that it its it's which who whom whose where when the a an he she they
+    there these those we from in by due given based ie i.e namely meaning also known rather instead over and after
+    before during at on to has have is are was were being making thus hence therefore all both each every
+    weil denn da der die das dies es er sie parce car le la les l c'est puisque il elle porque ya el los las que ella
+    pues perche poiche lo gli e o os as pois потому так поскольку это он она""".split()
+)
+"""Words with which a comment on an option begins that explains it: "C, because it is red", "C, the red planet"."""
+_EXPLAINING_JOINED = tuple("因为 因為 由于 由於 是 なぜなら です である 왜냐하면 입니다 이다 है".split())
+"""Beginnings of explanations in scripts that set no blanks between words."""
+_AS_IF = re.compile(r"as\s+(?:if|though|well)\b", re.I)
+_PREDICATE = re.compile(
+    r"(?:(?:it|this|that|which|they|he|she)\s+)?(?:is|are|was|were|seems|looks|appears|sounds|may|might|could)\b"
+    r"\s*(?P<next>[^\W_]*)",
+    re.I,
+)
+"""Matches a verb that says something of the option, and the next word."""
+_STATED_OF_OPTION = frozenset(
+    """the a an one what where why how because in on at from by of my our his her their only called known used made
+    found located defined caused based designed considered also always usually typically often both all to for as about
+    much more""".split()
+)
+"""Words after "is" that begin a statement about an option that leaves it as the answer: "C is the red planet"."""
+_SPEAKER = re.compile(
+    r"i(?:'m|'d|'ll|'ve|\s+am|\s+would|\s+will|\s+have)?\s+"
+    r"(?:(?:really|simply|just|firmly|strongly|certainly|definitely|therefore|also|still|very|pretty|quite|now)\s+)?(?P<verb>[^\W_]+)",
+    re.I,
+)
+_SPEAKER_VERBS = frozenset(
+    """think believe know choose chose chosen pick picked select selected say said go going went sure certain confident
+    hope recall remember guess used use read checked verified found calculated counted computed see saw picking
+    choosing selecting assume assumed considered""".split()
+)
+"""Verbs with which the writer stands by an option: "C, I am sure"."""
+MOST_SHORT_COMMENT = 2
+"""Most words of a sentence after an option that must be known one by one: "C. Unlikely." A longer one explains."""
+LETTERS_OF_WORD = 3
+"""Letters that count as a word in scripts that set no blanks between words."""
+
+
+def _is_known_comment(rest: str, option: str, item: Item) -> bool:
+    """Returns whether the text after an option, or after its label, is known to leave the option as the answer.
+
+    Known are the option's own words, words that affirm, and explanations. "C, unlikely", "C?" and "C, I am not sure"
+    are no answers.
+
+    Args:
+        rest: text right after the option or its label.
+        option: text of the option.
+        item: the item. The words of its question are known.
+    """
+    signs = _COMMENT_SIGNS.match(rest)
+    lead = signs.group() if signs else ""
+    if not _KNOWN_SIGNS.issuperset(lead):
+        return False
+    comment = _NO_DOUBT.sub(" ", rest[len(lead) :]).lstrip()
+    if option and comment.casefold().startswith(option.casefold()):
+        after = comment[len(option) :]
+        return _COMMENTED.match(after) is None or _is_known_comment(after, option, item)
+    first = _SENTENCE_OF_COMMENT.split(comment, maxsplit=1)[0]
+    spoken = words(without_accents(first).casefold())
+    option_words = {word for choice in item.choices for word in _option_words(choice)}
+    known = _known_in_comment(item.question, item.choices)
+    labels = _ALPHABET[: len(item.choices)].casefold()
+    known |= set(labels[item.choices.index(option) :][:1])
+    unknown = [word for word in spoken if word not in known and not word.replace(".", "").isdigit()]
+    if not unknown or first.startswith(_EXPLAINING_JOINED):
+        return True
+    if unknown == ["not"] and option_words & set(spoken):
+        return True  # "C, not Venus"
+    lower = first.replace("’", "'").casefold()
+    if speaker := _SPEAKER.match(lower):
+        return speaker["verb"] in _SPEAKER_VERBS
+    if predicate := _PREDICATE.match(lower):
+        return predicate["next"] in known
+    if _AS_IF.match(lower):
+        return False
+    begins = re.match(r"[\w'.]+", lower)
+    opener = begins.group().rstrip(".") if begins else ""
+    if opener in _EXPLAINING or without_accents(opener) in _EXPLAINING:
+        return True
+    is_long = sum(1 if word.isascii() else 1 + len(word) // LETTERS_OF_WORD for word in spoken) > MOST_SHORT_COMMENT
+    if _ASIDE_SIGN.search(lead):
+        return opener in option_words or opener[:1].isdigit() or (is_long and not is_english(item.question))
+    return is_long or not option_words.isdisjoint(spoken)
+
+
+@lru_cache(maxsize=64)
+def _known_in_comment(question: str, choices: tuple[str, ...]) -> frozenset[str]:
+    """Returns the words that may stand beside an option, and that begin a statement about it.
+
+    Args:
+        question: the question.
+        choices: its options.
+    """
+    asked = frozenset(words(question))
+    denying = NEGATIONS if asked & (_EXCEPTING | NEGATIONS) else frozenset()
+    of_options = frozenset(word for choice in choices for word in _option_words(choice))
+    return _AFFIRMING | _STATED_OF_OPTION | asked | denying | of_options
 
 
 _EXCEPTING = {"except", "wrong", "incorrect", "false"}
@@ -577,6 +712,9 @@ def _is_meant(text: str, label: re.Match[str], item: Item) -> bool:
     before = _DENIED_BEFORE_LABEL.search(text[max(0, label.start() - 20) : label.start()])
     if before and before[1].casefold() not in words(item.question):
         return False
+    predicate = _PREDICATE.match(text[label.end() :].lstrip())
+    if predicate and predicate["next"].casefold() not in _known_in_comment(item.question, item.choices):
+        return False
     return not _denies(text[label.end() :], item.question)
 
 
@@ -594,7 +732,9 @@ def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
     spoken = words(text)
     options = {choice: option for choice in item.choices if (option := _option_words(choice))}
     if spoken[:1] == ("no",) and NO_OF_SOMETHING.match(text):
-        return None
+        # "No fish is a bird. Is a fish a bird? No." repeats the question, and ends with its answer.
+        last = words(sentences(text)[-1])
+        return next((choice for choice, option in options.items() if option == last and POLAR.issuperset(option)), None)
     if spoken and spoken[0] in POLAR and spoken[:1] in options.values():
         return None if spoken[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == spoken[:1])
     found_choices = find_choices(spoken, options)
@@ -635,5 +775,8 @@ def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
         # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
         unsure = is_hedged(before, option) or is_hedged(after, _negations_in(item.question) | set(option))
     excluded = _EXCLUDED.intersection((*before, *after[:_NEAR])) - {*words(item.question), *option}
-    taken_back = TAKES_BACK.search(text) and not TAKES_BACK.search(found_choices[0])
-    return None if unsure or excluded or taken_back else found_choices[0]
+    named = found_choices[0]
+    taken_back = TAKES_BACK.search(text) and not TAKES_BACK.search(named)
+    rest = text[len(named) :] if text.casefold().startswith(named.casefold()) else ""
+    doubted = POLAR.isdisjoint(option) and _COMMENTED.match(rest) and not _is_known_comment(rest, named, item)
+    return None if unsure or excluded or taken_back or doubted else named
