@@ -91,6 +91,11 @@ AGREEMENT = "agreement"
 
 It does not say whether the answer is right.
 """
+ENDED = "ended"
+"""Name of a label: whether the answer ended by itself, and was not cut by its token limit.
+
+It does not say whether the answer is right.
+"""
 FLAGGED_BY = "flagged_by"
 """Key of the contract for the head that the threshold `flag` applies to, if that is not the score."""
 MIN_THRESHOLD_GROUPS = 20

@@ -22,6 +22,7 @@ from metaprobe.eval.metrics.bootstrap import (
     statistic_interval,
 )
 from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc
+from metaprobe.routing.gate import GOOD_OR_BAD, words_for
 
 RESAMPLES = 1000
 FEWEST_OF_A_TASK = 20
@@ -43,12 +44,16 @@ class HeldOutLooks:
     looks: tuple[int, ...]
     probability: NDArray[np.float64]
     """Calibrated P(good) at each look, shape (n, looks); NaN beyond the answer's end, or without a head."""
-    full: NDArray[np.float64]
-    """P(good) by the full-response predictor, once the answer has finished; shape (n,)."""
+    full: NDArray[np.float64] | None
+    """P(good) by the full-response predictor, once the answer has finished; shape (n,). None for the target `ended`,
+    which every finished answer says itself.
+    """
     fired: Mapping[float, NDArray[np.int64]]
     """Maps a false-alarm rate to the number of tokens (n,) after which the gate stopped the answer; 0 if it did not."""
     fold: NDArray[np.int64]
     """The fold whose gate judged the answer; shape (n,)."""
+    target: str = ""
+    """The label that the gates learned, if it is `ended`; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,13 @@ class LookResult:
     """Share of all answers that are that long."""
     auroc: Interval
     mean_logprob: Interval
-    """AUROC of the mean log-probability of the same tokens."""
+    """AUROC of the mean log-probability of the same tokens. For the target `ended`, the sign is the one that orders
+    these answers better, because sure beginnings may go with either end.
+    """
     gain: Interval
     """AUROC minus that of the mean log-probability; paired."""
-    full: Interval
-    """AUROC of the full-response predictor on the same answers, once they have finished."""
+    full: Interval | None
+    """AUROC of the full-response predictor on the same answers, once they have finished; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,12 @@ class RateResult:
     """Share of bad answers stopped."""
     median_look: float
     """Median number of tokens after which bad answers are stopped; NaN if none is."""
+    tokens_saved: Interval
+    """Share of the tokens of all answers that stopping saves, if nothing replaces a stopped answer."""
+    tokens_saved_bad: Interval
+    """The part of `tokens_saved` that bad answers would have cost. The rest was of use."""
     uses: tuple[UseResult, ...]
+    """Costs and savings if stopped answers are replaced; empty for the target `ended`, which is not quality."""
     by_task: Mapping[str, Interval] = field(default_factory=dict)
     """`false_alarms` of each task that has enough good answers; empty for one task. The promise is for all tasks
     together.
@@ -123,6 +135,8 @@ class GateReport:
     rates: tuple[RateResult, ...]
     assumptions: tuple[str, ...]
     """Assumptions of the numbers about replaced answers."""
+    target: str = ""
+    """The label that the gate learned, if it is `ended`; else empty."""
 
 
 def first_below(
@@ -148,17 +162,23 @@ def gate_report(held_out: HeldOutLooks, *, resamples: int = RESAMPLES, seed: int
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
-    again = simulate_asking_again(held_out.table)
+    again = None if held_out.full is None else simulate_asking_again(held_out.table)
     looks = [look_result(held_out, column, resamples, seed) for column in range(len(held_out.looks))]
-    return GateReport(
-        looks=tuple(look for look in looks if look is not None),
-        rates=tuple(_rate_result(held_out, alpha, again, resamples, seed) for alpha in sorted(held_out.fired)),
-        assumptions=(
+    assumptions = (
+        ("Nothing replaces a stopped answer.",)
+        if again is None
+        else (
             again.assumption,
             f"A stronger model answers {STRONGER_ACCURACY:.0%} of the escalated questions well, in as many tokens, at "
             f"{STRONGER_PRICE:g} times the price.",
             "New answers are not watched by a gate, and reading the prompt again costs nothing.",
-        ),
+        )
+    )
+    return GateReport(
+        looks=tuple(look for look in looks if look is not None),
+        rates=tuple(_rate_result(held_out, alpha, again, resamples, seed) for alpha in sorted(held_out.fired)),
+        assumptions=assumptions,
+        target=held_out.target,
     )
 
 
@@ -180,13 +200,15 @@ def look_result(held_out: HeldOutLooks, column: int, resamples: int = RESAMPLES,
     in_fold = StratifiedAuroc(held_out.fold[rows])
     score = held_out.probability[rows, column]
     mean = np.array([np.mean(table.logprobs[row][:look], dtype=np.float64) for row in rows])
+    if held_out.target and float(in_fold(y, mean)) < 0.5:
+        mean = -mean
     return LookResult(
         look=look,
         share=float(np.mean(table.tokens >= look)),
         auroc=interval(in_fold, y, score, weights),
         mean_logprob=interval(in_fold, y, mean, weights),
         gain=paired_difference(in_fold, y, score, mean, weights),
-        full=interval(in_fold, y, held_out.full[rows], weights),
+        full=None if held_out.full is None else interval(in_fold, y, held_out.full[rows], weights),
     )
 
 
@@ -227,7 +249,7 @@ def simulate_asking_again(table: AnswerTable) -> Again:
     return Again(other(table.y), other(table.tokens), text)
 
 
-def _rate_result(held_out: HeldOutLooks, alpha: float, again: Again, resamples: int, seed: int) -> RateResult:
+def _rate_result(held_out: HeldOutLooks, alpha: float, again: Again | None, resamples: int, seed: int) -> RateResult:
     table, fired = held_out.table, held_out.fired[alpha]
     good, bad = table.y == 1, table.y == 0
     stopped_bad = fired[bad & (fired > 0)]
@@ -239,15 +261,23 @@ def _rate_result(held_out: HeldOutLooks, alpha: float, again: Again, resamples: 
         stopped_share = np.bincount(member, weights=fired[rows] > 0) / np.bincount(member)
         return mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed))
 
-    uses: dict[Use, Again] = {
-        "asked again": again,
-        "escalated": Again(np.full(len(table), STRONGER_ACCURACY), again.tokens * STRONGER_PRICE, ""),
-    }
+    uses: dict[Use, Again] = {}
+    if again is not None:
+        dearer = Again(np.full(len(table), STRONGER_ACCURACY), again.tokens * STRONGER_PRICE, "")
+        uses = {"asked again": again, "escalated": dearer}
+    left = np.where(fired > 0, table.tokens - fired, 0)
+    weights = cluster_weights(table.groups.tolist(), resamples, seed)
+
+    def saved(rows: NDArray[np.bool_]) -> Interval:
+        return statistic_interval(lambda weight: (weight @ (left * rows)) / (weight @ table.tokens), weights)
+
     return RateResult(
         alpha=alpha,
         false_alarms=false_alarms(good),
         bad_stopped=mean_interval(fired[bad] > 0, cluster_weights(table.groups[bad].tolist(), resamples, seed)),
         median_look=float(np.median(stopped_bad)) if len(stopped_bad) else float("nan"),
+        tokens_saved=saved(good | bad),
+        tokens_saved_bad=saved(bad),
         uses=tuple(_use_result(use, held_out, fired, new, resamples, seed) for use, new in uses.items()),
         by_task={
             task: false_alarms(rows)
@@ -266,6 +296,7 @@ def _use_result(
     accuracy = np.where(stopped, new.good, table.y)
     tokens = np.where(stopped, fired + new.tokens, table.tokens)
     finished = np.where(stopped, table.tokens + new.tokens, table.tokens)
+    assert held_out.full is not None
     worst_first = np.argsort(held_out.full, kind="stable")
     lift, cost = (new.good - table.y)[worst_first], new.tokens[worst_first]
 
@@ -304,20 +335,24 @@ def _use_result(
 
 def gate_lines(report: GateReport) -> list[str]:
     """Returns the numbers as lines for a terminal."""
+    words = words_for(report.target)
+    named = "" if words is GOOD_OR_BAD else f" of {words.probability}"
     lines = [
-        f"after {look.look:2} tokens: AUROC {interval_text(look.auroc)}, "
-        f"mean log-probability {interval_text(look.mean_logprob)}, "
-        f"finished answer {look.full.estimate:.3f}  ({look.share:.0%} of answers)"
+        f"after {look.look:2} tokens: AUROC{named} {interval_text(look.auroc)}, "
+        f"mean log-probability {interval_text(look.mean_logprob)}"
+        f"{'' if look.full is None else f', finished answer {look.full.estimate:.3f}'}  ({look.share:.0%} of answers)"
         for look in report.looks
     ]
     lines += [f"What begins after token {look.look} is not seen." for look in report.looks[-1:]]
     for rate in report.rates:
         worst = rate.worst_task
-        of_worst = f"; of good ones of {worst} {interval_text(rate.by_task[worst], '.1%')}" if worst else ""
-        lines.append(
-            f"promised {rate.alpha:g}: stops {interval_text(rate.false_alarms, '.1%')} of good answers, "
-            f"{interval_text(rate.bad_stopped, '.1%')} of bad ones{of_worst}"
-        )
+        of_worst = f"; of {words.good_ones} of {worst} {interval_text(rate.by_task[worst], '.1%')}" if worst else ""
+        lines += [
+            f"promised {rate.alpha:g}: stops {interval_text(rate.false_alarms, '.1%')} of {words.good}, "
+            f"{interval_text(rate.bad_stopped, '.1%')} of {words.bad}{of_worst}",
+            f"    saves {interval_text(rate.tokens_saved, '.1%')} of all tokens, "
+            f"{interval_text(rate.tokens_saved_bad, '.1%')} in {words.bad}",
+        ]
         lines += [
             f"    {use.use}: accuracy {use.accuracy_before:.1%} -> {use.accuracy.estimate:.1%}, "
             f"{use.saved.estimate:.1%} of tokens saved against giving up the same answers finished"

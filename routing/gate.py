@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
+from metaprobe.checkpoints.flagging import ENDED
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import features_one, schema_of
 from metaprobe.probes.question_form import QUESTION_FORM, question_form
@@ -35,6 +36,32 @@ NO_FORM = np.full((1, len(QUESTION_FORM)), np.nan, np.float32)
 NO_QUESTION = "without the question: the gate reads the log-probabilities alone"
 LOWEST_LOGPROB = float(np.finfo(np.float32).min)
 """Lowest log-probability that is kept: the lowest float32."""
+
+
+TOKEN_LIMIT = "token_limit"
+"""Key of the contract for the token limit of the training answers, where the target is `ended`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateWords:
+    """Words for the answers that a gate tells apart, and for its probability."""
+
+    probability: str
+    good: str
+    """Answers that the promise spares."""
+    bad: str
+    """Answers that are to be stopped, after those that are spared."""
+    good_ones: str
+    """Answers that the promise spares, of one task."""
+
+
+GOOD_OR_BAD = GateWords("P(good)", "good answers", "bad ones", "good ones")
+ENDED_OR_CUT = GateWords("P(ends by itself)", "answers that would end by themselves", "cut ones", "ended ones")
+
+
+def words_for(target: str) -> GateWords:
+    """Returns the words for a gate that learned this label."""
+    return ENDED_OR_CUT if target == ENDED else GOOD_OR_BAD
 
 
 def head_name(look: int) -> str:
@@ -65,6 +92,9 @@ class StreamingGate(Pretrained):
 
     A checkpoint that `reads_question` also reads the form of the question (length, count of numbers), where `start` is
     given the question. Answers without their question have thresholds of their own, with the same promise.
+
+    A checkpoint with a `token_limit` learned which answers end by themselves and which that limit cuts. Its good
+    answers are those that end by themselves, right or wrong.
     """
 
     def __init__(
@@ -118,6 +148,15 @@ class StreamingGate(Pretrained):
                 f"stopped before. Give escalate at most {stop:g}, or stop=None"
             )
         self.stop, self.escalate = stop, escalate
+        # Read the target and its token limit.
+        limit = checkpoint.manifest.contract.get(TOKEN_LIMIT)
+        if (self.target == ENDED) != (type(limit) is int and limit > 0):
+            raise ContractMismatch(
+                f"{checkpoint.path} states the target {self.target!r} and the token limit {limit!r}; expected a limit "
+                f"for the target {ENDED!r} alone: train it again"
+            )
+        self.token_limit: int | None = limit
+        """The token limit of the training answers, for the target `ended`; else None."""
         # Look up the thresholds.
         self._question = QuestionRange.from_checkpoint(checkpoint)
         self.limits = self._limits()
@@ -152,17 +191,42 @@ class StreamingGate(Pretrained):
         """Whether the checkpoint reads the form of the question."""
         return self._question is not None
 
-    def start(self, *, model: str = "", logprobs_mode: str = "unknown", question: str = "") -> "Gate":
+    @property
+    def target(self) -> str:
+        """The label that the checkpoint learned."""
+        return str(self.checkpoint.manifest.contract.get("target", ""))
+
+    def start(
+        self,
+        *,
+        model: str = "",
+        logprobs_mode: str = "unknown",
+        question: str = "",
+        max_tokens: int | None = None,
+    ) -> "Gate":
         """Returns a gate for one response. Warns where `model` is known and the checkpoint was not trained on it.
 
-        `question`: the user's last message as the model gets it, with all that a template writes around the question.
-        Without the question, or if it is longer or shorter than all questions of the training, the gate reads only
-        log-probabilities. Its note then says so. Raises `TypeError` for a question that is no text.
+        Args:
+            model: the model that answers; empty where it is not known.
+            logprobs_mode: mode of the log-probabilities.
+            question: the user's last message as the model gets it, with all that a template writes around the
+                question. Without the question, or if it is longer or shorter than all questions of the training, the
+                gate reads only log-probabilities. Its note then says so.
+            max_tokens: token limit of the request; None where it is not known. It matters to a checkpoint with a
+                `token_limit` alone.
+
+        Raises `TypeError` for a question that is no text, and `ContractMismatch` for a token limit other than the
+        checkpoint's, unless `on_mismatch` is "ignore": the promise does not hold there.
         """
         if not isinstance(question, str):
             raise TypeError(
                 f"question came as {type(question).__name__}; expected the text of the user's last message, or nothing "
                 "where it is not known"
+            )
+        if self.token_limit and self._on_mismatch != "ignore" and max_tokens not in (None, self.token_limit):
+            raise ContractMismatch(
+                f"the request has a token limit of {max_tokens}, and the gate learned which answers end within "
+                f"{self.token_limit} tokens: train a gate on answers with that limit"
             )
         manifest = self.checkpoint.manifest
         note = mismatch(
@@ -280,11 +344,18 @@ class Gate:
         """Log-probabilities of the tokens up to the last look. Later tokens are not read."""
         self.tokens_seen = 0
         self.score: float | None = None
-        """P(good) at the last look, also after the gate has fired; None before the first look."""
+        """P(good) at the last look, also after the gate has fired; None before the first look. With a `token_limit`,
+        P(ends by itself).
+        """
         self.action: Action = "continue"
         """The action that the last push returned."""
         self.fired_at: int | None = None
         """Number of tokens seen when the gate fired; None until it fires."""
+
+    @property
+    def token_limit(self) -> int | None:
+        """The token limit by which answers are cut, for a gate that learned which ones are; else None."""
+        return self._gates.token_limit
 
     def push(self, logprob: float) -> Action:
         """Reads one token and returns the action. Once the gate has fired, the action stays the same.

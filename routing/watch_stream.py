@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints.flagging import ENDED
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.scored import OnVerdict, Scored
 from metaprobe.probes.verdict import Verdict
@@ -21,21 +22,27 @@ from metaprobe.records.answer_stream import AnswerStream, Piece
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import text
 from metaprobe.records.response import first_of
-from metaprobe.routing.gate import Gate, StreamingGate
+from metaprobe.routing.gate import ENDED_OR_CUT, GOOD_OR_BAD, Gate, StreamingGate
 
 
 class GatedAnswer:
     """One streamed answer and its gate, which is switched off for answers that it cannot judge."""
 
-    def __init__(self, gates: StreamingGate | Gate | None, *, question: str = "") -> None:
+    def __init__(
+        self, gates: StreamingGate | Gate | None, *, question: str = "", max_tokens: int | None = None
+    ) -> None:
         """Sets up the gate of one answer.
 
         Args:
             gates: makes the answer's gate, or is the gate itself; None for no gate.
             question: the question, as for `StreamingGate.start`.
+            max_tokens: token limit of the request, as for `StreamingGate.start`.
         """
         self._gates = gates
-        self._question = {"question": question} if question else {}
+        self._asked: dict[str, Any] = {
+            **({"question": question} if question else {}),
+            **({"max_tokens": max_tokens} if max_tokens is not None else {}),
+        }
         self._gate: Gate | None = None
         self._decided = ""
         self.note = ""
@@ -75,7 +82,7 @@ class GatedAnswer:
             if self._gate is None:
                 starts = hasattr(gates, "start")
                 self._gate = (
-                    cast("StreamingGate", gates).start(model=model, **self._question) if starts else cast("Gate", gates)
+                    cast("StreamingGate", gates).start(model=model, **self._asked) if starts else cast("Gate", gates)
                 )
                 self.note = getattr(self._gate, "note", "")
             for entry in entries:
@@ -94,13 +101,20 @@ class GatedAnswer:
         self._gates = None
 
     def verdict(self) -> tuple[float | None, str, dict[str, Any]]:
-        """Returns (score, reason, details) of an answer that the gate ended."""
+        """Returns (score, reason, details) of an answer that the gate ended.
+
+        The score is P(good). It is None for a gate that learned which answers end by themselves, because that is no
+        probability of being right; the details then hold P(ends by itself) as `ended`.
+        """
         assert self._gate is not None
-        score, tokens = self._gate.score, self._gate.fired_at
-        what = "handed on" if self.action == "escalate" else "stopped"
-        at_score = "" if score is None else f", at P(good) {score:.3f}"
-        reason = "; ".join(filter(None, [f"{what} early by the gate after {tokens} tokens{at_score}", self.note]))
-        return score, reason, {"action": self.action, "tokens": tokens}
+        p, tokens = self._gate.score, self._gate.fired_at
+        details: dict[str, Any] = {"action": self.action, "tokens": tokens}
+        what = f"{'handed on' if self.action == 'escalate' else 'stopped'} early by the gate after {tokens} tokens"
+        if getattr(self._gate, "token_limit", None):
+            what += f": will probably be cut by the token limit ({ENDED_OR_CUT.probability} {p:.3f})"
+            return None, "; ".join(filter(None, [what, self.note])), {**details, ENDED: p}
+        at_score = "" if p is None else f", at {GOOD_OR_BAD.probability} {p:.3f}"
+        return p, "; ".join(filter(None, [f"{what}{at_score}", self.note])), details
 
 
 T = TypeVar("T")
@@ -191,7 +205,7 @@ class _Watched(Generic[T]):
     def verdict(self) -> Verdict | None:
         """The verdict; None until the stream has ended, and None if there is no verdict, for which `reason` gives the
         cause. For an answer that the gate ended, its score is the gate's own P(good), because the predictor scores only
-        finished answers.
+        finished answers; None for a gate with a `token_limit`, of which `reason` gives P(ends by itself).
         """
         return None if self.scored is None else self.scored.verdict
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator, Training
-from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.checkpoints.flagging import AGREEMENT, ENDED
 from metaprobe.eval.answer_table import AnswerTable, answer_table, answers_in_words
 from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.probes.contract import SEPARATOR
@@ -21,6 +21,7 @@ from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run
 from metaprobe.routing.policy import GOOD, Action
 from metaprobe.training.agreement import SAMPLES, AgreementPairs, agreement_pairs, with_agreement_labels
+from metaprobe.training.ended_labels import with_ended_labels
 from metaprobe.training.export import EVALUATED_POINT, models_in_words
 from metaprobe.training.folds import join_table
 from metaprobe.training.ladder import WHOLE, LadderColumns, LadderRows, decided_columns
@@ -87,6 +88,10 @@ class Evidence:
     """Which answers were compared with each other, in words, if the label is `agreement`; else empty. With this label
     an answer has one row for each other answer that it was compared with.
     """
+    token_limit: int = 0
+    """The most tokens that each answer could have, if the label is `ended`; else 0."""
+    ends: str = ""
+    """How many answers ended or were cut, and which were left out, in words, if the label is `ended`; else empty."""
 
     def sample(self, y: NDArray[np.int64] | None = None) -> LadderRows:
         """Returns the answers in the form on which a ladder is fitted, with other labels y (n,) if they are given."""
@@ -122,6 +127,7 @@ def load_evidence(
     request: StatesRequest | None = None,
     bare: bool = False,
     same: str | None = None,
+    token_limit: int | None = None,
 ) -> Evidence:
     """Returns the labelled answers of run stores and of files of lines (`load_runs`) with features. Stores also give
     hidden states, if all answers have them.
@@ -138,6 +144,7 @@ def load_evidence(
             refused. Without a request such states are left out with a warning.
         bare: whether labelled answers are returned without features if at most half have log-probabilities.
         same: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
+        token_limit: only answers with this token limit, for the target `ended` alone (`with_ended_labels`).
 
     Raises `RecordError` if no answer is labelled, or if log-probabilities were recorded in different modes; also raises
     the errors of `load_states` and of the store.
@@ -147,6 +154,10 @@ def load_evidence(
     pairs = agreement_pairs(runs, stage=stage, agent=agent, same=same) if target == AGREEMENT else None
     if pairs is not None:
         runs = with_agreement_labels(runs, pairs)
+    ends = None
+    if target == ENDED:
+        ends = with_ended_labels(runs, stage=stage, agent=agent, token_limit=token_limit)
+        runs = ends.runs
     table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
     chosen = [
         (run, call)
@@ -174,6 +185,8 @@ def load_evidence(
         reader="" if states is None else states.model,
         without_logprobs=labelled - len(table),
     )
+    if ends is not None:
+        return replace(evidence, token_limit=ends.token_limit, ends=ends.note)
     return evidence if pairs is None else paired(evidence, pairs)
 
 

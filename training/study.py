@@ -306,6 +306,7 @@ def crossfit(
     folds: int = 5,
     seed: int = 0,
     labels: int | None = None,
+    splits: Sequence[Roles] = (),
     on_step: OnStep = quiet,
 ) -> CrossFit:
     """Fits and calibrates every method in every outer fold, by group.
@@ -323,6 +324,7 @@ def crossfit(
         seed: seed of folds and fits.
         labels: number of labels that each fold learns from, calibration included, in whole groups drawn by `seed`; None
             for all. The test rows stay the same.
+        splits: roles of each outer fold; by default drawn by `folds` and `seed`.
         on_step: called with each step in words.
     """
     table = evidence.table
@@ -346,7 +348,7 @@ def crossfit(
 
     splits = tuple(
         roles if labels is None else with_fewer(roles, labels, list(table.groups), table.y, seed=seed)
-        for roles in outer_folds(list(table.groups), table.y, folds=folds, seed=seed)
+        for roles in splits or outer_folds(list(table.groups), table.y, folds=folds, seed=seed)
     )
     blends_last = sorted(methods, key=lambda method: isinstance(method, Blend))
     for number, roles in enumerate(splits):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from metaprobe.checkpoints import CheckpointExists, FlagOptions, check_target
-from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.checkpoints.flagging import AGREEMENT, ENDED
 from metaprobe.checkpoints.option_fields import Option
 from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
 from metaprobe.llms.call_selection import Agent, Stage
@@ -57,6 +57,15 @@ def refuse_agreement(target: str) -> None:
             "target is agreement, which readers of texts and gates do not learn; expected a label. Agreement is "
             "learned from log-probabilities or hidden states (metaprobe train quality, hidden or blend --target "
             "agreement)"
+        )
+
+
+def refuse_ended(*targets: str) -> None:
+    """Raises `WrongOptions` for the target `ended`, in trainings that read finished answers."""
+    if ENDED in targets:
+        raise WrongOptions(
+            f"target is {ENDED}, which a finished answer itself says (finish_reason); expected a label. A gate learns "
+            f"from the first tokens whether the answer will end (metaprobe train gate --target {ENDED})"
         )
 
 
@@ -230,6 +239,7 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions, LineOptions):
         FlagOptions.__post_init__(self)
         question_texts(self.questions, *self.targets)
         check_same(self.same, *self.targets)
+        refuse_ended(*self.targets)
         if self.reads == "decisions" and self.new_tasks:
             raise WrongOptions("new_tasks is for log-probabilities, and decisions are read: leave it out")
         if self.new_tasks and self.flags:
@@ -326,6 +336,7 @@ class BlendOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
         check_same(self.same, self.target)
+        refuse_ended(self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +353,13 @@ class HiddenOptions(BlendOptions):
 class GateOptions(AnswerOptions, ReplaceOptions, LineOptions):
     """Options of `train_gate`."""
 
-    target: Target = "correct"
+    target: Annotated[
+        str, Option(f"Label to predict. `{ENDED}`, without labels: whether the answer ends before its token limit.")
+    ] = "correct"
+    token_limit: Annotated[
+        int | None,
+        Option(f"For `{ENDED}`: only answers with this token limit.  [default: the only one that cut answers]", low=1),
+    ] = None
     alpha: Annotated[
         Sequence[float],
         Option(
@@ -354,6 +371,11 @@ class GateOptions(AnswerOptions, ReplaceOptions, LineOptions):
 
     def __post_init__(self) -> None:
         refuse_agreement(self.target)
+        if self.token_limit is not None and self.target != ENDED:
+            raise WrongOptions(
+                f"token_limit={self.token_limit} chooses the answers for target {ENDED}, and the target is "
+                f"{self.target}: leave it out"
+            )
 
 
 Same = Annotated[
@@ -434,6 +456,7 @@ class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions, LineOptions):
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
         refuse_agreement(self.target)
+        refuse_ended(self.target)
         question_texts(self.questions, self.target)
         if self.with_logprobs and (self.read_by or self.adapter):
             raise WrongOptions("with_logprobs: they are read beside words alone; leave out read_by and adapter")
@@ -466,6 +489,7 @@ class AdapterOptions(RunOptions, ReplaceOptions, LineOptions):
 
     def __post_init__(self) -> None:
         refuse_agreement(self.target)
+        refuse_ended(self.target)
         question_texts(self.questions, self.target)
 
 

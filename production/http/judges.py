@@ -165,7 +165,7 @@ class Scorer:
         finished answers.
 
         Args:
-            score: the gate's score.
+            score: the gate's P(good); None if it judges whether the answer will end.
             reason: why the gate ended the answer.
             gate: `action` and `tokens` of the gate; stored in the verdict under `gate`.
             model: model that the upstream names, if it does.
@@ -216,7 +216,7 @@ class Scorer:
             self._events(Scored(verdict))
         if verdict.score is not None:
             self._metrics.scores.observe(verdict.score)
-        elif verdict.agreement is None:  # without labels agreement is all that a checkpoint can say
+        elif verdict.agreement is None and gate is None:  # without labels, agreement or a gate's action is all there is
             self._metrics.abstained.inc()
         if verdict.flagged:
             self._metrics.flagged.inc()

@@ -254,7 +254,12 @@ class ScoredStream:
         if asked is None or asked.several:
             gates = None
         reads_question = asked is not None and getattr(gates, "reads_question", False)
-        self._gated = GatedAnswer(gates, question=asked.question if asked and reads_question else "")
+        reads_limit = asked is not None and getattr(gates, "token_limit", None) is not None
+        self._gated = GatedAnswer(
+            gates,
+            question=asked.question if asked and reads_question else "",
+            max_tokens=asked.max_tokens if asked and reads_limit else None,
+        )
         self._plain = PlainChunks() if asked is not None and gates is None and not asked.several else None
         """Chunks so far, as long as nobody needs them one by one; None if they are read one by one."""
         self._max_bytes = max_bytes

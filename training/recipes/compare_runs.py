@@ -86,7 +86,7 @@ from metaprobe.training.recipes.train_quality import write_quality
 from metaprobe.training.recipes.train_text import train_text
 from metaprobe.training.stored_runs import load_runs
 from metaprobe.training.study import ENOUGH_FOR_ECE, CrossFit, Study, audit_method, crossfit, study, study_of
-from metaprobe.training.training_options import CompareOptions, OnStep, TextOptions, WrongOptions, quiet
+from metaprobe.training.training_options import CompareOptions, OnStep, TextOptions, WrongOptions, quiet, refuse_ended
 
 SCORE_COLUMNS = ("call_id", "score")
 
@@ -500,6 +500,7 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
             "target agreement: a report compares signals by labels of right and wrong answers; `train quality --target "
             "agreement` measures its predictor beside each free number on the pairs of answers"
         )
+    refuse_ended(options.target)
     require_report()
     if options.export is not None and Path(options.export).exists():
         raise CheckpointExists(f"{options.export} exists; expected a new folder for the checkpoint: name another one")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.checkpoints.flagging import ENDED
 from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.audits import AuditInputs, AuditReport
 from metaprobe.eval.compare import control_names
@@ -33,7 +33,15 @@ from metaprobe.eval.results import Finding
 from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.probes.question_form import QUESTION_FORM
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.gate import GATE, GATE_INPUT, QUESTION_INPUT, head_name, threshold_name
+from metaprobe.routing.gate import (
+    GATE,
+    GATE_INPUT,
+    QUESTION_INPUT,
+    TOKEN_LIMIT,
+    head_name,
+    threshold_name,
+    words_for,
+)
 from metaprobe.training.calibrators import PARITY, Calibrator, calibrator_on, rising_calibrator
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence
 from metaprobe.training.export import Export, GraphBuilder, write_checkpoint, writes
@@ -58,7 +66,7 @@ from metaprobe.training.thresholds import (
     score_thresholds,
     too_few_groups,
 )
-from metaprobe.training.training_options import GateOptions, OnStep, WrongOptions, quiet
+from metaprobe.training.training_options import GateOptions, OnStep, quiet
 
 GATE_SCHEMA = schema("prefix-50")
 LEARNING_ROLES = ("train", "selection", "calibration")
@@ -320,7 +328,8 @@ def judge_gates(
     """Judges each answer by the gate of its outer fold, which saw no answer of its group. Returns the held-out looks,
     and the roles of each fold.
 
-    A false-alarm rate is left out if a fold has too few calibration groups for it.
+    A false-alarm rate is left out if a fold has too few calibration groups for it. Finished answers are judged too,
+    unless the label is whether they end by themselves.
 
     Args:
         evidence: the labelled answers.
@@ -333,7 +342,8 @@ def judge_gates(
     """
     table = evidence.table
     n = len(table)
-    probability, full = np.full((n, len(COUNTS)), np.nan), np.full(n, np.nan)
+    ended = bool(evidence.token_limit)
+    probability, full = np.full((n, len(COUNTS)), np.nan), None if ended else np.full(n, np.nan)
     fold = np.zeros(n, np.int64)
     fired: dict[float, NDArray[np.int64]] = {alpha: np.zeros(n, np.int64) for alpha in alphas}
     splits = list(outer_folds(table.groups.tolist(), table.y, folds=folds, seed=seed))
@@ -350,9 +360,30 @@ def judge_gates(
                 continue
             below = gate.limits(alpha, with_question=forms is not None)
             fired[alpha][test] = first_below(probability[test], below, COUNTS)
-        scores = USUAL_LADDER.fit(evidence, roles, seed=seed).score(np.arange(n))
-        full[test] = calibrator_on(rows, scores, table, seed, calibrators_of(USUAL_LADDER)).probability(scores[test])
-    return HeldOutLooks(table, COUNTS, probability, full, fired, fold), splits
+        if full is not None:
+            scores = USUAL_LADDER.fit(evidence, roles, seed=seed).score(np.arange(n))
+            calibrator = calibrator_on(rows, scores, table, seed, calibrators_of(USUAL_LADDER))
+            full[test] = calibrator.probability(scores[test])
+    return HeldOutLooks(table, COUNTS, probability, full, fired, fold, ENDED if ended else ""), splits
+
+
+def at_one_look(held_out: HeldOutLooks) -> tuple[NDArray[np.int64], HeldOutLooks]:
+    """Returns rows, and these answers as the gates saw them at one look, cut after its tokens.
+
+    Over several looks, how many tokens of an answer were seen would say which short answers ended by themselves. The
+    look is the one with the most answers of the rarer label; of equal looks the latest.
+    """
+    judged, table = np.isfinite(held_out.probability), held_out.table
+    rarer = [np.bincount(table.y[column], minlength=2).min() for column in judged.T]
+    place = max(range(len(rarer)), key=lambda column: (rarer[column], column))
+    rows, look = np.flatnonzero(judged[:, place]), held_out.looks[place]
+    logprobs = np.empty(len(rows), dtype=object)
+    logprobs[:] = [values[:look] for values in table.logprobs[rows]]
+    alike = replace(
+        table.rows(rows), logprobs=logprobs, tokens=np.full(len(rows), look), cut=np.zeros(len(rows), dtype=bool)
+    )
+    probability = held_out.probability[rows, place : place + 1]
+    return rows, HeldOutLooks(alike, (look,), probability, None, {}, held_out.fold[rows], held_out.target)
 
 
 def audit_gate(
@@ -364,7 +395,7 @@ def audit_gate(
     forms: Features | None = None,
     seed: int,
 ) -> AuditReport:
-    """Returns the audits of the last judgement of each answer.
+    """Returns the audits of the last judgement of each answer; of one look (`at_one_look`) for the target `ended`.
 
     Args:
         evidence: the labelled answers.
@@ -374,6 +405,12 @@ def audit_gate(
         forms: forms of the questions (n, 5); None for gates that do not read the question.
         seed: seed of folds and fits.
     """
+    labels = evidence.labels_by_source
+    if held_out.target == ENDED:
+        rows, held_out = at_one_look(held_out)
+        evidence, X, forms = replace(evidence, table=held_out.table), X[rows], None if forms is None else forms[rows]
+        splits = [Roles(**{role: _places(part, rows) for role, part in roles.parts.items()}) for roles in splits]
+        labels = {source: values[rows] for source, values in labels.items()}
     table, unknown = evidence.table, np.full(len(evidence.table), np.nan)
     seen_logprobs = np.empty(len(table), dtype=object)  # the tokens that the gate has seen at its last look
     seen_logprobs[:] = [
@@ -382,7 +419,7 @@ def audit_gate(
     ]
     seen = replace(table, logprobs=seen_logprobs, answers=None, stated_confidence=unknown, p_true=unknown)
     seen_evidence = replace(evidence, table=seen, features=X[:, :0], feature_names=(), states=None)
-    fits = crossfit(seen_evidence, control_methods(seen_evidence), folds=len(splits), seed=seed)
+    fits = crossfit(seen_evidence, control_methods(seen_evidence), folds=len(splits), splits=splits, seed=seed)
 
     def refitted(y: NDArray[np.int64]) -> Scores:
         relabelled = replace(table, y=y)
@@ -400,9 +437,14 @@ def audit_gate(
         splits=[roles.parts for roles in splits],
         controls={name: fits[name].ranking for name in control_names(fits.methods)},
         refit_labels=refitted,
-        labels=evidence.labels_by_source,
+        labels=labels,
     )
     return made_audits(audited, seed=seed)
+
+
+def _places(part: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the places among `rows`, which rise, of those that are in `part` too."""
+    return np.flatnonzero(np.isin(rows, part))
 
 
 def _last(probability: Scores) -> Scores:
@@ -416,16 +458,18 @@ def _last(probability: Scores) -> Scores:
 @writes(GATE, "lightgbm", "sklearn", "onnxmltools")
 def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
     """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
-    if options.target == AGREEMENT:
-        raise WrongOptions(
-            "target agreement: a gate promises how many good answers it stops, and whether an answer is good is not "
-            "known where nobody labelled it; train a gate on labels, or a quality predictor on agreement"
-        )
-    evidence = load_evidence(stores, target=options.target, stage=options.stage, agent=options.agent, hidden=False)
+    evidence = load_evidence(
+        stores,
+        target=options.target,
+        stage=options.stage,
+        agent=options.agent,
+        hidden=False,
+        token_limit=options.token_limit,
+    )
     if options.target in INVERTED:
         evidence = invert(evidence)
     checkpoint, report = write_gate(evidence, options)
-    for line in gate_lines(report):
+    for line in filter(None, (evidence.ends, *gate_lines(report))):
         options.on_line(line)
     return checkpoint
 
@@ -440,7 +484,10 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     # The gates of the folds learn from all but one part of the answers, and need as many.
     needed = math.ceil(ROLE_PARTS * MIN_LOOK_ANSWERS * options.folds / max(options.folds - 1, 1))
     if np.bincount(table.y[table.tokens >= COUNTS[0]], minlength=2).min() < needed:
-        raise RecordError(f"{_too_few(table, COUNTS[0], needed)}: label more answers")
+        more = "collect more answers, for good are those that end by themselves and bad those that are cut"
+        raise RecordError(
+            f"{_too_few(table, COUNTS[0], needed)}: {more if evidence.token_limit else 'label more answers'}"
+        )
     X, forms = features(GATE_SCHEMA, list(table.logprobs)), forms_of(table.asked)
     options.on_step("fit on all groups")
     roles = final_roles(table.groups.tolist(), table.y, seed=seed)
@@ -477,6 +524,8 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     }
     metrics |= {f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates}
     metrics |= {f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates}
+    metrics |= {f"tokens_saved@{rate.alpha:g}": rate.tokens_saved for rate in report.rates}
+    metrics |= {f"tokens_saved_bad@{rate.alpha:g}": rate.tokens_saved_bad for rate in report.rates}
     for rate in report.rates:
         metrics |= {f"false_alarms@{rate.alpha:g}.{task}": share for task, share in rate.by_task.items()}
     forms_read = forms if gate.reads_question else None
@@ -488,7 +537,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     export = Export(
         kind=GATE,
         title=f"Streaming gate: {target}",
-        summary=_summary(gate, report, target),
+        summary=_summary(gate, report, evidence, target),
         graph=_graph(heads, graph_inputs),
         inputs=graph_inputs,
         expected={name: _expected(head, X, graph_inputs.get(QUESTION_INPUT)) for name, head in heads.items()},
@@ -497,6 +546,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
             "features": list(GATE_SCHEMA.names),
             "looks": list(gate.heads),
             "target": target,
+            **({TOKEN_LIMIT: evidence.token_limit} if evidence.token_limit else {}),
             "alphas": list(gate.thresholds),
             **({} if forms_read is None else question_contract(forms_read)),
         },
@@ -546,8 +596,9 @@ def _expected(head: GateHead, X: Features, forms: Features | None) -> Scores:
     return result
 
 
-def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
+def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: str) -> str:
     """Returns what the card says of the gate first: what it gives, what it promises, and what was left out."""
+    words, limit = words_for(target), evidence.token_limit
     made_of: dict[str, list[str]] = {}
     for look, head in gate.heads.items():
         bare = head.scorer.reached.removesuffix(REVERSED)
@@ -567,7 +618,7 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
     if by_task:
         by_task = (
             " It is a promise for all tasks together, in the shares they have here, and none for one of them. Of the "
-            f"good answers of the task that it harms most are stopped: {by_task} (`false_alarms@ALPHA.TASK` has the "
+            f"{words.good} of the task that it harms most are stopped: {by_task} (`false_alarms@ALPHA.TASK` has the "
             "others). For a promise of a task's own train a gate on that task alone."
         )
     with_question = (
@@ -576,12 +627,19 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
         if gate.reads_question
         else ""
     )
+    meaning = f"Probability that an answer will be {target}"
+    if limit:
+        meaning = f"{words.probability}: probability that an answer ends before its token limit of {limit} cuts it"
+        left_out += (
+            " It was learned without labels and is no probability of being right. Another token limit makes it another "
+            f"question: train again. Good answers are here those that end by themselves. {evidence.ends}."
+        )
     n = gate.calibration_groups
     scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
     return (
-        f"Probability that an answer will be {target}, given its first {', '.join(map(str, gate.heads))} tokens "
+        f"{meaning}, given its first {', '.join(map(str, gate.heads))} tokens "
         f"({judged}; then a calibrator, for each look). An answer "
-        "below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the good answers at most a share "
+        f"below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the {words.good} at most a share "
         "ALPHA, at all looks together, on average over new groups and over the calibration data (conformal "
         f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
         f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
