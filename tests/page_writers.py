@@ -577,6 +577,20 @@ WRITERS = (
         {"docs/research/tables/speed.md#served-decisions": number("FIGURES", "decisions", "sets", 0, "ece", 0)},
     ),
     Writer(
+        "research/production/gate_ended.py",
+        {
+            "docs/research/gate.md#gate-ended": number(
+                "FIGURES", "gate_ended", "gsm8k-cot, answer, 256", "question", "0.1", "tokens_saved", 0, to=0.99
+            ),
+            "docs/research/tables/gate.md#gate-ended-stores": number(
+                "FIGURES", "gate_ended", "gsm8k-cot, answer, 256", "cut_tokens"
+            ),
+            "docs/research/tables/gate.md#gate-ended-looks": number(
+                "FIGURES", "gate_ended", "gsm8k-cot, answer, 256", "looks", 0, "cut"
+            ),
+        },
+    ),
+    Writer(
         "research/production/gate.py",
         {
             "docs/research/tables/gate.md#gate": number(
