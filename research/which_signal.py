@@ -215,8 +215,8 @@ def gain(draws: dict[str, Any]) -> list[str]:
         f"**With {draws['labels']} labels it finds {found} of the mistakes of a {sizes([draws['model']])} model, "
         f"flagging {cost} of the right answers** ({draws['draws']} draws). Of kept answers "
         f"{draws['right_among_kept']:.0%} are right, of all {draws['right']:.0%}. Cut alike, the mean "
-        f"log-probability finds {usual_found}, flagging {usual_cost}; `scaled` {free_found}, {free_cost}. "
-        "Repeat one:",
+        f"log-probability: {usual_found}, {usual_cost}; `scaled` (sum over root of length): "
+        f"{free_found}, {free_cost}. Repeat one:",
         "",
     ]
 
@@ -322,8 +322,8 @@ def in_short() -> list[list[str]]:
             f"P(right) before asking: beats every control on {stood.count('ahead')} of {len(stood)} "
             "[pairs](docs/research/before.md)",
             "200 labels",
-            f"behind on {len(stood) - stood.count('level') - stood.count('ahead')} (1,000: "
-            f"{by_thousand.count('ahead')} ahead)",
+            f"behind on {len(stood) - stood.count('level') - stood.count('ahead')} (1,000 labels: ahead on "
+            f"{by_thousand.count('ahead')})",
         ],
         [
             "samples, agents: [panel](docs/several-answers.md)",
