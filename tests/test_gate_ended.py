@@ -63,7 +63,7 @@ def test_the_label_is_the_finish_reason_and_other_ends_are_left_out_by_reason() 
     assert set(labels_of(found.runs, "correct").values()) == {(1.0, "program")}, "other labels stay"
     assert found.token_limit == LIMIT
     assert found.note == (
-        "2 answers ended by themselves, and 2 were cut by the token limit of 40. Left out: 1 that do not say how they "
+        "2 answers end by themselves, and 2 are cut by the token limit of 40. Left out: 1 that do not say how they "
         "ended, 1 that ended by content_filter, 1 that ended by tool_calls"
     )
 
@@ -77,23 +77,44 @@ def test_an_answer_cut_in_its_thinking_has_no_first_tokens_to_learn_from() -> No
 
 def test_answers_cut_by_several_limits_are_refused_until_one_is_chosen() -> None:
     runs = [run_of(0, "length"), run_of(1, "stop"), run_of(2, "length", limit=90), run_of(3, "length", limit=90)]
-    with pytest.raises(RecordError, match=r"limits 40 \(1 of 2 answers cut\), 90 \(2 of 2 .*--token-limit 90"):
+    with pytest.raises(RecordError, match=r"limits 40 \(1 of 2 answers cut\), 90 \(2 of 2 .*--token-limit 40"):
         with_ended_labels(runs)
-    found = with_ended_labels(runs, token_limit=40)
-    assert set(labels_of(found.runs)) == {"c0", "c1"}
-    assert found.token_limit == 40
-    assert "2 with another token limit" in found.note
-    with pytest.raises(RecordError, match="no answer was cut by a token limit of 50"):
-        with_ended_labels(runs, token_limit=50)
+    found = with_ended_labels(runs, token_limit=90)
+    assert set(labels_of(found.runs)) == {"c2", "c3"}, "how the others would go on is not known"
+    assert found.token_limit == 90
+    assert "2 with a token limit that is lower, or may be" in found.note
+    with pytest.raises(RecordError, match="none of 0 answers with a token limit of at least 100 is longer"):
+        with_ended_labels(runs, token_limit=100)
 
 
-def test_an_answer_asked_with_a_limit_that_cut_none_is_no_example() -> None:
-    found = with_ended_labels([run_of(0, "length"), run_of(1, "stop"), run_of(2, "stop", limit=900)])
-    assert set(labels_of(found.runs)) == {"c0", "c1"}
+def test_an_answer_with_a_higher_limit_is_read_as_far_as_the_chosen_one_goes() -> None:
+    thinking = (Segment("thinking", 0, 12), Segment("answer", 12, 30))
+    runs = [
+        run_of(0, "length", tokens=LIMIT),
+        run_of(1, "stop", limit=900, tokens=LIMIT - 1),
+        run_of(2, "stop", limit=900, tokens=LIMIT),  # its end token finds no place
+        run_of(3, "length", limit=900, tokens=900, segments=(Segment("thinking", 0, 12), Segment("answer", 12, 900))),
+        run_of(4, "stop", limit=900, tokens=30, segments=thinking),
+        run_of(5, "stop", limit=900, tokens=30, usage=Usage(completion_tokens=70)),
+    ]
+    found = with_ended_labels(runs, token_limit=LIMIT)
+    assert {call: value for call, (value, _) in labels_of(found.runs).items()} == {
+        "c0": 0.0,
+        "c1": 1.0,
+        "c2": 0.0,
+        "c3": 0.0,
+        "c4": 1.0,
+    }
+    calls = {call.id: call for run in found.runs for call in run.calls}
+    lengths = {call_id: 0 if call.logprobs is None else len(call.logprobs) for call_id, call in calls.items()}
+    assert (lengths["c3"], calls["c3"].segments[-1].end) == (LIMIT, LIMIT)
+    assert (lengths["c4"], calls["c4"].segments) == (30, thinking)
+    assert "1 with a higher token limit and tokens that are not stored" in found.note
+    assert with_ended_labels(runs[1:2] + runs[4:5], token_limit=30).token_limit == 30, "no answer need have been cut"
 
 
 def test_without_a_cut_answer_there_is_nothing_to_learn() -> None:
-    with pytest.raises(RecordError, match=r"none of 2 answers was cut.*1 that do not say how they ended.*max_tokens"):
+    with pytest.raises(RecordError, match=r"none of 2 answers was cut.*1 that do not say how they.*--token-limit"):
         with_ended_labels([run_of(0, "stop"), run_of(1, "stop"), run_of(2, "")])
 
 
@@ -105,10 +126,10 @@ def test_calls_of_several_stages_are_refused_until_one_is_named() -> None:
 
 
 def test_where_no_limit_is_recorded_it_is_the_longest_cut_length() -> None:
-    imported = {"system": IMPORTED_SYSTEM, "limit": Sampling().max_tokens}
+    imported: dict[str, Any] = {"system": IMPORTED_SYSTEM, "limit": Sampling().max_tokens}
     runs = [
-        run_of(0, "length", usage=Usage(completion_tokens=100), **imported),
-        run_of(1, "length", usage=Usage(completion_tokens=99), **imported),
+        run_of(0, "length", tokens=100, **imported),
+        run_of(1, "length", tokens=99, **imported),
         run_of(2, "stop", **imported),
     ]
     found = with_ended_labels(runs)
@@ -117,9 +138,9 @@ def test_where_no_limit_is_recorded_it_is_the_longest_cut_length() -> None:
     shorter = run_of(3, "length", tokens=50, **imported)
     with pytest.raises(RecordError, match=r"limits 50 .*, 99 .*, 100 "):
         with_ended_labels([*runs, shorter])
-    chosen = with_ended_labels([*runs, shorter], token_limit=50)
-    assert set(labels_of(chosen.runs)) == {"c3"}, "which limit the answers that ended had is not known"
-    assert "1 whose token limit is not known" in chosen.note
+    assert set(labels_of(with_ended_labels([*runs, shorter], token_limit=50).runs)) == {"c0", "c1", "c2", "c3"}
+    chosen = with_ended_labels([*runs, shorter], token_limit=99)
+    assert set(labels_of(chosen.runs)) == {"c0", "c1"}, "the answer that ended may have had the limit of 50"
 
 
 def answers(n: int, seed: int) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -157,7 +178,7 @@ def folder(store: Path) -> Path:
     out = store.parent / "gate"
     options = GateOptions(out=out, target="ended", alpha=[0.2], folds=2, command="test", on_line=lines.append)
     audits = train_gate([store], options).manifest.audits
-    assert "were cut by the token limit of 40" in lines[0]
+    assert "are cut by the token limit of 40" in lines[0]
     assert any("AUROC of P(ends by itself)" in line for line in lines)
     [promise] = [line for line in lines if line.startswith("promised 0.2")]
     assert "of answers that would end by themselves" in promise
@@ -207,7 +228,7 @@ class Unasked:
 
 def test_a_stopped_answer_has_no_score_of_quality_and_a_reason_in_words(folder: Path) -> None:
     gates = StreamingGate.load(folder, stop=0.2)
-    list(watched := watch(chunks(), Unasked(gates), gates))  # type: ignore[arg-type]
+    list(watched := watch(chunks(), Unasked(gates), gates))  # type: ignore[call-overload]
     assert (watched.action, watched.verdict and watched.verdict.score) == ("stop", None)
     assert "will probably be cut by the token limit (P(ends by itself) 0." in watched.reason
     gated = GatedAnswer(gates)

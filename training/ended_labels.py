@@ -2,8 +2,9 @@
 
 An answer that its token limit cuts costs as many tokens as an answer can, and is seldom right. The label is 1 for an
 answer that the model ended, and 0 for an answer that the limit cut. All answers have the same limit, because an answer
-that a lower limit cuts may end by itself under a higher one. Answers with another end are left out: a content filter
-or a tool call says nothing about the length.
+that a lower limit cuts may end by itself under a higher one. An answer that had a higher limit is read as far as the
+lower one goes: the model would have written the same tokens. Answers with another end are left out: a content filter or
+a tool call says nothing about the length.
 """
 
 from collections import Counter
@@ -27,7 +28,7 @@ cut at one limit: a stored answer may lack its last tokens, as a stop text or ha
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EndedLabels:
-    """Runs with the labels `ended`."""
+    """Runs with the labels `ended`. Answers that had a higher token limit are cut."""
 
     runs: list[Run]
     token_limit: int
@@ -47,7 +48,8 @@ def with_ended_labels(
         runs: runs of a store or of lines.
         stage: only calls of this stage; by default the only stage of the runs.
         agent: only calls of this agent; by default of any.
-        token_limit: only answers with this limit; by default the only limit by which answers were cut.
+        token_limit: the limit. Longer answers are cut there, and answers with a lower limit are left out. By default
+            the only limit by which answers were cut.
 
     Raises `RecordError` where the calls are of several stages and none is named, where no answer was cut, and where
     answers were cut by several limits and none is chosen.
@@ -68,47 +70,79 @@ def with_ended_labels(
             left_out[why] += 1
         else:
             answers.append((run, call))
-    # Find the limit, and leave out answers with another.
-    stated = [_stated_limit(run, call) for run, call in answers]
-    cut_at = [_length(call) for (_, call), limit in zip(answers, stated, strict=True) if _is_cut(call) and not limit]
-    same = bool(cut_at) and min(cut_at) >= SAME_LIMIT * max(cut_at)
-    limits = [
-        limit or (max(cut_at) if same else _length(call) if _is_cut(call) else 0)
-        for (_, call), limit in zip(answers, stated, strict=True)
-    ]
-    chosen = _chosen_limit([call for _, call in answers], limits, token_limit, left_out)
-    labels: dict[str, float] = {}
+    # Find the limit, cut answers with a higher one, and leave out those with a lower one.
+    limits = _limits(answers)
+    chosen = token_limit or _only_limit([call for _, call in answers], limits, left_out)
+    labelled: dict[str, Call] = {}
     for (_, call), limit in zip(answers, limits, strict=True):
         if limit == chosen:
-            labels[call.id] = float(not _is_cut(call))
+            labelled[call.id] = call
+        elif limit < chosen:
+            left_out["with a token limit that is lower, or may be"] += 1
+        elif _hides_tokens(call):
+            left_out["with a higher token limit and tokens that are not stored"] += 1
         else:
-            left_out["with another token limit" if limit else "whose token limit is not known"] += 1
-    labelled = [
+            labelled[call.id] = _cut_at(call, chosen)
+    cut = sum(_is_cut(call) for call in labelled.values())
+    if not cut:
+        raise RecordError(
+            f"none of {len(labelled)} answers with a token limit of at least {chosen} is longer than that"
+            f"{_listed(left_out)}; expected answers that would be cut: choose a lower limit"
+        )
+    # Write the labels.
+    labels = {
+        call_id: Label(call_id, ENDED, float(not _is_cut(call)), FINISH_REASON) for call_id, call in labelled.items()
+    }
+    with_labels = [
         replace(
             run,
+            calls=tuple(labelled.get(call.id, call) for call in run.calls),
             labels=(
                 *(label for label in run.labels if label.name != ENDED),
-                *(Label(call.id, ENDED, labels[call.id], FINISH_REASON) for call in run.calls if call.id in labels),
+                *(labels[call.id] for call in run.calls if call.id in labels),
             ),
         )
         for run in runs
     ]
-    ended = int(sum(labels.values()))
     note = (
-        f"{ended} answers ended by themselves, and {len(labels) - ended} were cut by the token limit of {chosen}"
+        f"{len(labelled) - cut} answers end by themselves, and {cut} are cut by the token limit of {chosen}"
         f"{_listed(left_out)}"
     )
-    return EndedLabels(labelled, chosen, note)
+    return EndedLabels(with_labels, chosen, note)
 
 
 def _is_cut(call: Call) -> bool:
     return call.finish_reason == LENGTH
 
 
+def _stored_length(call: Call) -> int:
+    return max(len(call.tokens), 0 if call.logprobs is None else len(call.logprobs))
+
+
 def _length(call: Call) -> int:
     """Returns the number of generated tokens, thinking included."""
-    stored = max(len(call.tokens), 0 if call.logprobs is None else len(call.logprobs))
-    return call.usage.completion_tokens or stored
+    return call.usage.completion_tokens or _stored_length(call)
+
+
+def _hides_tokens(call: Call) -> bool:
+    """Whether more tokens were generated than are stored, as where thinking is kept back; the end token apart."""
+    return call.usage.completion_tokens > _stored_length(call) + 1
+
+
+def _cut_at(call: Call, limit: int) -> Call:
+    """Returns the call as a lower token limit would have left it. The end token needs a place within the limit too."""
+    if not _is_cut(call) and _stored_length(call) < limit:
+        return call
+    segments = (replace(segment, end=min(segment.end, limit)) for segment in call.segments)
+    return replace(
+        call,
+        finish_reason=LENGTH,
+        tokens=call.tokens[:limit],
+        token_ids=None if call.token_ids is None else call.token_ids[:limit],
+        logprobs=None if call.logprobs is None else call.logprobs[:limit],
+        top_logprobs=None if call.top_logprobs is None else call.top_logprobs[:limit],
+        segments=tuple(segment for segment in segments if segment.start < segment.end),
+    )
 
 
 def _stated_limit(run: Run, call: Call) -> int | None:
@@ -118,6 +152,24 @@ def _stated_limit(run: Run, call: Call) -> int | None:
     """
     limit = call.sampling.max_tokens
     return None if run.imported and limit == Sampling().max_tokens else limit
+
+
+def _limits(answers: Sequence[tuple[Run, Call]]) -> list[int]:
+    """Returns the token limit of each answer.
+
+    Where limits were not recorded, cut answers have their length as their limit, and all the greatest length where
+    their lengths are nearly equal. The limit of an answer that ended is then the least of these limits. Where no such
+    answer was cut, all had a limit above the longest.
+    """
+    stated = [_stated_limit(run, call) for run, call in answers]
+    unstated = [call for (_, call), limit in zip(answers, stated, strict=True) if not limit]
+    cut_at = [_length(call) for call in unstated if _is_cut(call)]
+    if cut_at and min(cut_at) >= SAME_LIMIT * max(cut_at):
+        return [limit or max(cut_at) for limit in stated]
+    least = min(cut_at, default=1 + max(map(_length, unstated), default=0))
+    return [
+        limit or (_length(call) if _is_cut(call) else least) for (_, call), limit in zip(answers, stated, strict=True)
+    ]
 
 
 def _unlabelled(call: Call) -> str:
@@ -130,13 +182,12 @@ def _unlabelled(call: Call) -> str:
     return "without a token of the answer, as where thinking was cut" if answer is not None and not len(answer) else ""
 
 
-def _chosen_limit(calls: Sequence[Call], limits: Sequence[int], chosen: int | None, left_out: Counter[str]) -> int:
-    """Returns the token limit whose answers are labelled. Raises as `with_ended_labels`.
+def _only_limit(calls: Sequence[Call], limits: Sequence[int], left_out: Counter[str]) -> int:
+    """Returns the only token limit by which answers were cut. Raises `RecordError` where there is none, or several.
 
     Args:
         calls: the answers.
-        limits: the token limit of each; 0 where it is not known.
-        chosen: the limit that the user chose; None for none.
+        limits: the token limit of each.
         left_out: number of answers left out by the reason.
     """
     asked = Counter(limits)
@@ -144,18 +195,16 @@ def _chosen_limit(calls: Sequence[Call], limits: Sequence[int], chosen: int | No
     if not cut:
         raise RecordError(
             f"none of {len(calls)} answers was cut by its token limit (finish_reason {LENGTH}){_listed(left_out)}; "
-            "expected answers that ended by themselves and answers that were cut: collect answers with a lower "
-            "max_tokens, or do without such a gate"
+            "expected answers that ended by themselves and answers that were cut: choose a limit below the longest "
+            "answers (`--token-limit`), or do without such a gate"
         )
-    in_words = ", ".join(f"{limit} ({cut[limit]} of {asked[limit]} answers cut)" for limit in sorted(cut))
-    if chosen is None and len(cut) > 1:
+    if len(cut) > 1:
+        in_words = ", ".join(f"{limit} ({cut[limit]} of {asked[limit]} answers cut)" for limit in sorted(cut))
         raise RecordError(
             f"answers were cut by the token limits {in_words}; expected one limit, because another limit makes it "
-            f"another question: choose one, as with --token-limit {max(cut, key=lambda limit: cut[limit])}"
+            f"another question: choose one, as with --token-limit {min(cut)}, where longer answers count as cut"
         )
-    if chosen is not None and chosen not in cut:
-        raise RecordError(f"no answer was cut by a token limit of {chosen}; answers were cut by {in_words}: choose one")
-    return next(iter(cut)) if chosen is None else chosen
+    return next(iter(cut))
 
 
 def _listed(left_out: Counter[str]) -> str:

@@ -144,7 +144,7 @@ def load_evidence(
             refused. Without a request such states are left out with a warning.
         bare: whether labelled answers are returned without features if at most half have log-probabilities.
         same: the reading by which answers agree (`agreement_pairs`), for the target `agreement` alone.
-        token_limit: only answers with this token limit, for the target `ended` alone (`with_ended_labels`).
+        token_limit: the token limit at which answers are cut, for the target `ended` alone (`with_ended_labels`).
 
     Raises `RecordError` if no answer is labelled, or if log-probabilities were recorded in different modes; also raises
     the errors of `load_states` and of the store.

@@ -358,7 +358,7 @@ class GateOptions(AnswerOptions, ReplaceOptions, LineOptions):
     ] = "correct"
     token_limit: Annotated[
         int | None,
-        Option(f"For `{ENDED}`: only answers with this token limit.  [default: the only one that cut answers]", low=1),
+        Option(f"For `{ENDED}`: the token limit; longer answers are cut.  [default: the only one that cut]", low=1),
     ] = None
     alpha: Annotated[
         Sequence[float],
