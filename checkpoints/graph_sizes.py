@@ -224,7 +224,7 @@ def split_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 HEAVY = 4
 """Cost of one number in an operator such as `Exp`, relative to a sum."""
 
-Rule = Callable[[Node, list[Sized | None]], list[Sized]]
+SizeRule = Callable[[Node, list[Sized | None]], list[Sized]]
 
 
 def _same(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -424,7 +424,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {
     "LessOrEqual": np.less_equal,
 }
 """Maps an operator to the function that computes its integers or truths."""
-RULES: dict[str, Rule] = {
+RULES: dict[str, SizeRule] = {
     **dict.fromkeys((*_NUMBERS.split(), "Where", *TRUTHS), _elementwise),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), _reduce),
     "Cast": _cast,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-Kind = Literal[
+OptionKind = Literal[
     "checkpoint",
     "checkpoint or runs",
     "file",
@@ -43,7 +43,7 @@ class Option:
     _: KW_ONLY
     name: str = ""
     """Name on the command line without `--`, if it differs from the field's name."""
-    kind: Kind | None = None
+    kind: OptionKind | None = None
     choices: Sequence[str] = ()
     """Allowed texts. A field of type `Literal` has its own."""
     low: float | None = None

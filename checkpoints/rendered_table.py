@@ -24,7 +24,7 @@ MAX_DECIMALS = 5
 NOTEBOOK = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:0;background:transparent;color:inherit"
 """Style of a cell in a table without a style sheet. The colours are those of the notebook, dark or light."""
 
-Value = str | float | None
+CellValue = str | float | None
 
 
 class Estimated(Protocol):
@@ -97,7 +97,7 @@ class Cell:
     """One entry of a table."""
 
     text: str
-    value: Value = None
+    value: CellValue = None
     """Value for sorting and for the CSV; None if there is none."""
     ends: tuple[float, float] | None = None
     """Ends of the interval, if the column has intervals."""
@@ -200,7 +200,7 @@ class Table:
     caption: str = ""
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    records: Sequence[Mapping[str, Value | int]] = ()
+    records: Sequence[Mapping[str, CellValue | int]] = ()
     """Rows of the CSV, if programs need another form than readers."""
 
     @classmethod
@@ -224,7 +224,7 @@ class Table:
         caption: str,
         things: Iterable[Any],
         *columns: Column,
-        records: Sequence[Mapping[str, Value | int]] = (),
+        records: Sequence[Mapping[str, CellValue | int]] = (),
     ) -> Self:
         """Returns a table with one row for each object. Each column's `cell` makes the cells, by default from an
         attribute.
@@ -366,11 +366,11 @@ def html_table(title: str, rows: Iterable[Sequence[object]], *, head: Sequence[s
     return f"<div><b>{escape(title)}</b>{table.html(style=NOTEBOOK)}</div>"
 
 
-def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[dict[str, Value]]:
+def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[dict[str, CellValue]]:
     """Returns the rows as a CSV has them, with intervals in three columns."""
     records = []
     for row in rows:
-        record: dict[str, Value] = {}
+        record: dict[str, CellValue] = {}
         for column, cell in zip(columns, row, strict=True):
             record[column.key] = "" if cell.value is None else cell.value
             if column.kind == "interval":
@@ -380,7 +380,7 @@ def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> lis
     return records
 
 
-def csv_text(records: Sequence[Mapping[str, Value | int]], fields: Sequence[str] = ()) -> str:
+def csv_text(records: Sequence[Mapping[str, CellValue | int]], fields: Sequence[str] = ()) -> str:
     """Returns records as CSV (RFC 4180), with ' before a text that a spreadsheet would compute.
 
     `fields` is the head line, used if there are no records.

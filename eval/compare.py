@@ -34,7 +34,7 @@ from metaprobe.eval.metrics.ranked import (
     error_fall,
     prediction_rejection_ratio,
 )
-from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, OfModel
+from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, ModelResult
 from metaprobe.records.extras import require
 
 BEST_BASELINE = "best plain baseline"
@@ -230,7 +230,7 @@ def headline_by_model(
     *,
     fold: NDArray[np.int64] | None = None,
     seed: int = 0,
-) -> tuple[OfModel, ...]:
+) -> tuple[ModelResult, ...]:
     """Returns the headline method and its strongest control on each model's answers, the smallest model first.
 
     Empty for answers of one model. Models without right or without wrong answers are left out.
@@ -255,7 +255,7 @@ def headline_by_model(
         results = method_results(table.rows(of_model), cut, fold=here, seed=seed)
         result = next(result_row for result_row in results if result_row.name == headline)
         rows.append(
-            OfModel(
+            ModelResult(
                 model=model,
                 parameters=parameters_of(model),
                 n=int(of_model.sum()),

@@ -380,11 +380,11 @@ def _coupling(
     )
 
 
-Rows = NDArray[np.bool_]
+RowMask = NDArray[np.bool_]
 
 
 def _compare(
-    values: Floats, among: Rows, flagged: Rows, weights: NDArray[np.int32]
+    values: Floats, among: RowMask, flagged: RowMask, weights: NDArray[np.int32]
 ) -> tuple[Interval | None, Interval | None, Interval | None]:
     """Returns means over the flagged rows of `among` and over its other rows, and their difference on the same
     resamples.
@@ -407,7 +407,7 @@ def _compare(
     return means[0], means[1], _bounded(gap, min(mean.groups for mean in means if mean))
 
 
-def _mean_of(values: Floats | Rows, among: Rows, weights: NDArray[np.int32]) -> Interval | None:
+def _mean_of(values: Floats | RowMask, among: RowMask, weights: NDArray[np.int32]) -> Interval | None:
     """Returns the mean over the rows `among`; None if there are none. Resamples without any of them are left out.
 
     Args:

@@ -285,7 +285,7 @@ class LearningCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfModel:
+class ModelResult:
     """The headline method on the answers of one model."""
 
     model: str
@@ -432,7 +432,7 @@ class Comparison:
     """How early right and wrong answers differ."""
     learning: LearningCurve | None = None
     """AUROC by the number of labels; None if it was not asked for."""
-    by_model: tuple[OfModel, ...] = ()
+    by_model: tuple[ModelResult, ...] = ()
     """The headline method on each model's answers, the smallest model first; empty for one model."""
     stages: tuple[StageAccuracy, ...] = ()
     """Share of right answers after each stage of a system."""

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 import metaprobe
-from metaprobe.eval.systems.metacogagent_figures import outcomes
+from metaprobe.eval.systems.metacogagent_figures import metacogagent_outcomes
 from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore
 
@@ -36,7 +36,7 @@ async def ask_models(panel: metaprobe.Panel, clients: Mapping[str, Any], questio
 @click.option("--questions", default=100, help="Questions that are asked again.")
 def main(out: Path, questions: int) -> None:
     recorded = []
-    for line in outcomes(RunStore(RUNS), by_classifier=True):
+    for line in metacogagent_outcomes(RunStore(RUNS), by_classifier=True):
         for name, outcome in line["agents"].items():
             outcome["cost_usd"] = USD_PER_1000[name] / 1000
             outcome["confidence"] = None  # a client of an API states none

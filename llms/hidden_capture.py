@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import PLAIN_TEMPLATE, encode_text
-from metaprobe.records.segments import Kind, KindReader
+from metaprobe.records.segments import KindReader, TokenKind
 from metaprobe.records.types import LIVE_POSITIONS, FloatArray, Hidden
 
 
@@ -120,8 +120,8 @@ class RowStates:
         self._prompt: Tensor | None = None  # (L, D)
         self._reader = KindReader()
         self._held: deque[Tensor] = deque()  # of tokens of which it is not known yet what they belong to
-        self._pools: dict[Kind, _Pool] = {}
-        self._newest: deque[Kind] = deque(maxlen=revocable + 1)
+        self._pools: dict[TokenKind, _Pool] = {}
+        self._newest: deque[TokenKind] = deque(maxlen=revocable + 1)
         self._count = 0
 
     def begin(self, state: Tensor) -> None:
@@ -140,7 +140,7 @@ class RowStates:
         for kind in self._reader.push(self._piece(token)):
             self._settle(kind)
 
-    def _settle(self, kind: Kind) -> None:
+    def _settle(self, kind: TokenKind) -> None:
         state, pool = self._held.popleft(), self._pools.get(kind)
         self._newest.append(kind)
         if pool is None:

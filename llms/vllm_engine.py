@@ -22,7 +22,7 @@ from metaprobe.records.types import Call, FloatArray, Message, Sampling, Usage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _EngineRequest:
     """One request to the engine."""
 
     name: str
@@ -40,8 +40,8 @@ class EngineSteps:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self._inbox: queue.SimpleQueue[_Asked | str | None] = queue.SimpleQueue()
-        self._open: dict[str, _Asked] = {}
+        self._inbox: queue.SimpleQueue[_EngineRequest | str | None] = queue.SimpleQueue()
+        self._open: dict[str, _EngineRequest] = {}
         self._numbers = itertools.count()
         self._thread: Thread | None = None
 
@@ -58,7 +58,7 @@ class EngineSteps:
             self._thread.start()
         loop = asyncio.get_running_loop()
         # One question may be asked twice at once, and the engine knows requests by their names.
-        request = _Asked(f"{name}#{next(self._numbers)}", prompt, params, loop, loop.create_future())
+        request = _EngineRequest(f"{name}#{next(self._numbers)}", prompt, params, loop, loop.create_future())
         self._inbox.put(request)
         try:
             return await request.answer
@@ -111,7 +111,7 @@ class EngineSteps:
         self._open.clear()
 
 
-def _answer(asked: _Asked, what: object) -> None:
+def _answer(asked: _EngineRequest, what: object) -> None:
     def give() -> None:
         if not asked.answer.done():
             if isinstance(what, Exception):

@@ -38,7 +38,7 @@ class TextEstimate(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Row:
+class _WatchedRow:
     estimate: TextEstimate
     confidence: list[float] = field(default_factory=list)
     length: int = 0
@@ -65,7 +65,7 @@ class Watcher(StoppingCriteria):
         self._stop = stop
         self._after = after
         self._end_ids = frozenset(end_ids)
-        self._rows: list[_Row] = []
+        self._rows: list[_WatchedRow] = []
         self._seen = 0
 
     @property
@@ -92,7 +92,7 @@ class Watcher(StoppingCriteria):
         states = self._states(input_ids)  # (B, layers * width): of the last token but one
         if not self._rows:
             self._check(states, "the last prompt token")
-            self._rows = [_Row(self._read(state)) for state in states]
+            self._rows = [_WatchedRow(self._read(state)) for state in states]
         else:
             going = [number for number, row in enumerate(self._rows) if not row.ended]
             if going:

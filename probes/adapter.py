@@ -33,10 +33,10 @@ BATCH_SIZE = 8
 """Texts that are read at once. More need more memory and save no time on one thread."""
 TOKENIZER = "tokenizer.json"
 
-When = Literal["before", "after"]
+JudgementTime = Literal["before", "after"]
 """The judgement: whether an answer will be right, from the question alone, or whether a given answer is right."""
 
-LAYOUT: dict[When, str] = {
+LAYOUT: dict[JudgementTime, str] = {
     "before": "{prompt}\n\nWill the answer be right?",
     "after": "{prompt}\n\nAnswer: {answer}\n\nIs the answer right?",
 }
@@ -103,7 +103,7 @@ class AdapterProbe(Pretrained):
     """Gives P(right) of an answer from its text. Several threads may share one probe."""
 
     checkpoint: Checkpoint
-    when: tuple[When, ...]
+    when: tuple[JudgementTime, ...]
     """The judgements that it was trained for."""
     target: str
     """The label it predicts."""
@@ -152,7 +152,7 @@ class AdapterProbe(Pretrained):
 
         `prompts`: the last user message of each; of long texts the end is read. Raises `InvalidResponse`.
         """
-        when: When = "before" if answers is None else "after"
+        when: JudgementTime = "before" if answers is None else "after"
         if isinstance(prompts, str) or isinstance(answers, str):
             raise InvalidResponse("got one text; expected a list of prompts, and of answers: [prompt], [answer]")
         if answers is not None and len(answers) != len(prompts):
@@ -170,7 +170,7 @@ class AdapterProbe(Pretrained):
             probabilities[rows] = self.checkpoint.run(dict(inputs))[when][:, 0]
         return probabilities
 
-    def read(self, call: Call, *, when: When = "after") -> float:
+    def read(self, call: Call, *, when: JudgementTime = "after") -> float:
         """Returns P(right) of one recorded call. Raises `InvalidResponse` if the texts of the call were not stored."""
         mismatch(self.checkpoint.manifest.generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
         prompt = prompt_of(call.messages)

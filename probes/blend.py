@@ -38,7 +38,7 @@ INPUT_NAMES = {
 """Maps an input of the graph to its name in messages."""
 REMEDY = "capture them again, in bfloat16 or float32"
 
-Row = NDArray[np.float32]
+InputRow = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StatesRead:
     def __str__(self) -> str:
         return f"layer {', '.join(map(str, self.layers))} at {self.position}"
 
-    def of(self, hidden: Hidden) -> Row | None:
+    def of(self, hidden: Hidden) -> InputRow | None:
         """Returns the states as one row, (1, layers * width); None if no states were kept at the position.
 
         Raises `InvalidResponse` for states of other layers, of another width or type, and for NaN.
@@ -147,7 +147,7 @@ class BlendPredictor(QualityPredictor):
 
     def inputs(
         self, response: object, *, confidence: float | None = None, p_true: float | None = None
-    ) -> dict[str, Row]:
+    ) -> dict[str, InputRow]:
         """Returns what the graph reads of a response, input -> (1, d), NaN where it did not come; raises as
         `predict`."""
         return self._inputs(self._read(response, None, _given(confidence, p_true)))
@@ -161,7 +161,7 @@ class BlendPredictor(QualityPredictor):
             logprobs, model, note = parsed.logprobs, parsed.model, self._note(parsed)
             cut = parsed.finish_reason == LENGTH
             hidden, stated = hidden or parsed.hidden, {**parsed.stated, **stated}
-        inputs: dict[str, Row] = {}
+        inputs: dict[str, InputRow] = {}
         if hidden is not None and (fault := self.states_fault(hidden)):
             hidden, note = None, "; ".join(filter(None, (note, f"hidden states left out: {fault}")))
         if hidden is not None:
@@ -198,7 +198,7 @@ class BlendPredictor(QualityPredictor):
                 "the model of the states where it is one of these by another name, or take on_mismatch 'ignore'"
             )
 
-    def _missing(self, inputs: Mapping[str, Row], *, has_logprobs: bool) -> str:
+    def _missing(self, inputs: Mapping[str, InputRow], *, has_logprobs: bool) -> str:
         """Returns the note on what did not come. Raises `InvalidResponse` where nothing came."""
         came = {*inputs, *([FEATURES_INPUT] if has_logprobs else [])}
         lacking = [INPUT_NAMES[name] for name in self._nothing if name not in came]
@@ -209,12 +209,12 @@ class BlendPredictor(QualityPredictor):
         used = [INPUT_NAMES[name] for name in self._nothing if name in came]
         return f"without {' and '.join(lacking)}: scored by {' and '.join(used)}"
 
-    def _inputs(self, read: Read) -> dict[str, Row]:
+    def _inputs(self, read: Read) -> dict[str, InputRow]:
         inputs = {**self._nothing, **read.inputs}
         if len(read.logprobs) and FEATURES_INPUT in inputs:
             inputs[FEATURES_INPUT] = features_one(self.schema, read.logprobs)[None]
         return inputs
 
-    def _inputs_of(self, read: Sequence[Read]) -> dict[str, Row]:
+    def _inputs_of(self, read: Sequence[Read]) -> dict[str, InputRow]:
         rows = [self._inputs(read_answer) for read_answer in read]
         return {name: np.concatenate([row[name] for row in rows]) for name in self._nothing}

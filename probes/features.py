@@ -245,11 +245,11 @@ def _checked_shape(i: int, logprobs: Series, top: FloatArray | None) -> tuple[in
     return length, top.shape[1]
 
 
-Reader = Callable[[NDArray[Any]], NDArray[np.float32]]
+FeatureFunction = Callable[[NDArray[Any]], NDArray[np.float32]]
 """Function from values (n, T) to features (n, windows x statistics), with the length as one more column for some
 schemas. NaN for undefined features.
 """
-Prepared = dict[tuple[int, str], Reader]
+Prepared = dict[tuple[int, str], FeatureFunction]
 """Readers for n responses of one length and type, kept for the rest of the batch."""
 
 
@@ -301,13 +301,13 @@ A reader takes 60 kB at 512 tokens, so hundreds of different lengths take some 3
 
 
 @lru_cache(maxsize=512)
-def _kept(name: str, length: int) -> tuple[WindowPlan | None, dict[str, deque[Reader]]]:
+def _kept(name: str, length: int) -> tuple[WindowPlan | None, dict[str, deque[FeatureFunction]]]:
     """Returns the windows' plan, None where the response is too short for any window, and idle readers by type."""
     windows = schema(name).windows
     widths = [window.width(length) for window in windows]
     ends = [window.from_end for window in windows]
     places = plan(length, widths, ends, with_length=schema(name).limit is None) if any(widths) else None
-    return places, {kind: deque[Reader](maxlen=MOST_KEPT) for kind in "fd"}
+    return places, {kind: deque[FeatureFunction](maxlen=MOST_KEPT) for kind in "fd"}
 
 
 def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
@@ -476,7 +476,7 @@ def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_l
     )
 
 
-def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
+def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> FeatureFunction:
     """Returns a reader of n responses of the plan's length and this type, shape (n, T).
 
     One thread at a time may use it, for it works in its own arrays: they are made here, so that no call allocates.

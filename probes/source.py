@@ -25,19 +25,19 @@ CRITICAL_SIGNAL = "critical"
 SIGNAL_NAMES = ("confidence", "difficulty", "quality", CRITICAL_SIGNAL)
 PROMPT_POSITION = "prompt_last"
 
-When = Literal["prompt", "answer"]
+ReadPart = Literal["prompt", "answer"]
 """Part that a checkpoint reads: `prompt` is the last prompt token, before anything is answered; `answer` is the answer.
 """
 
 
-Reader = QualityPredictor | HiddenProbe | AdapterProbe
+SignalReader = QualityPredictor | HiddenProbe | AdapterProbe
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """A checkpoint whose number replaces a stated number, or is joined with it."""
 
-    reader: Reader
+    reader: SignalReader
     with_stated: bool = False
     """Whether the stated number is still asked for, and both are joined."""
     name: str = "confidence"
@@ -46,7 +46,7 @@ class Replacement:
     """
 
     @property
-    def when(self) -> When:
+    def when(self) -> ReadPart:
         if isinstance(self.reader, HiddenProbe):
             return "prompt" if self.reader.position == PROMPT_POSITION else "answer"
         if isinstance(self.reader, AdapterProbe):
@@ -199,7 +199,7 @@ class SignalSource:
         replacement = self.replacement(name, agent)
         return replacement is None or replacement.with_stated
 
-    def reads(self, name: str, agent: str = "") -> When | None:
+    def reads(self, name: str, agent: str = "") -> ReadPart | None:
         """Returns the part that the checkpoint reads besides the stated number: the prompt, the answer, or None."""
         replacement = self.replacement(name, agent)
         return None if replacement is None else replacement.when
@@ -234,7 +234,7 @@ class SignalSource:
         }
 
 
-def _reader(path: str) -> Reader:
+def _reader(path: str) -> SignalReader:
     kind = load_verified(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
     check_kind(path, kind, quality.QUALITY_KIND, blend.BLEND_KIND, hidden.HIDDEN_KIND, adapter.ADAPTER)
     if kind == hidden.HIDDEN_KIND:

@@ -33,7 +33,7 @@ def serve(
 
     Keys are read from the environment, never from the command line.
     """
-    from metaprobe.production.http.app import serve as run
+    from metaprobe.production.http.app import run_server as run
 
     if not checkpoint and settings["panel"] is None and settings["success"] is None:
         raise click.UsageError(

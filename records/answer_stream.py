@@ -40,9 +40,9 @@ from metaprobe.records.reading import (
 )
 from metaprobe.records.segments import END_TOKEN, SPACE, KindReader
 
-Entry = Mapping[str, Any]
+TokenFields = Mapping[str, Any]
 """One token of a chunk: {token, logprob, top_logprobs}."""
-Kind = Literal["", "chat", "text", "event"]
+ChunkKind = Literal["", "chat", "text", "event"]
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
 _SAYS_AN_END = ("finish_reason", "native_finish_reason", "finish_details", "content_filter_results")
@@ -65,9 +65,9 @@ class Piece:
     """Text of the answer."""
     thought: str = ""
     """Text of the reasoning before the answer, if the server separates it."""
-    entries: Sequence[Entry] = ()
+    entries: Sequence[TokenFields] = ()
     """The tokens of the chunk, in order."""
-    spoken: Sequence[Entry] = ()
+    spoken: Sequence[TokenFields] = ()
     """Tokens of this or earlier chunks that are now known to belong to the answer, and were not known before."""
 
 
@@ -90,7 +90,7 @@ class AnswerStream:
     """The message about a stream in which a chunk holds two choices of the same index."""
 
     @staticmethod
-    def kind_of(part: Mapping[str, Any]) -> Kind:
+    def kind_of(part: Mapping[str, Any]) -> ChunkKind:
         """Returns the kind of a stream's chunk: `event`, `chat` or `text`; empty for anything else."""
         if is_event(part):
             return "event"
@@ -110,7 +110,7 @@ class AnswerStream:
         """
         self._choice = choice
         self._joined = JoinedChunks() if keeps_all else None
-        self.kind: Kind = ""
+        self.kind: ChunkKind = ""
         """Kind of the stream's chunks; empty until a chunk shows the kind."""
         self.known: dict[str, Any] = {}
         """Fields of the whole answer that the chunks state, such as id, model and usage."""
@@ -136,8 +136,8 @@ class AnswerStream:
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._refusal: list[str] = []
-        self._entries: list[Entry] = []
-        self._thinking_entries: list[Entry] = []
+        self._entries: list[TokenFields] = []
+        self._thinking_entries: list[TokenFields] = []
         self._columns: dict[str, list[Any]] = {}
         """Log-probability columns of a text completion, joined over the chunks."""
         self._token_ids: list[Any] = []
@@ -344,7 +344,7 @@ class AnswerStream:
                 chosen = choice
         return chosen or {}, ends
 
-    def _chat_entries(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> Sequence[Entry]:
+    def _chat_entries(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> Sequence[TokenFields]:
         if delta.get("tool_calls") or delta.get("function_call"):
             self.called = True
         found = choice.get("logprobs")
@@ -362,7 +362,7 @@ class AnswerStream:
         self._entries.extend(entries)
         return entries
 
-    def _text_entries(self, choice: Mapping[str, Any]) -> Sequence[Entry]:
+    def _text_entries(self, choice: Mapping[str, Any]) -> Sequence[TokenFields]:
         """Returns the token entries of a text completion's choice.
 
         Log-probabilities arrive as columns, or from llama.cpp's server as entries.
@@ -378,7 +378,7 @@ class AnswerStream:
         if logprobs.get("content"):
             return _entries(logprobs["content"])
         tokens, rows = as_list(logprobs.get("tokens")) or (), as_list(logprobs.get("top_logprobs")) or ()
-        entries: list[Entry] = []
+        entries: list[TokenFields] = []
         for place, value in enumerate(as_list(logprobs.get("token_logprobs")) or ()):
             row = fields(rows[place]) if place < len(rows) else None
             entries.append(
@@ -391,7 +391,7 @@ class AnswerStream:
         return entries
 
 
-def _entries(given: object) -> Sequence[Entry]:
+def _entries(given: object) -> Sequence[TokenFields]:
     """Returns {token, logprob, top_logprobs} of each token in a chunk."""
     values = given if type(given) is list else as_list(given)
     if not values and values is not None:
@@ -405,7 +405,7 @@ def _entries(given: object) -> Sequence[Entry]:
     return entries
 
 
-def _shows(entries: Sequence[Entry]) -> bool:
+def _shows(entries: Sequence[TokenFields]) -> bool:
     """Returns whether a token among the entries is more than an end token or a token without text."""
     return any(entry.get("token") for entry in _without_ends(entries))
 
@@ -421,11 +421,11 @@ class _AnswerTokens:
     def __init__(self) -> None:
         self._reader: KindReader | None = KindReader()
         """Separates thinking from answer; None once all further tokens belong to the answer."""
-        self._waiting: deque[Entry] = deque()
-        self._early: list[Entry] = []
+        self._waiting: deque[TokenFields] = deque()
+        self._early: list[TokenFields] = []
         self._has_text = self._has_thought = False
 
-    def feed(self, entries: Sequence[Entry], *, thought: str, brought: str) -> Sequence[Entry]:
+    def feed(self, entries: Sequence[TokenFields], *, thought: str, brought: str) -> Sequence[TokenFields]:
         """Returns the tokens that are now known to belong to the answer.
 
         Args:
@@ -448,7 +448,7 @@ class _AnswerTokens:
                 trial.push(text(entry.get("token")))
             if not self._reader.has_begun and trial.has_begun and not trial.is_thinking:
                 self._reader = KindReader(opened=True)
-        answer: list[Entry] = []
+        answer: list[TokenFields] = []
         for number, entry in enumerate(entries, start=1):
             self._waiting.append(entry)
             for kind in self._reader.push(text(entry.get("token"))):
@@ -470,7 +470,7 @@ class _AnswerTokens:
         return _without_ends(entries[len(entries) - count :]) if length == len(brought) else ()
 
 
-def _without_ends(entries: Sequence[Entry]) -> Sequence[Entry]:
+def _without_ends(entries: Sequence[TokenFields]) -> Sequence[TokenFields]:
     """Returns the entries without end tokens: SGLang sends one before it says that the answer has ended."""
     return [
         entry

@@ -12,7 +12,7 @@ import numpy as np
 from metaprobe.records.bad_lines import NO_LOGPROBS, ZEROS, BadFile, KeptLines, RawLine, Reason
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.import_line import QUESTION_KEY, notes_of
-from metaprobe.records.importer import LINES, Line, LogFormat, format_of, read_log
+from metaprobe.records.importer import LINES, LineWithRun, LogFormat, format_of, read_log
 from metaprobe.records.lines import OnBytes
 from metaprobe.records.logs.sample import LogOptions, Sample
 from metaprobe.records.reading import doubt
@@ -171,7 +171,7 @@ class _Import:
         self._bad = BadFile(path, strict=strict, unit="lines" if form.name == LINES.name else "answers")
         self._shards = store.shards_of_runs()
         self._before = set(self._shards.values())
-        self._again: list[Line] = []
+        self._again: list[LineWithRun] = []
         self._groups: set[tuple[str, str]] = set()
         self._noted: set[str] = set()
         """Keys of record fields about which the report already has a note."""
@@ -244,7 +244,7 @@ class _Import:
             of_line = error.line is not None or isinstance(error.source, RawLine)
             self._keep.add(error.source if of_line else {"kind": "bad", "reason": str(error), "source": error.source})
 
-    def _count(self, line: Line) -> None:
+    def _count(self, line: LineWithRun) -> None:
         report, [call] = self.report, line.run.calls
         right = any(label.name == "correct" for label in line.run.labels)
         report.labelled += right
@@ -302,12 +302,12 @@ class _Import:
         if errors and self._bad.strict:
             raise errors[0]
 
-    def _is_other(self, stored: Run, left: dict[str, Line]) -> bool:
+    def _is_other(self, stored: Run, left: dict[str, LineWithRun]) -> bool:
         """Returns whether a line held back has another answer than the stored run of its id."""
         line = left.get(stored.id)
         return line is not None and not _same_answer(stored, as_stored(line.run), _keys(stored, line))
 
-    def _errors(self, others: list[Line]) -> list[ImportFileError]:
+    def _errors(self, others: list[LineWithRun]) -> list[ImportFileError]:
         """Returns the errors about lines whose ids are stored with another answer."""
         whole: dict[int, object] = {}
         if others and self._keep is not None and not self._path.is_fifo():  # their answers are no longer in memory
@@ -332,7 +332,7 @@ OTHER_ANSWER = "an id that is stored with another answer or prompt"
 """Reason why a line is bad."""
 
 
-def _keys(stored: Run, line: Line) -> set[str]:
+def _keys(stored: Run, line: LineWithRun) -> set[str]:
     """Returns the keys of a line that have a value.
 
     A null or empty value counts as missing. But a confidence of null says that the model stated none.

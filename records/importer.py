@@ -162,7 +162,7 @@ def read_openai_lines(path: str | Path, *, strict: bool | None = None) -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LineWithRun:
     """A line that was read, with its number and its run."""
 
     number: int
@@ -177,7 +177,7 @@ class Line:
         """Returns an error about this line."""
         return _at(path, Sample(self.place, self.record, number=None if self.place else self.number), what)
 
-    def without_answer(self) -> "Line":
+    def without_answer(self) -> "LineWithRun":
         """Returns the line without its large fields, because thousands of lines wait for comparison with the store."""
         # An answer without log-probabilities can be known again by its text alone.
         texts = [call.text if call.logprobs is None else "" for call in self.run.calls]
@@ -196,7 +196,7 @@ def read_log(
     *,
     stated: Callable[[str], float | None] | None = None,
     on_left_out: Callable[[Sample, str], object] = lambda sample, reason: None,
-) -> Iterator[Line]:
+) -> Iterator[LineWithRun]:
     """Yields each answer of a log as a line.
 
     An error about an answer goes to `options.on_error`, or is raised.
@@ -260,7 +260,7 @@ def read_log(
                 on_left_out(sample, (sample.left_out or why) + (NOT_STATED if stated is not None else ""))
         else:
             places[run.id] = sample.place
-            yield Line(number, record, run, "" if sample.number else sample.place, taken)
+            yield LineWithRun(number, record, run, "" if sample.number else sample.place, taken)
 
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")

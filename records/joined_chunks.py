@@ -75,7 +75,7 @@ class JoinedChunks:
         return {**self._around, "object": "chat.completion", "choices": [choice]}
 
 
-class _Text(list[str]):
+class _TextParts(list[str]):
     """Parts of a text that is not yet complete."""
 
 
@@ -99,10 +99,10 @@ def _join(whole: dict[str, Any], part: Mapping[str, Any], depth: int = 0) -> Non
                     raise InvalidResponse(f"a part of the stream has the {name} {value!r} after {before!r}")
                 if value:
                     whole[name] = value
-            elif isinstance(before, _Text):
+            elif isinstance(before, _TextParts):
                 before.append(value)
             else:
-                whole[name] = _Text([value])
+                whole[name] = _TextParts([value])
         elif (members := as_list(value)) is not None:
             _continue_list(whole, name, members, depth)
         elif (inner := fields(value)) is not None and depth < _DEEPEST:
@@ -141,7 +141,7 @@ def _finished(value: Any, depth: int = 0, name: str = "") -> Any:
 
     Tool calls lose their indexes, as in a whole completion. `name` is the field of the value.
     """
-    if isinstance(value, _Text):
+    if isinstance(value, _TextParts):
         return "".join(value)
     if isinstance(value, _ByIndex):
         left_out = _PLACE if name == _CALLS else ""

@@ -46,13 +46,13 @@ class EntryWithTop(msgspec.Struct, gc=False):
 _ALTERNATIVES = msgspec.json.Decoder(list[dict[str, Any]] | None)
 
 
-Entry = TypeVar("Entry", TokenEntry, EntryWithTop)
+AnyTokenEntry = TypeVar("AnyTokenEntry", TokenEntry, EntryWithTop)
 """`EntryWithTop` if alternatives are requested; otherwise `TokenEntry`, which skips them."""
 
 
-class Logprobs(msgspec.Struct, Generic[Entry], gc=False):
-    content: list[Entry] | None = None
-    refusal: list[Entry] | None = None
+class Logprobs(msgspec.Struct, Generic[AnyTokenEntry], gc=False):
+    content: list[AnyTokenEntry] | None = None
+    refusal: list[AnyTokenEntry] | None = None
     reasoning_content: Any = None
 
 
@@ -66,9 +66,9 @@ class RawMessage(msgspec.Struct, gc=False):
     reasoning_details: Any = None
 
 
-class Choice(msgspec.Struct, Generic[Entry], gc=False):
+class Choice(msgspec.Struct, Generic[AnyTokenEntry], gc=False):
     message: RawMessage
-    logprobs: Logprobs[Entry]
+    logprobs: Logprobs[AnyTokenEntry]
     finish_reason: Any = None
     stop_reason: Any = NOT_GIVEN
     matched_stop: Any = NOT_GIVEN
@@ -76,8 +76,8 @@ class Choice(msgspec.Struct, Generic[Entry], gc=False):
     error: Any = None
 
 
-class Completion(msgspec.Struct, Generic[Entry], gc=False):
-    choices: list[Choice[Entry]]
+class Completion(msgspec.Struct, Generic[AnyTokenEntry], gc=False):
+    choices: list[Choice[AnyTokenEntry]]
     model: Any = None
     usage: Any = None
     error: Any = None
@@ -96,25 +96,25 @@ class PlainDelta(msgspec.Struct, gc=False):
     reasoning_details: None = None
 
 
-class PlainLogprobs(msgspec.Struct, Generic[Entry], gc=False):
-    content: list[Entry] | None = None
+class PlainLogprobs(msgspec.Struct, Generic[AnyTokenEntry], gc=False):
+    content: list[AnyTokenEntry] | None = None
     refusal: None = None
     reasoning_content: None = None
 
 
-class PlainChoice(msgspec.Struct, Generic[Entry], gc=False):
+class PlainChoice(msgspec.Struct, Generic[AnyTokenEntry], gc=False):
     error: None = None
     index: Literal[0] = 0
     delta: PlainDelta | None = None
-    logprobs: PlainLogprobs[Entry] | None = None
+    logprobs: PlainLogprobs[AnyTokenEntry] | None = None
     finish_reason: str | None = None
     stop_reason: Any = NOT_GIVEN
     matched_stop: Any = NOT_GIVEN
 
 
-class PlainChunk(msgspec.Struct, Generic[Entry], gc=False):
+class PlainChunk(msgspec.Struct, Generic[AnyTokenEntry], gc=False):
     error: None = None
-    choices: Annotated[list[PlainChoice[Entry]], msgspec.Meta(max_length=1)] = []
+    choices: Annotated[list[PlainChoice[AnyTokenEntry]], msgspec.Meta(max_length=1)] = []
     id: Any = None
     model: Any = None
     usage: Any = None
@@ -140,7 +140,7 @@ def decoders_of(top: bool) -> Decoders:
     return Decoders(msgspec.json.Decoder(Completion[TokenEntry]).decode, lambda body: _joined(plain.decode(body)))
 
 
-def _joined(chunks: list[PlainChunk[Entry]]) -> Completion[Entry]:
+def _joined(chunks: list[PlainChunk[AnyTokenEntry]]) -> Completion[AnyTokenEntry]:
     """Returns the completion that the chunks of one stream make up.
 
     Raises `ValueError` if the answer has no end, or if the chunks may belong to more than one answer.
@@ -164,10 +164,10 @@ def _joined(chunks: list[PlainChunk[Entry]]) -> Completion[Entry]:
 
 
 def _check_that_one(
-    chunks: list[PlainChunk[Entry]],
-    choices: list[PlainChoice[Entry]],
+    chunks: list[PlainChunk[AnyTokenEntry]],
+    choices: list[PlainChoice[AnyTokenEntry]],
     texts: list[str],
-    late_rows: Sequence[Sequence[Entry]],
+    late_rows: Sequence[Sequence[AnyTokenEntry]],
     end: int,
 ) -> None:
     """Raises `ValueError` if the chunks may belong to more than one answer.

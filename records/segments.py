@@ -44,7 +44,7 @@ _NO_SPACE = re.compile(f"[^{SPACE}]")
 _LONGEST = max(map(len, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE)))
 """Characters of the longest marker. At most that many are read again when a token arrives."""
 
-Kind = SegmentKind | Literal["marker"]
+TokenKind = SegmentKind | Literal["marker"]
 """The kind of segment that a token belongs to; `marker` for a token of no segment."""
 
 
@@ -70,9 +70,9 @@ class KindReader:
         self._text = ""
         self._header: list[str] = []
         self._known = self._end = self._last = 0  # characters that are decided, that came, that decided tokens have
-        self._spans: deque[tuple[int, Kind | Literal["edge"]]] = deque()  # each decided stretch: its end, its kind
+        self._spans: deque[tuple[int, TokenKind | Literal["edge"]]] = deque()  # each decided stretch: its end, its kind
         self._waiting: deque[int] = deque()  # where the tokens end that are not decided
-        self._latest: Kind | None = None
+        self._latest: TokenKind | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -90,7 +90,7 @@ class KindReader:
         in_answer = self._state == "rest" and self._kind == self._latest == "answer"
         return in_answer and not (self._edge or self._waiting)
 
-    def push(self, piece: str) -> list[Kind]:
+    def push(self, piece: str) -> list[TokenKind]:
         """Takes in a token, and returns the kinds of the tokens that are now decided, in order.
 
         A token that may begin a marker stays undecided.
@@ -103,7 +103,7 @@ class KindReader:
             place = self._step(text, place)
         return self._decided()
 
-    def close(self) -> list[Kind]:
+    def close(self) -> list[TokenKind]:
         """Returns the kinds of the last tokens, which waited for a token after them, because the answer has ended."""
         # Text that may begin the mark that ends the thinking, where the answer was cut, counts for neither side.
         unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
@@ -182,7 +182,7 @@ class KindReader:
         self._state, self._marks, self._edge = "inside", _HARMONY, True
         return place + len(MESSAGE)
 
-    def _keep(self, text: str, at: int, marks: tuple[str, ...], kind: Kind) -> int:
+    def _keep(self, text: str, at: int, marks: tuple[str, ...], kind: TokenKind) -> int:
         """Decides the text from `at` on, except an end that may begin a marker. Returns the place where this possible
         end begins.
 
@@ -200,14 +200,14 @@ class KindReader:
         self._text = text[begun:]
         return begun
 
-    def _give(self, count: int, kind: Kind | Literal["edge"]) -> None:
+    def _give(self, count: int, kind: TokenKind | Literal["edge"]) -> None:
         """Gives the waiting white space and the next `count` characters this kind."""
         if count := count + self._space:
             self._known, self._space = self._known + count, 0
             self._spans.append((self._known, kind))
 
-    def _decided(self) -> list[Kind]:
-        kinds: list[Kind] = []
+    def _decided(self) -> list[TokenKind]:
+        kinds: list[TokenKind] = []
         # A token without text waits as long as what stands around it.
         settled = self._known == self._end and self._state != "start"
         while self._waiting and self._waiting[0] <= self._known and (settled or self._waiting[0] < self._known):
@@ -295,7 +295,7 @@ def text_of(shown: str, kind: SegmentKind) -> str:
     return "".join("".join(pieces[s.start : s.end]) for s in segments if s.kind == kind).strip(SPACE)
 
 
-def token_runs(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
+def token_runs(kinds: Sequence[TokenKind]) -> tuple[Segment, ...]:
     """Returns the segments of tokens of these kinds; empty if all tokens belong to the answer."""
     if all(kind == "answer" for kind in kinds):
         return ()
@@ -535,7 +535,7 @@ def _spans(pieces: Sequence[str], thinking: tuple[int, int], answer: tuple[int, 
         answer: begin and end of the answer.
     """
     ends = list(accumulate(map(len, pieces)))
-    kinds: list[Kind] = []
+    kinds: list[TokenKind] = []
     for piece, end in zip(pieces, ends, strict=True):
         begin = end - len(piece)
         in_thinking = begin < thinking[1] and end > thinking[0]

@@ -14,7 +14,7 @@ IntArray = NDArray[np.integer[Any]]
 
 LogprobsMode = Literal["raw", "processed", "unknown"]
 DecisionKind = Literal["predicate", "choice", "score", "refusal"]
-Check = Literal["exact", "choice", "number", "function", "none"]
+AnswerCheck = Literal["exact", "choice", "number", "function", "none"]
 SegmentKind = Literal["thinking", "answer", "tool"]
 
 HIDDEN = "hidden"
@@ -38,7 +38,7 @@ POSITIONS = (*LIVE_POSITIONS, *EXACT_POSITIONS)
 class Item:
     """One question that a program can check."""
 
-    checks: ClassVar[tuple[str, ...]] = get_args(Check)
+    checks: ClassVar[tuple[str, ...]] = get_args(AnswerCheck)
     """All values of `check`."""
     id: str
     question: str
@@ -53,7 +53,7 @@ class Item:
     source: str = ""
     """The template or fact from which the item was made."""
     task: str = ""
-    check: Check = "none"
+    check: AnswerCheck = "none"
     """How an answer is checked (`metaprobe.records.correctness`)."""
     fields: dict[str, str] = field(default_factory=dict, hash=False)
     """More texts for a system's prompts: `essay`, `trait`, `rubric`, ... All items of a task have the same keys."""

@@ -16,7 +16,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.policy import GOOD, Action, Outcome, State
 
-Rule = tuple[str, dict[str, float], str]
+RuleResult = tuple[str, dict[str, float], str]
 """Result of a paper's rule: the action, the scores, and the reason."""
 THRESHOLD_TOLERANCE = 1e-9
 """A number within this distance of a threshold counts as equal to it: 0.8 - 0.5 does not exceed 0.3. The distance is
@@ -175,7 +175,7 @@ class PaperRules:
         Raises `RecordError` for a point without a rule in the papers, and if no agent and no answer is left.
         """
         state, legal_actions, failed_clause = state.without_failed(legal_actions)
-        rules: dict[str, Callable[[State, Sequence[str]], Rule]] = {
+        rules: dict[str, Callable[[State, Sequence[str]], RuleResult]] = {
             "assess": self._assess,
             "assign": self._assign,
             "regulate": self._regulate,
@@ -203,7 +203,7 @@ class PaperRules:
             return stated, 0.0, f"{note}, no profile"
         return self.weight * stated + (1 - self.weight) * past, abs(stated - past), f"{note}, profile {past:.2f}"
 
-    def _assess(self, state: State, legal_actions: Sequence[str]) -> Rule:
+    def _assess(self, state: State, legal_actions: Sequence[str]) -> RuleResult:
         c, delta, note = self.confidence(state.signals)
         raised = delta > self.conflict + THRESHOLD_TOLERANCE
         theta, whose = self.theta_of(state.signals, "assess")
@@ -213,7 +213,7 @@ class PaperRules:
         reason += f", raised as |c_v - c_p| is {delta:.2f}" if raised else ""
         return Action.EXECUTE if sure else Action.ASK, {Action.EXECUTE: c, Action.ASK: threshold}, reason
 
-    def _assign(self, state: State, legal_actions: Sequence[str]) -> Rule:
+    def _assign(self, state: State, legal_actions: Sequence[str]) -> RuleResult:
         scores = {agent: self.confidence(signals)[0] for agent, signals in state.others.items()}
         best = max(scores, key=lambda agent: scores[agent], default="")
         theta, whose = self.theta_of(state.others.get(best, Signals()), "assign")
@@ -227,7 +227,7 @@ class PaperRules:
             scores[Action.COLLABORATE] = theta
         return action, scores, reason
 
-    def _regulate(self, state: State, legal_actions: Sequence[str]) -> Rule:
+    def _regulate(self, state: State, legal_actions: Sequence[str]) -> RuleResult:
         ranked = [
             action for action in (Action.MONITOR_CONTROL, Action.MONITOR, Action.SYNTHESISE) if action in legal_actions
         ]
@@ -236,7 +236,7 @@ class PaperRules:
         scores = {action: float(len(ranked) - rank) for rank, action in enumerate(ranked)}
         return ranked[0], scores, "the paper hears them all"
 
-    def _budget(self, state: State, legal_actions: Sequence[str]) -> Rule:
+    def _budget(self, state: State, legal_actions: Sequence[str]) -> RuleResult:
         d, note = self._number(state.signals, "difficulty")
         setting = {
             "max_tokens": float(round(self.base_tokens + self.tokens_per_difficulty * d)),
@@ -244,7 +244,7 @@ class PaperRules:
         }
         return Action.GENERATE, setting, f"difficulty {note}"
 
-    def _iterate(self, state: State, legal_actions: Sequence[str]) -> Rule:
+    def _iterate(self, state: State, legal_actions: Sequence[str]) -> RuleResult:
         score = state.signals.value("quality")
         threshold, whose = self.threshold_of(state.signals.quality, "iterate", "good")
         good = score is not None and score >= threshold - THRESHOLD_TOLERANCE
@@ -258,13 +258,13 @@ class PaperRules:
             reason,
         )
 
-    def _select(self, state: State, legal_actions: Sequence[str]) -> Rule:
+    def _select(self, state: State, legal_actions: Sequence[str]) -> RuleResult:
         qualities = {name: signals.value("quality") for name, signals in state.candidates.items()}
         scores = {name: -1.0 if value is None else value for name, value in qualities.items()}
         best = max(scores, key=lambda name: scores[name])  # the first of equals, as argmax has it
         return best, scores, f"best evaluated of {len(scores)}" + ("; none was evaluated" if scores[best] < 0 else "")
 
-    def _review(self, state: State, legal_actions: Sequence[str]) -> Rule:
+    def _review(self, state: State, legal_actions: Sequence[str]) -> RuleResult:
         quality = state.signals.quality
         action = Action.KEEP if quality is not None or Action.JUDGE not in legal_actions else Action.JUDGE
         reason = "the paper's meta-evaluator judges every argument"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.production.http.breaker import JITTER, LONGEST_PAUSE, Breaker, State
+from metaprobe.production.http.breaker import JITTER, LONGEST_PAUSE, Breaker, BreakerState
 
 
 class Clock:
@@ -15,8 +15,8 @@ class Clock:
         return self.now
 
 
-def breaker(failures: int = 3, draw: float = 0.5) -> tuple[Breaker, Clock, list[State]]:
-    clock, states = Clock(), list[State]()
+def breaker(failures: int = 3, draw: float = 0.5) -> tuple[Breaker, Clock, list[BreakerState]]:
+    clock, states = Clock(), list[BreakerState]()
     return Breaker(failures, 10.0, changed=states.append, clock=clock, draw=lambda: draw), clock, states
 
 

@@ -13,7 +13,7 @@ import pytest
 from scripted import CountingPanel, ScriptedLLM
 
 from metaprobe.eval.systems.dispatch import DispatchedRun
-from metaprobe.eval.systems.metacogagent_figures import evaluate
+from metaprobe.eval.systems.metacogagent_figures import measure_metacogagent
 from metaprobe.papers.collecting.collect import collect_runs, label_run
 from metaprobe.papers.policies.profiles import Experience, Profiles, experiences
 from metaprobe.papers.systems import Models, Prompts, Session, Setup
@@ -261,7 +261,7 @@ def mixed(k: int) -> ScriptedLLM:
 
 def test_the_full_matrix_tells_which_delegations_helped() -> None:
     runs = made_runs("every-agent", mixed, 6)
-    result = evaluate(runs, resamples=50)
+    result = measure_metacogagent(runs, resamples=50)
     assert result.improved is not None
     assert result.improved.estimate == 0.0  # alpha would have been right as well
     assert result.by_level["easy"].calls == result.calls == {"classify": 6, "assess": 18, "answer": 18}
@@ -278,7 +278,7 @@ def test_delegations_that_mend_and_that_break_are_told_apart() -> None:
         sure[(begins + 1) % 3] = 90
         return model(tuple(answers), tuple(sure))
 
-    result = evaluate(made_runs("every-agent", script, 4), resamples=50)
+    result = measure_metacogagent(made_runs("every-agent", script, 4), resamples=50)
     assert result.delegated.estimate == 1
     assert result.improved is not None
     assert result.worsened is not None
@@ -290,7 +290,7 @@ def test_delegations_that_mend_and_that_break_are_told_apart() -> None:
 
 def test_calibration_error_is_that_of_the_agents_that_answered() -> None:
     runs = made_runs("algorithm", lambda k: model(("4" if k < 8 else "5",) * 3, sure=(80, 80, 80)), 10)
-    result = evaluate(runs, resamples=50)
+    result = measure_metacogagent(runs, resamples=50)
     assert result.calibration_stated is not None
     assert result.calibration is not None
     assert result.calibration_stated.ece.estimate == pytest.approx(0.0, abs=1e-9)  # says 0.8 and is right 8 times in 10

@@ -18,7 +18,7 @@ from metaprobe.papers.tasks.task import letter_options
 from metaprobe.records.answers.mathematics import is_equal_latex
 from metaprobe.records.answers.texts import words
 from metaprobe.records.correctness import canonical, chosen, final_answer, function_code, is_correct
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import AnswerCheck, Item
 from metaprobe.routing.panel.compared_answers import MOST_TEXT, PanelAnswer, form_of
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
@@ -26,7 +26,7 @@ CASES = Path(__file__).parents[2] / "shared" / "cases"
 EGGS = "How many eggs are left?"
 
 
-def form(answer: str, check: Check = "number", question: str = EGGS) -> str:
+def form(answer: str, check: AnswerCheck = "number", question: str = EGGS) -> str:
     item = Item("i", question, check=check)
     return canonical(item, final_answer(item, answer))
 
@@ -604,7 +604,7 @@ def calls_of(read: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("check", ["number", "choice", "exact"])
-def test_reading_a_longer_text_takes_no_more_calls_where_it_is_bounded(check: Check) -> None:
+def test_reading_a_longer_text_takes_no_more_calls_where_it_is_bounded(check: AnswerCheck) -> None:
     """Regular expressions are linear; `test_linear_readers` tries them. What Python does for each match is counted."""
     choices = COLOURS if check == "choice" else ()
     item = Item("i", f"Which?\n{SHOWN['A)']}", choices=choices, check=check)

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from metaprobe.papers.tasks.task import letter_options
 from metaprobe.records.correctness import canonical, final_answer, function_code, is_correct
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import AnswerCheck, Item
 
 ASKED = "How much is it?"
 
 
-def form(answer: str, check: Check = "number", question: str = ASKED) -> str:
+def form(answer: str, check: AnswerCheck = "number", question: str = ASKED) -> str:
     item = Item("i", question, check=check)
     return canonical(item, final_answer(item, answer))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.correctness import canonical, final_answer, is_correct
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import AnswerCheck, Item
 
 EGGS = "How many eggs are left?"
 VALUE = "What is the value?"
@@ -17,12 +17,12 @@ GROWTH = "By what percent did it grow?"
 BUILT = "When was it built?"
 
 
-def form(answer: str, question: str = EGGS, check: Check = "number") -> str:
+def form(answer: str, question: str = EGGS, check: AnswerCheck = "number") -> str:
     item = Item("i", question, check=check)
     return canonical(item, final_answer(item, answer))
 
 
-def right(answer: str, gold: str, question: str = EGGS, check: Check = "number") -> bool:
+def right(answer: str, gold: str, question: str = EGGS, check: AnswerCheck = "number") -> bool:
     item = Item("i", question, gold=(gold,), check=check)
     return is_correct(item, final_answer(item, answer))
 

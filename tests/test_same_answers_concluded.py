@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.correctness import canonical, final_answer, function_code, is_correct
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import AnswerCheck, Item
 from metaprobe.routing.panel.compared_answers import PanelAnswer
 
 EGGS = "Ann has 12 eggs and a basket. How many eggs are left?"
@@ -20,7 +20,7 @@ STUB = (
 BODY = "    out = []\n    for x in xs:\n        out.append(2 * x)\n    return out"
 
 
-def form(answer: str, question: str = EGGS, check: Check = "number") -> str:
+def form(answer: str, question: str = EGGS, check: AnswerCheck = "number") -> str:
     item = Item("i", question, check=check)
     return canonical(item, final_answer(item, answer))
 

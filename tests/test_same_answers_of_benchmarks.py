@@ -3,13 +3,13 @@
 import pytest
 
 from metaprobe.records.correctness import canonical, final_answer, function_code, is_correct
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import AnswerCheck, Item
 
 METALS = ("Lead", "Gold", "Iron", "Tin")
 ASKS = "Which metal is it?\n" + "\n".join(f"{label}) {metal}" for label, metal in zip("ABCD", METALS, strict=True))
 
 
-def form(answer: str, question: str = "How much is it?", check: Check = "number") -> str:
+def form(answer: str, question: str = "How much is it?", check: AnswerCheck = "number") -> str:
     item = Item("i", question, check=check)
     return canonical(item, final_answer(item, answer))
 

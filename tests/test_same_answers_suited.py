@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.correctness import canonical, final_answer, is_correct
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import AnswerCheck, Item
 
 EGGS = "How many eggs are left?"
 SALE = "Janet has 16 eggs a day and eats 7. She sells the rest for $2 each. How much does she make every day?"
 VALUE = "What is the value?"
 
 
-def form(answer: str, question: str = VALUE, check: Check = "number") -> str:
+def form(answer: str, question: str = VALUE, check: AnswerCheck = "number") -> str:
     item = Item("i", question, check=check)
     return canonical(item, final_answer(item, answer))
 
 
-def right(answer: str, gold: str, question: str = EGGS, check: Check = "number") -> bool:
+def right(answer: str, gold: str, question: str = EGGS, check: AnswerCheck = "number") -> bool:
     item = Item("i", question, gold=(gold,), check=check)
     return is_correct(item, final_answer(item, answer))
 

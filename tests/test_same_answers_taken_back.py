@@ -3,7 +3,7 @@
 import pytest
 
 from metaprobe.records.correctness import canonical, final_answer, is_correct
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import AnswerCheck, Item
 
 EGGS = "Janet has 16 eggs a day. She eats 3, bakes with 4 and sells the rest for $2 each. How much does she make a day?"
 CAPITAL = "What is the capital of Australia?"
@@ -11,12 +11,12 @@ CITIES = ("Oslo", "Rome", "Lima", "Cairo")
 ASKS = "Which city?\n" + "\n".join(f"{label}) {city}" for label, city in zip("ABCD", CITIES, strict=True))
 
 
-def form(answer: str, question: str = EGGS, check: Check = "number") -> str:
+def form(answer: str, question: str = EGGS, check: AnswerCheck = "number") -> str:
     item = Item("i", question, check=check)
     return canonical(item, final_answer(item, answer))
 
 
-def right(answer: str, gold: str, question: str = EGGS, check: Check = "number") -> bool:
+def right(answer: str, gold: str, question: str = EGGS, check: AnswerCheck = "number") -> bool:
     item = Item("i", question, gold=(gold,), check=check)
     return is_correct(item, final_answer(item, answer))
 

@@ -3,10 +3,10 @@
 import pytest
 
 from metaprobe.records.correctness import canonical, final_answer, function_code, is_correct
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import AnswerCheck, Item
 
 
-def form(answer: str, question: str = "How much is it?", check: Check = "number") -> str:
+def form(answer: str, question: str = "How much is it?", check: AnswerCheck = "number") -> str:
     item = Item("i", question, check=check)
     return canonical(item, final_answer(item, answer))
 

@@ -244,7 +244,7 @@ def test_an_answer_is_logged_whose_caller_does_not_wait_for_the_next(
 
 def test_the_command_takes_upstreams_by_name(monkeypatch: pytest.MonkeyPatch, team: Path) -> None:
     taken: list[Settings] = []
-    monkeypatch.setattr("metaprobe.production.http.app.serve", taken.append)
+    monkeypatch.setattr("metaprobe.production.http.app.run_server", taken.append)
     named = ["--upstream", "maths=http://h/v1#gpt-x", "--upstream", "history=http://g/v1"]
     told = CliRunner().invoke(main, ["serve", "--panel", str(team), *named, "--panel-budget", "0.5"])
     assert told.exit_code == 0, told.output

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.production.http.app import create_app, server_config
-from metaprobe.production.http.app import serve as run_server
+from metaprobe.production.http.app import run_server as run_server
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.serving_commands import serve
 from metaprobe.records.errors import MissingExtra
@@ -37,7 +37,7 @@ callers_keys = serving_clients.callers_keys
 
 def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Settings] = []
-    monkeypatch.setattr("metaprobe.production.http.app.serve", started.append)
+    monkeypatch.setattr("metaprobe.production.http.app.run_server", started.append)
     options = (
         f"{checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
         "--max-answer 7 --forward-header x-tenant --max-connections 11 --max-scored-tokens 12 "

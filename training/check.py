@@ -40,10 +40,10 @@ from metaprobe.training.thresholds import share_of
 
 Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
 ClaimStatus = Literal["holds", "broken", "open"]
-Figure = Literal["order", "share flagged", "risk", "level"]
+CheckedFigure = Literal["order", "share flagged", "risk", "level"]
 """`order`: AUROC. `risk`: share of wrong answers among those not flagged. `level`: mean score less share right."""
-Reader = QualityPredictor | HiddenProbe
-READERS: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {
+CheckedPredictor = QualityPredictor | HiddenProbe
+PREDICTOR_CLASSES: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {
     "quality": QualityPredictor,
     "blend": BlendPredictor,
     "hidden": HiddenProbe,
@@ -66,7 +66,7 @@ WITHIN = "auroc_within_runs"
 class Criterion:
     """One figure before and after the change."""
 
-    name: Figure
+    name: CheckedFigure
     before: float
     after: Interval
     change: Interval
@@ -124,17 +124,19 @@ class CheckedAnswers:
         return CheckedAnswers(self.y[chosen], self.score[chosen], self.groups[chosen], runs, questions)
 
 
-def load_reader(location: str | os.PathLike[str], *, sha256: str | None = None) -> Reader:
+def load_reader(location: str | os.PathLike[str], *, sha256: str | None = None) -> CheckedPredictor:
     """Returns the predictor or probe in a checkpoint, by its kind."""
     kind = load_verified(location).manifest.kind
-    if kind not in READERS:
-        raise ContractMismatch(f"{location} is a checkpoint of kind {kind!r}; expected one of {', '.join(READERS)}")
-    return READERS[kind].load(location, sha256=sha256)
+    if kind not in PREDICTOR_CLASSES:
+        raise ContractMismatch(
+            f"{location} is a checkpoint of kind {kind!r}; expected one of {', '.join(PREDICTOR_CLASSES)}"
+        )
+    return PREDICTOR_CLASSES[kind].load(location, sha256=sha256)
 
 
 def labelled_answers(
     paths: Sequence[str | os.PathLike[str]],
-    readers: Sequence[Reader],
+    readers: Sequence[CheckedPredictor],
     *,
     target: str,
     stage: str | None,
@@ -156,7 +158,7 @@ def labelled_answers(
 
 
 def target_probabilities(
-    reader: Reader, target: str, answers: Sequence[tuple[Run, Call]], stores: Sequence[str | os.PathLike[str]]
+    reader: CheckedPredictor, target: str, answers: Sequence[tuple[Run, Call]], stores: Sequence[str | os.PathLike[str]]
 ) -> Floats:
     """Returns P(target) of each call, (n,).
 
@@ -264,7 +266,7 @@ def check(
 
 
 def check_scores(
-    reader: Reader,
+    reader: CheckedPredictor,
     now: CheckedAnswers,
     then: CheckedAnswers | None = None,
     *,
@@ -401,7 +403,7 @@ class _Comparison:
 
     def _criterion(
         self,
-        name: Figure,
+        name: CheckedFigure,
         of: Callable[[CheckedAnswers], Statistic],
         stored: Metric | None,
         low: float,
@@ -435,7 +437,14 @@ class _Comparison:
         return self._judged(name, before, after, Interval(change.estimate, *ends, n, self.groups), 0.0, low, high)
 
     def _judged(
-        self, name: Figure, before: float, after: Interval, change: Interval, fixed: float, low: float, high: float
+        self,
+        name: CheckedFigure,
+        before: float,
+        after: Interval,
+        change: Interval,
+        fixed: float,
+        low: float,
+        high: float,
     ) -> Criterion:
         """`fixed`: half the width of the part of the interval that more labels do not narrow."""
         is_finite = math.isfinite(change.low + change.high)
@@ -483,14 +492,14 @@ def _stored_shares(manifest: Manifest) -> "tuple[Metric, Metric] | None":
     return operating.flagged, Metric(risk, interval_of_risk.low, interval_of_risk.high, round(wrong + right))
 
 
-def main_head(reader: Reader) -> str:
+def main_head(reader: CheckedPredictor) -> str:
     """Returns the head that gives the score, or else the first."""
     names = [output.name for output in reader.checkpoint.manifest.outputs]
     return next((name for name in MAIN_HEADS if name in names), names[0])
 
 
 def _scored(
-    reader: Reader,
+    reader: CheckedPredictor,
     paths: Sequence[str | os.PathLike[str]],
     target: str,
     stage: str | None,

@@ -186,22 +186,22 @@ class _Writes(Protocol):
 
 
 Data = TypeVar("Data")
-Options = TypeVar("Options", bound=_Writes)
+WritingOptions = TypeVar("WritingOptions", bound=_Writes)
 Result = TypeVar("Result")
 
 
 def writes(
     kind: str, *packages: str
-) -> Callable[[Callable[[Data, Options], Result]], Callable[[Data, Options], Result]]:
+) -> Callable[[Callable[[Data, WritingOptions], Result]], Callable[[Data, WritingOptions], Result]]:
     """Returns a decorator for trainings. Before any fitting it checks whether a checkpoint of the kind may be written
     to `options.out`. During the training it allows only the replacements that the options allow.
 
     `packages`: those of the extra `fit` without which it raises `MissingExtra` before anything is read.
     """
 
-    def decorate(training: Callable[[Data, Options], Result]) -> Callable[[Data, Options], Result]:
+    def decorate(training: Callable[[Data, WritingOptions], Result]) -> Callable[[Data, WritingOptions], Result]:
         @wraps(training)
-        def held(data: Data, options: Options) -> Result:
+        def held(data: Data, options: WritingOptions) -> Result:
             for package in packages:
                 require(package, "fit")
             with options.replacing():

@@ -77,7 +77,7 @@ AFTER = "hidden probe, answer"
 BLEND = "blend"
 
 
-Scorer = Callable[[Rows], Scores]
+ScoreFunction = Callable[[Rows], Scores]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ class LinearScore:
 class Fitted:
     """A fitted method."""
 
-    score: Scorer
+    score: ScoreFunction
     selection_auroc: float
     """AUROC on rows that were held out when the hyper-parameters were chosen."""
     probe: LinearProbe | None = None
@@ -371,7 +371,7 @@ class TextWords:
                 ]
             return sparse.hstack(parts, format="csr")
 
-        def fitted(X: Any, learn: Rows, penalty: float) -> Scorer:
+        def fitted(X: Any, learn: Rows, penalty: float) -> ScoreFunction:
             model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(X[learn], table.y[learn])
             return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
 
@@ -406,7 +406,7 @@ class CellTable:
         table = evidence.table
         cells = self.cells(table)
 
-        def fitted(learn: Rows) -> Scorer:
+        def fitted(learn: Rows) -> ScoreFunction:
             y, of_cell = table.y[learn], cells[learn]
             share, share_of_cell = float(np.mean(y)), {}
             for cell in np.unique(of_cell):
@@ -445,7 +445,7 @@ class TermsRegression:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         table, runs = evidence.table, runs_of(evidence.table)
 
-        def fitted(learn: Rows) -> Scorer:
+        def fitted(learn: Rows) -> ScoreFunction:
             standard = standard_terms(evidence, learn)
             fit = fit_offsets(standard[learn], table.y[learn], runs[learn])
             return lambda rows: standard[rows] @ fit.weights + fit.rates.of(runs[rows])

@@ -178,7 +178,7 @@ captured, or is not finite.
 
 # Which of the stored hidden states a probe learns from: whose reading, which layers, which positions.
 
-Cell = tuple[int, str]
+LayerPosition = tuple[int, str]
 """A layer and a position."""
 
 
@@ -201,7 +201,7 @@ ANY_STATES = StatesRequest()
 class ReaderStates:
     """Stored states that one model read for the requested calls."""
 
-    cells: frozenset[Cell]
+    cells: frozenset[LayerPosition]
     """Layers and positions that are stored for every call with states of this model."""
     widths: frozenset[int]
     without: int
@@ -297,7 +297,7 @@ def _named(by_reader: Mapping[str, ReaderStates], states_of: str, answered: Sequ
     return readers[0]
 
 
-def chosen_grid(cells: Collection[Cell], request: StatesRequest) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def chosen_grid(cells: Collection[LayerPosition], request: StatesRequest) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Returns the requested layers and positions.
 
     If layers or positions are not named, returns the largest set of layers x positions that is stored for every call.

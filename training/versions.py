@@ -36,7 +36,7 @@ from metaprobe.training.check import (
     MIN_BOOTSTRAP_GROUPS,
     Check,
     CheckedAnswers,
-    Reader,
+    CheckedPredictor,
     check_scores,
     labelled_answers,
     load_reader,
@@ -79,8 +79,8 @@ class Promotion:
     @classmethod
     def on_runs(
         cls,
-        new: Reader | str | os.PathLike[str],
-        running: Reader | str | os.PathLike[str],
+        new: CheckedPredictor | str | os.PathLike[str],
+        running: CheckedPredictor | str | os.PathLike[str],
         stores: Sequence[str | os.PathLike[str]],
         *,
         target: str = "correct",
@@ -168,8 +168,8 @@ class Promotion:
     @classmethod
     def on_answers(
         cls,
-        new: Reader,
-        running: Reader,
+        new: CheckedPredictor,
+        running: CheckedPredictor,
         y: NDArray[np.int64],
         scores: NDArray[np.float64],
         of_running: NDArray[np.float64],
@@ -224,7 +224,7 @@ class Promotion:
         return cls(not reasons, gained, sharper, digest, tuple(reasons), checked)
 
 
-def _reader(reader_or_folder: Reader | str | os.PathLike[str]) -> Reader:
+def _reader(reader_or_folder: CheckedPredictor | str | os.PathLike[str]) -> CheckedPredictor:
     return load_reader(reader_or_folder) if isinstance(reader_or_folder, (str, os.PathLike)) else reader_or_folder
 
 

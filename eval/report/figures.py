@@ -28,7 +28,7 @@ from metaprobe.eval.results import (
     LayerSweep,
     LearningCurve,
     MethodResult,
-    OfModel,
+    ModelResult,
     SeenTokens,
     Trajectories,
 )
@@ -339,7 +339,7 @@ def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
     )
 
 
-def model_sizes(rows: Sequence[OfModel]) -> Figure:
+def model_sizes(rows: Sequence[ModelResult]) -> Figure:
     """Draws the gain of the headline method by model size, over the strongest control and over stated confidence."""
     sizes = [row.parameters or 0.0 for row in rows]
     short = [f"{size / 1e9:g}B" if size >= 5e8 else f"{size / 1e6:g}M" for size in sizes]

@@ -44,8 +44,8 @@ from metaprobe.eval.results import (
 
 Records = list[dict[str, Any]]
 Better = Literal["", "higher", "lower"]
-Metric = tuple[str, str, Better]
-METRICS: tuple[Metric, ...] = (
+MetricColumn = tuple[str, str, Better]
+METRICS: tuple[MetricColumn, ...] = (
     ("auroc", "AUROC", "higher"),
     ("auprc", "AUPRC", "higher"),
     ("ece", "ECE, recalibrated", "lower"),
@@ -88,7 +88,7 @@ def gap(interval: Interval | None) -> Cell:
     return difference(interval, judged=False)
 
 
-def clear_winner(methods: Iterable[MethodResult], metric: Metric) -> str | None:
+def clear_winner(methods: Iterable[MethodResult], metric: MetricColumn) -> str | None:
     """Returns the method whose interval lies wholly on the better side of every other interval; None if there is none.
 
     Intervals that do not overlap are a stricter condition than a significant difference, so bold is never a matter of
@@ -108,7 +108,7 @@ def methods(comparison: Comparison) -> Table:
     """Returns a table with a row a method: discrimination, differences, calibration."""
 
     # Columns of the table.
-    def metric_column(metric: Metric) -> Column:
+    def metric_column(metric: MetricColumn) -> Column:
         field, title, better = metric
         winner = clear_winner(comparison.methods, metric)
         return Column(

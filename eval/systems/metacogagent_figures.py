@@ -77,7 +77,7 @@ class MetaCogAgentResult:
     """By the item's own dimension, whatever the classifier said."""
 
 
-def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) -> MetaCogAgentResult:
+def measure_metacogagent(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) -> MetaCogAgentResult:
     """Returns the numbers of runs of one variant, over all and by level and dimension; intervals by a bootstrap over
     groups.
 
@@ -103,7 +103,7 @@ def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) 
     return dataclasses.replace(whole, by_level=levels, by_dimension=dimensions)
 
 
-def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[dict[str, Any]]:
+def metacogagent_outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[dict[str, Any]]:
     """Yields a line of OUTCOMES.jsonl for each run: every agent that answered, what it said, and what its calls took.
 
     With `by_classifier` the lines have the dimension that the classifier gave, which is all that is known about a new

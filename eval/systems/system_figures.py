@@ -47,7 +47,7 @@ ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
     "self-refine": _cycles,
     "self-verification": _cycles,
     "metacogagent": lambda runs, resamples, seed: {
-        "delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)
+        "delegation": metacogagent.measure_metacogagent(runs, resamples=resamples, seed=seed)
     },
 }
 """Maps a system to its own analyses of runs of one variant."""

@@ -37,7 +37,7 @@ async def universal_self_consistency(session: Session) -> Run:
         returned, by = await by_panel(session, count), PANEL
     else:
         samples = await asyncio.gather(*(draw_sample(session, number) for number in range(1, count + 1)))
-        choice = None if session.variant == VOTE else await choose(session, samples)
+        choice = None if session.variant == VOTE else await choose_most_consistent(session, samples)
         answers = {str(place): (final_answer(session.item, call.text), 1.0) for place, call in enumerate(samples)}
         returned = samples[int(most_voted(session.item, answers)) if choice is None else choice - 1]
         by = "vote" if choice is None else "choice"
@@ -62,7 +62,7 @@ async def by_panel(session: Session, most: int) -> Call:
     return session.keep(samples)
 
 
-async def choose(session: Session, samples: Sequence[Call]) -> int | None:
+async def choose_most_consistent(session: Session, samples: Sequence[Call]) -> int | None:
     """Returns the number of the sample that the model says agrees with most; None if it names none or several."""
     choice = await session.ask(
         "consistency",

@@ -17,9 +17,9 @@ from metaprobe.api import (
 )
 from metaprobe.papers.tasks.bias import ambiguous_bias_score, bias_score
 from metaprobe.papers.tasks.task import (
+    MetricIntervals,
     Record,
     Row,
-    Scores,
     Task,
     guess_accuracy,
     pair_answers,
@@ -82,12 +82,12 @@ def lean(item: Item, answer: str) -> int:
     return 0 if option is None else (option == item.fields["biased"]) - (option == item.fields["unbiased"])
 
 
-def score_bias(items: Sequence[Item], answers: Sequence[str]) -> Scores:
+def score_bias(items: Sequence[Item], answers: Sequence[str]) -> MetricIntervals:
     """Returns accuracy and bias score of each condition. Bias scores leave out items whose target cannot be known.
 
     An answer that cannot be read is wrong, and leans to neither side.
     """
-    scores: Scores = {}
+    scores: MetricIntervals = {}
     for condition, (accuracy_name, bias_name, metric) in CONDITIONS.items():
         pairs = [(item, answer) for item, answer in pair_answers(items, answers) if item.level == condition]
         right = [float(is_correct(item, answer)) for item, answer in pairs]

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from metaprobe.api import ImportFileError, Interval, Item, quadratic_weighted_kappa, read_number
-from metaprobe.papers.tasks.task import Row, Scores, Task, accuracy, guess_accuracy, pair_answers
+from metaprobe.papers.tasks.task import MetricIntervals, Row, Task, accuracy, guess_accuracy, pair_answers
 
 ROWS_FOLDER = Path(__file__).parent / "rows"
 
@@ -83,7 +83,7 @@ def grade(item: Item, answer: str) -> int | None:
     return int(number) if number is not None and number in legal else None
 
 
-def score_grades(items: Sequence[Item], answers: Sequence[str]) -> Scores:
+def score_grades(items: Sequence[Item], answers: Sequence[str]) -> MetricIntervals:
     """Returns the accuracy over readable answers, and by dimension the quadratic weighted kappa with
     the human grades.
     """

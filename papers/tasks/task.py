@@ -18,7 +18,7 @@ from metaprobe.api import (
 )
 
 Record = Mapping[str, Any]
-Scores = dict[str, Interval]
+MetricIntervals = dict[str, Interval]
 """Maps the name of a metric to its value with an interval over groups of items."""
 
 
@@ -100,7 +100,7 @@ def question_with_options(question: str, choices: Sequence[str]) -> str:
     return f"{question}\n\n{letter_options(choices)}\n\nAnswer with the letter of the right option."
 
 
-def accuracy(items: Sequence[Item], answers: Sequence[str]) -> Scores:
+def accuracy(items: Sequence[Item], answers: Sequence[str]) -> MetricIntervals:
     """Returns the share of right answers, over the items that a program can check."""
     pairs = [(item, answer) for item, answer in pair_answers(items, answers) if item.check != "none"]
     mean = Interval.of_mean((float(is_correct(item, answer)), item.group) for item, answer in pairs)
@@ -144,7 +144,7 @@ class Task:
     source: str = ""
     """Address of the data."""
     licence: str = ""
-    score: Callable[..., Scores] = accuracy
+    score: Callable[..., MetricIntervals] = accuracy
     """`(items, answers)` returns every metric with its interval."""
     chance: Callable[[Sequence[Item]], dict[str, float]] = guess_accuracy
     """Returns the results of guessing on these items, by the names of `score`."""

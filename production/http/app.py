@@ -67,7 +67,7 @@ LOGGING: dict[str, Any] = {
 }
 
 
-def serve(settings: Settings) -> None:
+def run_server(settings: Settings) -> None:
     """Serves until SIGINT or SIGTERM. Open requests are then finished, for at most `grace_s` seconds."""
     hold_hangups()
     require("uvicorn", "serve")

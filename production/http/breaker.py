@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-State = Literal["closed", "half_open", "open"]
+BreakerState = Literal["closed", "half_open", "open"]
 
 JITTER = 0.2
 """Share by which a pause is randomly shorter or longer, so that workers do not all try an agent at one moment."""
@@ -32,7 +32,7 @@ class Breaker:
         failures: int,
         pause_s: float,
         *,
-        changed: Callable[[State], None] = lambda _: None,
+        changed: Callable[[BreakerState], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -57,7 +57,7 @@ class Breaker:
         """Number of trials in a row that failed."""
         self._until = 0.0
         """Time from which the agent may be tried again, while the breaker is open."""
-        self.state: State = "closed"
+        self.state: BreakerState = "closed"
 
     def begin_trial(self) -> bool:
         """Starts the trial of a skipped agent if its pause is over. Returns whether the trial was started."""
@@ -112,6 +112,6 @@ class Breaker:
             return f"{self._failures} failures in a row, and another request tries it now"
         return f"{self._failures} failures in a row, tried again in {max(0.0, self._until - self._clock()):.0f} s"
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: BreakerState) -> None:
         self.state = state
         self._changed(state)

@@ -42,7 +42,7 @@ from metaprobe.production.http.bodies import (
     values_bytes,
     while_connected,
 )
-from metaprobe.production.http.breaker import Breaker, State
+from metaprobe.production.http.breaker import Breaker, BreakerState
 from metaprobe.production.http.exchange import (
     Declined,
     ScoredRequest,
@@ -93,7 +93,7 @@ TRIAL_S = 1.0
 
 The caller should not wait for an agent that is probably still down.
 """
-BREAKER_STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
+BREAKER_STATES: dict[BreakerState, int] = {"closed": 0, "half_open": 1, "open": 2}
 """Numbers of a breaker's states in `/metrics`."""
 TIMED_OUT = 504
 """Status of an agent that did not answer in time."""

@@ -83,7 +83,7 @@ _UNSET = (b"", b"null", b"false", b"[]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _WaitingQuestion:
     """A question that waits to be asked again."""
 
     request_id: str
@@ -123,7 +123,7 @@ class SecondAnswers:
         self._breaker = Breaker(settings.agent_failures, settings.agent_pause_s)
         self._seldom = Seldom(logger)
         self._named_fields: set[str] = set()
-        self._waiting: asyncio.Queue[_Asked] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[_WaitingQuestion] = asyncio.Queue(MAX_WAITING)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -162,7 +162,7 @@ class SecondAnswers:
         except InvalidResponse:
             self._metrics.asked_again.labels("no_answer").inc()
             return
-        waiting_question = _Asked(
+        waiting_question = _WaitingQuestion(
             request_id,
             replace(first, logprobs=None),  # which are not compared, and would be held
             Panel.question_in(chat.messages or []),
@@ -181,7 +181,7 @@ class SecondAnswers:
                 self._named_fields.add(name)
                 logger.warning("questions with the field %r are not asked again: it may do more than ask", name[:64])
 
-    def _put(self, asked: _Asked) -> None:
+    def _put(self, asked: _WaitingQuestion) -> None:
         try:
             self._waiting.put_nowait(asked)
         except asyncio.QueueFull:
@@ -197,7 +197,7 @@ class SecondAnswers:
                 outcome = "failed"
             self._metrics.asked_again.labels(outcome).inc()
 
-    async def _ask(self, asked: _Asked) -> str:
+    async def _ask(self, asked: _WaitingQuestion) -> str:
         """Asks one question again, logs the agreement, and returns the outcome for the metrics."""
         breaker, settings = self._breaker, self._settings
         if breaker.state == "open" and not breaker.begin_trial():
@@ -244,7 +244,7 @@ class SecondAnswers:
             raise LogError(f"the first answer was not stored within {FLUSH_S:g} s; check the score log's database")
         self._log.log.add_agreement(agreement)
 
-    def _compared(self, asked: _Asked, body: bytes) -> LoggedAgreement | None:
+    def _compared(self, asked: _WaitingQuestion, body: bytes) -> LoggedAgreement | None:
         """Returns the agreement of the first answer with the one in a body; None if they cannot be compared."""
         try:
             completion = lenient_object(body)

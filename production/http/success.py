@@ -16,7 +16,7 @@ MAX_CANDIDATES = 128
 """Most candidates in a request."""
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class _EstimateRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Fields of a request."""
 
     messages: list[dict[str, Any]] | str
@@ -37,7 +37,7 @@ class SuccessDesk:
         Raises `Refusal` for invalid JSON, and for more than `MAX_CANDIDATES` candidates.
         """
         try:
-            question = msgspec.convert(json.loads(body), _Asked)
+            question = msgspec.convert(json.loads(body), _EstimateRequest)
         except msgspec.ValidationError as error:
             message = f"{error}; expected messages, and candidates, dimension and versions where they are known"
             raise Refusal(400, "invalid_request", message) from error

@@ -43,7 +43,7 @@ MAX_SPOOL_BYTES = 256 << 20
 _DROPPED = "dropped"
 """Key of a line that counts entries which could not be kept here either."""
 
-Rows = Sequence[Mapping[str, Any]]
+LogRows = Sequence[Mapping[str, Any]]
 
 
 class Spool:
@@ -117,7 +117,7 @@ class Spool:
         """Sets the number of entries accepted so far."""
         self._count[:] = _COUNT % number
 
-    def add(self, rows: Rows) -> int:
+    def add(self, rows: LogRows) -> int:
         """Adds rows, and returns how many: fewer than all if the file is full, or cannot be written."""
         lines = [_line(row) for row in rows]
         try:

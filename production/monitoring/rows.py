@@ -21,7 +21,7 @@ from metaprobe.production.monitoring.tables import (
     BIN_SUMS,
     HOURLY_SUMS,
     Execute,
-    Row,
+    SelectedRow,
     Tables,
     bins,
     contexts,
@@ -42,7 +42,7 @@ NO_SCORE = -1
 ROWS_PER_TRANSACTION = 500
 """Most rows deleted in one transaction, so that other writers wait little; also most names in one statement."""
 
-Item = TypeVar("Item")
+Element = TypeVar("Element")
 
 _OWN = "time shadow_of score flagged tokens tokens_saved cost_usd".split()
 _SHARED = "model checkpoint task action finish_reason".split()
@@ -95,7 +95,7 @@ def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
     return {str(row[0]) for row in there}
 
 
-def batches(items: Iterable[Item], most: int = ROWS_PER_TRANSACTION) -> Iterator[list[Item]]:
+def batches(items: Iterable[Element], most: int = ROWS_PER_TRANSACTION) -> Iterator[list[Element]]:
     """Yields the items in lists of `most`; the last may be shorter."""
     left = iter(items)
     while some := list(islice(left, most)):
@@ -308,7 +308,7 @@ class LogColumns:
 
 
 def read_columns(
-    tables: Tables, known: Mapping[int, Row], where: Sequence[sa.ColumnElement[bool]], *, ids: bool
+    tables: Tables, known: Mapping[int, SelectedRow], where: Sequence[sa.ColumnElement[bool]], *, ids: bool
 ) -> LogColumns:
     """Returns the answers that meet all conditions `where`, in the order of time.
 
@@ -336,7 +336,7 @@ def read_columns(
 
 def chosen_contexts(
     tables: Tables, *, model: str | None, checkpoint: str | None, tags: Mapping[str, str] | None
-) -> dict[int, Row]:
+) -> dict[int, SelectedRow]:
     """Returns the number of each context that fits, with its values in the order of `CONTEXT`.
 
     Args:
@@ -358,7 +358,7 @@ def chosen_contexts(
     }
 
 
-def contexts_of_sheet(tables: Tables, sheet: Row) -> dict[int, Row]:
+def contexts_of_sheet(tables: Tables, sheet: SelectedRow) -> dict[int, SelectedRow]:
     """Returns the contexts of answers that could be on a sheet, as `chosen_contexts`."""
     names = {"model": sheet.model or None, "checkpoint": sheet.checkpoint or None}
     return chosen_contexts(tables, **names, tags=json.loads(sheet.tags))

@@ -235,9 +235,9 @@ def is_one_of(column: sa.ColumnElement[Any], values: Iterable[Any]) -> sa.Column
 logger = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]
-Row = Any
+SelectedRow = Any
 """Values in the order of the requested columns, which are attributes as well."""
-Execute = Callable[..., Sequence[Row]]
+Execute = Callable[..., Sequence[SelectedRow]]
 """`run(statement, values)` returns the rows found. With a list of values it runs once for each of them."""
 
 APPLICATION = 0x6D704C47
@@ -295,12 +295,14 @@ class Tables:
                 connection.execute(_LOCK)
             yield partial(_run, connection)
 
-    def read(self, statement: str | sa.Executable, values: Values | None = None) -> Sequence[Row]:
+    def read(self, statement: str | sa.Executable, values: Values | None = None) -> Sequence[SelectedRow]:
         """Returns the rows that a statement finds. Raises `LogError`."""
         with self._reading() as connection:
             return _run(connection, statement, values or {})
 
-    def read_chunks(self, statement: str | sa.Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
+    def read_chunks(
+        self, statement: str | sa.Executable, values: Values | None = None
+    ) -> Iterator[Sequence[SelectedRow]]:
         """Yields the rows that a statement finds, `ROWS_PER_FETCH` at a time. Raises `LogError`."""
         with self._reading() as connection:
             result = connection.execution_options(stream_results=True).execute(_executable(statement), values or {})
@@ -441,7 +443,9 @@ class SqliteTables(Tables):
         rows = self.read("SELECT seq FROM sqlite_sequence WHERE name = 'scores'")  # also of rows that are gone
         return int(rows[0][0]) if rows else 0
 
-    def read_chunks(self, statement: str | sa.Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
+    def read_chunks(
+        self, statement: str | sa.Executable, values: Values | None = None
+    ) -> Iterator[Sequence[SelectedRow]]:
         with self._reading() as connection:
             result = connection.execute(_executable(statement), values or {})
             # Plain tuples: SQLAlchemy's own rows take half as long again to make, which tells for millions of answers.
@@ -550,7 +554,7 @@ def _executable(statement: str | sa.Executable) -> sa.Executable:
 
 def _run(
     connection: sa.Connection, statement: str | sa.Executable, values: Values | Sequence[Values] = ()
-) -> Sequence[Row]:
+) -> Sequence[SelectedRow]:
     if isinstance(statement, sa.UpdateBase) and isinstance(values, list) and not statement._returning:
         # By the driver itself: SQLAlchemy takes twice as long to bind the values. An insertion passes over names that
         # are no columns.

@@ -42,7 +42,7 @@ def elements(
         absent: returns the message for a whole document whose list is missing or null, from the fields before it.
     """
     with opened(path, on_bytes) as file:
-        text = _Text(file, path)
+        text = _JsonText(file, path)
         before: dict[str, Any] = {}
         try:
             for key in where:
@@ -108,7 +108,7 @@ def _skip(text: str, place: int) -> int:
     return place
 
 
-class _Text:
+class _JsonText:
     """Text of a JSON document, read and dropped block by block."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:

@@ -32,7 +32,7 @@ from metaprobe.training.methods import (
     Fitted,
     HiddenProbeMethod,
     Method,
-    Scorer,
+    ScoreFunction,
     TermsPart,
     TextWords,
     control_methods,
@@ -90,7 +90,7 @@ class FormAndTerms:
         assert table.answers is not None, "a store with texts is read"
         forms = np.array([form_of(text) for text in table.answers.tolist()])
 
-        def fitted(learn: Rows, penalty: float) -> Scorer:
+        def fitted(learn: Rows, penalty: float) -> ScoreFunction:
             centre, spread = forms[learn].mean(axis=0), forms[learn].std(axis=0) + 1e-9
             X = np.hstack([(forms - centre) / spread, standard_terms(evidence, learn)])
             model = LogisticRegression(C=penalty, max_iter=1000).fit(X[learn], table.y[learn])

@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
-from metaprobe.probes.adapter import AdapterProbe, When
+from metaprobe.probes.adapter import AdapterProbe, JudgementTime
 from metaprobe.training.adapter import AdapterSettings, adapter_roles, write_adapter
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
@@ -26,7 +26,10 @@ from research.blocks import markdown, packed, read_figures, shown, write, write_
 from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS
 
 ADAPTER = FIGURES.with_name("adapter.json")
-NAMES: dict[When, tuple[str, str]] = {"before": ("adapter, before", BEFORE), "after": ("adapter, answer", AFTER)}
+NAMES: dict[JudgementTime, tuple[str, str]] = {
+    "before": ("adapter, before", BEFORE),
+    "after": ("adapter, answer", AFTER),
+}
 MEAN = "mean log-probability"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.systems.metacogagent_figures import outcomes
+from metaprobe.eval.systems.metacogagent_figures import metacogagent_outcomes
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore
 from research.blocks import ROOT
@@ -154,7 +154,7 @@ def llmrouter9(data: Path) -> list[QuestionOutcomes]:
 def metacog(_: Path) -> list[QuestionOutcomes]:
     """Our own full matrix. Each agent's cost is that of its stated confidence and its answer."""
     runs, found = list(RunStore(ROOT / "recorded" / "metacog-every-agent")), []
-    for run, record in zip(runs, outcomes(runs, by_classifier=True), strict=True):
+    for run, record in zip(runs, metacogagent_outcomes(runs, by_classifier=True), strict=True):
         for name, outcome in record["agents"].items():
             outcome["cost_usd"] = sum(spent(call) for call in run.calls if call.agent == name)
         found.append(outcome_of_line(record))

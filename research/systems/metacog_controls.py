@@ -16,7 +16,7 @@ from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.papers.policies.profiles import UNKNOWN
 from metaprobe.papers.systems.metacogagent import extract_final
 from metaprobe.papers.systems.votes import most_voted
-from metaprobe.probes.source import SignalSource, When
+from metaprobe.probes.source import ReadPart, SignalSource
 from metaprobe.records.types import Item, Run
 from research.systems.figures import recorded
 from research.systems.metacog_orders import Floats, Series
@@ -41,7 +41,7 @@ class World:
         """`runs`: of the variant `every-agent`, whole."""
         self.runs = sorted(runs, key=lambda run: run.item.id)
         self.recording = Recording(self.runs)
-        known = [line["agents"] for line in metacogagent.outcomes(self.runs)]
+        known = [line["agents"] for line in metacogagent.metacogagent_outcomes(self.runs)]
         self.agents = tuple(sorted(known[0]))
         self.right, self.stated = (
             np.array([[line[agent][name] for agent in self.agents] for line in known], dtype=np.float64)
@@ -57,7 +57,7 @@ class World:
         values: Callable[[int], Floats] | None = None,
         *,
         with_stated: bool = False,
-        when: When | None = None,
+        when: ReadPart | None = None,
         variant: str = "algorithm",
         constants: str = "",
         orders: Sequence[int] = ORDERS,
@@ -70,7 +70,7 @@ class World:
             replays.append(self.recording.replayed(variant, constants, order=order, signals_of=signals))
         return Series(replays)
 
-    def _signals(self, values: Floats, with_stated: bool, when: When | None) -> Callable[[Item], SignalSource]:
+    def _signals(self, values: Floats, with_stated: bool, when: ReadPart | None) -> Callable[[Item], SignalSource]:
         def of(item: Item) -> SignalSource:
             row = values[self._place[item.id]]
             known = {a: None if np.isnan(x) else float(x) for a, x in zip(self.agents, row, strict=True)}
@@ -156,7 +156,7 @@ def with_shuffled(
     values: Floats,
     *,
     with_stated: bool = False,
-    when: When | None = None,
+    when: ReadPart | None = None,
     orders: Sequence[int] = ORDERS,
 ) -> dict[str, Series]:
     """The system itself with the same signal shuffled; in each order another draw, with the order's seed."""

@@ -16,7 +16,7 @@ from metaprobe.llms.cache import ReplayLLM, renamed_for
 from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import SignalSource, When, combine_probabilities
+from metaprobe.probes.source import ReadPart, SignalSource, combine_probabilities
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.routing.paper import PaperRules
 
@@ -44,7 +44,7 @@ class Given:
     digest: str
     with_stated: bool = False
     """Whether the stated confidence is still asked for, and both are joined."""
-    when: When | None = None
+    when: ReadPart | None = None
     """`answer` where an agent has to draft its answer before the number is known; None for a number that is free."""
 
 

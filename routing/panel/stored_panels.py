@@ -33,7 +33,7 @@ from metaprobe.routing.panel.compared_answers import (
 )
 from metaprobe.routing.panel.sources import STATED_BY_MODEL
 
-Line = dict[str, Any]
+PanelLine = dict[str, Any]
 
 
 def panel_lines(panel: Panel, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
@@ -246,7 +246,7 @@ def step_lines(
     budget: float | None = None,
     price: float | None = None,
     on_bad: OnError = lambda error: None,
-) -> Iterator[Line]:
+) -> Iterator[PanelLine]:
     """Yields one decision for each line: line, id, action, agent, expected, reason.
 
     A line is one of an outcomes file, with the agents asked so far under `agents`; `candidates` names those that may be
@@ -300,7 +300,7 @@ def answer_in_outcome(agent: str, outcome: AgentOutcome) -> PanelAnswer:
     return PanelAnswer(outcome.answer or untold(agent), agent, stated=outcome.confidence, stated_source=source)
 
 
-def _known_in(panel: Panel, record: Line, number: int) -> tuple[QuestionOutcomes, dict[str, float] | None]:
+def _known_in(panel: Panel, record: PanelLine, number: int) -> tuple[QuestionOutcomes, dict[str, float] | None]:
     """Returns the question of a line, and infinite prices of agents that may not be asked; None if all may be.
 
     Raises `ImportFileError`, which names the field, for an invalid line.
@@ -324,11 +324,11 @@ def _known_in(panel: Panel, record: Line, number: int) -> tuple[QuestionOutcomes
     return question, {name: math.inf for name in panel.agents.names if name not in candidates}
 
 
-def _unreadable(broken: list[ImportFileError]) -> Iterator[Line]:
+def _unreadable(broken: list[ImportFileError]) -> Iterator[PanelLine]:
     while broken:
         error = broken.pop(0)
         yield _undecided(error.line, None, error)
 
 
-def _undecided(line: int | None, identity: str | None, error: Exception) -> Line:
+def _undecided(line: int | None, identity: str | None, error: Exception) -> PanelLine:
     return {"line": line, "id": identity, "action": None, "agent": None, "expected": None, "reason": str(error)}

@@ -19,14 +19,14 @@ from click.shell_completion import CompletionItem
 
 from metaprobe.checkpoints import ContractMismatch, FlagOptions
 from metaprobe.checkpoints.files import BUNDLED, HUB, bundled_names
-from metaprobe.checkpoints.option_fields import Described, Kind, Option, described, split_name
+from metaprobe.checkpoints.option_fields import Described, Option, OptionKind, described, split_name
 from metaprobe.training.training_options import WrongOptions
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-class Target(click.Path):
+class FolderToWrite(click.Path):
     """Type of a folder to write to."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -35,7 +35,7 @@ class Target(click.Path):
         return super().convert(value, param, ctx)
 
 
-FOLDER_TYPE = Target(file_okay=False, path_type=Path)
+FOLDER_TYPE = FolderToWrite(file_okay=False, path_type=Path)
 
 
 class Runs(click.Path):
@@ -151,7 +151,7 @@ class JsonObject(click.types.StringParamType):
         return parsed
 
 
-OPTION_TYPES: Mapping[Kind, Any] = {
+OPTION_TYPES: Mapping[OptionKind, Any] = {
     "checkpoint": CHECKPOINT,
     "checkpoint or runs": Location(or_runs=True),
     "file": FILE,
@@ -159,7 +159,7 @@ OPTION_TYPES: Mapping[Kind, Any] = {
     "folder to read": FOLDER_THERE,
     "folder to write in": click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
     "json object": JsonObject(),
-    "label sheet": Target(dir_okay=False, path_type=Path),
+    "label sheet": FolderToWrite(dir_okay=False, path_type=Path),
     "named checkpoint": NamedLocation(),
     "new file": click.Path(dir_okay=False, path_type=Path),
     "path": click.Path(exists=True, path_type=Path),
@@ -174,7 +174,7 @@ OPTION_TYPES: Mapping[Kind, Any] = {
 
 OneCheckpoint = Annotated[str, Option(kind="checkpoint", argument=True)]
 Stores = Annotated[tuple[Path, ...], Option(kind="runs", argument=True)]
-Answers = Annotated[tuple[Path, ...], Option(kind="runs or lines", argument=True)]
+RunsOrLines = Annotated[tuple[Path, ...], Option(kind="runs or lines", argument=True)]
 Digest = Annotated[str | None, Option("Digest that the checkpoint must have, from its author.")]
 AsJson = Annotated[bool, Option("JSON for programs, in place of a table.", name="json")]
 

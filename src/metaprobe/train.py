@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from metaprobe.records.outcomes import QuestionOutcomes
     from metaprobe.training.recipes.teaching import TaughtCheckpoint
 
-Stores = str | Path | Sequence[str | Path]
+StorePaths = str | Path | Sequence[str | Path]
 
 P = ParamSpec("P")
-Options = TypeVar("Options")
+AnyOptions = TypeVar("AnyOptions")
 Data = TypeVar("Data")
 Result = TypeVar("Result")
 
 
 def takes(
-    options: Callable[P, Options],
-) -> Callable[[Callable[[Data, Options], Result]], Callable[Concatenate[Data, P], Result]]:
+    options: Callable[P, AnyOptions],
+) -> Callable[[Callable[[Data, AnyOptions], Result]], Callable[Concatenate[Data, P], Result]]:
     """Returns a decorator. It makes the fields of the dataclass `options` keyword arguments of the
     decorated function.
     """
 
-    def decorate(function: Callable[[Data, Options], Result]) -> Callable[Concatenate[Data, P], Result]:
+    def decorate(function: Callable[[Data, AnyOptions], Result]) -> Callable[Concatenate[Data, P], Result]:
         @wraps(function)
         def called(data: Data, /, *args: P.args, **fields_given: P.kwargs) -> Result:
             chosen = options(*args, **fields_given)
@@ -70,12 +70,12 @@ def takes(
     return decorate
 
 
-def _list(stores: Stores) -> list[str | Path]:
+def _list(stores: StorePaths) -> list[str | Path]:
     return [stores] if isinstance(stores, str | Path) else list(stores)
 
 
 @takes(QualityOptions)
-def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
+def train_quality(runs: StorePaths, options: QualityOptions) -> Checkpoint:
     """Trains a quality predictor on log-probabilities, with a calibrated head for each target; returns its checkpoint.
 
     `runs` is a run store, a file of lines, or several. `target` is a label or several: 0 or 1 (`correct`, `critical`,
@@ -111,7 +111,7 @@ def teach(questions: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
 
 
 @takes(HiddenOptions)
-def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
+def train_hidden(runs: StorePaths, options: HiddenOptions) -> Checkpoint:
     """Trains a linear probe on stored hidden states, and returns its checkpoint.
 
     `runs` is a run store or several. Layer and position are chosen on rows that the probe was not fitted on. For
@@ -128,7 +128,7 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
 
 
 @takes(BlendOptions)
-def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
+def train_blend(runs: StorePaths, options: BlendOptions) -> Checkpoint:
     """Trains a blend of hidden states, log-probabilities and what the model stated, and returns its checkpoint.
 
     `runs` is a run store or several, with hidden states. `metaprobe.load(checkpoint.path)` gives the predictor, which
@@ -141,7 +141,7 @@ def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
 
 
 @takes(GateOptions)
-def train_gate(runs: Stores, options: GateOptions) -> Checkpoint:
+def train_gate(runs: StorePaths, options: GateOptions) -> Checkpoint:
     """Trains a gate that stops an answer while it streams, and returns its checkpoint.
 
     `runs` is a run store or several. Raises `RecordError` if the runs do not suffice for a rate in `alpha`,
@@ -209,7 +209,7 @@ def train_success(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: 
 
 
 @takes(TextOptions)
-def train_text(data: Stores, options: TextOptions) -> Checkpoint:
+def train_text(data: StorePaths, options: TextOptions) -> Checkpoint:
     """Trains a reader of question and answer as text, without log-probabilities, and returns its checkpoint.
 
     `data` is a file of lines with `question`, `answer` and `labels`, a file of OpenAI-format lines, a run store, or
@@ -226,7 +226,7 @@ def train_text(data: Stores, options: TextOptions) -> Checkpoint:
 
 
 @takes(AdapterOptions)
-def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
+def train_adapter(runs: StorePaths, options: AdapterOptions) -> Checkpoint | None:
     """Trains a small language model that reads prompt and answer as text, and returns its checkpoint.
 
     `runs` is a run store or several. A training that was stopped continues when it is called again. Under `accelerate
@@ -243,7 +243,7 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
 
 
 @takes(CompareOptions)
-def compare(runs: Stores, options: CompareOptions) -> "Comparison":
+def compare(runs: StorePaths, options: CompareOptions) -> "Comparison":
     """Compares what the model says of itself with what its signals show, and returns every method's metrics.
 
     `runs` is a run store or several. Writes `report.html`, tables, drawings and a row for each answer and method into

@@ -11,7 +11,7 @@ import metaprobe.train as library
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.option_fields import Option
 from metaprobe.llms.call_selection import CallSelection
-from metaprobe.option_commands import Answers, AsJson, OneCheckpoint, Stores, command
+from metaprobe.option_commands import AsJson, OneCheckpoint, RunsOrLines, Stores, command
 from metaprobe.progress import quiet_libraries, say, steps
 from metaprobe.terminal import (
     command_line,
@@ -80,7 +80,7 @@ def _write(trained: Callable[..., Any], data: Any, options: RunOptions) -> None:
 
 
 @command(train, "On log-probabilities: a calibrated verdict.", name="quality")
-def train_quality_command(runs: Answers, options: QualityOptions) -> None:
+def train_quality_command(runs: RunsOrLines, options: QualityOptions) -> None:
     """Train a predictor on log-probabilities, with one calibrated head for each target.
 
     A head that is a probability begins with one free number. It grows to seven terms, and then to terms and trees, only
@@ -110,7 +110,7 @@ def train_blend_command(runs: Stores, options: BlendOptions) -> None:
 
 
 @command(train, "On the first log-probabilities: when to stop a stream.", name="gate")
-def train_gate_command(runs: Answers, options: GateOptions) -> None:
+def train_gate_command(runs: RunsOrLines, options: GateOptions) -> None:
     """Train heads on the first tokens of an answer, and thresholds that stop it at a promised rate of false alarms.
 
     The gate looks after 3, 5, 10, 20, 30 and 50 tokens. Failures that begin later are not seen.
@@ -156,7 +156,7 @@ def train_success_command(
 
 
 @command(train, "On question and answer as text: words, no log-probabilities.", name="text")
-def train_text_command(data: Answers, options: TextOptions) -> None:
+def train_text_command(data: RunsOrLines, options: TextOptions) -> None:
     """Train a reader of question and answer alone: P(right), or the level of a rubric.
 
     DATA are run stores, or files of lines, with log-probabilities or without. The reader of words needs no extra to
@@ -167,7 +167,7 @@ def train_text_command(data: Answers, options: TextOptions) -> None:
 
 
 @command(train, "On prompt and answer as text: a small language model.", name="adapter")
-def train_adapter_command(runs: Answers, options: AdapterOptions) -> None:
+def train_adapter_command(runs: RunsOrLines, options: AdapterOptions) -> None:
     """Train a small language model with LoRA and a confidence head, merged and exported; it needs no torch to run.
 
     Stopped at any moment and called again, the training goes on from its last evaluation.
@@ -199,7 +199,7 @@ def teach_command(
 @command(COMMANDS, "The same predictor for runs of your own, from fifty labels.")
 def adapt(
     checkpoint: OneCheckpoint,
-    labelled: Answers,
+    labelled: RunsOrLines,
     writing: WriteOptions,
     flags: FlagOptions,
     lines: LineOptions,
@@ -230,7 +230,7 @@ def adapt(
 
 
 @command(COMMANDS, "Explicit against implicit metacognition: report and tables.")
-def compare(runs: Answers, options: CompareOptions) -> None:
+def compare(runs: RunsOrLines, options: CompareOptions) -> None:
     """Compare explicit with implicit metacognition on stored runs: a report, tables, and a row for each item and
     method.
     """

@@ -23,7 +23,7 @@ from metaprobe.probes.adapter import (
     SAMPLE,
     TOKENIZER,
     Encoder,
-    When,
+    JudgementTime,
     padded_batches,
 )
 from metaprobe.records.errors import RecordError
@@ -86,7 +86,7 @@ def control_scores(data: TextData, roles: Roles, *, seed: int) -> dict[str, Scor
 
 
 def adapter_audits(
-    data: TextData, roles: Roles, scores: Mapping[When, Scores], controls: Mapping[str, Scores], *, seed: int
+    data: TextData, roles: Roles, scores: Mapping[JudgementTime, Scores], controls: Mapping[str, Scores], *, seed: int
 ) -> AuditReport:
     """Returns the audits of an adapter's scores on the test rows. Controls are fitted in the same roles. Audits of the
     data use all rows.
@@ -115,7 +115,7 @@ def adapter_audits(
     return AuditReport(tuple(audits.values()), tuple(f"{name}: {why}" for name, why in reasons.items()))
 
 
-def probe_name(when: When) -> str:
+def probe_name(when: JudgementTime) -> str:
     """Returns the name of a probe of that moment in figures and audits."""
     return f"adapter probe {when} the answer"
 
@@ -183,7 +183,7 @@ class MadeAdapter:
     """A fitted and exported adapter that is not written yet."""
 
     export: Export
-    probability: Mapping[When, NDArray[np.float64]]
+    probability: Mapping[JudgementTime, NDArray[np.float64]]
     """Outputs of the exported graph for the test rows of `adapter_roles`."""
     out: str | Path
     work: Path
@@ -213,7 +213,7 @@ def make_adapter(
     if work.resolve().is_relative_to(out.resolve()):  # the checkpoint could not be published over the state
         raise RecordError(f"{work} lies in the checkpoint {out} that is to be written: give another --work folder")
     check_work(work)
-    when: tuple[When, ...] = ("before", "after") if options.when == "both" else (options.when,)
+    when: tuple[JudgementTime, ...] = ("before", "after") if options.when == "both" else (options.when,)
     if data.learnable_levels:
         raise RecordError(f"label {target} has levels; an adapter takes labels of 0 and 1: see `metaprobe train text`")
     # Fit the controls, and load the base model.
@@ -284,16 +284,16 @@ def _export(
     texts: Examples,
     data: TextData,
     roles: Roles,
-    when: Sequence[When],
+    when: Sequence[JudgementTime],
     settings: AdapterSettings,
-) -> tuple[dict[str, Any], dict[str, Any], list[str], dict[When, NDArray[np.float64]]]:
+) -> tuple[dict[str, Any], dict[str, Any], list[str], dict[JudgementTime, NDArray[np.float64]]]:
     """Returns graph, golden rows and tolerance as fields of an `Export`, what the contract says of the precision, lines
     about it for the card, and the outputs of the graph for the test rows, in their order."""
     scores = np.full(len(texts.ids), np.nan)
     measured_rows = texts.of(np.concatenate([roles.calibration, roles.test]))
     scores[measured_rows] = scored_log_odds(fitted.scorer, [texts.ids[i] for i in measured_rows], settings.batch_size)
     labels = data.table.y[texts.rows]
-    platts: dict[When, Platt] = {}
+    platts: dict[JudgementTime, Platt] = {}
     for name in when:
         rows = texts.of(roles.calibration, name)
         platts[name] = fit_platt(scores[rows], labels[rows])
@@ -343,9 +343,9 @@ def _export(
 
 
 def _probability(
-    session: GraphSession, texts: Examples, rows: Rows, when: Sequence[When], batch_size: int
-) -> dict[When, NDArray[np.float64]]:
-    by_moment: dict[When, NDArray[np.float64]] = {}
+    session: GraphSession, texts: Examples, rows: Rows, when: Sequence[JudgementTime], batch_size: int
+) -> dict[JudgementTime, NDArray[np.float64]]:
+    by_moment: dict[JudgementTime, NDArray[np.float64]] = {}
     for name in when:
         chosen = texts.of(rows, name)
         by_moment[name] = np.empty(len(chosen))
@@ -354,7 +354,9 @@ def _probability(
     return by_moment
 
 
-def _measure(data: TextData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Interval]:
+def _measure(
+    data: TextData, roles: Roles, probability: Mapping[JudgementTime, NDArray[np.float64]]
+) -> dict[str, Interval]:
     """Figures of the test rows, beside the mean log-probability, which needs no selection, where there is one."""
     table, beside = data.table.rows(roles.test), None
     if table.measured:

@@ -16,7 +16,7 @@ from metaprobe.checkpoints.onnx_wire import FLOAT
 from metaprobe.probes.adapter import (
     IDS,
     MASK,
-    When,
+    JudgementTime,
 )
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -56,7 +56,7 @@ class _Calibrated(nn.Module):
         return tuple(torch.sigmoid(platt.slope * log_odds + platt.intercept) for platt in self.platts)
 
 
-def adapter_graph(scorer: AdapterScorer, platts: Mapping[When, Platt]) -> bytes:
+def adapter_graph(scorer: AdapterScorer, platts: Mapping[JudgementTime, Platt]) -> bytes:
     """Returns an ONNX graph of the scorer with one calibrated P(right) output (n, 1) per moment (`When`).
 
     Its inputs are `input_ids` and `attention_mask`, int64 (n, T), padded on the right. Raises `RecordError` if the

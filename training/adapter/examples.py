@@ -14,7 +14,7 @@ from metaprobe.probes.adapter import (
     IDS,
     MASK,
     Encoder,
-    When,
+    JudgementTime,
     layout,
     padded_batches,
 )
@@ -43,7 +43,7 @@ class Examples:
     when: NDArray[np.str_]
     """Whether each example (m,) is read `before` or `after` the answer."""
 
-    def of(self, rows: Rows, when: When | None = None) -> Rows:
+    def of(self, rows: Rows, when: JudgementTime | None = None) -> Rows:
         """Returns the places of the examples of these rows (and of this moment), ascending."""
         chosen = np.isin(self.rows, rows)
         return np.flatnonzero(chosen if when is None else chosen & (self.when == when))
@@ -60,7 +60,7 @@ def adapter_roles(table: AnswerTable, *, seed: int = 0) -> Roles:
     return next(outer_folds(groups, table.y, folds=TEST_FOLDS, seed=seed))
 
 
-def examples(data: TextData, whens: Sequence[When], encoder: Encoder) -> Examples:
+def examples(data: TextData, whens: Sequence[JudgementTime], encoder: Encoder) -> Examples:
     """Returns every answer as text, `before` without and `after` with the answer itself."""
     n = len(data.table)
     texts = [

@@ -8,7 +8,7 @@ price covers both its confidence and its answer.
 from collections.abc import Iterable, Mapping, Sequence
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.eval.systems.metacogagent_figures import ANSWER, ASKING, READ, STATED, outcomes
+from metaprobe.eval.systems.metacogagent_figures import ANSWER, ASKING, READ, STATED, metacogagent_outcomes
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
@@ -74,7 +74,7 @@ def outcomes_of(
     """
     fullest: dict[str, tuple[int, QuestionOutcomes]] = {}
     for run in runs:
-        (record,) = outcomes([run], by_classifier=True)
+        (record,) = metacogagent_outcomes([run], by_classifier=True)
         question = outcome_of_line(record)
         agents = {
             name: _outcome(run, name, outcome, prices or {}, source)
