@@ -125,13 +125,21 @@ class FileFacts:
     """Names of the module's public functions."""
     constants: list[tuple[str, str]]
     """Names and values of the module's public constants; a value is the dump of its expression."""
+    aliases: list[tuple[str, str]]
+    """Names and values of the module's type aliases and type variables, in the form of `constants`."""
+
+    def named_like(self, name: str) -> list[tuple[str, str]] | None:
+        """Returns the list for a module's variable of this name: `constants`, `aliases`, or None for others."""
+        if re.fullmatch("[A-Z][A-Z0-9_]*", name):
+            return self.constants
+        return self.aliases if re.fullmatch("_?[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", name) else None
 
 
 @cache
 def facts_of(path: Path) -> FileFacts:
     """Returns the facts of a file; each file is parsed once."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    facts = FileFacts([], [], [], [])
+    facts = FileFacts([], [], [], [], [])
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             facts.classes.append(node.name)
@@ -146,10 +154,10 @@ def facts_of(path: Path) -> FileFacts:
         elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and not statement.name.startswith("_"):
             facts.functions.append(statement.name)
         for target in targets:
-            if isinstance(target, ast.Name) and re.fullmatch("[A-Z][A-Z0-9_]*", target.id):
+            if isinstance(target, ast.Name) and (named := facts.named_like(target.id)) is not None:
                 assert isinstance(statement, ast.Assign | ast.AnnAssign)
                 assert statement.value is not None
-                facts.constants.append((target.id, ast.dump(statement.value)))
+                named.append((target.id, ast.dump(statement.value)))
     return facts
 
 
@@ -513,24 +521,36 @@ def _walk_here(name: str) -> list[str]:
 
 
 def names_of_several_things(modules: dict[str, Path]) -> dict[str, list[str]]:
-    """Returns the names that stand for several things, by kind: constants, functions and file names.
+    """Returns the names that stand for several things, by kind: constants, functions, types and file names.
 
-    A public constant counts if several files define it, not all with the same value. A public function of a module and
-    a file name count if several files have it.
+    A public constant counts if several files define it, not all with the same value. So does a type: an alias or a type
+    variable, and a class, which differs from all other classes. Types count also if they are private. A public function
+    of a module and a file name count if several files have it.
     """
-    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    constants: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    types: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     functions: dict[str, set[str]] = defaultdict(set)
     for module, path in modules.items():
         for function in facts_of(path).functions:
             functions[function].add(module)
         for constant, value in facts_of(path).constants:
-            values[constant][value].add(module)
+            constants[constant][value].add(module)
+        for alias, value in facts_of(path).aliases:
+            types[alias][value].add(module)
+        for class_name in facts_of(path).classes:
+            types[class_name][f"class of {module}"].add(module)
     stems = Counter(path.stem for path in modules.values() if path.stem != "__init__")
     return {
-        "constants": sorted(n for n, by in values.items() if len(by) > 1 and len(set().union(*by.values())) > 1),
+        "constants": _of_several_files(constants),
         "functions": sorted(name for name, where in functions.items() if len(where) > 1),
+        "types": _of_several_files(types),
         "file names": sorted(stem for stem, count in stems.items() if count > 1),
     }
+
+
+def _of_several_files(files: dict[str, dict[str, set[str]]]) -> list[str]:
+    """Returns the names that have several values, not all in one file. `files` maps a name and a value to files."""
+    return sorted(name for name, by in files.items() if len(by) > 1 and len(set().union(*by.values())) > 1)
 
 
 def names_across(modules: dict[str, Path]) -> dict[str, set[str]]:

@@ -40,15 +40,16 @@ def test_a_walk_enters_no_more_files_than_its_ceiling(walk: str) -> None:
 
 def test_a_name_counts_as_several_things_where_files_give_it_different_values(tmp_path: Path) -> None:
     files = {
-        "a": "SEED = 1\nFEWEST = 2\n_OWN = 1\ndef fit(): ...\ndef _same(): ...",
-        "b": "SEED = 1\nFEWEST: int = 3\n_OWN = 2\nclass Fit:\n    def fit(self): ...\ndef _same(): ...",
-        "c/b": "ALONE = 1\ndef fit(): ...",
+        "a": "SEED = 1\nFEWEST = 2\n_OWN = 1\ndef fit(): ...\ndef _same(): ...\nIds = list\nRow = int",
+        "b": "SEED = 1\nFEWEST: int = 3\n_OWN = 2\nclass Fit:\n    def fit(self): ...\ndef _same(): ...\nIds = list",
+        "c/b": "ALONE = 1\ndef fit(): ...\nclass Row: ...\nclass _Text: ...\nclass Alone: ...",
+        "d": "def late():\n    class _Text: ...",
     }
     for name, source in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(source)
     names = house.names_of_several_things({name: tmp_path / f"{name}.py" for name in files})
-    assert names == {"constants": ["FEWEST"], "functions": ["fit"], "file names": ["b"]}
+    assert names == {"constants": ["FEWEST"], "functions": ["fit"], "types": ["Row", "_Text"], "file names": ["b"]}
 
 
 def test_no_docstring_or_comment_goes_on_from_a_name_above_it() -> None:
