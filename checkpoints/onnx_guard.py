@@ -65,7 +65,7 @@ Operators = Mapping[str, frozenset[str]]
 """Maps an operator, with its domain if that is ai.onnx.ml, to its allowed attributes."""
 
 
-def _read(*texts: str) -> dict[str, frozenset[str]]:
+def _parse_operators(*texts: str) -> dict[str, frozenset[str]]:
     operators: dict[str, frozenset[str]] = {}
     for text in texts:
         for entry in text.strip().split(","):
@@ -74,9 +74,9 @@ def _read(*texts: str) -> dict[str, frozenset[str]]:
     return operators
 
 
-MODEL_OPERATORS: Operators = _read(_MODEL, _CONVERTED)
-ADAPTER_OPERATORS: Operators = _read(_MODEL, _ADAPTER)
-ALL_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _ADAPTER)
+MODEL_OPERATORS: Operators = _parse_operators(_MODEL, _CONVERTED)
+ADAPTER_OPERATORS: Operators = _parse_operators(_MODEL, _ADAPTER)
+ALL_OPERATORS: Operators = _parse_operators(_MODEL, _CONVERTED, _ADAPTER)
 """Operators of any graph, for a caller that does not name a kind."""
 
 
@@ -162,13 +162,13 @@ def check_model(data: bytes, kind: str | None = None) -> Graph:
     domains = {domain for domain, _ in domain_versions}
     if len(stated) > MOST_DOMAINS or len(domains) < len(domain_versions):
         raise UnsafeModel(f"the model states {len(stated)} versions of {len(domains)} domains; expected one each")
-    _check(model, finite=True)
+    _check_message(model, finite=True)
     graph = read_graph(model)
     check_operators(graph, kind)
     return graph
 
 
-def _check(message: WireMessage, *, finite: bool) -> None:
+def _check_message(message: WireMessage, *, finite: bool) -> None:
     refused = _REFUSED_FIELDS.get(message.kind, {})
     for name in refused.keys() & message.fields.keys():
         raise UnsafeModel(f"the model has {refused[name]} ({message.kind}.{name})")
@@ -195,7 +195,7 @@ def _check(message: WireMessage, *, finite: bool) -> None:
     if message.kind == "NodeProto" and message.text("domain") == "ai.onnx.ml":
         infinite = _MAY_BE_INFINITE.get(message.text("op_type"), infinite)
     for child in message.messages():
-        _check(child, finite=finite and not (child.kind == "AttributeProto" and child.text("name") in infinite))
+        _check_message(child, finite=finite and not (child.kind == "AttributeProto" and child.text("name") in infinite))
 
 
 def _check_tensor(tensor: WireMessage) -> None:

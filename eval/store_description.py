@@ -23,7 +23,7 @@ def describe_store(path: Path) -> str:
     count, total = 0, Counter[tuple[str, str]]()
     for run in store.runs():
         count += 1
-        _count(run, total)
+        _count_run(run, total)
     size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     lines = [
         ("run store", str(path)),
@@ -49,7 +49,7 @@ def describe_store(path: Path) -> str:
 SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "decided", "outcomes", "not there")
 
 
-def _count(run: Run, total: Counter[tuple[str, str]]) -> None:
+def _count_run(run: Run, total: Counter[tuple[str, str]]) -> None:
     """Adds what a run holds to the counts of (subject, name)."""
     total["systems", f"{run.system} ({run.variant})" if run.variant else run.system] += 1
     total["tasks", run.item.task or "(unnamed)"] += 1

@@ -379,15 +379,15 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
         name,
         parsed_text,
         tokens=[text(entry.get("token")) for entry in entries],
-        numbers=[_number(entry.get("logprob")) for entry in entries],
-        top=[{text(row.get("token")): _number(row.get("logprob")) for row in rows if row} for rows in places],
+        numbers=[_number_or_none(entry.get("logprob")) for entry in entries],
+        top=[{text(row.get("token")): _number_or_none(row.get("logprob")) for row in rows if row} for rows in places],
         parsed=parsed,
         refusal=refusal,
         counted=counted,
     )
 
 
-def _number(value: object) -> float | None:
+def _number_or_none(value: object) -> float | None:
     return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
 
 

@@ -365,7 +365,7 @@ class EndpointLLM:
         model, separator, url = spec.removeprefix(cls.SCHEME).partition("@http")
         if not spec.startswith(cls.SCHEME) or not model or re.search(r"@[\w.-]+(:\d|/)", model):  # without http://
             raise LLMError(
-                f"model {_shown(spec)!r}: expected {cls.SCHEME}MODEL or {cls.SCHEME}MODEL@http://host:port/v1"
+                f"model {_without_secrets(spec)!r}: expected {cls.SCHEME}MODEL or {cls.SCHEME}MODEL@http://host:port/v1"
             )
         return cls(model, base_url=f"http{url}" if separator else None, **options)
 
@@ -398,14 +398,14 @@ def public_address(url: str) -> tuple[str, str]:
     except ValueError:
         parts, host, port = urlsplit(""), "", None
     if parts.scheme not in ("http", "https") or not host:
-        raise LLMError(f"{_shown(url)!r} is no address of an endpoint; expected http://host:port/v1")
+        raise LLMError(f"{_without_secrets(url)!r} is no address of an endpoint; expected http://host:port/v1")
     if parts.username or parts.password:
         raise LLMError(f"the address of {host} holds a user or password: give the key by OPENAI_API_KEY instead")
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}{f':{port}' if port else ''}{parts.path.rstrip('/')}", host
 
 
-def _shown(address: str) -> str:
+def _without_secrets(address: str) -> str:
     """Returns the part of an address that holds neither a user, nor a password, nor a key."""
     return address.split("@")[-1].split("?")[0][:80]
 

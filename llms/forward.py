@@ -183,11 +183,11 @@ def score_continuations(
     return [
         scored
         for start in range(0, len(pairs), size)
-        for scored in _read(model, pairs[start : start + size], pad, top_logprobs, tokens)
+        for scored in _score_batch(model, pairs[start : start + size], pad, top_logprobs, tokens)
     ]
 
 
-def _read(
+def _score_batch(
     model: PreTrainedModel,
     pairs: Sequence[tuple[list[int], list[int]]],
     pad: int,

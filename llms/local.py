@@ -191,7 +191,7 @@ class LocalLLM:
         self.shareable = shareable(model)
         """Whether a common prefix of prompts may be read once."""
         self._queue = BatchQueue(
-            self._answer,
+            self._answer_batch,
             batch_size=batch_size,
             choose=(lambda jobs, size: companions([job.prompt for job in jobs], size)) if self.shareable else None,
         )
@@ -304,7 +304,7 @@ class LocalLLM:
         finally:
             job.abandoned.set()
 
-    def _answer(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
+    def _answer_batch(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
         if not batch:
             return []
         # On a CPU, two models that compute at once wait for each other's threads: many times slower than in turn.
@@ -355,7 +355,7 @@ class LocalLLM:
         request, sampling = job.request, job.request.sampling
         row = BatchRow(
             sampling,
-            stops=StopTexts(sampling.stop, self._text) if sampling.stop else None,
+            stops=StopTexts(sampling.stop, self._decode) if sampling.stop else None,
             matcher=self._grammars.matcher(sampling.json_schema) if sampling.json_schema else None,
             abandoned=job.abandoned,
         )
@@ -373,7 +373,7 @@ class LocalLLM:
             row.listener = tell
         return row
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _call(self, job: _Job, row: BatchRow, latency_ms: float) -> Call:
@@ -385,7 +385,7 @@ class LocalLLM:
             tokens=tokens,
             token_ids=np.asarray(row.tokens, dtype=np.int32),
             segments=marked(tokens),
-            text=self._text(row.tokens) if row.text is None else row.text,
+            text=self._decode(row.tokens) if row.text is None else row.text,
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
             top_logprobs=np.array(row.top, dtype=np.float32).reshape(-1, k) if k else None,
             finish_reason=row.finish_reason,

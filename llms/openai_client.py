@@ -241,7 +241,7 @@ class OpenAILLM(EndpointLLM):
                 answer = await post(client, CHAT_PATH, body | self.extra_body)
                 return self._call(request, answer, _since(started))
 
-            return await self._answer(request, ask)
+            return await self._ask_within_schema(request, ask)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """Yields the tokens as they arrive, then the finished call. Raises `LLMError`.
@@ -253,29 +253,29 @@ class OpenAILLM(EndpointLLM):
             async def begin(body: dict[str, Any]) -> OpenStream:
                 return await OpenStream.begin(client, body | self.extra_body)
 
-            stream = await self._answer(request, begin)
+            stream = await self._ask_within_schema(request, begin)
             try:
                 while True:
                     for token in stream.take():
                         yield token
                     so_far = f"after {stream.taken} tokens"
-                    if not await self._endpoint.once(stream.read(), _named(request), so_far):
+                    if not await self._endpoint.once(stream.read(), _request_name(request), so_far):
                         break
             finally:
                 await stream.chunks.close()
             yield self._call(request, stream.joined.response(), _since(stream.started))
 
-    async def _answer(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
+    async def _ask_within_schema(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
         """Returns the answer of `ask` for the request's body, with the JSON Schema in a form that the
         endpoint accepts.
         """
         sampling = request.sampling
         if sampling.max_tokens is not None and sampling.max_tokens < 1:
-            raise LLMError(f"{_named(request)}: max_tokens must be at least 1, got {sampling.max_tokens}")
+            raise LLMError(f"{_request_name(request)}: max_tokens must be at least 1, got {sampling.max_tokens}")
 
         async def in_form(form: SchemaForm) -> Answer:
             body = self._body(request, form)
-            return await self._endpoint.ask(lambda: ask(body), _named(request))
+            return await self._endpoint.ask(lambda: ask(body), _request_name(request))
 
         if not sampling.json_schema or self.schema_form != "auto":
             return await in_form(self.schema_form)
@@ -320,7 +320,7 @@ class OpenAILLM(EndpointLLM):
             try:
                 schema = json.loads(sampling.json_schema)
             except ValueError as error:
-                raise LLMError(f"{_named(request)}: its json_schema is not JSON ({error})") from error
+                raise LLMError(f"{_request_name(request)}: its json_schema is not JSON ({error})") from error
             body["response_format"] = (
                 {"type": "json_object", "schema": schema}
                 if form == "json_object"
@@ -366,7 +366,7 @@ class OpenAILLM(EndpointLLM):
         )
 
 
-def _named(request: Request) -> str:
+def _request_name(request: Request) -> str:
     return f"request {request.id}"
 
 

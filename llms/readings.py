@@ -243,7 +243,7 @@ class Readings(ABC):
 
     def _exact_tokens(self, answer: list[int], exact: str) -> NDArray[np.intp]:
         """Returns the indices of the answer tokens that spell the exact answer; none if the answer does not hold it."""
-        text = self._text(answer)
+        text = self._decode(answer)
         # A whole word is preferred to a part of a word, and the last place to others.
         pattern = rf"(?<!\w){re.escape(exact)}(?!\w)" if 0 < len(exact) <= LONGEST_WORD else ""
         whole = [match.start() for match in re.finditer(pattern, text)] if pattern else []
@@ -253,12 +253,12 @@ class Readings(ABC):
         # Tokens are counted on decoded beginnings: one token alone may be half a character.
         ends = range(1, len(answer) + 1)
         first, last = (
-            bisect.bisect_right(ends, place, key=lambda count: len(self._text(answer[:count])))
+            bisect.bisect_right(ends, place, key=lambda count: len(self._decode(answer[:count])))
             for place in (start, start + len(exact) - 1)
         )
         return np.arange(first, last + 1)
 
-    def _text(self, ids: list[int]) -> str:
+    def _decode(self, ids: list[int]) -> str:
         return str(self._reader.tokenizer.decode(ids, skip_special_tokens=True))
 
 
@@ -334,7 +334,7 @@ def read_answers(
             pad=llm.tokenizer.pad_token_id,
             top_logprobs=top_logprobs,
         )
-        done |= {i: _read(llm, calls[i], *pairs[i], score) for i, score in zip(rows, scored, strict=True)}
+        done |= {i: _read_answer(llm, calls[i], *pairs[i], score) for i, score in zip(rows, scored, strict=True)}
     reader = reader_name(llm.name, llm.revision)
     return [
         done[i] if i in done else ReadAnswer(without_readings(call, reader), 0, str(taken[i]))
@@ -342,7 +342,7 @@ def read_answers(
     ]
 
 
-def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], scored: ScoredText) -> ReadAnswer:
+def _read_answer(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], scored: ScoredText) -> ReadAnswer:
     logprobs = scored.logprobs.numpy()
     if not np.isfinite(logprobs).all():
         raise LLMError(

@@ -78,7 +78,7 @@ class EngineSteps:
             try:
                 for output in self._engine.step():
                     if output.finished and (finished := self._open.pop(output.request_id, None)):
-                        _answer(finished, output)
+                        _deliver(finished, output)
             except Exception as error:  # whatever it is, those who wait must hear of it
                 self._fail(f"the engine failed ({type(error).__name__}: {error})")
 
@@ -101,17 +101,17 @@ class EngineSteps:
                 self._engine.add_request(item.name, {"prompt_token_ids": item.prompt}, item.params)
             except Exception as error:  # of one request: the others go on
                 why = f"the engine refuses it ({type(error).__name__}: {error})"
-                _answer(item, LLMError(f"request {item.name}: {why}"))
+                _deliver(item, LLMError(f"request {item.name}: {why}"))
             else:
                 self._open[item.name] = item
 
     def _fail(self, reason: str) -> None:
         for name, request in list(self._open.items()):
-            _answer(request, LLMError(f"request {name}: {reason}"))
+            _deliver(request, LLMError(f"request {name}: {reason}"))
         self._open.clear()
 
 
-def _answer(asked: _EngineRequest, what: object) -> None:
+def _deliver(asked: _EngineRequest, what: object) -> None:
     def give() -> None:
         if not asked.answer.done():
             if isinstance(what, Exception):
@@ -234,7 +234,7 @@ class EngineLLM:
         check_room(request, self.name, self.context, len(prompt), limit or 1, "max_tokens =")
         started = time.perf_counter()
         output = await self._steps.ask(request.id, prompt, self._params(request.sampling, len(prompt)))
-        return self._read(request, prompt, output, (time.perf_counter() - started) * 1000)
+        return self._call_of_output(request, prompt, output, (time.perf_counter() - started) * 1000)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """Yields the tokens of the finished call, then the call. This engine returns an answer only when it is
@@ -268,7 +268,7 @@ class EngineLLM:
         except ValueError as error:
             raise LLMError(f"vLLM does not take {sampling}: {error}") from error
 
-    def _read(self, request: Request, prompt: Sequence[int], output: Any, latency_ms: float) -> Call:
+    def _call_of_output(self, request: Request, prompt: Sequence[int], output: Any, latency_ms: float) -> Call:
         [answer] = output.outputs
         usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(answer.token_ids))
         k = self.capabilities.top_logprobs

@@ -91,12 +91,12 @@ class Watcher(StoppingCriteria):
         """Returns whether each row is to end, bool, (B,). `input_ids`: prompts and answers, (B, S)."""
         states = self._states(input_ids)  # (B, layers * width): of the last token but one
         if not self._rows:
-            self._check(states, "the last prompt token")
+            self._check_finite_states(states, "the last prompt token")
             self._rows = [_WatchedRow(self._read(state)) for state in states]
         else:
             going = [number for number, row in enumerate(self._rows) if not row.ended]
             if going:
-                self._check(states[going], f"answer token {self._rows[going[0]].length - 1}")
+                self._check_finite_states(states[going], f"answer token {self._rows[going[0]].length - 1}")
             for number in going:
                 row = self._rows[number]
                 row.confidence.append(float(row.estimate.push(states[number])))
@@ -132,7 +132,7 @@ class Watcher(StoppingCriteria):
         states: FloatArray = latest[self._order].transpose(0, 1).flatten(1).cpu().numpy()
         return states
 
-    def _check(self, states: FloatArray, where: str) -> None:
+    def _check_finite_states(self, states: FloatArray, where: str) -> None:
         if not np.isfinite(states).all():
             layers = [self._reader.capture.layers[place] for place in self._order]
             raise LLMError(

@@ -143,16 +143,16 @@ class BlendPredictor(QualityPredictor):
         model, or that hold NaN.
         """
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            return self._one(self._read(response, hidden, _given(confidence, p_true)))
+            return self._one(self._read_response(response, hidden, _given(confidence, p_true)))
 
     def inputs(
         self, response: object, *, confidence: float | None = None, p_true: float | None = None
     ) -> dict[str, InputRow]:
         """Returns what the graph reads of a response, input -> (1, d), NaN where it did not come; raises as
         `predict`."""
-        return self._inputs(self._read(response, None, _given(confidence, p_true)))
+        return self._inputs(self._read_response(response, None, _given(confidence, p_true)))
 
-    def _read(self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}) -> Read:
+    def _read_response(self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}) -> Read:
         plain = float_list(response) if type(response) is list else None
         if plain is not None:
             logprobs, model, note, cut = plain, "", doubts_of(plain), False

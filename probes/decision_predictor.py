@@ -153,7 +153,7 @@ class DecisionPredictor(QualityPredictor):
             return answers
         return list(DecisionQuestion.read_answers(decision, ""))
 
-    def _read(self, response: object) -> Read:
+    def _read_response(self, response: object) -> Read:
         answers = self.answers_in(response)
         answers = [answer for answer in answers if answer.source in self._known] or answers
         decided = decision_signals(answers)

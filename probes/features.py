@@ -262,7 +262,7 @@ def _dense(
     """Features of n responses that all have T tokens: (n, T) and (n, T, k) -> (n, len(schema.names))."""
     if not schema.windows:
         return terms(logprobs)
-    known_features = _read(schema, logprobs, prepared)
+    known_features = _features_of_series(schema, logprobs, prepared)
     if schema.uses_terms:
         return np.concatenate((known_features, terms(logprobs)), 1)
     if not schema.uses_top:
@@ -272,11 +272,11 @@ def _dense(
     if top is not None:
         for i, series in enumerate((entropy(top), margin(top))):
             start = known_features.shape[1] + i * schema.block
-            result[:, start : start + schema.block] = _read(schema, series, prepared)[:, : schema.block]
+            result[:, start : start + schema.block] = _features_of_series(schema, series, prepared)[:, : schema.block]
     return result
 
 
-def _read(schema: Schema, values: FloatArray, prepared: Prepared | None) -> NDArray[np.float32]:
+def _features_of_series(schema: Schema, values: FloatArray, prepared: Prepared | None) -> NDArray[np.float32]:
     """Returns the features of one series (n, T), and the length where the schema has it."""
     n, T = values.shape
     places, spare = _kept(schema.name, T) if T <= LONGEST_KEPT else _kept.__wrapped__(schema.name, T)

@@ -229,7 +229,7 @@ class QualityPredictor(Pretrained):
         of one or two tokens.
         """
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            return self._one(self._read(response))
+            return self._one(self._read_response(response))
 
     def adapt(
         self,
@@ -290,7 +290,7 @@ class QualityPredictor(Pretrained):
                 )
         else:
             with np.errstate(all="ignore"):  # as in `predict`
-                read_answer = self._read(answer)
+                read_answer = self._read_response(answer)
                 verdict, measured = self._one(read_answer), measure_signals(read_answer.logprobs)
         numbers = {"confidence": verdict.score, "quality": verdict.score, Verdict.critical_head: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
@@ -307,7 +307,7 @@ class QualityPredictor(Pretrained):
             read_answers = []
             for number, response in enumerate(responses):
                 try:
-                    read_answers.append(self._read(response))
+                    read_answers.append(self._read_response(response))
                 except InvalidResponse as error:
                     raise InvalidResponse(f"response {number}: {error}") from error
             if len(read_answers) < TOGETHER_FROM:
@@ -318,7 +318,7 @@ class QualityPredictor(Pretrained):
                 for i, read_answer in enumerate(read_answers)
             ]
 
-    def _read(self, response: object) -> Read:
+    def _read_response(self, response: object) -> Read:
         plain = float_list(response) if type(response) is list else None
         if plain is not None:  # says nothing of its model
             return Read(plain, None, None, doubts_of(plain))

@@ -178,7 +178,7 @@ class _Cascading:
         """Returns the client's response."""
         raise NotImplementedError
 
-    async def _answer(self, request: dict[str, Any]) -> CascadeAnswer:
+    async def _answer_request(self, request: dict[str, Any]) -> CascadeAnswer:
         """Asks the weak model, judges its answer, and asks the strong model if needed. Waits only in `_ask`.
 
         Raises `RecordError` before any model is asked, for a request that a cascade cannot answer.
@@ -262,7 +262,7 @@ class Cascade(_Cascading):
     """A cascade of two synchronous clients. Threads may share it if they may share the clients."""
 
     def _create(self, **request: Any) -> CascadeAnswer:
-        answering = self._answer(request)
+        answering = self._answer_request(request)
         while True:  # once: nothing in it waits
             try:
                 answering.send(None)
@@ -286,7 +286,7 @@ class AsyncCascade(_Cascading):
     """
 
     async def _create(self, **request: Any) -> CascadeAnswer:
-        return await self._answer(request)
+        return await self._answer_request(request)
 
     async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
         response = tier.client.chat.completions.create(**request)

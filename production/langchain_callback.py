@@ -62,7 +62,7 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
                 scored = Scored.of(
                     self._predictor,
                     _completion(generation.text, answer_metadata, message),
-                    response_id=_text(answer_metadata.get("id")) or _text(getattr(message, "id", None)),
+                    response_id=_id_or_empty(answer_metadata.get("id")) or _id_or_empty(getattr(message, "id", None)),
                     context=context,
                 )
                 if self._annotate and message is not None:
@@ -98,6 +98,6 @@ def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[st
     }
 
 
-def _text(value: object) -> str:
+def _id_or_empty(value: object) -> str:
     """Returns the value if it is a string, else an empty string: an id of another type is no id."""
     return value if isinstance(value, str) else ""

@@ -277,7 +277,7 @@ def names_to_swap(pins: Path, before: str, models: Sequence[str]) -> tuple[str, 
         before: the digest.
         models: models whose answers decided.
     """
-    lines = [line.partition("#")[0].split() for line in _read(pins).splitlines()]
+    lines = [line.partition("#")[0].split() for line in _read_pins(pins).splitlines()]
     pinned = [(split_name(words[0])[0], words[1].lower()) for words in lines if len(words) == 2]
     names = tuple(dict.fromkeys(name for name, digest in pinned if digest == before))
     if len(names) < 2:
@@ -311,7 +311,7 @@ def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequenc
         raise RecordError(
             f"{location!r} cannot stand in {pins}; expected a checkpoint with neither white space nor # in its path"
         )
-    lines = _read(pins).splitlines()
+    lines = _read_pins(pins).splitlines()
     changed = []
     for line in lines:
         pinned, hash_, remark = line.partition("#")
@@ -332,7 +332,7 @@ def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequenc
             f"{pins} pins no checkpoint of digest {before[:16]}; expected a line `[NAME=]CHECKPOINT {before[:16]}...`, "
             "as `metaprobe serve --pins` reads it"
         )
-    _write(pins, "\n".join(changed) + "\n")
+    _write_pins(pins, "\n".join(changed) + "\n")
 
 
 @contextmanager
@@ -342,23 +342,23 @@ def put_back(pins: Path) -> Iterator[None]:
     Raises `StoreHeld` if another promotion changes the file: one of the changes would be lost.
     """
     with OneWriter(pins.parent, of=pins.name):
-        before = _read(pins)
+        before = _read_pins(pins)
         try:
             yield
         except BaseException:
-            if _read(pins) != before:
-                _write(pins, before)
+            if _read_pins(pins) != before:
+                _write_pins(pins, before)
             raise
 
 
-def _read(pins: Path) -> str:
+def _read_pins(pins: Path) -> str:
     try:
         return pins.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise RecordError(f"{pins} is no text in UTF-8 ({error}); expected the file of `serve --pins`") from error
 
 
-def _write(pins: Path, text: str) -> None:
+def _write_pins(pins: Path, text: str) -> None:
     with atomic_write(pins) as file:
         shutil.copymode(pins, file.name)  # whoever could read it still can
         file.write(text.encode())

@@ -464,7 +464,7 @@ def _marked(text: str, question: str) -> str:
         end = _TAG_ENDS.search(text, tag.end())
         if answer := text[tag.end() : end.start() if end else len(text)].strip():
             return answer
-    found = [*_named(text, question), *((m.start(), m[1]) for m in _last(_HASHED, text, "####"))]
+    found = [*_answer_leads(text, question), *((m.start(), m[1]) for m in _last(_HASHED, text, "####"))]
     boxes = [(start, text[inner:end]) for start, inner, end in _joined_boxes(text) if text[inner:end].strip()]
     for place, answer in sorted(found, reverse=True):
         inside = [box for start, box in boxes if start >= place]
@@ -551,7 +551,7 @@ def _last(pattern: re.Pattern[str], text: str, needs: str) -> list[re.Match[str]
     return list(deque(pattern.finditer(text), MOST_ANSWER_MARKS)) if needs in text else []
 
 
-def _named(text: str, question: str) -> Iterator[tuple[int, str]]:
+def _answer_leads(text: str, question: str) -> Iterator[tuple[int, str]]:
     """Yields the place of each "Answer:" or the like at the beginning of a sentence, and the rest of its line."""
     lower = text.replace("İ", "I").lower()  # as long as the text
     for name in _ASCII_LEADS if text.isascii() else LEADS:

@@ -44,7 +44,7 @@ class DecisionQuestion:
     def read_all(cls, listed: object) -> "list[DecisionQuestion]":
         """Returns the questions of a request. Raises `InvalidResponse`, naming the question that breaks the format."""
         if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= MOST_QUESTIONS:
-            got = f"{len(listed)} of them" if isinstance(listed, (list, tuple)) else _shown(listed)
+            got = f"{len(listed)} of them" if isinstance(listed, (list, tuple)) else _short_repr(listed)
             raise InvalidResponse(f"questions: got {got}; expected a list of 1 to {MOST_QUESTIONS}")
         questions = [_question(question, f"questions[{number}]") for number, question in enumerate(listed)]
         names = [question.name for question in questions if question.name is not None]
@@ -78,13 +78,13 @@ class DecisionQuestion:
             parsed = decision.model_dump()
         listed = parsed.get("answers") if isinstance(parsed, Mapping) else parsed
         if not isinstance(listed, list):
-            raise InvalidResponse(f"a decision has no list of answers but {_shown(listed)}; expected answers")
+            raise InvalidResponse(f"a decision has no list of answers but {_short_repr(listed)}; expected answers")
         if questions is not None and len(questions) != len(listed):
             raise InvalidResponse(f"{len(listed)} answers came to {len(questions)} questions; expected one for each")
         if not source and isinstance(parsed, Mapping):
             source = parsed["model"] if isinstance(parsed.get("model"), str) else ""
         answers = [
-            _answer(answer, number, call_id, source, None if questions is None else questions[number])
+            _parse_answer(answer, number, call_id, source, None if questions is None else questions[number])
             for number, answer in enumerate(listed)
         ]
         question_names = [answer.question for answer in answers]
@@ -95,12 +95,12 @@ class DecisionQuestion:
 
 def _question(given: object, place: str) -> DecisionQuestion:
     if not isinstance(given, Mapping):
-        raise InvalidResponse(f"{place} is {_shown(given)}; expected an object")
+        raise InvalidResponse(f"{place} is {_short_repr(given)}; expected an object")
     kind, name = given.get("type"), given.get("name")
     if kind not in ("predicate", *OPTIONS):
-        raise InvalidResponse(f"{place}.type is {_shown(kind)}; expected predicate, choice or score")
+        raise InvalidResponse(f"{place}.type is {_short_repr(kind)}; expected predicate, choice or score")
     if name is not None and not isinstance(name, str):
-        raise InvalidResponse(f"{place}.name is {_shown(name)}; expected a string")
+        raise InvalidResponse(f"{place}.name is {_short_repr(name)}; expected a string")
     instructions, unread = read_parts(given.get("instructions"), f"{place}.instructions")
     if not instructions.strip() and not unread:
         raise InvalidResponse(f"{place}.instructions is empty; expected a text")
@@ -109,14 +109,14 @@ def _question(given: object, place: str) -> DecisionQuestion:
         least, most, field, key = OPTIONS[kind]
         listed = given.get(field)
         if not isinstance(listed, (list, tuple)) or not least <= len(listed) <= most:
-            raise InvalidResponse(f"{place}.{field} is {_shown(listed)}; expected a list of {least} to {most}")
+            raise InvalidResponse(f"{place}.{field} is {_short_repr(listed)}; expected a list of {least} to {most}")
         for number, option in enumerate(listed):
             fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.{field}[{number}]"
             if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
-                raise InvalidResponse(f"{where}.{key} is {_shown(fields_of_option.get(key))}; expected a string")
+                raise InvalidResponse(f"{where}.{key} is {_short_repr(fields_of_option.get(key))}; expected a string")
             if not isinstance(fields_of_option.get("description"), str | None):
                 raise InvalidResponse(
-                    f"{where}.description is {_shown(fields_of_option['description'])}; expected a string"
+                    f"{where}.description is {_short_repr(fields_of_option['description'])}; expected a string"
                 )
             options = (*options, fields_of_option[key])
         if len({(type(option), option) for option in options}) < len(options):
@@ -137,7 +137,7 @@ def read_parts(content: object, place: str, *, kinds: Sequence[str] = ("input_te
     if isinstance(content, str):
         return content, ""
     if not isinstance(content, (list, tuple)):
-        raise InvalidResponse(f"{place} is {_shown(content)}; expected a string or a list of parts")
+        raise InvalidResponse(f"{place} is {_short_repr(content)}; expected a string or a list of parts")
     texts, unread = [], ""
     for number, part in enumerate(content):
         fields_of_part = part if isinstance(part, Mapping) else {}
@@ -149,16 +149,18 @@ def read_parts(content: object, place: str, *, kinds: Sequence[str] = ("input_te
         elif kind == "input_image" and isinstance(fields_of_part.get("image_url"), str):
             unread = "an image"
         else:
-            raise InvalidResponse(f"{place}[{number}] is {_shown(part)}; expected a part of {', '.join(kinds)}")
+            raise InvalidResponse(f"{place}[{number}] is {_short_repr(part)}; expected a part of {', '.join(kinds)}")
     return "\n".join(texts), unread
 
 
-def _answer(given: object, number: int, call_id: str, source: str, question: DecisionQuestion | None) -> DecisionAnswer:
+def _parse_answer(
+    given: object, number: int, call_id: str, source: str, question: DecisionQuestion | None
+) -> DecisionAnswer:
     place = f"answers[{number}]"
     fields_of_answer = given if isinstance(given, Mapping) else {}
     kind, name = str(fields_of_answer.get("type")), fields_of_answer.get("name")
     if kind not in get_args(DecisionKind) or (name is not None and not isinstance(name, str)):
-        raise InvalidResponse(f"{place} is {_shown(given)}; expected a predicate, choice, score or refusal")
+        raise InvalidResponse(f"{place} is {_short_repr(given)}; expected a predicate, choice, score or refusal")
     if question is not None and (name != question.name or kind not in (question.kind, "refusal")):
         raise InvalidResponse(
             f"{place} is a {kind} named {name!r}; expected a {question.kind} named {question.name!r}, or its refusal"
@@ -186,8 +188,8 @@ def _answer(given: object, number: int, call_id: str, source: str, question: Dec
             options if options is not None else [option["value"] for option in fields_of_answer["probabilities"]]
         )
         if not isinstance(choice, (str, bool)) or (known_options and not _among(choice, known_options)):
-            raise InvalidResponse(f"{place}.choice is {_shown(choice)}; expected one of the options")
-        return DecisionAnswer(**about, choice=_named(choice))
+            raise InvalidResponse(f"{place}.choice is {_short_repr(choice)}; expected one of the options")
+        return DecisionAnswer(**about, choice=_option_name(choice))
     return DecisionAnswer(**about, value=_score(fields_of_answer.get("score"), probabilities, bool(missing), place))
 
 
@@ -203,28 +205,28 @@ def _distribution(
         options: options of the question, if they are known.
     """
     if not isinstance(given, list):
-        raise InvalidResponse(f"{place}.probabilities is {_shown(given)}; expected a list")
+        raise InvalidResponse(f"{place}.probabilities is {_short_repr(given)}; expected a list")
     came: dict[str, float] = {}
     for number, option in enumerate(given):
         fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.probabilities[{number}]"
         key = "value" if kind == "choice" else "label"
         if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
-            raise InvalidResponse(f"{where} is {_shown(option)}; expected {key} and probability")
+            raise InvalidResponse(f"{where} is {_short_repr(option)}; expected {key} and probability")
         if kind == "score" and type(fields_of_option.get("value")) is not int:
             raise InvalidResponse(
-                f"{where}.value is {_shown(fields_of_option.get('value'))}; expected the level's number"
+                f"{where}.value is {_short_repr(fields_of_option.get('value'))}; expected the level's number"
             )
-        name = _named(fields_of_option[key])
+        name = _option_name(fields_of_option[key])
         if options is not None and not _among(fields_of_option[key], options):
             raise InvalidResponse(
-                f"{where} names {_shown(fields_of_option[key])}; expected one of the question's options"
+                f"{where} names {_short_repr(fields_of_option[key])}; expected one of the question's options"
             )
         if name in came:
             raise InvalidResponse(f"{where} names {name!r} again; expected each option once, and none written alike")
         came[name] = _share(fields_of_option.get("probability"), f"{where}.probability")
     if kind == "score":
         levels = [option["value"] for option in given]
-        known_names = [_named(option) for option in options] if options is not None else None
+        known_names = [_option_name(option) for option in options] if options is not None else None
         for name, level in zip(came, levels, strict=True):
             if known_names is not None and (not 0 <= level < len(known_names) or known_names[level] != name):
                 raise InvalidResponse(f"{place}.probabilities: level {level} is named {name!r}; expected {known_names}")
@@ -233,7 +235,7 @@ def _distribution(
             raise InvalidResponse(f"{place}.probabilities has levels {sorted(levels)}; expected each from 0 up once")
         names = tuple(known_names) if known_names is not None else tuple(list(came)[i] for i in order)
     else:
-        names = tuple(came) if options is None else tuple(_named(option) for option in options)
+        names = tuple(came) if options is None else tuple(_option_name(option) for option in options)
     total = math.fsum(came.values())
     if total > 1 + PROBABILITY_ROUNDING or (came and len(came) == len(names) and total < 1 - PROBABILITY_ROUNDING):
         raise InvalidResponse(f"{place}.probabilities add up to {total:g}; expected 1")
@@ -243,7 +245,7 @@ def _distribution(
 def _score(given: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:
     top = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
     if not _is_number(given) or not 0 <= given <= top * (1 + PROBABILITY_ROUNDING):
-        raise InvalidResponse(f"{place}.score is {_shown(given)}; expected a level from 0 to {top}")
+        raise InvalidResponse(f"{place}.score is {_short_repr(given)}; expected a level from 0 to {top}")
     mean = math.fsum(level * (p or 0.0) for level, p in enumerate(probabilities))
     if probabilities and not incomplete and abs(given - mean) > max(top, 1) * 2 * PROBABILITY_ROUNDING:
         raise InvalidResponse(f"{place}.score is {given:g}, and its levels' mean is {mean:g}; expected the mean")
@@ -252,7 +254,7 @@ def _score(given: object, probabilities: Sequence[float | None], incomplete: boo
 
 def _share(given: object, place: str) -> float:
     if not _is_number(given) or not 0 <= given <= 1:
-        raise InvalidResponse(f"{place} is {_shown(given)}; expected a number from 0 to 1")
+        raise InvalidResponse(f"{place} is {_short_repr(given)}; expected a number from 0 to 1")
     return float(given)
 
 
@@ -265,11 +267,11 @@ def _among(option: str | bool, options: Sequence[str | bool]) -> bool:
     return any(type(other) is type(option) and other == option for other in options)
 
 
-def _named(option: str | bool) -> str:
+def _option_name(option: str | bool) -> str:
     return option if isinstance(option, str) else str(option).lower()
 
 
-def _shown(given: object) -> str:
+def _short_repr(given: object) -> str:
     if isinstance(given, (Mapping, list, tuple)):
         return f"{'an object' if isinstance(given, Mapping) else 'a list'} of {len(given)}"
     text = repr(given)

@@ -71,7 +71,7 @@ def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
     return value
 
 
-def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:
+def _checked_number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:
     """Returns a finite number in [low, high]. True and False become 1 and 0, because labels are often written so.
 
     Args:
@@ -117,7 +117,7 @@ def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
         allowed = LABEL_VALUES.get(name)
         if allowed and value not in allowed:
             raise ImportFileError(f"label {name!r} is {name_value(value)}; expected {' or '.join(map(str, allowed))}")
-        known_labels[name] = _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
+        known_labels[name] = _checked_number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
     return tuple(Label(call_id, name, value, IMPORTED_SYSTEM) for name, value in known_labels.items())
 
 
@@ -148,7 +148,9 @@ def statements_of(record: dict[str, Any], response: object, call_id: str) -> tup
     of_the_line: dict[str, float | None] = {}
     if "verbalized_confidence" in record:
         value = record["verbalized_confidence"]
-        of_the_line["confidence"] = None if value is None else _number(value, '"verbalized_confidence"', 0.0, 1.0)
+        of_the_line["confidence"] = (
+            None if value is None else _checked_number(value, '"verbalized_confidence"', 0.0, 1.0)
+        )
     of_the_response = response.stated if isinstance(response, ParsedResponse) else {}
     stated = of_the_line | {name: of_the_response[name] for name in sorted(of_the_response.keys() - of_the_line.keys())}
     return tuple(Statement(call_id, name, number) for name, number in stated.items())
@@ -174,7 +176,7 @@ def sampling_of(sampling: object) -> Sampling:
     fields_given: dict[str, Any] = {}
     for key, bounds in {"temperature": (0.0, 100.0), "top_p": (0.0, 1.0)}.items():
         if sampling.get(key) is not None:
-            fields_given[key] = _number(sampling[key], f"sampling {key!r}", *bounds)
+            fields_given[key] = _checked_number(sampling[key], f"sampling {key!r}", *bounds)
     for key in ("seed", "max_tokens"):
         value = sampling.get(key)
         if value is not None:
@@ -239,7 +241,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     """
     # The parts of the line.
     record = with_labels(_checked(record))
-    response = _answer(record, plain=plain)
+    response = _parse_line_response(record, plain=plain)
     line_id, run_id, id = _ids(record, default_id)
     messages = messages_of(record.get("messages"))
     sampling = sampling_of(record.get("sampling"))
@@ -352,7 +354,7 @@ def spelled_out(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
+def _parse_line_response(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
     """Returns the line's parsed response. It must have log-probabilities, unless `plain` or the line states a
     confidence.
     """

@@ -184,7 +184,7 @@ class _Import:
         """Reads the whole file. If an error ends it, the lines before are stored, unless most lines are bad."""
         ended = False
         try:
-            self._read(on_line)
+            self._store_new_lines(on_line)
             ended = True
         finally:
             try:
@@ -195,7 +195,7 @@ class _Import:
                 self.report.bad, self.report.reasons = self._bad.bad, self._bad.reasons
                 self.report.said = self._bad.said()
 
-    def _read(self, on_line: Callable[[], object]) -> None:
+    def _store_new_lines(self, on_line: Callable[[], object]) -> None:
         with self._store.writer() as writer:
             for line in read_log(
                 self._path, self._form, self._options, stated=self._stated, on_left_out=self._on_left_out
@@ -210,7 +210,7 @@ class _Import:
                 else:
                     writer.add(line.run)
                     self.report.imported += 1
-                self._count(line)
+                self._count_line(line)
 
     def _check_before_changes(self) -> None:
         """Reads the whole file once before stored answers are changed, so that nothing changes if most
@@ -226,10 +226,10 @@ class _Import:
         options = replace(self._options, on_error=whole.leave_out, on_bytes=None)
         for line in read_log(self._path, self._form, options, stated=self._stated, on_left_out=count):
             count(line)
-        self._check(whole)
+        self._refuse_if_mostly_bad(whole)
         self._checked = True
 
-    def _check(self, bad: BadFile) -> None:
+    def _refuse_if_mostly_bad(self, bad: BadFile) -> None:
         """Raises `ImportFileError` if more than half of the lines are bad, so that nothing of the file is stored."""
         try:
             bad.check()
@@ -244,7 +244,7 @@ class _Import:
             of_line = error.line is not None or isinstance(error.source, RawLine)
             self._keep.add(error.source if of_line else {"kind": "bad", "reason": str(error), "source": error.source})
 
-    def _count(self, line: LineWithRun) -> None:
+    def _count_line(self, line: LineWithRun) -> None:
         report, [call] = self.report, line.run.calls
         right = any(label.name == "correct" for label in line.run.labels)
         report.labelled += right
@@ -284,7 +284,7 @@ class _Import:
         for error in errors if not self._bad.strict else ():
             self._on_bad(error)
         if ended and not self._bad.strict:
-            self._check(self._bad)
+            self._refuse_if_mostly_bad(self._bad)
         for line in others:
             del left[line.run.id]
 

@@ -105,12 +105,12 @@ def table_records(
     dimension = next((name for name in DIMENSION_COLUMNS if name in columns), "")
     for number, row in iter_csv(path, on_error=on_error) if is_csv(path) else records_of(path, on_error=on_error):
         try:
-            identity = _text(row.get("id")) or f"row {number}"
-            line: dict[str, Any] = {"id": identity, "group": _text(row.get("group")) or identity}
-            line |= {"question": _text(row.get(question)), "dimension": _text(row.get(dimension))}
+            identity = _cell_text(row.get("id")) or f"row {number}"
+            line: dict[str, Any] = {"id": identity, "group": _cell_text(row.get("group")) or identity}
+            line |= {"question": _cell_text(row.get(question)), "dimension": _cell_text(row.get(dimension))}
             line |= _json_cells(row, JSON_COLUMNS if asked_later else ("propensities",))
             if "propensities" in line:
-                line["chosen"] = _text(row.get("chosen"))
+                line["chosen"] = _cell_text(row.get("chosen"))
             line["agents"] = {
                 agent: outcome for agent, found in columns_by_agent.items() if (outcome := _outcome(row, found))
             }
@@ -153,7 +153,7 @@ def _outcome(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, An
         if field in AGENT_TEXTS:
             outcome[field] = str(cell)
         elif field in AGENT_NUMBERS:
-            outcome[field] = _number(cell, column)
+            outcome[field] = _cell_number(cell, column)
         elif (score := _score_of(cell)) is None:
             raise ImportFileError(f"column {column!r} holds {name_value(cell)}; expected a score from 0 to 1")
         else:
@@ -182,11 +182,11 @@ def _is_empty(cell: Any) -> bool:
     return cell is None or not str(cell).strip()
 
 
-def _text(cell: Any) -> str:
+def _cell_text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _number(cell: Any, column: str) -> float:
+def _cell_number(cell: Any, column: str) -> float:
     try:
         return float(cell)
     except (TypeError, ValueError) as error:

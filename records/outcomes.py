@@ -203,41 +203,43 @@ def outcome_of_line(record: Mapping[str, Any]) -> QuestionOutcomes:
     """Returns the question of one line. Raises `ImportFileError` that names the field."""
     agents = record.get("agents")
     if not isinstance(agents, dict):
-        raise ImportFileError(f'"agents" is {_shown(agents)}; expected an object, agent to outcome')
-    identity = _text(record, "id")
+        raise ImportFileError(f'"agents" is {_short_json(agents)}; expected an object, agent to outcome')
+    identity = _optional_text(record, "id")
     if not identity:
         raise ImportFileError('"id" is missing or empty; expected a string that no other line has')
     propensities = record.get("propensities") or {}
     if not isinstance(propensities, dict):
-        raise ImportFileError(f'"propensities" is {_shown(propensities)}; expected an object, action to probability')
+        raise ImportFileError(
+            f'"propensities" is {_short_json(propensities)}; expected an object, action to probability'
+        )
     return QuestionOutcomes(
         id=identity,
-        group=_text(record, "group") or identity,
-        question=_text(record, "question"),
-        dimension=_text(record, "dimension"),
+        group=_optional_text(record, "group") or identity,
+        question=_optional_text(record, "question"),
+        dimension=_optional_text(record, "dimension"),
         agents={name: _agent(name, outcome) for name, outcome in agents.items()},
-        chosen=_text(record, "chosen") or None,
+        chosen=_optional_text(record, "chosen") or None,
         propensities={a: _required(propensities, a, "propensities.", 0, 1) for a in propensities},
-        answered=_number(record, "answered", "", 0, LATEST_TIME),
+        answered=_optional_number(record, "answered", "", 0, LATEST_TIME),
     )
 
 
 def _agent(name: str, outcome: Any) -> AgentOutcome:
     where = f"agents.{name}."
     if not isinstance(outcome, dict):
-        raise ImportFileError(f'"{where[:-1]}" is {_shown(outcome)}; expected an object')
+        raise ImportFileError(f'"{where[:-1]}" is {_short_json(outcome)}; expected an object')
     if "score" in outcome and "correct" in outcome and outcome["score"] != outcome["correct"]:
         raise ImportFileError(f'"{where}score" and "{where}correct" differ; give one of them')
     read_outcome = AgentOutcome(
-        answer=_text(outcome, "answer", where),
-        score=_number(outcome, "score" if "score" in outcome else "correct", where, 0, 1),
-        confidence=_number(outcome, "confidence", where, -math.inf, math.inf),
-        cost_usd=_number(outcome, "cost_usd", where, 0, math.inf),
-        latency_ms=_number(outcome, "latency_ms", where, 0, math.inf),
-        confidence_source=_text(outcome, "confidence_source", where),
-        prompt_tokens=_number(outcome, "prompt_tokens", where, 0, math.inf),
-        completion_tokens=_number(outcome, "completion_tokens", where, 0, math.inf),
-        label_propensity=_number(outcome, "label_propensity", where, SMALLEST_PROPENSITY, 1),
+        answer=_optional_text(outcome, "answer", where),
+        score=_optional_number(outcome, "score" if "score" in outcome else "correct", where, 0, 1),
+        confidence=_optional_number(outcome, "confidence", where, -math.inf, math.inf),
+        cost_usd=_optional_number(outcome, "cost_usd", where, 0, math.inf),
+        latency_ms=_optional_number(outcome, "latency_ms", where, 0, math.inf),
+        confidence_source=_optional_text(outcome, "confidence_source", where),
+        prompt_tokens=_optional_number(outcome, "prompt_tokens", where, 0, math.inf),
+        completion_tokens=_optional_number(outcome, "completion_tokens", where, 0, math.inf),
+        label_propensity=_optional_number(outcome, "label_propensity", where, SMALLEST_PROPENSITY, 1),
     )
     error = _error(outcome, read_outcome, where)
     if error is None:
@@ -262,7 +264,7 @@ def _error(outcome: Mapping[str, Any], outcome_read: AgentOutcome, where: str) -
     if isinstance(error, dict):
         error = error.get("message") or json.dumps(error, default=str)
     if error is not True and not isinstance(error, str):
-        raise ImportFileError(f'"{where}error" is {_shown(error)}; expected why the call failed, as a string')
+        raise ImportFileError(f'"{where}error" is {_short_json(error)}; expected why the call failed, as a string')
     if outcome_read.score:
         raise ImportFileError(
             f'"{where}error" stands beside a score of {outcome_read.score:g}; a failed call gave nothing that '
@@ -271,16 +273,16 @@ def _error(outcome: Mapping[str, Any], outcome_read: AgentOutcome, where: str) -
     return "no reason was given" if error is True else " ".join(error.split())[:LONGEST_ERROR]
 
 
-def _text(record: Mapping[str, Any], key: str, where: str = "") -> str:
+def _optional_text(record: Mapping[str, Any], key: str, where: str = "") -> str:
     value = record.get(key)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ImportFileError(f'"{where}{key}" is {_shown(value)}; expected a string')
+        raise ImportFileError(f'"{where}{key}" is {_short_json(value)}; expected a string')
     return value
 
 
-def _number(record: Mapping[str, Any], key: str, where: str, low: float, high: float) -> float | None:
+def _optional_number(record: Mapping[str, Any], key: str, where: str, low: float, high: float) -> float | None:
     return None if record.get(key) is None else _required(record, key, where, low, high)
 
 
@@ -289,15 +291,15 @@ def _required(record: Mapping[str, Any], key: str, where: str, low: float, high:
     if isinstance(value, bool) and key == "correct":
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN is unequal to itself
-        raise ImportFileError(f'"{where}{key}" is {_shown(value)}; expected a number')
+        raise ImportFileError(f'"{where}{key}" is {_short_json(value)}; expected a number')
     if isinstance(value, int) and abs(value) > MOST_WHOLE:  # JSON has whole numbers that no float holds
-        raise ImportFileError(f'"{where}{key}" is {_shown(value)}; expected a number of at most 300 digits')
+        raise ImportFileError(f'"{where}{key}" is {_short_json(value)}; expected a number of at most 300 digits')
     if not low <= value <= high or value == math.inf:
         expected = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}, and finite"
         raise ImportFileError(f'"{where}{key}" is {value:g}; expected a number {expected}')
     return float(value)
 
 
-def _shown(value: object) -> str:
+def _short_json(value: object) -> str:
     text = json.dumps(value, default=str)
     return "missing" if value is None else text if len(text) <= 60 else text[:57] + "..."

@@ -136,7 +136,7 @@ def parse_response(
         elif isinstance(response, np.ndarray) or (type(response) is list and response and type(response[0]) is float):
             parsed = ParsedResponse("", (), check_logprobs(response))
         else:
-            parsed = _read(response, choice, top)
+            parsed = _parse_any_format(response, choice, top)
     except RecursionError as error:
         raise InvalidResponse("the response is nested too deeply; expected one answer as its API gives it") from error
     if logprobs_mode is not None:
@@ -218,7 +218,7 @@ RESPONSE_FORMATS = (
 """The first format that recognises a response reads it."""
 
 
-def _read(response: object, choice: int, top: bool) -> ParsedResponse:
+def _parse_any_format(response: object, choice: int, top: bool) -> ParsedResponse:
     """Returns the response in any known format, without its alternatives unless `top`.
 
     Raises `InvalidResponse` if the response has no known format, or is damaged.
@@ -262,7 +262,7 @@ def _read_line(line: Mapping[str, Any], choice: int, top: bool) -> ParsedRespons
         raise InvalidResponse(str(error)) from error
     if is_short(response):
         raise InvalidResponse('the line holds a line under "response"; expected a response as its API gives it')
-    return _read(response, choice, top)
+    return _parse_any_format(response, choice, top)
 
 
 def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:
@@ -338,7 +338,7 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
     few = parts[:LIST_ELEMENTS]
     whole = [part for part in few if any(form.recognises(fields(part) or part) for form in RESPONSE_FORMATS)]
     if len(parts) == 1 and whole:
-        return _read(parts[0], choice, top)
+        return _parse_any_format(parts[0], choice, top)
     if whole or mappings:
         raise InvalidResponse(
             f"a list of {len(parts)} came, {len(whole)} of the first {len(few)} whole answers; expected the chunks of"

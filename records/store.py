@@ -591,7 +591,7 @@ class RunStore:
         """Returns the runs of one shard, in order; none for a damaged shard that is skipped."""
         runs: list[Run] = []
         with self._guard(shard):
-            runs.extend(table_to_runs(self._read(shard)))
+            runs.extend(table_to_runs(self._read_shard(shard)))
         return runs
 
     def run_ids(self) -> set[str]:
@@ -603,7 +603,7 @@ class RunStore:
         shards: dict[str, Path] = {}
         for shard in self.shard_files():
             with self._guard(shard):
-                for run_id in self._read(shard, columns=["id"]).column("id").to_pylist():
+                for run_id in self._read_shard(shard, columns=["id"]).column("id").to_pylist():
                     shards.setdefault(run_id, shard)
         return shards
 
@@ -711,7 +711,7 @@ class RunStore:
             raise RecordError(f"{self.path} is a file; expected the folder of a run store")
         return shard_paths(self.path) if self.path.exists() else []
 
-    def _read(self, shard: Path, columns: list[str] | None = None) -> Any:
+    def _read_shard(self, shard: Path, columns: list[str] | None = None) -> Any:
         if not shard.is_file():
             raise ValueError("it is no regular file")  # a pipe would be waited for
         with pq.ParquetFile(shard, page_checksum_verification=True) as file:

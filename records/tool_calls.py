@@ -205,9 +205,9 @@ def _arguments_form(arguments: str) -> Hashable:
     try:
         value = json.loads(
             arguments,
-            parse_int=_number,
-            parse_float=_number,
-            parse_constant=_number,
+            parse_int=_decimal_of,
+            parse_float=_decimal_of,
+            parse_constant=_decimal_of,
             object_pairs_hook=_object,
         )
         return _form(value, MAX_JSON_DEPTH)
@@ -215,7 +215,7 @@ def _arguments_form(arguments: str) -> Hashable:
         return "text", arguments
 
 
-def _number(given: str) -> Decimal:
+def _decimal_of(given: str) -> Decimal:
     """Returns the value of a number. Raises `ValueError` for a number beyond any double."""
     if len(given) > MAX_NUMBER_DIGITS or not abs(float(given)) < float("inf"):
         raise ValueError("no double holds it")

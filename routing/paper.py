@@ -197,7 +197,7 @@ class PaperRules:
 
     def confidence(self, signals: Signals) -> tuple[float, float, str]:
         """Returns c = weight c_v + (1 - weight) c_p, |c_v - c_p|, and the values used (MetaCogAgent, equation 2)."""
-        stated, note = self._number(signals, "confidence")
+        stated, note = self._value_and_words(signals, "confidence")
         past = signals.value("profile")
         if past is None:
             return stated, 0.0, f"{note}, no profile"
@@ -237,7 +237,7 @@ class PaperRules:
         return ranked[0], scores, "the paper hears them all"
 
     def _budget(self, state: State, legal_actions: Sequence[str]) -> RuleResult:
-        d, note = self._number(state.signals, "difficulty")
+        d, note = self._value_and_words(state.signals, "difficulty")
         setting = {
             "max_tokens": float(round(self.base_tokens + self.tokens_per_difficulty * d)),
             "temperature": self.base_temperature + self.temperature_per_difficulty * d,
@@ -304,7 +304,7 @@ class PaperRules:
             ), f" (the paper's {papers} and the checkpoint's `{threshold_name}`, joined)"
         return threshold, f" (the checkpoint's `{threshold_name}`)"
 
-    def _number(self, signals: Signals, name: str) -> tuple[float, str]:
+    def _value_and_words(self, signals: Signals, name: str) -> tuple[float, str]:
         signal = getattr(signals, name)
         if signal is None:
             return self.unstated, f"{self.unstated} (nothing stated)"

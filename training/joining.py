@@ -125,7 +125,7 @@ def join_outcomes(
     by_agent: dict[str, dict[str, _Answered]] = {}
     places: dict[str, Path] = {}
     for path in map(Path, paths):
-        agent, lines = _read(path, prices or {})
+        agent, lines = _read_agent_file(path, prices or {})
         if agent in by_agent:
             raise RecordError(
                 f'{path} is a second file of agent {agent!r}: put its lines into one file, or give them another "agent"'
@@ -181,7 +181,7 @@ def _groups_differ(name: str, by_agent: Mapping[str, Mapping[str, _Answered]], p
     return f"question {name!r} is in the groups {', '.join(sorted(stated))}; expected one group ({where})"
 
 
-def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answered]]:
+def _read_agent_file(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answered]]:
     """Returns the agent of a file, and its lines by id. The agent is the one of most lines; a line that names no agent
     counts for the name of the file where most lines name no agent, else for any."""
     name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name

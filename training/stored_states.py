@@ -244,7 +244,7 @@ def chosen_reader(
     """
     answered = sorted(filter(None, models))
     if request.states_of:
-        reader = _named(by_reader, request.states_of, answered)
+        reader = _key_of_reader(by_reader, request.states_of, answered)
         if short := by_reader[reader].without:
             raise RecordError(
                 f"{request.states_of} read {calls - short} of {calls} of these answers: run `metaprobe extract` on the "
@@ -275,7 +275,7 @@ def chosen_reader(
     return reader
 
 
-def _named(by_reader: Mapping[str, ReaderStates], states_of: str, answered: Sequence[str]) -> str:
+def _key_of_reader(by_reader: Mapping[str, ReaderStates], states_of: str, answered: Sequence[str]) -> str:
     """Returns the key in `by_reader` of the model `states_of`.
 
     Raises `RecordError` if this model has no stored states, or if several of its revisions have.

@@ -57,7 +57,7 @@ def flag_thresholds(
     rates. A threshold is inf (flag everything) where n is too small for the rate. Raises `RecordError` for what is no
     probability or no label.
     """
-    p = _check(probability, y, {"miss_rate": miss_rates})
+    p = _check_inputs(probability, y, {"miss_rate": miss_rates})
     wrong = np.sort(p[_one_a_group(p, y, groups, seed, among=y == 0)])
     missed = np.arange(len(wrong), -1, -1)  # answers left unflagged by a threshold just above 0, 1, ... of them
     thresholds = []
@@ -94,7 +94,7 @@ def accept_thresholds(
     have would void the proof where errors do not fall with the probability. Raises `RecordError` for what is no
     probability or no label.
     """
-    p = _check(probability, y, {"confidence": [confidence], "error": errors})
+    p = _check_inputs(probability, y, {"confidence": [confidence], "error": errors})
     drawn_rows = _one_a_group(p, y, groups, seed, among=np.ones(len(y), dtype=np.bool_))
     order = drawn_rows[np.argsort(-p[drawn_rows], kind="stable")]
     falling, wrong_before = -p[order].astype(np.float64), np.concatenate([[0], np.cumsum(y[order] == 0)])
@@ -111,7 +111,7 @@ def accept_thresholds(
     return passing
 
 
-def _check(
+def _check_inputs(
     probability: NDArray[np.float64], y: NDArray[np.int64], rates: Mapping[str, Sequence[float]]
 ) -> NDArray[np.float32]:
     """Returns the probabilities in float32, as the exported graph answers. `rates`: numbers that must lie between 0 and

@@ -23,12 +23,12 @@ class DispatchedRun:
     @property
     def dimension(self) -> str | None:
         """The dimension that the classifier gave, `unknown` if it was unreadable; None if nobody classified."""
-        return _named(self.dimension_prefix, (statement.kind for statement in self.run.statements))
+        return _first_with_prefix(self.dimension_prefix, (statement.kind for statement in self.run.statements))
 
     @property
     def first(self) -> str | None:
         """The agent that got the item first; None if the system dispatches to no single agent."""
-        return _named(self.first_prefix, (label.name for label in self.run.labels))
+        return _first_with_prefix(self.first_prefix, (label.name for label in self.run.labels))
 
     @property
     def executing(self) -> tuple[str, ...]:
@@ -47,5 +47,5 @@ class DispatchedRun:
         return self.run.label("correct", answers[-1]) if answers else None
 
 
-def _named(prefix: str, names: Iterable[str]) -> str | None:
+def _first_with_prefix(prefix: str, names: Iterable[str]) -> str | None:
     return next((name.removeprefix(prefix) for name in names if name.startswith(prefix)), None)

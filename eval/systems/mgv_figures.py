@@ -181,7 +181,7 @@ def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
 
     # Best answers, counts and outcomes of the runs, and the answers that were evaluated or whose difficulty was stated.
     best = [_best(t).correct for t in tried]
-    counts = np.array([_count(run) for run in runs])
+    counts = np.array([_cycle_count(run) for run in runs])
     outcomes = np.array([float(run.outcome or 0.0) for run in runs])
     latencies = [[call.latency_ms for call in run.calls] for run in runs]
     every = [(i, attempt) for i, t in enumerate(tried) for attempt in t]
@@ -222,7 +222,7 @@ def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
     )
 
 
-def _count(run: Run) -> int:
+def _cycle_count(run: Run) -> int:
     """Returns the number of cycles. Self-verification draws its candidates at once, so its cycles are drawing and
     verifying.
     """

@@ -190,12 +190,12 @@ async def caelf(session: Session) -> Run:
     await rate_feedback(session, feedback, rubric=scale.rubric)
     grade = scale.state(session, feedback)
     if session.variant == "no-contest":
-        return session.run(_text(grade))
+        return session.run(_level_text(grade))
     contest = await _contest(session, scale, feedback, grade)
     arguments.append(Argument("Student", contest))
     attacks |= await _attacks(session, scale, arguments, known=len(arguments) - 1)
     feedback = await _teacher(session, scale, arguments, attacks, contest=contest)
-    return session.run(_text(scale.state(session, feedback)))
+    return session.run(_level_text(scale.state(session, feedback)))
 
 
 async def _discussion(session: Session, scale: Scale) -> list[Argument]:
@@ -351,7 +351,7 @@ async def _single(session: Session, scale: Scale) -> Run:
         contest=contest.text.strip(),
         **scale.slots,
     )
-    return session.run(_text(scale.state(session, again)))
+    return session.run(_level_text(scale.state(session, again)))
 
 
 def positions(arguments: Sequence[Argument], standing_sets: Sequence[frozenset[int]]) -> str:
@@ -399,10 +399,10 @@ def extract_level(item: Item, call: Call, variant: str) -> str:
         call: the answer.
         variant: the variant.
     """
-    return _text(read_level(call.text, *_bounds(item)))
+    return _level_text(read_level(call.text, *_bounds(item)))
 
 
-def _text(level: int | None) -> str:
+def _level_text(level: int | None) -> str:
     return "" if level is None else str(level)
 
 

@@ -137,7 +137,7 @@ class Team:
     async def draft(self, agent: str) -> Call:
         """Asks an agent for its answer, and returns the call."""
         if agent not in self._drafts:
-            self._drafts[agent] = await self._answer(agent, "answer")
+            self._drafts[agent] = await self._ask_for_answer(agent, "answer")
         return self._drafts[agent]
 
     async def everyone(self) -> None:
@@ -158,9 +158,9 @@ class Team:
             said: what was said.
             before: the last call.
         """
-        return await self._answer(agent, "discuss", round=turn, parent=before, said="\n".join(said))
+        return await self._ask_for_answer(agent, "discuss", round=turn, parent=before, said="\n".join(said))
 
-    async def _answer(self, agent: str, prompt: str, **more: Any) -> Call:
+    async def _ask_for_answer(self, agent: str, prompt: str, **more: Any) -> Call:
         """Asks the agent, under its persona, for an answer to the item.
 
         Args:

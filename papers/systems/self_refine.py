@@ -40,7 +40,7 @@ async def self_refine(session: Session) -> Run:
     """Refines until the critic is content or the policy stops, and returns the last answer."""
     history = ""
     tried: list[tuple[Call, Signals]] = []
-    answer = await _answer(session, "self_refine_generate", 0, None)
+    answer = await _ask_for_answer(session, "self_refine_generate", 0, None)
     most = session.constant(MAX_ANSWERS)
     for number in range(most):
         feedback = await session.ask(
@@ -61,7 +61,7 @@ async def self_refine(session: Session) -> Run:
             break
         slots = {"number": number + 1, "answer": answer.text.strip(), "feedback": feedback.text.strip()}
         history += session.messages("self_refine_history", **slots)[0].content + "\n\n"
-        answer = await _answer(session, "self_refine_refine", number + 1, answer, history=history.strip())
+        answer = await _ask_for_answer(session, "self_refine_refine", number + 1, answer, history=history.strip())
     return session.run(final_answer(session.item, answer.text))
 
 
@@ -79,7 +79,7 @@ def _known(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str,
     return {"signals": tried[-1][1], "candidates": candidates, "round": len(tried)}
 
 
-async def _answer(session: Session, prompt: str, number: int, parent: Call | None, **slots: str) -> Call:
+async def _ask_for_answer(session: Session, prompt: str, number: int, parent: Call | None, **slots: str) -> Call:
     return await session.ask(
         prompt,
         stage="answer",

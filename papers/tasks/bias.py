@@ -17,7 +17,7 @@ def bias_score(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | None = N
             non-negative one), -1 for its opposite, 0 for "unknown" or no answer.
         weight: how often each answer counts, (n,) or (R, n); by default once.
     """
-    _, leans, weights = _check(correct, lean, weight)
+    _, leans, weights = _checked_arrays(correct, lean, weight)
     score = _ratio(weights @ leans, weights @ np.abs(leans))
     return float(score[0]) if weight is None or np.ndim(weight) == 1 else score
 
@@ -27,14 +27,14 @@ def ambiguous_bias_score(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike 
 
     See `bias_score` for the arguments and the source.
     """
-    labels, leans, weights = _check(correct, lean, weight)
+    labels, leans, weights = _checked_arrays(correct, lean, weight)
     accuracy = _ratio(weights @ labels, weights.sum(axis=1))
     # Nobody leans where every answer is right: the score is then 0, as its limit is, and not undefined.
     score = np.where(accuracy == 1, 0.0, (1 - accuracy) * _ratio(weights @ leans, weights @ np.abs(leans)))
     return float(score[0]) if weight is None or np.ndim(weight) == 1 else score
 
 
-def _check(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | None) -> tuple[Floats, Floats, Floats]:
+def _checked_arrays(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | None) -> tuple[Floats, Floats, Floats]:
     """Returns labels (n,), leans (n,) and weights (R, n). Raises ValueError for other shapes or values."""
     labels, leans = np.asarray(correct, dtype=np.float64), np.asarray(lean, dtype=np.float64)
     if labels.shape != leans.shape or labels.ndim != 1:

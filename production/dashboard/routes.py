@@ -107,18 +107,18 @@ def requested_span(request: Request) -> Span:
     names = {name: query.get(name, "") for name in ("model", "task", "checkpoint")}
     now = time.time()
     if query.get("since"):
-        since, until = _number(query["since"]), _number(query.get("until") or str(now))
+        since, until = _number_or_nan(query["since"]), _number_or_nan(query.get("until") or str(now))
         if not (0 <= since < until <= MAX_TIME and until - since <= MAX_DAYS * DAY):
             expected = f"expected seconds since 1970, the second later, up to {MAX_DAYS:g} days"
             raise Refusal(400, "invalid_time", f"since and until are no times; {expected}")
         return Span(since, until, **names)
-    days = _number(query.get("days", "30"))
+    days = _number_or_nan(query.get("days", "30"))
     if not 0 < days <= MAX_DAYS:
         raise Refusal(400, "invalid_days", f"days is {query['days'][:40]!r}; expected a number up to {MAX_DAYS:g}")
     return Span(now - days * DAY, now, **names)
 
 
-def _number(given: str) -> float:
+def _number_or_nan(given: str) -> float:
     """Returns the number in a text; NaN for any other text."""
     try:
         return float(given)

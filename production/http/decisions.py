@@ -221,7 +221,7 @@ class DecisionDesk:
         answers = [
             _refusal(question, head_or_reason)
             if scorer is None
-            else _answer(question, scorer, head_or_reason, verdicts[scorer])
+            else _wire_answer(question, scorer, head_or_reason, verdicts[scorer])
             for (scorer, head_or_reason), question in zip(chosen, questions, strict=True)
         ]
         return {"model": model, "answers": answers, "usage": USAGE, MEASURED: {"verdicts": list(verdicts.values())}}
@@ -313,7 +313,7 @@ def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:
     return ""
 
 
-def _answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
+def _wire_answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the answer in the wire format.
 
     Args:

@@ -435,7 +435,7 @@ class Passing:
         stream = self.stream
         self._received += len(data)
         if self._received > self._counted:
-            self._count(stream)
+            self._count_memory(stream)
         while data:
             room = LOOP_BYTES - stream.pending
             if len(data) <= room:  # as almost every piece of a stream
@@ -457,7 +457,7 @@ class Passing:
             self._exchange.metrics.gated.labels(stream.action).inc()
             self.ended.set()
 
-    def _count(self, stream: ScoredStream) -> None:
+    def _count_memory(self, stream: ScoredStream) -> None:
         """Counts the memory of a stream, and of the next `COUNTED_BYTES`. If there is no memory, the rest passes
         unread.
         """
@@ -730,7 +730,7 @@ class UpstreamExchange(Exchange, Response):
                         self.metrics.upstream_seconds.observe(time.perf_counter() - self.started)
                         self.metrics.added_seconds.observe(self._seconds_here + passing.stream.seconds)
             elif not passing.failed:
-                came = await self._read(answer, passing)
+                came = await self._read_whole_answer(answer, passing)
                 if came is None:
                     return
                 done = time.perf_counter()
@@ -746,7 +746,7 @@ class UpstreamExchange(Exchange, Response):
                     self.metrics.added_seconds.observe(self._seconds_here + time.perf_counter() - done)
                 await passing.send_whole(came)
 
-    async def _read(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:
+    async def _read_whole_answer(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:
         """Returns the whole answer; None if it was passed on unread, because there was no memory for it.
 
         Raises `Refusal` as `UpstreamAnswer.whole` does, which reads errors.

@@ -71,7 +71,7 @@ class Guard:
             passed = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in headers_to_add]
             passed += [(name.encode(), value.encode("latin-1")) for name, value in headers_to_add.items()]
             ids = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(callers_request_id)}
-            await self._answer(
+            await self._answer_request(
                 {**scope, "headers": passed, **ids},
                 receive,
                 send,
@@ -101,7 +101,7 @@ class Guard:
                 if span_attributes.get("http.response.status_code", 0) >= 500:
                     span.set_status(self._trace.StatusCode.ERROR)
 
-    async def _answer(
+    async def _answer_request(
         self, scope: Scope, receive: Receive, send: Send, traceparent: str, known: dict[str, Any]
     ) -> None:
         started, status, caller = time.perf_counter(), 0, None
@@ -122,7 +122,7 @@ class Guard:
         self._in_flight += bounded
         try:
             try:
-                asking = self._check(headers, endpoint, scope.get("http_version", ""), bounded=bounded)
+                asking = self._admit(headers, endpoint, scope.get("http_version", ""), bounded=bounded)
                 host, port = scope.get("client") or ("", 0)
                 OWNER.set((host if asking is ANYONE else asking.digest.hex(), f"{host}:{port}"))
                 if bounded:
@@ -157,7 +157,7 @@ class Guard:
                 "%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={RECORD_ATTRIBUTE: log_fields}
             )
 
-    def _check(self, headers: Headers, endpoint: str, http_version: str, *, bounded: bool) -> Caller:
+    def _admit(self, headers: Headers, endpoint: str, http_version: str, *, bounded: bool) -> Caller:
         """Returns the caller. Raises `Refusal` for a caller without access.
 
         Args:

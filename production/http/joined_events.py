@@ -42,7 +42,7 @@ class JoinedEvents:
         if self._events.pending > MAX_EVENT_BYTES:
             message = f"an event of the upstream's stream is larger than {MAX_EVENT_BYTES} bytes"
             raise Refusal(502, "upstream_too_large", message)
-        self._count(self._size + self._events.pending)
+        self._hold_bytes(self._size + self._events.pending)
 
     def body(self) -> bytes:
         """Returns the body at the end. Raises `InvalidResponse` if the stream does not say how the answer ended."""
@@ -76,7 +76,7 @@ class JoinedEvents:
             self.begun = True
             self._stream.add(chunk)
 
-    def _count(self, size: int) -> None:
+    def _hold_bytes(self, size: int) -> None:
         self._hold(size, self._values)
         if size > self._limit:
             raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {self._limit} bytes")

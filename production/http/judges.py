@@ -199,7 +199,7 @@ class Scorer:
         if verdict.score is not None and given.score is not None:
             self._metrics.shadow_difference.observe(abs(verdict.score - given.score))
         if request is not None:
-            request.add_shadow(_shown(verdict), parsed)
+            request.add_shadow(_verdict_fields(verdict), parsed)
 
     def _counted(
         self, verdict: Verdict, parsed: ParsedResponse | ParsedText | None, gate: Mapping[str, Any] | None = None
@@ -220,13 +220,13 @@ class Scorer:
             self._metrics.abstained.inc()
         if verdict.flagged:
             self._metrics.flagged.inc()
-        shown = _shown(verdict)
+        shown = _verdict_fields(verdict)
         if self._request is not None:
             self._request.add(shown, parsed, gate)
         return shown
 
 
-def _shown(verdict: Verdict) -> dict[str, Any]:
+def _verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """Returns the verdict in JSON's types. Its reason may quote half of a surrogate pair, which UTF-8 cannot hold."""
     return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
 

@@ -120,7 +120,7 @@ class VerdictMiddleware:
         chat = log = None
         if whole and is_json(Headers(scope=scope)):
             with suppress(Refusal):  # the application says best what is wrong with it; or too much waits to be read
-                chat, log = await aside(len(body), partial(self._read, scope, body), REQUESTS)
+                chat, log = await aside(len(body), partial(self._parse_chat, scope, body), REQUESTS)
         if chat is None:
             await self._app(scope, once_more(body, whole, receive), send)
             return
@@ -134,7 +134,7 @@ class VerdictMiddleware:
         finally:
             lease.close()
 
-    def _read(self, scope: Scope, body: bytes) -> tuple[ChatRequest, RequestLog | None]:
+    def _parse_chat(self, scope: Scope, body: bytes) -> tuple[ChatRequest, RequestLog | None]:
         """Returns the parsed request, and the log of its answers. Raises `Refusal` for a body that is no
         chat request.
         """

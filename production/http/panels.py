@@ -67,7 +67,7 @@ class PanelDesk:
                 raise Refusal(413, "batch_too_large", message)
             judged_answers: Sequence[object] = [response]
         else:
-            judged_answers = [_answer(raw_answer) for raw_answer in answers]
+            judged_answers = [_response_or_text(raw_answer) for raw_answer in answers]
             try:
                 about = _read_about(body)
             except UNREADABLE as error:
@@ -112,7 +112,7 @@ def with_panel(verdict: dict[str, Any], panel: dict[str, Any], *, alone: bool) -
     return {**kept_fields, "panel": panel}
 
 
-def _answer(raw: bytes) -> bytes | PanelAnswer | InvalidResponse:
+def _response_or_text(raw: bytes) -> bytes | PanelAnswer | InvalidResponse:
     """Returns a response unchanged; a JSON string becomes a text without log-probabilities."""
     if not raw.lstrip().startswith(b'"'):
         return raw

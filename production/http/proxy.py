@@ -374,7 +374,7 @@ class _Asking:
         if (messages := self.chat.messages) is None:
             raise Refusal(400, "invalid_request", "messages is no list; expected a list of role and content")
         try:
-            turn = await aside(len(self.chat.body), partial(self._read, messages), REQUESTS)
+            turn = await aside(len(self.chat.body), partial(self._read_tool_fields, messages), REQUESTS)
             kept_answer, account = await self._choose(messages, turn)
         except (Refusal, RecordError) as error:
             if not self.came:
@@ -416,7 +416,7 @@ class _Asking:
         except Refusal as refusal:  # what a caller is to do about it holds of requests, not of answers
             raise Refusal(refusal.status, refusal.code, refusal.message.partition(";")[0]) from refusal
 
-    def _read(self, messages: list[Any]) -> Turn:
+    def _read_tool_fields(self, messages: list[Any]) -> Turn:
         """Reads the request's fields about tools, and returns whose tool calls wait for an answer."""
         chat, several = self.chat, len(self.chooser.upstreams) > 1
         self.wanted = wanted_call(chat.fields)

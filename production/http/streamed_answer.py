@@ -488,16 +488,16 @@ class ScoredStream:
                 self._give_up(_NO_JSON)
 
     def _take_in(self, chunk: dict[str, Any]) -> bool:
-        """Calls `_read`, and never raises: the answer must reach its caller, whatever a chunk looks like."""
+        """Calls `_take_chunk`, and never raises: the answer must reach its caller, whatever a chunk looks like."""
         try:
-            return self._read(chunk)
+            return self._take_chunk(chunk)
         except Exception as error:
             if not isinstance(error, InvalidResponse):
                 log_unexpected(logger, "reading a chunk", error)
             self._give_up("a chunk of the upstream's stream is not what a chunk should be")
             return True
 
-    def _read(self, chunk: dict[str, Any]) -> bool:
+    def _take_chunk(self, chunk: dict[str, Any]) -> bool:
         """Takes in a chunk. Returns whether it carried log-probabilities."""
         # Fields of the whole answer.
         for name in _KNOWN:

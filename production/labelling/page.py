@@ -48,7 +48,9 @@ class LabelServer:
         self.port = int(listener.getsockname()[1])
         # An address holds the key: nothing is logged.
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
-        self._server = uvicorn.Server(uvicorn.Config(self._answer, interface="asgi3", proxy_headers=False, **quiet))
+        self._server = uvicorn.Server(
+            uvicorn.Config(self._answer_request, interface="asgi3", proxy_headers=False, **quiet)
+        )
         self._thread = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
         self._thread.start()
 
@@ -68,7 +70,7 @@ class LabelServer:
         value = label_value(label.get("label"))
         self._log.add_labels([FeedbackLabel(label["request_id"], value, self._who, time.time(), HUMAN)])
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request of the page, if it has the key and was addressed to this machine."""
         request, status = Request(scope, receive), 200
         content: object = {}

@@ -352,7 +352,7 @@ class DriftWatch:
         """
         times = np.asarray(time, dtype=np.float64)
         columns = {name: np.asarray(values[name]) for name in self.names if name in values and name != LABEL_STREAM}
-        strata, versions = _named(within, len(times)), _named(version, len(times))
+        strata, versions = _names_or_empty(within, len(times)), _names_or_empty(version, len(times))
         for name, column in {**columns, "within": strata, "version": versions}.items():
             if column.shape != times.shape:
                 raise RecordError(f"{name} has the shape {column.shape}; expected one value a time, {times.shape}")
@@ -382,7 +382,7 @@ class DriftWatch:
             version: as in `update`.
         """
         columns = [np.asarray(column, dtype=np.float64) for column in (time, score, label)]
-        versions = _named(version, len(columns[0]))
+        versions = _names_or_empty(version, len(columns[0]))
         if len({column.shape for column in (*columns, versions)}) != 1:
             raise RecordError(f"got {[column.shape for column in columns]} times, scores and labels; expected as many")
         if LABEL_STREAM not in self.names:
@@ -496,5 +496,5 @@ def _begin(name: str, version: str) -> WatchedValue:
     return WatchedValue(name, wealth, version=version if name in BY_VERSION else "")
 
 
-def _named(given: ArrayLike | None, n: int) -> NDArray[np.str_]:
+def _names_or_empty(given: ArrayLike | None, n: int) -> NDArray[np.str_]:
     return np.full(n, "") if given is None else np.asarray(given).astype(np.str_)

@@ -352,11 +352,11 @@ def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:
     text = alarm.text
     if path:
         text = text.replace(alarm.checkpoint[:12], f"{alarm.checkpoint[:12]} ({path})", 1)
-    before = f"{_text(move.before)} before, " if np.isfinite(move.before) else ""
-    return f"{text}; {move.what} {before}{_text(move.after)} since"
+    before = f"{_format_number(move.before)} before, " if np.isfinite(move.before) else ""
+    return f"{text}; {move.what} {before}{_format_number(move.after)} since"
 
 
-def _text(value: float) -> str:
+def _format_number(value: float) -> str:
     style = next((style for below, style in NUMBER_FORMATS if abs(value) < below), ".0f")
     return format(value, style)
 

@@ -89,16 +89,18 @@ def row_of(entry: Entry) -> dict[str, Any]:
     return {
         "request_id": loggable_text(entry.request_id, MAX_NOTE),
         "time": float(entry.time),
-        "score": _number(entry.score),
+        "score": _finite_or_none(entry.score),
         "flagged": None if entry.flagged is None else int(entry.flagged),
-        "critical": _number(entry.critical),
-        "heads": json.dumps({name: _number(value) for name, value in entry.heads.items()}) if entry.heads else None,
+        "critical": _finite_or_none(entry.critical),
+        "heads": json.dumps({name: _finite_or_none(value) for name, value in entry.heads.items()})
+        if entry.heads
+        else None,
         "reason": loggable_text(entry.reason, MAX_NOTE) or None,
-        "prompt_tokens": _count(entry.prompt_tokens),
-        "tokens": _count(entry.tokens),
-        "tokens_saved": _count(entry.tokens_saved),
-        "cost_usd": _number(entry.cost_usd),
-        "latency_s": _number(entry.latency_s),
+        "prompt_tokens": _storable_count(entry.prompt_tokens),
+        "tokens": _storable_count(entry.tokens),
+        "tokens_saved": _storable_count(entry.tokens_saved),
+        "cost_usd": _finite_or_none(entry.cost_usd),
+        "latency_s": _finite_or_none(entry.latency_s),
         "shadow_of": loggable_text(entry.shadow_of, MAX_NOTE) or None,
         "callers_id": loggable_text(entry.callers_id, MAX_NOTE) or None,
         "key_name": loggable_text(entry.key_name, MAX_NOTE),
@@ -153,13 +155,13 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _number(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return float(value)
 
 
-def _count(value: int | None) -> int | None:
+def _storable_count(value: int | None) -> int | None:
     """Returns None for a count that no database can store: an upstream may report any number of tokens."""
     return None if value is None or not 0 <= value < 1 << 53 else int(value)
 

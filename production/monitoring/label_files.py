@@ -112,10 +112,10 @@ class ValueMap:
 
 def _fits(wanted: str, value: object) -> bool:
     """Returns whether a value equals the user's value, or lies within the user's limit."""
-    number = _number(value)
+    number = _float_or_none(value)
     if (limit := _LIMIT.fullmatch(wanted)) is not None:
         return number is not None and bool(_COMPARED[limit[1]](number, float(limit[2])))
-    same = number is not None and number == _number(wanted)
+    same = number is not None and number == _float_or_none(wanted)
     return same or ("" if value is None else str(value)).strip().casefold() == wanted.casefold()
 
 
@@ -223,7 +223,7 @@ def _why_apart(judgement: LabelRecord, number: float | None, stated: str) -> str
     word = judgement.word.strip().casefold()
     if not word or word in UNSURE_WORDS:
         return ""
-    fixed, high = _fixed(judgement), _number(word)
+    fixed, high = _fixed(judgement), _float_or_none(word)
     good = LabelWords(word).meaning if fixed is None else fixed
     if word in YES_WORDS or word in NO_WORDS:
         high = float(word in YES_WORDS)
@@ -295,8 +295,8 @@ def _fixed(judgement: LabelRecord) -> float | None:
 def _share(judgement: LabelRecord) -> float | None:
     """Returns the value in [0, 1], where a yes is 1; None for anything else."""
     if judgement.type == SCORE:
-        return _number(judgement.value) if _is_share(judgement.value) else None
-    if judgement.type == YES_NO and (number := _number(judgement.value)) in (0.0, 1.0):
+        return _float_or_none(judgement.value) if _is_share(judgement.value) else None
+    if judgement.type == YES_NO and (number := _float_or_none(judgement.value)) in (0.0, 1.0):
         return number
     for text in _texts(judgement):
         if judgement.type in (YES_NO, WORD) and (text in YES_WORDS or text in NO_WORDS):
@@ -315,7 +315,7 @@ def _texts(judgement: LabelRecord) -> list[str]:
     ]
 
 
-def _number(value: object) -> float | None:
+def _float_or_none(value: object) -> float | None:
     try:
         return float(value) if isinstance(value, (bool, int, float, str)) else None
     except (ValueError, OverflowError):
@@ -323,7 +323,7 @@ def _number(value: object) -> float | None:
 
 
 def _is_share(value: object) -> bool:
-    number = _number(value)
+    number = _float_or_none(value)
     return number is not None and 0 <= number <= 1
 
 
@@ -340,7 +340,7 @@ def _rank(judgement: LabelRecord) -> int:
 
 def _values(judgements: Sequence[LabelRecord]) -> str:
     """Returns the values of a kind for a message: a range of numbers, or the first few words."""
-    numbers = [number for judgement in judgements if (number := _number(judgement.value)) is not None]
+    numbers = [number for judgement in judgements if (number := _float_or_none(judgement.value)) is not None]
     if len(numbers) == len(judgements):
         low, high = min(numbers), max(numbers)
         return f" {low:g}..{high:g}" if low < high else f", all {low:g}"

@@ -116,19 +116,19 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
         if own_id is None and request_id is None:
             why = why or preset.astray
         read_record = LabelRecord(
-            name=_text(first_value(judged_record, preset.judged)),
-            request_id=_text(request_id),
+            name=_cell_text(first_value(judged_record, preset.judged)),
+            request_id=_cell_text(request_id),
             value=first_value(judged_record, preset.value),
-            who=_text(first_value(judged_record, preset.who)),
+            who=_cell_text(first_value(judged_record, preset.who)),
             time=first_value(judged_record, preset.time),
-            kind=_text(first_value(judged_record, preset.kind)),
-            word=_text(first_value(judged_record, preset.word)),
+            kind=_cell_text(first_value(judged_record, preset.kind)),
+            word=_cell_text(first_value(judged_record, preset.word)),
             direction=state.direction,
-            source=source_of(_text(first_value(judged_record, preset.source))) or preset.unsaid_source,
+            source=source_of(_cell_text(first_value(judged_record, preset.source))) or preset.unsaid_source,
             why_not=why,
-            part=_text(first_value(judged_record, preset.part)),
-            own_id=_text(first_value(judged_record, preset.own_id)),
-            overrides=_text(first_value(judged_record, preset.overrides)),
+            part=_cell_text(first_value(judged_record, preset.part)),
+            own_id=_cell_text(first_value(judged_record, preset.own_id)),
+            overrides=_cell_text(first_value(judged_record, preset.overrides)),
         )
         yield preset.typed(read_record, judged_record)
 
@@ -192,7 +192,7 @@ def _parsed(text: str) -> Any:
             raise ValueError(f"{text[:40]!r} is neither JSON nor a Python literal") from error
 
 
-def _text(value: object) -> str:
+def _cell_text(value: object) -> str:
     return "" if value is None or isinstance(value, (Mapping, list)) else str(value)
 
 

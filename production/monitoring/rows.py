@@ -261,26 +261,26 @@ class LogColumns:
     @cached_property
     def model(self) -> Texts:
         """Names of the models that answered."""
-        return self._text("model")
+        return self._context_column("model")
 
     @cached_property
     def checkpoint(self) -> Texts:
         """Digests of the checkpoints that gave the scores."""
-        return self._text("checkpoint")
+        return self._context_column("checkpoint")
 
     @cached_property
     def task(self) -> Texts:
         """The tag `task`; empty if it was not given."""
-        return self._text("task")
+        return self._context_column("task")
 
     @cached_property
     def finish_reason(self) -> Texts:
-        return self._text("finish_reason")
+        return self._context_column("finish_reason")
 
     @cached_property
     def action(self) -> Texts:
         """Action of the gate: empty, `stop` or `escalate`."""
-        return self._text("action")
+        return self._context_column("action")
 
     def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
         """Returns the answers at which the mask (n,) is true."""
@@ -295,7 +295,7 @@ class LogColumns:
             {number: str(json.loads(context[place]).get(name, "")) for number, context in self._contexts.items()}
         )
 
-    def _text(self, name: str) -> Texts:
+    def _context_column(self, name: str) -> Texts:
         place = CONTEXT.index(name)
         return self._spread({number: context[place] for number, context in self._contexts.items()})
 

@@ -290,7 +290,7 @@ class Tables:
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
         """Runs all statements in the block, or none. Raises `LogError`. `alone` excludes other such transactions."""
-        with self._named(), self._engine.begin() as connection:
+        with self._converting_errors(), self._engine.begin() as connection:
             if alone and not self.alone:
                 connection.execute(_LOCK)
             yield partial(_run, connection)
@@ -323,10 +323,10 @@ class Tables:
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self._named(), self._engine.connect() as connection:
+        with self._converting_errors(), self._engine.connect() as connection:
             yield connection
 
-    def _named(self) -> AbstractContextManager[None]:
+    def _converting_errors(self) -> AbstractContextManager[None]:
         """Converts errors in the block to `LogUnavailable`, which names no password."""
         raise NotImplementedError
 
@@ -466,10 +466,10 @@ class SqliteTables(Tables):
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self._named(), self._engine.connect() as connection:
+        with self._converting_errors(), self._engine.connect() as connection:
             yield connection.execution_options(reads=True)
 
-    def _named(self) -> AbstractContextManager[None]:
+    def _converting_errors(self) -> AbstractContextManager[None]:
         self._take_what_is_there()
         return self._told()
 
@@ -488,7 +488,7 @@ class UrlTables(Tables):
     alone, number = False, scores.c.written
 
     def __init__(self, url: str) -> None:
-        with self._named():
+        with self._converting_errors():
             try:
                 parsed = sa.make_url(url)
             except ValueError as error:  # its port is no number
@@ -505,7 +505,7 @@ class UrlTables(Tables):
                 f"a score log in {self._engine.dialect.name}; expected the path of a SQLite file, or a URL such as "
                 "postgresql+psycopg://user@host/name"
             )
-        with self._named(), self._engine.begin() as connection:
+        with self._converting_errors(), self._engine.begin() as connection:
             connection.execute(_LOCK)  # two that make the tables wait for each other
             _make(connection)
             _number_by_transaction(partial(_run, connection))
@@ -518,7 +518,7 @@ class UrlTables(Tables):
         return last
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _converting_errors(self) -> Iterator[None]:
         try:
             yield
         except (sa.exc.SQLAlchemyError, ImportError, OSError, UnicodeError) as error:

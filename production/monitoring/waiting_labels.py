@@ -32,7 +32,7 @@ def let_wait(run: Execute, request_ids: Sequence[str], now: float) -> None:
     """
     if unknown := set(request_ids) - known_requests(run, request_ids):
         long = labels.c.request_id.in_([name for name in unknown if len(name) > MAX_ID])
-        _count(run, int(run(sa.select(sa.func.count()).where(long))[0][0]))
+        _count_dropped(run, int(run(sa.select(sa.func.count()).where(long))[0][0]))
         run(sa.delete(labels).where(long))
         run(sa.update(labels).where(labels.c.request_id.in_(unknown), labels.c.waits.is_(None)).values(waits=now))
     drop_waiting(run, now)
@@ -51,7 +51,7 @@ def drop_waiting(run: Execute, now: float) -> None:
     dropped = [{"gone": row[0]} for place, row in enumerate(waiting) if place < beyond or row[1] < earliest]
     if dropped:
         run(sa.delete(labels).where(labels.c.id == sa.bindparam("gone")), dropped)
-    _count(run, len(dropped))
+    _count_dropped(run, len(dropped))
 
 
 def dropped_labels(run: Execute) -> int:
@@ -59,7 +59,7 @@ def dropped_labels(run: Execute) -> int:
     return read_mark(run, _DROPPED) or 0
 
 
-def _count(run: Execute, number: int) -> None:
+def _count_dropped(run: Execute, number: int) -> None:
     if number:
         set_mark(run, _DROPPED, number, add=True)
         logger.warning(

@@ -230,7 +230,7 @@ def response_of(
     message = mapping(choice.get("message"), "the answer's message")
     if message.get("tool_calls"):
         raise NoAnswer("the answer is a tool call")
-    text = _text(message.get("content"), attached or {})
+    text = _message_text(message.get("content"), attached or {})
     reason = text_or_empty(choice.get("stop_reason"))
     usage = mapping(output.get("usage"), "usage")
     parts = _parts(message.get("content"))
@@ -303,18 +303,23 @@ def _prompt(sample: Mapping[str, Any], attached: Mapping[str, Any]) -> list[dict
     messages_given = [mapping(message, "a message") for message in messages]
     answered = bool(messages_given) and messages_given[-1].get("role") == "assistant"
     return [
-        {"role": text_or_empty(message.get("role")) or "user", "content": _text(message.get("content"), attached)}
+        {
+            "role": text_or_empty(message.get("role")) or "user",
+            "content": _message_text(message.get("content"), attached),
+        }
         for message in messages_given[: len(messages_given) - answered]
     ]
 
 
-def _text(content: object, attached: Mapping[str, Any]) -> str:
+def _message_text(content: object, attached: Mapping[str, Any]) -> str:
     """Returns the text of a message, without its reasoning. Long parts may be stored in the sample's attachments."""
     if isinstance(content, str):
         if content.startswith(_ATTACHMENT):
             return text_or_empty(attached.get(content.removeprefix(_ATTACHMENT), content))
         return content
-    return "\n".join(_text(part.get("text"), attached) for part in _parts(content) if part.get("type") == "text")
+    return "\n".join(
+        _message_text(part.get("text"), attached) for part in _parts(content) if part.get("type") == "text"
+    )
 
 
 def _parts(content: object) -> list[Mapping[str, Any]]:

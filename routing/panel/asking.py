@@ -311,7 +311,7 @@ class _Loop:
             else:
                 self.agents.append(agent)
                 self.responses.append(task.result())
-                self.read.append(await self.in_turn(partial(_read, task.result())))
+                self.read.append(await self.in_turn(partial(_parse_reply, task.result())))
         return True
 
     def beside(self) -> str | None:
@@ -424,7 +424,7 @@ def _models(clients: Mapping[str, Any], model: str | Mapping[str, str]) -> dict[
     return {name: model or name for name in clients}
 
 
-def _read(response: Any) -> PanelAnswer | InvalidResponse:
+def _parse_reply(response: Any) -> PanelAnswer | InvalidResponse:
     """Returns the one answer of a request, or why it cannot be read."""
     try:
         return answer_of((response, 0))

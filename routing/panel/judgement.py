@@ -284,7 +284,7 @@ class PanelJudge(Pretrained):
                 raise RecordError(
                     f"{len(agents)} agents were named for {len(response_list)} answers; expected one for each"
                 )
-        dimension, question = _text("dimension", dimension), _text("question", question)
+        dimension, question = _checked_text("dimension", dimension), _checked_text("question", question)
         looked = self._look(response_list, agents, dimension, self._item(question, choices, same), same, needs_call)
         verdict = self._verdict(looked, dimension, question)
         doubt = ""
@@ -318,7 +318,7 @@ class PanelJudge(Pretrained):
         most = MOST_TEXT_TOGETHER // len(response_list)
         agent_of_answer: Sequence[str | None] = [None] * len(response_list) if agent_names is None else agent_names
         read_answers = [
-            self._read(answer, who, item, same, most, needs_call)
+            self._read_answer(answer, who, item, same, most, needs_call)
             for answer, who in zip(response_list, agent_of_answer, strict=True)
         ]
         agent_names = [answer.agent for answer in read_answers] if agent_names is None else agent_names
@@ -443,7 +443,7 @@ class PanelJudge(Pretrained):
             )
         return self._known(self._gain.run({GAIN_INPUT: states})[GAIN_OUTPUT].ravel())
 
-    def _read(
+    def _read_answer(
         self,
         response: object,
         agent: str | None,
@@ -611,8 +611,8 @@ class PanelJudge(Pretrained):
         an agent takes.
         """
         # Check the arguments.
-        dimension, question = _text("dimension", dimension), _text("question", question)
-        request_id = _text("request_id", request_id)
+        dimension, question = _checked_text("dimension", dimension), _checked_text("question", question)
+        request_id = _checked_text("request_id", request_id)
         if isinstance(answers, PanelAnswer) or not isinstance(answers, Iterable):
             raise RecordError(f"answers came as {type(answers).__name__}; expected a list of PanelAnswer")
         if strange := [answer for answer in answers if not isinstance(answer, PanelAnswer)]:
@@ -886,7 +886,7 @@ def _graph(checkpoint: Checkpoint, name: str, input_name: str, width: int, outpu
     return session
 
 
-def _text(name: str, value: object) -> str:
+def _checked_text(name: str, value: object) -> str:
     """Returns a text; empty for None. Raises `RecordError` for anything else."""
     if value is not None and not isinstance(value, str):
         raise RecordError(f"{name} is a {type(value).__name__}; expected a text")

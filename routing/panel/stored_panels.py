@@ -113,7 +113,7 @@ def questions_in_file(path: Path, score_by: str = "", bad: BadFile | None = None
     broken: list[ImportFileError] = []
     leave_out = broken.append if bad is None else bad.leave_out
     for number, record in answer_records(path, on_error=leave_out):
-        name, identity = _named(record, "id") or f"line-{number}", answer_id_of(record, number)
+        name, identity = _line_name(record, "id") or f"line-{number}", answer_id_of(record, number)
         try:
             name = question_id_of(record, name)
             answers = answers_of_line(line := spelled_out(record), identity, score_by)
@@ -130,7 +130,9 @@ def questions_in_file(path: Path, score_by: str = "", bad: BadFile | None = None
             line, answers, label = record, [(identity, InvalidResponse(str(error)))], None
         messages = line.get("messages")
         question_text = Panel.question_in(messages) if isinstance(messages, list) else ""
-        about = AskedQuestion(question_text, dimension=_named(record, "dimension"), group=_named(record, "group"))
+        about = AskedQuestion(
+            question_text, dimension=_line_name(record, "dimension"), group=_line_name(record, "group")
+        )
         found.setdefault(name, about).add(answers, label)
         if bad is not None:
             bad.sound += 1
@@ -171,7 +173,10 @@ def answers_of_line(record: Mapping[str, Any], identity: str, score_by: str = ""
         except InvalidResponse as error:
             answers.append((name, error))
         else:
-            agent, source = _named(record, "agent") or read_answer.agent, STATED_BY_MODEL if stated is not None else ""
+            agent, source = (
+                _line_name(record, "agent") or read_answer.agent,
+                STATED_BY_MODEL if stated is not None else "",
+            )
             answers.append((name, replace(read_answer, agent=agent, stated=stated, stated_source=source)))
     if not score_by:
         return answers
@@ -181,7 +186,7 @@ def answers_of_line(record: Mapping[str, Any], identity: str, score_by: str = ""
     ]
 
 
-def _named(record: Mapping[str, Any], key: str) -> str:
+def _line_name(record: Mapping[str, Any], key: str) -> str:
     """Returns a name of the line, which may be a number, 0 too; empty where there is none."""
     value = record.get(key)
     return "" if value is None or isinstance(value, bool | list | dict) else str(value)

@@ -53,7 +53,7 @@ def train() -> None:
 COMMANDS.add_command(train)
 
 
-def _shown(function: Callable[..., Result], data: Any, options: RunOptions) -> Result:
+def _run_with_steps(function: Callable[..., Result], data: Any, options: RunOptions) -> Result:
     """Calls a function of `metaprobe.train` with these options, shows its steps, and returns its result.
 
     Args:
@@ -66,7 +66,7 @@ def _shown(function: Callable[..., Result], data: Any, options: RunOptions) -> R
         return function(data, **keywords | {"on_step": on_step, "on_line": say, "command": command_line()})
 
 
-def _write(trained: Callable[..., Any], data: Any, options: RunOptions) -> None:
+def _train_and_print(trained: Callable[..., Any], data: Any, options: RunOptions) -> None:
     """Calls a training and prints its checkpoint. Under a launcher with several processes only one has the checkpoint.
 
     Args:
@@ -74,7 +74,7 @@ def _write(trained: Callable[..., Any], data: Any, options: RunOptions) -> None:
         data: its first argument.
         options: its options.
     """
-    checkpoint = _shown(trained, data, options)
+    checkpoint = _run_with_steps(trained, data, options)
     if checkpoint is not None:
         say_checkpoint(checkpoint)
 
@@ -90,13 +90,13 @@ def train_quality_command(runs: RunsOrLines, options: QualityOptions) -> None:
     justification, evidence), or quality, the judge's sum from 0 to 9. Labels may be missing: each head learns from the
     answers that have its own label.
     """
-    _write(library.train_quality, runs, options)
+    _train_and_print(library.train_quality, runs, options)
 
 
 @command(train, "On hidden states: difficulty before, confidence after.", name="hidden")
 def train_hidden_command(runs: Stores, options: HiddenOptions) -> None:
     """Train a probe on hidden states. The layer is chosen on rows on which the probe was not fitted."""
-    _write(library.train_hidden, runs, options)
+    _train_and_print(library.train_hidden, runs, options)
 
 
 @command(train, "On hidden states, log-probabilities and what is stated, together.", name="blend")
@@ -106,7 +106,7 @@ def train_blend_command(runs: Stores, options: BlendOptions) -> None:
 
     The stated number and the state of the prompt are used only if they pay on held-out groups.
     """
-    _write(library.train_blend, runs, options)
+    _train_and_print(library.train_blend, runs, options)
 
 
 @command(train, "On the first log-probabilities: when to stop a stream.", name="gate")
@@ -117,7 +117,7 @@ def train_gate_command(runs: RunsOrLines, options: GateOptions) -> None:
 
     RUNS are run stores, or files of lines.
     """
-    _write(library.train_gate, runs, options)
+    _train_and_print(library.train_gate, runs, options)
 
 
 @command(train, "On outcomes of several agents: whom to ask, whose answer to keep.", name="router")
@@ -129,7 +129,7 @@ def train_router_command(outcomes: Annotated[Path, Option(kind="path", argument=
     what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
     With --signal it learns from other confidences, and `collect` must then get the same --signal.
     """
-    _write(library.train_router, outcomes, options)
+    _train_and_print(library.train_router, outcomes, options)
 
 
 @command(train, "On several answers to a question: which to keep, how sure.", name="panel")
@@ -139,7 +139,7 @@ def train_panel_command(answers: Annotated[Path, Option(kind="path", argument=Tr
     ANSWERS is a run store with several labelled answers to each item, a file of OpenAI-format lines that share a
     question_id, or a file of outcomes of several agents.
     """
-    _write(library.train_panel, answers, options)
+    _train_and_print(library.train_panel, answers, options)
 
 
 @command(train, "On outcomes of several models: P(success) of each before it is asked.", name="success")
@@ -152,7 +152,7 @@ def train_success_command(
     Rates, dimensions, words and, with --read-by, states of the prompt are tried in this order; a step is taken only if
     it pays on held-out groups. The card says what each step gained.
     """
-    _write(library.train_success, outcomes, options)
+    _train_and_print(library.train_success, outcomes, options)
 
 
 @command(train, "On question and answer as text: words, no log-probabilities.", name="text")
@@ -163,7 +163,7 @@ def train_text_command(data: RunsOrLines, options: TextOptions) -> None:
     score. With --read-by a local model reads the texts too, if this helps on held-out groups; the card says what it
     gained.
     """
-    _write(library.train_text, data, options)
+    _train_and_print(library.train_text, data, options)
 
 
 @command(train, "On prompt and answer as text: a small language model.", name="adapter")
@@ -173,7 +173,7 @@ def train_adapter_command(runs: RunsOrLines, options: AdapterOptions) -> None:
     Stopped at any moment and called again, the training goes on from its last evaluation.
     """
     quiet_libraries()
-    _write(library.train_adapter, runs, options)
+    _train_and_print(library.train_adapter, runs, options)
 
 
 @command(COMMANDS, "Confidence without labels: ask each question twice, learn what is said again.", name="teach")
@@ -193,7 +193,7 @@ def teach_command(
     """
     wait_without_spinning()
     quiet_libraries()
-    say_taught(_shown(library.teach, file, options))
+    say_taught(_run_with_steps(library.teach, file, options))
 
 
 @command(COMMANDS, "The same predictor for runs of your own, from fifty labels.")
@@ -237,7 +237,7 @@ def compare(runs: RunsOrLines, options: CompareOptions) -> None:
     wait_without_spinning()
     from metaprobe.eval.report.write import comparison_table
 
-    comparison = _shown(library.compare, runs, options)
+    comparison = _run_with_steps(library.compare, runs, options)
     click.echo(comparison_table(comparison))
     click.echo(f"report      {Path(options.out) / 'report.html'}")
 

@@ -283,7 +283,7 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
         for run, call in many[:MAX_LEARNED_ANSWERS]:
             tokens = call.usage.prompt_tokens or None, call.usage.completion_tokens
             label, read_answer = run.label("correct", call.id), read_of_run(run, call, score_by)
-            answers.append(_answer(item, item.check, read_answer, label, call.cost_usd, tokens))
+            answers.append(_labelled_answer(item, item.check, read_answer, label, call.cost_usd, tokens))
         rows.append(_Row(f"{item.task}/{item.id}".strip("/"), group, item.dimension, item.question, answers))
     [same] = checks
     note = "; ".join(filter(None, [note, _cut_short(sum(len(many) > MAX_LEARNED_ANSWERS for _, many in panels))]))
@@ -316,7 +316,7 @@ def panels_of_outcomes(
                     answer_in_outcome(name, outcome),
                     (outcome.prompt_tokens, outcome.completion_tokens),
                 )
-                answers.append(_answer(item, same, answer_of_agent, outcome.score, outcome.cost_usd, tokens))
+                answers.append(_labelled_answer(item, same, answer_of_agent, outcome.score, outcome.cost_usd, tokens))
         if len(answers) > 1 - logged:
             rows.append(_Row(question.id, question.group, question.dimension, question.question, answers))
     if any(answer.agent == "" for row in rows for answer in row.answers):
@@ -397,7 +397,7 @@ class _Row:
     answers: list[_Answer]
 
 
-def _answer(
+def _labelled_answer(
     item: Item,
     same: str,
     answer: PanelAnswer,
@@ -453,7 +453,8 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
     for (name, (question, _)), labelled_question in zip(labelled.items(), labelled_questions, strict=True):
         item = item_of(question.question, same)
         answers = [
-            _answer(item, same, *pair) for pair in zip(labelled_question.answers, labelled_question.labels, strict=True)
+            _labelled_answer(item, same, *pair)
+            for pair in zip(labelled_question.answers, labelled_question.labels, strict=True)
         ]
         rows.append(_Row(name, labelled_question.group, question.dimension, question.question, answers))
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))

@@ -104,7 +104,7 @@ def own_methods(
     for path in paths:
         if path.stem in {*taken, *(method.name for method in methods)}:
             raise RecordError(f"{path}: a method is called {path.stem!r} already; rename the file")
-        scores = _read(path)
+        scores = _read_scores(path)
         strangers = [call_id for call_id in scores if call_id not in call_ids_of_runs]
         missing = [call_id for call_id in table.call_ids.tolist() if call_id not in scores]
         wrong = strangers or missing
@@ -123,7 +123,7 @@ def own_methods(
     return methods
 
 
-def _read(path: Path) -> dict[str, float]:
+def _read_scores(path: Path) -> dict[str, float]:
     scores: dict[str, float] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -257,10 +257,10 @@ def answer_texts(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], l
     """
     call_by_id: dict[str, tuple[Run, Call]] = {call.id: (run, call) for run in runs for call in run.calls}
     pairs = [call_by_id[call_id] for call_id in table.call_ids.tolist()]
-    return [run.item for run, _ in pairs], [_answer(run, call) for run, call in pairs]
+    return [run.item for run, _ in pairs], [_extracted_answer(run, call) for run, call in pairs]
 
 
-def _answer(run: Run, call: Call) -> str | None:
+def _extracted_answer(run: Run, call: Call) -> str | None:
     if not call.text:
         return None
     system = house_function("known_system")(run.system)
