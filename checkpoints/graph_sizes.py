@@ -174,7 +174,7 @@ def reshape_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def expand_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    tensor, lengths = needed(node, inputs, 0), _asked(node, inputs, 1)
+    tensor, lengths = needed(node, inputs, 0), _requested_lengths(node, inputs, 1)
     shape = broadcast(tensor.shape, lengths)
     few = tensor.known is not None and math.prod(shape) <= KNOWN_VALUES
     return [
@@ -184,7 +184,7 @@ def expand_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 def filled_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor = read_tensor(node.attributes["value"].fields["t"][0]) if node.has("value") else None
-    elem, shape = FLOAT if tensor is None else tensor.elem, _asked(node, inputs, 0)
+    elem, shape = FLOAT if tensor is None else tensor.elem, _requested_lengths(node, inputs, 0)
     if elem not in ELEMENT_BYTES:
         raise UnsafeModel(f"ConstantOfShape of element type {elem}; expected a number")
     whole = tensor is not None and elem in WHOLE_NUMBER_TYPES and math.prod(shape) <= KNOWN_VALUES
@@ -192,7 +192,7 @@ def filled_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     return [sized(elem, shape, np.full(shape, numbers[0], WHOLE_NUMBER_TYPES[elem]) if numbers else None)]
 
 
-def _asked(node: Node, inputs: Sequence[Sized | None], place: int) -> Lengths:
+def _requested_lengths(node: Node, inputs: Sequence[Sized | None], place: int) -> Lengths:
     return tuple(max(length, 0) for length in _integers(node, inputs, place, "lengths"))
 
 

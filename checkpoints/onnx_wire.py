@@ -184,11 +184,11 @@ class _Reader:
                 raise UnsafeModel(f"not an ONNX model: {kind} has no field {tag >> 3} (byte {position})")
             if field.name in fields and not field.repeated:
                 raise UnsafeModel(f"{kind}.{field.name} occurs twice (byte {position})")
-            value, position = self._value(kind, field, wire, position, value_at, end, depth)
+            value, position = self._parse_value(kind, field, wire, position, value_at, end, depth)
             fields.setdefault(field.name, []).append(value)
         return WireMessage(kind, self.data, fields)
 
-    def _value(
+    def _parse_value(
         self, kind: str, field: Field, wire: int, tag_at: int, at: int, end: int, depth: int
     ) -> tuple[WireMessage | Chunk | int, int]:
         """Returns the value whose tag is at `tag_at`, and where the next field begins.

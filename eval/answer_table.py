@@ -175,7 +175,7 @@ def answer_table(
             has_logprobs = logprobs is not None and len(logprobs) > 0
             if has_logprobs and constant(np.asarray(call.logprobs), call.top_logprobs):
                 has_logprobs, made_up = False, made_up + 1
-            (records if has_logprobs else without).append(_row(run, call, int(y)))
+            (records if has_logprobs else without).append(_table_row(run, call, int(y)))
     # Refuse a selection without calls.
     listed = {kind: ", ".join(sorted(filter(None, names))) or "none" for kind, names in seen.items()}
     if not records and not seen_calls:
@@ -253,7 +253,7 @@ def _warn(wordless: int, made_up: int, lost: int, records: Sequence[dict[str, An
         )
 
 
-def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
+def _table_row(run: Run, call: Call, y: int) -> dict[str, Any]:
     """Returns what the table keeps of one labelled call; keys are its columns.
 
     Args:

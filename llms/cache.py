@@ -135,13 +135,13 @@ class CallCache(Database):
 
     def get(self, key: str) -> Call | None:
         """Returns the call kept under this key; None where no call is kept. A damaged one is dropped."""
-        call, canaries = self._row(key)
+        call, canaries = self._row_of_key(key)
         if call is None or call.hidden is None or not isinstance(canaries, str):
             return call
         hidden = dataclasses.replace(call.hidden, canaries=self._kept_canaries(_CANARIES + canaries))
         return dataclasses.replace(call, hidden=hidden)
 
-    def _row(self, key: str) -> tuple[Call | None, Any]:
+    def _row_of_key(self, key: str) -> tuple[Call | None, Any]:
         """Returns the call kept under this key, and the digest of the canaries of its hidden states."""
         with self.named():
             row = self.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
@@ -153,7 +153,7 @@ class CallCache(Database):
                 with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError):
                     facts = json.loads(text)
                     canaries = facts.pop("canaries", None)
-                    return _call(facts, io.BytesIO(data)), canaries
+                    return _call_of_facts(facts, io.BytesIO(data)), canaries
             self.execute("DELETE FROM calls WHERE key = ? AND sha256 IS ?", (key, digest))
             return None, None
 
@@ -236,7 +236,7 @@ class CachedLLM(WrappedLLM):
             was_stored = call is not None
             if call is None:
                 call = await self._llm.complete(request)
-                self._keep(key, call)
+                self._store(key, call)
         self._on_call(call, was_stored)
         return renamed_for(request, call)
 
@@ -255,7 +255,7 @@ class CachedLLM(WrappedLLM):
             return
         async for event in self._llm.stream(request):
             if isinstance(event, Call):
-                self._keep(key, event)
+                self._store(key, event)
             yield event
 
     def key(self, request: Request) -> str:
@@ -274,7 +274,7 @@ class CachedLLM(WrappedLLM):
             request.id if drawn else None,
         )
 
-    def _keep(self, key: str, call: Call) -> None:
+    def _store(self, key: str, call: Call) -> None:
         if call.error is None:
             self._cache.put(key, call)
 
@@ -284,7 +284,7 @@ class CachedLLM(WrappedLLM):
         return self._asking.setdefault(key, asyncio.Lock())
 
 
-def _call(facts: Any, file: io.BytesIO) -> Call:
+def _call_of_facts(facts: Any, file: io.BytesIO) -> Call:
     arrays = {name: np.lib.format.read_array(file, allow_pickle=False) for name in facts.pop("arrays")}
     hidden = None
     if "hidden" in facts:

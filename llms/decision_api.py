@@ -88,7 +88,7 @@ class DecisionsLLM(EndpointLLM):
                 if not isinstance(decision, Mapping):
                     raise InvalidResponse(f"a decision is {type(decision).__name__}; expected an object with answers")
                 DecisionQuestion.read_answers(decision, "", questions=questions)  # what does not fit is no answer
-                return self._call(request, decision, latency_ms)
+                return self._call_of_decision(request, decision, latency_ms)
 
             return await self._endpoint.ask(ask, name)
 
@@ -96,7 +96,7 @@ class DecisionsLLM(EndpointLLM):
         """Yields only the finished call: decisions arrive all at once."""
         yield await self.complete(request)
 
-    def _call(self, request: Request, decision: Mapping[str, Any], latency_ms: float) -> Call:
+    def _call_of_decision(self, request: Request, decision: Mapping[str, Any], latency_ms: float) -> Call:
         used = decision.get("usage")
         counts = [used.get(key) if isinstance(used, Mapping) else None for key in ("input_tokens", "output_tokens")]
         usage = Usage(*(count if type(count) is int and count >= 0 else 0 for count in counts))

@@ -192,35 +192,35 @@ class Interviewer:
         """Returns all replies. Raises `LLMError` if the endpoint answers no question at all."""
         interview = self._interview
         try:
-            if failure := (await self._ask("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:
+            if failure := (await self._make_request("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:
                 # Is it asking for log-probabilities that makes the request fail?
                 bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
-                if (await self._ask("without", PLAIN_QUESTION, SHORT_LIMIT, **bare)).failure:
+                if (await self._make_request("without", PLAIN_QUESTION, SHORT_LIMIT, **bare)).failure:
                     raise LLMError(f"the endpoint could not be asked: {failure}") from None
                 interview.first_failure = failure
-                if (await self._ask("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:  # not by chance
+                if (await self._make_request("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:  # not by chance
                     interview.has_alternatives = False
-                    await self._ask("plain", PLAIN_QUESTION, SHORT_LIMIT)
+                    await self._make_request("plain", PLAIN_QUESTION, SHORT_LIMIT)
             interview.thinks = _thinks(interview.body("plain"))
             if interview.thinks:
-                await self._ask("plain", PLAIN_QUESTION, SHORT_LIMIT)
-            await self._ask("streamed", PLAIN_QUESTION, SHORT_LIMIT, stream=True)
+                await self._make_request("plain", PLAIN_QUESTION, SHORT_LIMIT)
+            await self._make_request("streamed", PLAIN_QUESTION, SHORT_LIMIT, stream=True)
             if not _has_logprobs(interview.body("plain")):
                 return interview
             has_alternatives = interview.has_alternatives
-            await self._ask("cut", OPEN_QUESTION, CUT_AT, room=0)
+            await self._make_request("cut", OPEN_QUESTION, CUT_AT, room=0)
             if has_alternatives:
-                await self._ask("hot", OPEN_QUESTION, 16, room=0, temperature=HOT)
-            await self._ask("two", OPEN_QUESTION, 16, n=2, temperature=1.0 if has_alternatives else None)
+                await self._make_request("hot", OPEN_QUESTION, 16, room=0, temperature=HOT)
+            await self._make_request("two", OPEN_QUESTION, 16, n=2, temperature=1.0 if has_alternatives else None)
             tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
-            await self._ask("tool", TOOL, SHORT_LIMIT, tool_choice="auto", **tools)
+            await self._make_request("tool", TOOL, SHORT_LIMIT, tool_choice="auto", **tools)
             if not interview.thinks:
-                await self._ask("thinking", THINK, LONG_LIMIT)
+                await self._make_request("thinking", THINK, LONG_LIMIT)
         finally:
             await self._endpoint.aclose()
         return interview
 
-    async def _ask(
+    async def _make_request(
         self, name: str, content: str, tokens: int, *, room: int | None = None, **more: Any
     ) -> EndpointReply:
         """Makes one request, unless the number of requests is used up. A field of None is not sent.
@@ -401,7 +401,7 @@ def diagnose(asked: Interview) -> tuple[Diagnosis, ...]:
 def _findings(asked: Interview) -> Iterator[tuple[str, Found]]:
     looks = {name: look(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
     plain, cut, hot = looks["plain"], looks["cut"], looks["hot"]
-    yield "given", _given(asked, plain)
+    yield "given", _check_plain_answer(asked, plain)
     if plain is None or not plain.tokens:
         yield "streamed", _streamed(asked, plain, looks["streamed"])
         return
@@ -422,7 +422,7 @@ def _findings(asked: Interview) -> Iterator[tuple[str, Found]]:
     yield "thinking", _thinking(asked, plain if asked.thinks else looks["thinking"])
 
 
-def _given(asked: Interview, plain: Look | None) -> Found:
+def _check_plain_answer(asked: Interview, plain: Look | None) -> Found:
     why = asked.first_failure
     if plain is None:
         if asked.body("plain") is not None:

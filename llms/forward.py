@@ -222,10 +222,10 @@ def _score_batch(
                     ScoredText(chosen.cpu(), token_logprobs.topk(k, dim=-1).values.cpu() if k else None)
                 )
         begun = end
-    return [_joined(parts, k) for parts in parts_of]
+    return [_join_scored(parts, k) for parts in parts_of]
 
 
-def _joined(parts: list[ScoredText], k: int) -> ScoredText:
+def _join_scored(parts: list[ScoredText], k: int) -> ScoredText:
     if len(parts) == 1:
         return parts[0]
     if not parts:

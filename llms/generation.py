@@ -229,18 +229,18 @@ class BatchRow:
             tokens_read = len(self.tokens) - 1  # the newest token was drawn, but the model has not read it yet
             self.text, kept_count = cut
             self.finish_reason = "stop"
-            self._keep(kept_count)
+            self._trim(kept_count)
             if kept_count <= tokens_read or self.states is None:
                 self._end("stop")
         elif len(self.tokens) > limit:
             # One token more than the limit is drawn and dropped: it separates an answer that had just ended from one
             # that was cut, and its forward pass gives the hidden state of the last token that counts.
-            self._keep(limit)
+            self._trim(limit)
             self._end("length")
         elif self.listener is not None:
             self.listener(self.stops.safe(self.tokens) if self.stops else len(self.tokens))
 
-    def _keep(self, count: int) -> None:
+    def _trim(self, count: int) -> None:
         del self.tokens[count:], self.logprobs[count:], self.top[count:]
         if self.states is not None:
             self.states.trim(count)

@@ -52,10 +52,10 @@ class StateReader:
     @contextmanager
     def hooks(self, model: PreTrainedModel) -> Iterator[None]:
         """Reads every forward pass within the block."""
-        with layer_hooks(model, self.capture.layers, self._keep):
+        with layer_hooks(model, self.capture.layers, self._keep_last_position):
             yield
 
-    def _keep(self, layer: int, hidden: Tensor) -> None:
+    def _keep_last_position(self, layer: int, hidden: Tensor) -> None:
         # (B, D): left padding puts every row's newest token last. A view would keep the whole prompt's states alive.
         self._seen[layer] = hidden[:, -1].to(torch.float32, copy=True)
 

@@ -106,7 +106,7 @@ class BatchQueue:
                     count = len(self._waiting)
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
-                batch = self._take()
+                batch = self._take_batch()
                 jobs = [waiting.asked for waiting in batch]
                 answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, jobs, abandoned)
                 for waiting, answer in zip(batch, answers, strict=True):
@@ -126,7 +126,7 @@ class BatchQueue:
                 abandoned.set()
                 raise
 
-    def _take(self) -> list[_Waiting]:
+    def _take_batch(self) -> list[_Waiting]:
         self._waiting = [waiting for waiting in self._waiting if not waiting.answer.done()]
         if not self._waiting:
             return []
@@ -323,7 +323,7 @@ class LocalLLM:
             self._computing.release()
 
     def _generate(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
-        rows = [self._row(job) for job in batch]
+        rows = [self._batch_row(job) for job in batch]
         # A capture for some requests must not slow down the batches of the others.
         reader = StateReader(self.capture) if self.capture and any(row.states for row in rows) else None
         if reader and self._canaries is _UNREAD:
@@ -347,11 +347,11 @@ class LocalLLM:
                 share_prefix=self.shareable,
             )
         return [
-            row.error or self._call(job, row, ((row.ended or started) - started) * 1000)
+            row.error or self._call_of_row(job, row, ((row.ended or started) - started) * 1000)
             for job, row in zip(batch, rows, strict=True)
         ]
 
-    def _row(self, job: _Job) -> BatchRow:
+    def _batch_row(self, job: _Job) -> BatchRow:
         request, sampling = job.request, job.request.sampling
         row = BatchRow(
             sampling,
@@ -376,7 +376,7 @@ class LocalLLM:
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
-    def _call(self, job: _Job, row: BatchRow, latency_ms: float) -> Call:
+    def _call_of_row(self, job: _Job, row: BatchRow, latency_ms: float) -> Call:
         k = self.capabilities.top_logprobs
         tokens = tuple(self.piece(token) for token in row.tokens)
         return job.request.local_call(

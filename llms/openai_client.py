@@ -239,7 +239,7 @@ class OpenAILLM(EndpointLLM):
             async def ask(body: dict[str, Any]) -> Call:
                 started = time.perf_counter()
                 answer = await post(client, CHAT_PATH, body | self.extra_body)
-                return self._call(request, answer, _since(started))
+                return self._call_of_answer(request, answer, _since(started))
 
             return await self._ask_within_schema(request, ask)
 
@@ -263,7 +263,7 @@ class OpenAILLM(EndpointLLM):
                         break
             finally:
                 await stream.chunks.close()
-            yield self._call(request, stream.joined.response(), _since(stream.started))
+            yield self._call_of_answer(request, stream.joined.response(), _since(stream.started))
 
     async def _ask_within_schema(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
         """Returns the answer of `ask` for the request's body, with the JSON Schema in a form that the
@@ -310,7 +310,8 @@ class OpenAILLM(EndpointLLM):
         if sampling.max_tokens is not None:  # a reasoning model is not cut while it thinks
             body[limit] = sampling.max_tokens
         if self._logprobs:
-            # Asked for no alternatives, llama.cpp gives no log-probabilities either; `_call` cuts the one too many.
+            # Asked for no alternatives, llama.cpp gives no log-probabilities either. `_call_of_answer` cuts the one too
+            # many.
             body |= {"logprobs": True, "top_logprobs": max(1, self._top_logprobs)}
         if sampling.seed is not None:
             body["seed"] = sampling.seed
@@ -328,7 +329,7 @@ class OpenAILLM(EndpointLLM):
             )
         return body
 
-    def _call(self, request: Request, answer: Mapping[str, Any], latency_ms: float) -> Call:
+    def _call_of_answer(self, request: Request, answer: Mapping[str, Any], latency_ms: float) -> Call:
         parsed_text = parse_text(answer)
         usage, measured = parsed_text.usage, dict[str, Any]()
         kept_count = left_out = 0

@@ -183,7 +183,7 @@ def check_stored(path: Path, model: str, *, calls: int = 32, stage: str | None =
             f"{path} holds {'; '.join(passed_over)}; expected at least {FEWEST_CANARIES} calls with states at one of "
             f"{', '.join(CANARY_POSITIONS)}"
         )
-    return _joined(checks, passed_over)
+    return _join_checks(checks, passed_over)
 
 
 def _with_states(found: Sequence[Call], files: Sequence[ActivationFile], count: int) -> list[Call]:
@@ -207,7 +207,7 @@ def _with_states(found: Sequence[Call], files: Sequence[ActivationFile], count: 
     return chosen_calls
 
 
-def _joined(checks: Mapping[str, CallsCheck], passed_over: Sequence[str]) -> CallsCheck:
+def _join_checks(checks: Mapping[str, CallsCheck], passed_over: Sequence[str]) -> CallsCheck:
     """Returns one result for those of several layouts, by name, which names those that were passed over."""
     first, *more = checks.values()
     if not more and not passed_over:

@@ -74,7 +74,7 @@ class EngineSteps:
         self._thread = None
 
     def _work(self) -> None:
-        while self._take():
+        while self._take_requests():
             try:
                 for output in self._engine.step():
                     if output.finished and (finished := self._open.pop(output.request_id, None)):
@@ -82,7 +82,7 @@ class EngineSteps:
             except Exception as error:  # whatever it is, those who wait must hear of it
                 self._fail(f"the engine failed ({type(error).__name__}: {error})")
 
-    def _take(self) -> bool:
+    def _take_requests(self) -> bool:
         """Takes in new requests; waits if none is open. Returns False if the work is to end."""
         while True:
             try:

@@ -82,7 +82,7 @@ class StatesEngine:
 
         Raises `LLMError` if the written file has other tokens or another number of layers.
         """
-        outputs = self._ask(sequences)
+        outputs = self._generate_one_token(sequences)
         # In one process nobody steps the engine any more, and the last files are written when it is stepped.
         engine = self._engine.llm_engine.engine_core
         while any(not Path(_path(output)).exists() for output in outputs):
@@ -104,7 +104,7 @@ class StatesEngine:
     def logprobs(self, sequences: Sequence[list[int]]) -> list[FloatArray]:
         """Returns the log-probability, in nats, of each token except the first of each sequence, (T - 1,)."""
         rows_of = []
-        for output, ids in zip(self._ask(sequences, prompt_logprobs=0), sequences, strict=True):
+        for output, ids in zip(self._generate_one_token(sequences, prompt_logprobs=0), sequences, strict=True):
             for path in (_path(output), f"{_path(output)}.lock"):
                 Path(path).unlink(missing_ok=True)
             rows = output.prompt_logprobs[1 : len(ids)]
@@ -112,7 +112,7 @@ class StatesEngine:
             rows_of.append(np.array(numbers, dtype=np.float32))
         return rows_of
 
-    def _ask(self, sequences: Sequence[list[int]], **more: Any) -> list[Any]:
+    def _generate_one_token(self, sequences: Sequence[list[int]], **more: Any) -> list[Any]:
         params = self._vllm.SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, **more)
         prompts = [{"prompt_token_ids": ids} for ids in sequences]
         return list(self._engine.generate(prompts, params, use_tqdm=False))

@@ -87,7 +87,7 @@ class StatesRead:
         return row
 
 
-def _given(confidence: float | None, p_true: float | None) -> dict[str, float]:
+def _stated_inputs(confidence: float | None, p_true: float | None) -> dict[str, float]:
     stated = {CONFIDENCE_INPUT: confidence, TRUE_INPUT: p_true}
     return {name: number_of(name, value) for name, value in stated.items() if value is not None}
 
@@ -143,14 +143,14 @@ class BlendPredictor(QualityPredictor):
         model, or that hold NaN.
         """
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            return self._one(self._read_response(response, hidden, _given(confidence, p_true)))
+            return self._verdict_on_one(self._read_response(response, hidden, _stated_inputs(confidence, p_true)))
 
     def inputs(
         self, response: object, *, confidence: float | None = None, p_true: float | None = None
     ) -> dict[str, InputRow]:
         """Returns what the graph reads of a response, input -> (1, d), NaN where it did not come; raises as
         `predict`."""
-        return self._inputs(self._read_response(response, None, _given(confidence, p_true)))
+        return self._inputs(self._read_response(response, None, _stated_inputs(confidence, p_true)))
 
     def _read_response(self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}) -> Read:
         plain = float_list(response) if type(response) is list else None

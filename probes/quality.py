@@ -229,7 +229,7 @@ class QualityPredictor(Pretrained):
         of one or two tokens.
         """
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            return self._one(self._read_response(response))
+            return self._verdict_on_one(self._read_response(response))
 
     def adapt(
         self,
@@ -291,7 +291,7 @@ class QualityPredictor(Pretrained):
         else:
             with np.errstate(all="ignore"):  # as in `predict`
                 read_answer = self._read_response(answer)
-                verdict, measured = self._one(read_answer), measure_signals(read_answer.logprobs)
+                verdict, measured = self._verdict_on_one(read_answer), measure_signals(read_answer.logprobs)
         numbers = {"confidence": verdict.score, "quality": verdict.score, Verdict.critical_head: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
         if self._asked.flags and self._threshold is not None:  # whoever chose a threshold decides by no other one
@@ -311,7 +311,7 @@ class QualityPredictor(Pretrained):
                 except InvalidResponse as error:
                     raise InvalidResponse(f"response {number}: {error}") from error
             if len(read_answers) < TOGETHER_FROM:
-                return [self._one(read_answer) for read_answer in read_answers]
+                return [self._verdict_on_one(read_answer) for read_answer in read_answers]
             outputs = self._heads(self._inputs_of(read_answers))
             return [
                 self._verdict({name: values[i] for name, values in outputs.items()}, read_answer)
@@ -344,7 +344,7 @@ class QualityPredictor(Pretrained):
             )
         return cut_to_answer(parsed)
 
-    def _one(self, read: Read) -> Verdict:
+    def _verdict_on_one(self, read: Read) -> Verdict:
         heads = {name: values[0] for name, values in self._heads(self._inputs(read)).items()}
         return self._verdict(heads, read)
 

@@ -55,7 +55,11 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
             continue
         [call] = run.calls
         predictor = of_its_run(reader, run, call) if by_run else reader
-        yield {"line": number, "id": answer_id_of(record, number), **_verdict(predict_of(predictor, run, call), call)}
+        yield {
+            "line": number,
+            "id": answer_id_of(record, number),
+            **_verdict_or_reason(predict_of(predictor, run, call), call),
+        }
     yield from _unreadable(broken)
 
 
@@ -87,7 +91,7 @@ def predict_of(predictor: QualityPredictor | TextReader, run: Run, call: Call) -
     return partial(predictor.predict, confidence=confidence, p_true=p_true)
 
 
-def _verdict(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:
+def _verdict_or_reason(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:
     """Returns the fields of the verdict by name; None and the reason where there is no verdict."""
     try:
         verdict = predict(call)
@@ -159,7 +163,7 @@ def store_lines(
             predict = predict_of(of_run[name], run, call)
         answered = call if states is None else replace(call, hidden=states.of(call.id))
         about = {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage}
-        yield {**about, **_verdict(predict, answered)}
+        yield {**about, **_verdict_or_reason(predict, answered)}
 
 
 def _by_probe(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:

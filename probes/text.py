@@ -46,7 +46,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def text_rows(questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Returns the inputs of the graph for n questions and answers: words and pairs of neighbours, padded by counts of
     0, and the shape of the text."""
-    rows = [_row(question, answer) for question, answer in zip(questions, answers, strict=True)]
+    rows = [_word_counts(question, answer) for question, answer in zip(questions, answers, strict=True)]
     most = max((len(counts) for counts, _ in rows), default=0) or 1
     terms, counts = np.zeros((len(rows), most), dtype=np.int64), np.zeros((len(rows), most), dtype=np.float32)
     for i, (found, _) in enumerate(rows):
@@ -56,7 +56,7 @@ def text_rows(questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDA
     return {TERMS: terms, COUNTS: counts, SHAPE: shape}
 
 
-def _row(question: str, answer: str) -> tuple[Counter[int], tuple[float, ...]]:
+def _word_counts(question: str, answer: str) -> tuple[Counter[int], tuple[float, ...]]:
     question_words, answer_words = (_WORD.findall(text.lower())[:MAX_WORDS] for text in (question, answer))
     counts = Counter(_hashed(answer_words, 0))
     counts.update(_hashed(question_words, WORD_BUCKETS))

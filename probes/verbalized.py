@@ -99,7 +99,7 @@ def _stated(text: str, subject: _Subject, scale: float) -> float | None:
     numbers = _numbers(text, subject)
     if not numbers:
         return _level(text, subject)
-    values = {_value(number, scale) for number in numbers}
+    values = {_stated_probability(number, scale) for number in numbers}
     return values.pop() if len(values) == 1 else None
 
 
@@ -127,7 +127,7 @@ def _numbers(text: str, subject: _Subject) -> list[re.Match[str]]:
     return [*_ALONE.finditer(text), *(m for s in sentences for m in re.finditer(_NUMBER, s))]
 
 
-def _value(match: re.Match[str], scale: float) -> float | None:
+def _stated_probability(match: re.Match[str], scale: float) -> float | None:
     written = match["number"].replace("−", "-")
     number = float(written)
     if match["range"]:

@@ -174,12 +174,12 @@ class _Cascading:
     def _create(self, **request: Any) -> Any:
         raise NotImplementedError
 
-    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+    async def _ask_tier(self, tier: Tier, request: dict[str, Any]) -> Any:
         """Returns the client's response."""
         raise NotImplementedError
 
     async def _answer_request(self, request: dict[str, Any]) -> CascadeAnswer:
-        """Asks the weak model, judges its answer, and asks the strong model if needed. Waits only in `_ask`.
+        """Asks the weak model, judges its answer, and asks the strong model if needed. Waits only in `_ask_tier`.
 
         Raises `RecordError` before any model is asked, for a request that a cascade cannot answer.
         """
@@ -201,7 +201,7 @@ class _Cascading:
         costs: list[float | None] = []
         try:
             to_send = {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
-            answer = await self._ask(self.weak, to_send)
+            answer = await self._ask_tier(self.weak, to_send)
         except Exception as error:
             if self._on_weak_error == "raise":
                 raise
@@ -218,7 +218,7 @@ class _Cascading:
             raises = self._on_strong_error == "raise" or weak is None
             try:
                 to_send = {**request, **self.strong.options, "model": self.strong.model}
-                answer = await self._ask(self.strong, to_send)
+                answer = await self._ask_tier(self.strong, to_send)
             except Exception as error:
                 if raises:
                     raise
@@ -270,7 +270,7 @@ class Cascade(_Cascading):
                 answer: CascadeAnswer = done.value
                 return answer
 
-    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+    async def _ask_tier(self, tier: Tier, request: dict[str, Any]) -> Any:
         response = tier.client.chat.completions.create(**request)
         if inspect.isawaitable(response):
             if inspect.iscoroutine(response):
@@ -288,7 +288,7 @@ class AsyncCascade(_Cascading):
     async def _create(self, **request: Any) -> CascadeAnswer:
         return await self._answer_request(request)
 
-    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+    async def _ask_tier(self, tier: Tier, request: dict[str, Any]) -> Any:
         response = tier.client.chat.completions.create(**request)
         if not inspect.isawaitable(response):
             raise TypeError(f"the client of {tier.model} is synchronous: take Cascade")

@@ -51,7 +51,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
 
     def log_success_event(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Scores a synchronous call that has ended."""
-        scored = self._verdict(kwargs, response_obj)
+        scored = self._score_once(kwargs, response_obj)
         if scored is not None and self._on_verdict is not None:
             self._on_verdict(scored)
 
@@ -59,7 +59,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Scores an asynchronous call that has ended."""
-        if (scored := self._verdict(kwargs, response_obj)) is not None:
+        if (scored := self._score_once(kwargs, response_obj)) is not None:
             await hand_on(scored, self._on_verdict)
 
     async def async_post_call_streaming_iterator_hook(
@@ -77,7 +77,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         async for chunk in watch(response, self._predictor, on_verdict=handed):
             yield chunk
 
-    def _verdict(self, kwargs: dict[str, Any], response: Any) -> Scored | None:
+    def _score_once(self, kwargs: dict[str, Any], response: Any) -> Scored | None:
         """Returns the verdict; None if there is no answer, or if the call was scored before.
 
         For some calls LiteLLM logs both events.

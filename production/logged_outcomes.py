@@ -107,11 +107,11 @@ def outcomes_of_log(
             continue
         outcome = AgentOutcome(
             score=float(columns.label[row]),
-            cost_usd=_known(columns.cost_usd[row]),
+            cost_usd=_number_or_none(columns.cost_usd[row]),
             latency_ms=None if np.isnan(columns.latency_s[row]) else 1e3 * float(columns.latency_s[row]),
-            prompt_tokens=_known(columns.prompt_tokens[row]),
-            completion_tokens=_known(columns.tokens[row]),
-            label_propensity=_known(chance),
+            prompt_tokens=_number_or_none(columns.prompt_tokens[row]),
+            completion_tokens=_number_or_none(columns.tokens[row]),
+            label_propensity=_number_or_none(chance),
         )
         group = hashlib.sha256(" ".join(question.lower().split()).encode()).hexdigest()[:16]
         agents = {str(models[row]): outcome}
@@ -167,5 +167,5 @@ def _rates(outcomes: Sequence[QuestionOutcomes]) -> dict[str, float]:
     return {name: right[name] / weights[name] for name in sorted(weights)}
 
 
-def _known(value: float) -> float | None:
+def _number_or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)

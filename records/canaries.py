@@ -294,7 +294,7 @@ def compare_states(
     """
     expected, seen_values = golden.astype(np.float64), came.astype(np.float64)
     layer_places = [list(golden_layers).index(layer) for layer in layers]
-    spread = _spread(expected if usual is None else usual.astype(np.float64))
+    spread = _channel_spread(expected if usual is None else usual.astype(np.float64))
     off = _apart(seen_values, expected[:, layer_places], spread[:, layer_places])  # (n, layers, positions)
     if not np.isfinite(off).all():
         return StatesCheck(False, "its states hold NaN or infinity: capture them in bfloat16 or float32", NAN, NAN)
@@ -341,7 +341,7 @@ def _structure_fault(golden: CanaryStates, seen: CanaryStates, layers: Sequence[
     return ""
 
 
-def _spread(states: NDArray[np.float64]) -> NDArray[np.float64]:
+def _channel_spread(states: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the spread of each channel over the canaries, (1, layers, positions, width), all above 0."""
     spread = states.std(axis=0, keepdims=True)
     usual = np.median(spread, axis=-1, keepdims=True)

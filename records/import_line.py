@@ -508,14 +508,14 @@ def _csv_lines(
                 " holds outcomes (metaprobe train router, panel or success)"
             )
         try:
-            line = _line(row)
+            line = _record_of_row(row)
         except ImportFileError as problem:
             hand_over(at_line(path, number, problem, row), on_error, problem)
         else:
             yield number, RawLine(line, row.raw, row.head) if isinstance(row, RawLine) else line
 
 
-def _line(given: Mapping[str, str]) -> dict[str, Any]:
+def _record_of_row(given: Mapping[str, str]) -> dict[str, Any]:
     row = {name: cell for name, cell in given.items() if cell.strip()}
     line: dict[str, Any] = {name: cell for name, cell in row.items() if name not in _OWN and name[:7] != _LABEL}
     for name in _JSON:

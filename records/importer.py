@@ -175,7 +175,7 @@ class LineWithRun:
 
     def error(self, path: Path, what: str) -> ImportFileError:
         """Returns an error about this line."""
-        return _at(path, Sample(self.place, self.record, number=None if self.place else self.number), what)
+        return _error_at(path, Sample(self.place, self.record, number=None if self.place else self.number), what)
 
     def without_answer(self) -> "LineWithRun":
         """Returns the line without its large fields, because thousands of lines wait for comparison with the store."""
@@ -255,7 +255,7 @@ def read_log(
             elif isinstance(problem, InvalidResponse) and problem.other_tokens:
                 why = OTHER_TOKENS
             if not why or (form.name == LINES.name and (stated is None or why == OTHER_TOKENS)):
-                hand_over(_at(path, sample, problem), options.on_error, problem)
+                hand_over(_error_at(path, sample, problem), options.on_error, problem)
             else:
                 on_left_out(sample, (sample.left_out or why) + (NOT_STATED if stated is not None else ""))
         else:
@@ -298,7 +298,7 @@ def _run_of_line(
         return run_of_line(line, default_id, plain=options.plain)
 
 
-def _at(path: Path, sample: Sample, what: str | Exception) -> ImportFileError:
+def _error_at(path: Path, sample: Sample, what: str | Exception) -> ImportFileError:
     source = sample.line if sample.source is None else sample.source
     if sample.number is not None:
         return at_line(path, sample.number, what, source)

@@ -402,9 +402,9 @@ class _CsvRows:
 
     def next(self) -> _CsvRow | None:
         """Returns the next row; None at the end of the file."""
-        if self._line(0) is None:
+        if self._line_at(0) is None:
             return None
-        row, count = self._row(0)
+        row, count = self._row_at(0)
         if row.fault:
             count = self._lines_of_fault()
             row.text = "".join(self._ahead[:count])
@@ -412,7 +412,7 @@ class _CsvRows:
         self._number += count
         return row
 
-    def _line(self, place: int) -> str | None:
+    def _line_at(self, place: int) -> str | None:
         """Returns the line `place` lines ahead; None after the end of the file."""
         while len(self._ahead) <= place:
             line = self._text.readline(MAX_LINE + 1)
@@ -424,13 +424,13 @@ class _CsvRows:
             self._ahead.append(line)
         return self._ahead[place]
 
-    def _row(self, place: int) -> tuple[_CsvRow, int]:
+    def _row_at(self, place: int) -> tuple[_CsvRow, int]:
         """Returns the row that begins `place` lines ahead, and how many lines were read for it."""
         taken, chars_read = 0, 0
 
         def lines() -> Iterator[str]:
             nonlocal taken, chars_read
-            while (line := self._line(place + taken)) is not None:
+            while (line := self._line_at(place + taken)) is not None:
                 taken, chars_read = taken + 1, chars_read + len(line)
                 if chars_read > MAX_LINE or taken > MAX_OPEN:
                     raise csv.Error(TOO_LONG)
@@ -461,7 +461,7 @@ class _CsvRows:
 
     def _is_sound(self, place: int) -> bool:
         """Returns whether a valid row begins `place` lines ahead, with quotes only around whole cells."""
-        row, _ = self._row(place)
+        row, _ = self._row_at(place)
         return row.fault is None and self._regular.fullmatch(row.text) is not None
 
     def _lines_of_fault(self) -> int:
@@ -472,12 +472,12 @@ class _CsvRows:
         first line is bad, too, if most lines before that quote are valid rows. With two columns this takes many lines,
         because prose with one comma is no row.
         """
-        first = self._line(0) or ""
+        first = self._line_at(0) or ""
         if first.count('"') % 2 == 0:
             return 1
         chars_read, sound = len(first), 0
         for place in range(1, MAX_OPEN):
-            if chars_read > MAX_LINE or (line := self._line(place)) is None:
+            if chars_read > MAX_LINE or (line := self._line_at(place)) is None:
                 return 1
             chars_read += len(line)
             if line.count('"') % 2:

@@ -134,13 +134,13 @@ def decoders_of(top: bool) -> Decoders:
     if top:
         chunks = msgspec.json.Decoder(list[PlainChunk[EntryWithTop]])
         return Decoders(
-            msgspec.json.Decoder(Completion[EntryWithTop]).decode, lambda body: _joined(chunks.decode(body))
+            msgspec.json.Decoder(Completion[EntryWithTop]).decode, lambda body: _join_chunks(chunks.decode(body))
         )
     plain = msgspec.json.Decoder(list[PlainChunk[TokenEntry]])
-    return Decoders(msgspec.json.Decoder(Completion[TokenEntry]).decode, lambda body: _joined(plain.decode(body)))
+    return Decoders(msgspec.json.Decoder(Completion[TokenEntry]).decode, lambda body: _join_chunks(plain.decode(body)))
 
 
-def _joined(chunks: list[PlainChunk[AnyTokenEntry]]) -> Completion[AnyTokenEntry]:
+def _join_chunks(chunks: list[PlainChunk[AnyTokenEntry]]) -> Completion[AnyTokenEntry]:
     """Returns the completion that the chunks of one stream make up.
 
     Raises `ValueError` if the answer has no end, or if the chunks may belong to more than one answer.

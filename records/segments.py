@@ -152,7 +152,7 @@ class KindReader:
         """Reads text inside a thinking block or a harmony message, and returns where the next step begins."""
         mark_match = _any_of(self._marks).search(text, at)
         if mark_match is None:
-            self._keep(text, at, self._marks, self._kind)
+            self._decide_all_but_marker(text, at, self._marks, self._kind)
             return len(text)
         body = len(text[at : mark_match.start()].rstrip(SPACE))
         if body:
@@ -172,7 +172,7 @@ class KindReader:
         """
         place = text.find(MESSAGE, at)
         if place < 0:
-            self._header.append(text[at : self._keep(text, at, (MESSAGE,), "marker")])
+            self._header.append(text[at : self._decide_all_but_marker(text, at, (MESSAGE,), "marker")])
             return len(text)
         self._give(place + len(MESSAGE) - at, "marker")
         header = "".join((*self._header, text[at:place]))
@@ -182,7 +182,7 @@ class KindReader:
         self._state, self._marks, self._edge = "inside", _HARMONY, True
         return place + len(MESSAGE)
 
-    def _keep(self, text: str, at: int, marks: tuple[str, ...], kind: TokenKind) -> int:
+    def _decide_all_but_marker(self, text: str, at: int, marks: tuple[str, ...], kind: TokenKind) -> int:
         """Decides the text from `at` on, except an end that may begin a marker. Returns the place where this possible
         end begins.
 

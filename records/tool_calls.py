@@ -79,7 +79,7 @@ def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ..
     """
     chunks = as_list(response)
     if chunks and fields(chunks[0]) is not None:
-        body: Mapping[str, Any] | None = _joined(chunks, choice)
+        body: Mapping[str, Any] | None = _join_call_chunks(chunks, choice)
     else:
         body = fields(response)
     if body is None:
@@ -102,12 +102,12 @@ def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ..
         parts = each((fields(candidates[choice].get("content")) or {}).get("parts")) if choice < len(candidates) else []
         function_calls = [fields(part.get("functionCall") or part.get("function_call")) for part in parts]
         return tuple(
-            _call(function_call.get("name"), function_call.get("args"))
+            _tool_call(function_call.get("name"), function_call.get("args"))
             for function_call in function_calls
             if function_call
         ), True
     blocks = [part for part in each(body.get("content")) if part.get("type") == "tool_use"]  # Anthropic
-    return tuple(_call(block.get("name"), block.get("input")) for block in blocks), read_end(
+    return tuple(_tool_call(block.get("name"), block.get("input")) for block in blocks), read_end(
         body.get("stop_reason")
     ) in _ENDS
 
@@ -125,14 +125,14 @@ def _of_message(message: Mapping[str, Any]) -> list[ToolCall]:
     for entry in each(message.get("tool_calls")):
         function, custom = fields(entry.get("function")), fields(entry.get("custom"))
         if function is not None:
-            calls.append(_call(function.get("name"), function.get("arguments")))
+            calls.append(_tool_call(function.get("name"), function.get("arguments")))
         elif custom is not None:
             calls.append(ToolCall(text(custom.get("name")), text(custom.get("input"))))
         else:
-            calls.append(_call(entry.get("name"), entry.get("arguments", entry.get("args"))))
+            calls.append(_tool_call(entry.get("name"), entry.get("arguments", entry.get("args"))))
     legacy = fields(message.get("function_call"))
     if not calls and legacy is not None:
-        calls.append(_call(legacy.get("name"), legacy.get("arguments")))
+        calls.append(_tool_call(legacy.get("name"), legacy.get("arguments")))
     return calls
 
 
@@ -141,12 +141,12 @@ def _of_item(item: Mapping[str, Any]) -> ToolCall:
     if item.get("type") == "custom_tool_call":
         return ToolCall(text(item.get("name")), text(item.get("input")))
     if "arguments" in item:
-        return _call(item.get("name"), item["arguments"])
+        return _tool_call(item.get("name"), item["arguments"])
     rest = {key: value for key, value in item.items() if key not in _NO_ARGUMENTS}
-    return _call(item.get("name") or item.get("type"), rest)
+    return _tool_call(item.get("name") or item.get("type"), rest)
 
 
-def _call(name: object, arguments: object) -> ToolCall:
+def _tool_call(name: object, arguments: object) -> ToolCall:
     """Returns a call whose arguments are JSON text, or written as JSON. Missing or blank arguments become `{}`.
 
     Raises `InvalidResponse` for arguments that JSON cannot write.
@@ -172,7 +172,7 @@ def _plain(value: object) -> Mapping[str, Any]:
     return dict(object_fields)
 
 
-def _joined(chunks: Sequence[Any], choice: int) -> Mapping[str, Any] | None:
+def _join_call_chunks(chunks: Sequence[Any], choice: int) -> Mapping[str, Any] | None:
     """Returns a completion with the calls that the chunks of a streamed chat completion carry in parts."""
     calls: dict[int, dict[str, str]] = {}
     legacy = {"name": "", "arguments": ""}

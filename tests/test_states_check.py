@@ -154,7 +154,9 @@ def test_a_wrong_capture_while_answering_is_noticed(llm, golden, monkeypatch) ->
         assert not compare_canaries(golden, call.hidden.canaries, READ).passed
     monkeypatch.setattr(StateReader, "latest", sound)
     monkeypatch.setattr(
-        StateReader, "_keep", lambda self, layer, hidden: self._seen.update({layer: hidden[:, 0].float().clone()})
+        StateReader,
+        "_keep_last_position",
+        lambda self, layer, hidden: self._seen.update({layer: hidden[:, 0].float().clone()}),
     )
     [call, *_] = answered(tiny(llm.model), ["a", "bc", "def"])
     assert not compare_canaries(golden, call.hidden.canaries, READ).passed

@@ -68,7 +68,9 @@ class OnDisk:
 
     def loaded(self) -> InMemory:
         """Returns the states, loaded into memory."""
-        values = np.concatenate([self._of(store, ids, self.layers, self.positions) for store, ids in self._each()])
+        values = np.concatenate(
+            [self._read_states(store, ids, self.layers, self.positions) for store, ids in self._each()]
+        )
         ids = tuple(chain.from_iterable(self.call_ids))
         ordered = Activations(tuple(ids[i] for i in self.order), values[self.order], self.layers, self.positions)
         return InMemory(ordered, self.model, self.canaries)
@@ -105,13 +107,13 @@ class OnDisk:
 
     def read(self, layer: int, position: str) -> Block:
         check_captured(self, (layer,), (position,))
-        parts = [self._of(store, ids, (layer,), (position,))[:, 0, 0] for store, ids in self._each()]
+        parts = [self._read_states(store, ids, (layer,), (position,))[:, 0, 0] for store, ids in self._each()]
         return _finite(np.concatenate(parts)[self.order].astype(np.float16, copy=False), layer, position)
 
     def _each(self) -> Iterator[tuple[RunStore, tuple[str, ...]]]:
         return zip(self.stores, self.call_ids, strict=True)
 
-    def _of(
+    def _read_states(
         self, store: RunStore, ids: tuple[str, ...], layers: tuple[int, ...], positions: tuple[str, ...]
     ) -> NDArray[np.float16]:
         return join_activations(self._files(store, ids), ids, layers, positions)

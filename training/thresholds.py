@@ -461,7 +461,7 @@ def promises_of(answers: ScoredAnswers, *, seed: int = 0) -> tuple[Promise, ...]
     for share, raw in zip(CATCHES, raw_thresholds, strict=True):
         if raw is not None:
             # A calibrator may be flat there: all that share the probability are flagged.
-            promises.append(Promise("catch", share, min(_at(calibrator, raw) + PARITY, 1.0)))
+            promises.append(Promise("catch", share, min(_calibrated_number(calibrator, raw) + PARITY, 1.0)))
     try:
         (fits, tests), *_ = group_folds(rows, groups.tolist(), table.y, 2, seed)
         platt = fit_platt(scores[fits], table.y[fits])
@@ -469,14 +469,14 @@ def promises_of(answers: ScoredAnswers, *, seed: int = 0) -> tuple[Promise, ...]
         return tuple(promises)  # too few groups for two halves
     if not platt.slope > 0:
         return tuple(promises)
-    p, y, spread = platt.probability(scores[tests]), table.y[tests], _spread(scores)
+    p, y, spread = platt.probability(scores[tests]), table.y[tests], _deviation_or_one(scores)
     accepts = accept_thresholds(p, y, errors=RISKS, confidence=CONFIDENCE, groups=groups[tests], seed=seed)
     for risk, accept in zip(RISKS, accepts, strict=True):
         if np.isfinite(accept):
             raw = (_log_odds(accept) - platt.intercept) / platt.slope
-            here = _at(calibrator, raw)
+            here = _calibrated_number(calibrator, raw)
             # Where it is flat, answers just below the threshold share its probability, and none of them is accepted.
-            sure = here if here > _at(calibrator, raw - 1e-3 * spread) else here + PARITY
+            sure = here if here > _calibrated_number(calibrator, raw - 1e-3 * spread) else here + PARITY
             promises.append(Promise("risk", risk, sure))
     return tuple(promises)
 
@@ -494,11 +494,11 @@ def critical_thresholds(answers: ScoredAnswers, *, seed: int = 0) -> dict[str, f
     [caught] = _raw_thresholds(answers, y, [MISS_RATE], seed)
     if caught is not None:
         # Answers to which a flat calibrator gives the same probability are all caught.
-        thresholds["critical"] = max(1 - _at(calibrator, caught) - PARITY, 0.0)
+        thresholds["critical"] = max(1 - _calibrated_number(calibrator, caught) - PARITY, 0.0)
     [spared] = _raw_thresholds(answers, 1 - y, [FALSE_ALARMS], seed, falling=True)
     if spared is not None:
         # And here none of them is.
-        thresholds["critical_sure"] = min(1 - _at(calibrator, spared) + PARITY, 1.0)
+        thresholds["critical_sure"] = min(1 - _calibrated_number(calibrator, spared) + PARITY, 1.0)
     return thresholds
 
 
@@ -509,9 +509,9 @@ def _raw_thresholds(
     with this score; with `falling`, more probable. None where the rows are too few for a rate.
     """
     scores, rows, calibrator = answers.scores, answers.rows, answers.calibrator
-    centre, spread = float(scores.mean()), _spread(scores)
+    centre, spread = float(scores.mean()), _deviation_or_one(scores)
     # A calibrator may fall, where scores turned out to go the wrong way round.
-    rises = _at(calibrator, centre + spread) >= _at(calibrator, centre - spread)
+    rises = _calibrated_number(calibrator, centre + spread) >= _calibrated_number(calibrator, centre - spread)
     sign = -1.0 if rises == falling else 1.0
     order = sigmoid(sign * (scores[rows] - centre) / spread)  # any fixed rising map into [0, 1]
     return [
@@ -520,11 +520,11 @@ def _raw_thresholds(
     ]
 
 
-def _at(calibrator: Calibrator, raw: float) -> float:
+def _calibrated_number(calibrator: Calibrator, raw: float) -> float:
     return float(calibrator.probability(np.array([raw]))[0])
 
 
-def _spread(scores: Floats) -> float:
+def _deviation_or_one(scores: Floats) -> float:
     return float(scores.std()) or 1.0
 
 

@@ -206,12 +206,12 @@ class _Collecting:
         self.stored_before += len(pairs) - len(new)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._one(*arguments, setup)) for arguments in new]
+                tasks = [group.create_task(self._collect_item(*arguments, setup)) for arguments in new]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the others are the same, or follow from it
         return [run for task in tasks if (run := task.result()) is not None]
 
-    async def _one(self, identity: str, item: Item, variant: str, setup: Setup | None) -> Run | None:
+    async def _collect_item(self, identity: str, item: Item, variant: str, setup: Setup | None) -> Run | None:
         async with self._gate:
             name, index = self.system.name, self._places[item.id]
             try:

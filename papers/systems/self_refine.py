@@ -57,7 +57,7 @@ async def self_refine(session: Session) -> Run:
         quality = session.signal("quality", stated=accepted, call=answer)
         tried.append((answer, dataclasses.replace(Signals.of(answer), quality=quality)))
         legal = [Action.STOP, Action.AGAIN] if number + 1 < most else [Action.STOP]
-        if session.decide("iterate", legal, **_known(session, tried)).action == Action.STOP:
+        if session.decide("iterate", legal, **_known_signals(session, tried)).action == Action.STOP:
             break
         slots = {"number": number + 1, "answer": answer.text.strip(), "feedback": feedback.text.strip()}
         history += session.messages("self_refine_history", **slots)[0].content + "\n\n"
@@ -71,7 +71,7 @@ def parse_good(text: str) -> float | None:
     return float(verdicts == {"good"}) if len(verdicts) == 1 else None
 
 
-def _known(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
+def _known_signals(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
     """Returns what a policy may read after a critique: the signals of every answer so far, the last one's
     separately.
     """

@@ -70,7 +70,7 @@ def load_task(
         raise RecordError(f"{name} has no splits and needs no data: leave out data={data!r} and split={split!r}")
     else:
         items = read_items(Path(name)) if task is None else task.made((), seed)
-    return items if limit is None else _spread(items, limit)
+    return items if limit is None else _one_per_cell_first(items, limit)
 
 
 def task_names() -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def _task(name: str) -> Task:
     return task
 
 
-def _spread(items: Sequence[Item], limit: int) -> list[Item]:
+def _one_per_cell_first(items: Sequence[Item], limit: int) -> list[Item]:
     """Returns the first item of each cell of dimension x level, then the second of each, and so on, `limit` in all."""
     cells: dict[tuple[str, str], list[Item]] = {}
     for item in items:

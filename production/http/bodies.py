@@ -381,13 +381,13 @@ def reading_bytes(body: bytes) -> int:
 
 def values_bytes(body: bytes) -> int:
     """Returns about how many bytes the values of a JSON text take once they are read, apart from its strings."""
-    made = _made(body.count(b"{"), body.count(b"["), body.count(b","))
+    made = _bytes_of_values(body.count(b"{"), body.count(b"["), body.count(b","))
     if made > DENSEST * len(body) + SPARED_BYTES and b"\x00" not in body:  # in UTF-16, strings cannot be told apart
-        made = _made(*count_outside_strings(body))
+        made = _bytes_of_values(*count_outside_strings(body))
     return made
 
 
-def _made(objects: int, arrays: int, commas: int) -> int:
+def _bytes_of_values(objects: int, arrays: int, commas: int) -> int:
     return OBJECT_BYTES * objects + ARRAY_BYTES * arrays + VALUE_BYTES * (objects + arrays + commas + 1)
 
 

@@ -217,7 +217,7 @@ class DecisionDesk:
         chosen = await aside(len(body), choose, REQUESTS)
         verdicts = {}
         for scorer in dict.fromkeys(scorer for scorer, _ in chosen if scorer is not None):
-            verdicts[scorer] = await self._verdict(scorer, subject, logged, len(body))
+            verdicts[scorer] = await self._judge_subject(scorer, subject, logged, len(body))
         answers = [
             _refusal(question, head_or_reason)
             if scorer is None
@@ -280,7 +280,9 @@ class DecisionDesk:
 
         return [choose(question) for question in questions]
 
-    async def _verdict(self, scorer: Scorer, subject: Subject, logged: RequestLog | None, size: int) -> dict[str, Any]:
+    async def _judge_subject(
+        self, scorer: Scorer, subject: Subject, logged: RequestLog | None, size: int
+    ) -> dict[str, Any]:
         logging_scorer = scorer.of(logged)
         if not scorer.reads_text:
             allowance = Allowance(self.settings.max_scored_tokens)

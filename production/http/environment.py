@@ -20,12 +20,12 @@ def from_environment(cls: type, environment: Mapping[str, str], error: type[Exce
     fields_set: dict[str, Any] = {}
     for option in Option.all_in(cls):
         if option.variable in environment:
-            value = _value(option, environment[option.variable], error)
+            value = _option_value(option, environment[option.variable], error)
             fields_set[option.name] = (value,) if option.many else value
     return fields_set
 
 
-def _value(option: Any, text: str, error: type[Exception]) -> Any:
+def _option_value(option: Any, text: str, error: type[Exception]) -> Any:
     if option.scalar is bool:
         if text.lower() not in OFF_AND_ON:
             raise error(f"{option.variable} is {text!r}; expected one of {', '.join(OFF_AND_ON)}")

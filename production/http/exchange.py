@@ -194,7 +194,7 @@ class Declined:
 
     def gave(self, model: str, asked_for: str) -> None:
         """Records that a request with added fields was answered, so the model is no longer skipped."""
-        record = self._of(model, asked_for)
+        record = self._record_of_model(model, asked_for)
         record.failures, record.until, record.given = 0, 0.0, self._clock()
 
     def failed(self, model: str, asked_for: str, why: str) -> None:
@@ -205,7 +205,7 @@ class Declined:
             asked_for: what was added to the caller's request.
             why: how the request failed.
         """
-        record, now = self._of(model, asked_for), self._clock()
+        record, now = self._record_of_model(model, asked_for), self._clock()
         record.failures += 1
         remembered = now - record.given >= GIVEN_S or record.failures >= IN_A_ROW
         if remembered:
@@ -223,7 +223,7 @@ class Declined:
             REMEMBER_S,
         )
 
-    def _of(self, model: str, asked_for: str) -> _Known:
+    def _record_of_model(self, model: str, asked_for: str) -> _Known:
         if len(model) > MAX_NAME:
             return _Known()
         record = self._known.setdefault((model, asked_for), _Known())

@@ -438,12 +438,12 @@ class _Asking:
                 account = self._account(score, judged.none, stopped, judged.reason, judged.checkpoint)
                 return kept_answer, account
             admitted = [name for name in admitted if name != turn.agent]
-        answered = await self._ask(admitted, messages) if admitted else None
+        answered = await self._ask_by_panel(admitted, messages) if admitted else None
         if not self.came and self.left_out and not self._request_refused():  # a breaker alone refuses nobody
             names = self.left_out
             self.doubts += [f"{name} failed ({failure.message})" for name, failure in self.failed.items()]
             self.doubts.append(f"no other agent answered, so these are asked all the same: {', '.join(names)}")
-            answered = await self._ask(names, messages, hurried=True)
+            answered = await self._ask_by_panel(names, messages, hurried=True)
         if answered is None:
             return None, {}
         panel_verdict, kept_answer = answered.verdict, answered.response
@@ -564,7 +564,9 @@ class _Asking:
             self.doubts.append(f"{agent} began these tool calls and failed ({why}); the others are asked in its place")
             return None
 
-    async def _ask(self, agents: Sequence[str], messages: list[Any], *, hurried: bool = False) -> PanelAnswered:
+    async def _ask_by_panel(
+        self, agents: Sequence[str], messages: list[Any], *, hurried: bool = False
+    ) -> PanelAnswered:
         """Lets the panel ask these agents.
 
         Args:
@@ -614,7 +616,7 @@ class _Asking:
         outcome, counts = "failed", False
         caller: str | None = OWNER.get()[0]
         try:
-            completion = await self._asked(agent, model, min(self.end, started + settings.agent_timeout_s))
+            completion = await self._ask_with_logprobs(agent, model, min(self.end, started + settings.agent_timeout_s))
             outcome = "answered"
         except Refusal as refusal:
             self.failed[agent] = refusal
@@ -655,7 +657,7 @@ class _Asking:
         self.came.append(completion)
         return completion
 
-    async def _asked(self, agent: str, model: str, end: float) -> UpstreamCompletion:
+    async def _ask_with_logprobs(self, agent: str, model: str, end: float) -> UpstreamCompletion:
         """Asks with log-probabilities; if this fails because of them, asks again with the caller's original request.
 
         Args:

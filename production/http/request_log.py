@@ -127,7 +127,7 @@ class RequestLog:
         self.tags = tags_of(request, question) if tags is None else tags
         self.model = "" if question is None else question.model
         """Model that the request names."""
-        self.question = _asked(question) if server.settings.log_texts else None
+        self.question = _question_text(question) if server.settings.log_texts else None
         self.started = time.perf_counter()
         """Time when the answer was requested, by `time.perf_counter`."""
 
@@ -282,7 +282,7 @@ def tags_of(request: Request, question: ChatRequest | None) -> dict[str, str]:
     return read_tags(written)
 
 
-def _asked(question: ChatRequest | None) -> str | None:
+def _question_text(question: ChatRequest | None) -> str | None:
     """Returns the messages of a chat as text: a single user message alone, several messages each after its role."""
     messages = None if question is None else question.messages
     if messages is None or not all(isinstance(message, dict) for message in messages):

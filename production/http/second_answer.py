@@ -191,13 +191,13 @@ class SecondAnswers:
         while True:
             waiting_question = await self._waiting.get()
             try:
-                outcome = await self._ask(waiting_question)
+                outcome = await self._ask_again(waiting_question)
             except Exception as error:  # one question must not end the asking
                 log_unexpected(logger, "asking again", error)
                 outcome = "failed"
             self._metrics.asked_again.labels(outcome).inc()
 
-    async def _ask(self, asked: _WaitingQuestion) -> str:
+    async def _ask_again(self, asked: _WaitingQuestion) -> str:
         """Asks one question again, logs the agreement, and returns the outcome for the metrics."""
         breaker, settings = self._breaker, self._settings
         if breaker.state == "open" and not breaker.begin_trial():

@@ -469,7 +469,7 @@ class ScoredStream:
         if held.get("type") not in _LAST_EVENTS or not isinstance(held.get("response"), dict):
             return event
         self._said = self._over = True
-        verdict = self._verdict(self._choices[0]) if self._choices else self._none()
+        verdict = self._judge_stream(self._choices[0]) if self._choices else self._none()
         try:
             fields = msgspec.json.decode(data_of(event), type=dict[str, msgspec.Raw])
             fields["response"] = msgspec.Raw(with_verdict(bytes(fields["response"]), verdict))
@@ -583,7 +583,7 @@ class ScoredStream:
         choice = self._choice(min(self._choices, default=0))
         if self._reason or not self._choices:
             return self._chunk(choice, self._none())
-        verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)]
+        verdicts = [self._judge_stream(self._choices[index]) for index in sorted(self._choices)]
         if not self._choices_beyond:
             return self._chunk(choice, combine_verdicts(verdicts))
         rest = beyond_limit(self._choices_beyond)
@@ -594,7 +594,7 @@ class ScoredStream:
     def _none(self) -> dict[str, Any]:
         return self._scorer.none(self._reason or "the upstream's stream holds no answer")
 
-    def _verdict(self, answer: AnswerStream) -> dict[str, Any]:
+    def _judge_stream(self, answer: AnswerStream) -> dict[str, Any]:
         if self._reason:
             return self._none()
         if not answer.ended and self._kind != "event":  # of a response, the last event says how it ended

@@ -55,12 +55,12 @@ class ChatRequest:
     @property
     def model(self) -> str:
         """Model that the caller names."""
-        return _value(self.fields.get("model"), str) or ""
+        return _decode_field(self.fields.get("model"), str) or ""
 
     @property
     def messages(self) -> list[Any] | None:
         """The messages, decoded; None if they are no list."""
-        return _value(self.fields.get("messages"), list[Any])
+        return _decode_field(self.fields.get("messages"), list[Any])
 
     @property
     def question(self) -> str:
@@ -77,8 +77,8 @@ class ChatRequest:
     def max_tokens(self) -> int | None:
         """Most tokens of the answer; None if the caller sets no limit."""
         for name in ("max_completion_tokens", "max_tokens"):
-            if _given(self.fields, name):
-                return _value(self.fields[name], int)
+            if _is_set(self.fields, name):
+                return _decode_field(self.fields[name], int)
         return None
 
     @property
@@ -99,8 +99,8 @@ def asked(body: bytes) -> ChatRequest:
         fields = _object.decode(body)
     except UNREADABLE as error:
         raise Refusal(400, "invalid_json", f"the body is not a JSON object ({type(error).__name__})") from error
-    wants_logprobs = _given(fields, "logprobs")
-    wants_top = wants_logprobs and _given(fields, "top_logprobs") and bytes(fields["top_logprobs"]).strip() != b"0"
+    wants_logprobs = _is_set(fields, "logprobs")
+    wants_top = wants_logprobs and _is_set(fields, "top_logprobs") and bytes(fields["top_logprobs"]).strip() != b"0"
     sent = body
     if not wants_top:
         if not wants_logprobs:
@@ -108,7 +108,7 @@ def asked(body: bytes) -> ChatRequest:
         # One: llama.cpp and llama-cpp-python give no log-probabilities where no alternatives are asked for.
         fields["top_logprobs"] = Raw(b"1")
         sent = _encode(fields)
-    several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
+    several = _is_set(fields, "n") and bytes(fields["n"]).strip() != b"1"
     return ChatRequest(body, sent, several, wants_logprobs, fields)
 
 
@@ -134,12 +134,12 @@ def _without_stream(body: bytes) -> Object:
 def model_of(body: bytes) -> str:
     """Returns the model that a request names; empty if it names none."""
     try:
-        return _value(_object.decode(body).get("model"), str) or ""
+        return _decode_field(_object.decode(body).get("model"), str) or ""
     except UNREADABLE:
         return ""
 
 
-def _value(raw: Raw | None, kind: type[Element]) -> Element | None:
+def _decode_field(raw: Raw | None, kind: type[Element]) -> Element | None:
     """Returns a field's value; None if it is missing, or of another kind."""
     try:
         return None if raw is None else msgspec.json.decode(raw, type=kind)
@@ -147,7 +147,7 @@ def _value(raw: Raw | None, kind: type[Element]) -> Element | None:
         return None
 
 
-def _given(fields: Object, name: str) -> bool:
+def _is_set(fields: Object, name: str) -> bool:
     return bytes(fields.get(name, b"")).strip() not in _FALSE
 
 
@@ -205,7 +205,7 @@ def _hidden(choice: Raw, asked: ChatRequest) -> object:
         with suppress(*UNREADABLE):  # what cannot be read holds no alternatives
             logprobs: dict[str, Any] = dict(_object.decode(fields["logprobs"]))
             for name in ("content", "refusal"):
-                if _given(logprobs, name):
+                if _is_set(logprobs, name):
                     entries = _objects.decode(logprobs[name])
                     logprobs[name] = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
             fields["logprobs"] = logprobs

@@ -362,7 +362,7 @@ class DriftWatch:
             zip(times.tolist(), strata.tolist(), versions.tolist(), strict=True)
         ):
             for name, column in values_of.items():
-                alarm = self._add(self._watched_value(name, digest), when, column[row], stratum)
+                alarm = self._watch_value(self._watched_value(name, digest), when, column[row], stratum)
                 alarms += [] if alarm is None else [alarm]
         return alarms
 
@@ -405,7 +405,7 @@ class DriftWatch:
             self.watched_values[key] = _begin(name, version)
         return self.watched_values[key]
 
-    def _add(self, watched: WatchedValue, when: float, value: Any, stratum: str) -> Alarm | None:
+    def _watch_value(self, watched: WatchedValue, when: float, value: Any, stratum: str) -> Alarm | None:
         has_names = watched.name in NAME_STREAMS
         if (has_names and not value) or (not has_names and np.isnan(value)):
             return None

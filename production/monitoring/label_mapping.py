@@ -139,7 +139,7 @@ def _objects_beside(record: Record, preset: Preset) -> tuple[list[Record], str]:
     objects: list[Record] = []
     unread = ""
     for path in preset.beside:
-        raw = _known(value_at(record, path))
+        raw = _value_or_none(value_at(record, path))
         parsed = object_of(raw)
         objects.append({key: value for key, value in parsed.items() if key not in values})
         empty = raw in (None, {}, []) or (isinstance(raw, str) and raw.replace(" ", "") in ("{}", "[]"))
@@ -196,7 +196,7 @@ def _cell_text(value: object) -> str:
     return "" if value is None or isinstance(value, (Mapping, list)) else str(value)
 
 
-def _known(value: object) -> Any:
+def _value_or_none(value: object) -> Any:
     """Returns the value; None for the texts that tables write for empty cells."""
     return None if value is None or str(value).strip().casefold() in ("", "nan", "none") else value
 
@@ -305,8 +305,8 @@ def _is_number(text: str) -> bool:
 
 
 def _typed_annotation(judgement: LabelRecord, record: Record) -> LabelRecord:
-    score, label = _known(judgement.value), _known(judgement.word)
-    of_document = _known(record.get("document_position")) is not None
+    score, label = _value_or_none(judgement.value), _value_or_none(judgement.word)
+    of_document = _value_or_none(record.get("document_position")) is not None
     what = "label" if score is None else "score"
     return replace(
         judgement,

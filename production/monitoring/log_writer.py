@@ -63,7 +63,7 @@ class Spool:
         self._count = mmap.mmap(file, _HEAD)
         self._read_until = _HEAD
         """Place in the file up to which rows were stored in the database."""
-        self.waiting = sum(_row(line) is not None for line in self._lines())
+        self.waiting = sum(_row_of_line(line) is not None for line in self._lines())
         """Number of rows in the file that were not yet stored."""
 
     @classmethod
@@ -119,7 +119,7 @@ class Spool:
 
     def add(self, rows: LogRows) -> int:
         """Adds rows, and returns how many: fewer than all if the file is full, or cannot be written."""
-        lines = [_line(row) for row in rows]
+        lines = [_line_of_row(row) for row in rows]
         try:
             room, size, kept_count = MAX_SPOOL_BYTES - os.fstat(self._file).st_size, 0, 0
             while kept_count < len(lines) and size + len(lines[kept_count]) <= room:
@@ -144,7 +144,7 @@ class Spool:
         dropped, place = 0, self._read_until
         for line in self._lines():
             place += len(line)
-            row = _row(line)
+            row = _row_of_line(line)
             if row is not None:
                 rows.append(row)
             else:  # how many lost entries it stands for: the number in it, or one
@@ -211,14 +211,14 @@ def spool_start(where: str, folder: Path | None) -> Path:
     return Path(folder or tempfile.gettempdir()) / name
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def _line_of_row(row: Mapping[str, Any]) -> bytes:
     fields = dict(row)
     if fields.get("logprobs") is not None:
         fields["logprobs"] = base64.b64encode(fields["logprobs"]).decode()
     return json.dumps(fields).encode() + b"\n"
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
+def _row_of_line(line: bytes) -> dict[str, Any] | None:
     """Returns the row of a line; None for a line without a row, or a cut line."""
     try:
         fields = json.loads(line) if line.endswith(b"\n") else None
@@ -363,7 +363,7 @@ class BackgroundWriter:
         self._hurry.set()
         self._thread.join(timeout=timeout_s if whole else FAILING_CLOSE_S)
         with self._moving:
-            self._keep()
+            self._spool_waiting()
             self.dropped += len(self._queue)
             self._queue.clear()
         if self._spool.waiting:
@@ -397,7 +397,7 @@ class BackgroundWriter:
                     return
                 if len(self._queue) * 2 > self._capacity:
                     with self._moving:
-                        self._keep()
+                        self._spool_waiting()
                 self._ending.wait(RETRY_S)
                 continue
             if not self._queue and not more:
@@ -434,7 +434,7 @@ class BackgroundWriter:
             for _ in range(number):
                 self._queue.popleft()
 
-    def _keep(self) -> None:
+    def _spool_waiting(self) -> None:
         """Moves waiting entries into the file, as far as it has room."""
         while kept_count := self._spool.add(self._first()):
             self._take_off(kept_count)

@@ -291,15 +291,15 @@ class LogColumns:
     def tag(self, name: str) -> Texts:
         """Returns each answer's tag with that name; empty if it was not given."""
         place = CONTEXT.index("tags")
-        return self._spread(
+        return self._names_of_answers(
             {number: str(json.loads(context[place]).get(name, "")) for number, context in self._contexts.items()}
         )
 
     def _context_column(self, name: str) -> Texts:
         place = CONTEXT.index(name)
-        return self._spread({number: context[place] for number, context in self._contexts.items()})
+        return self._names_of_answers({number: context[place] for number, context in self._contexts.items()})
 
-    def _spread(self, name_by_context: Mapping[int, str]) -> Texts:
+    def _names_of_answers(self, name_by_context: Mapping[int, str]) -> Texts:
         """Returns each answer's name from its context's number. Answers of one context share one string."""
         numbers, where = np.unique(self.context, return_inverse=True)
         names = np.empty(len(numbers), dtype=object)

@@ -428,7 +428,7 @@ class SqliteTables(Tables):
             if not connection.get_execution_options().get("reads"):
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-        with self._told(), self._engine.begin() as connection:
+        with self._with_driver_errors(), self._engine.begin() as connection:
             _make(connection)
 
     def _take_what_is_there(self) -> None:
@@ -471,10 +471,10 @@ class SqliteTables(Tables):
 
     def _converting_errors(self) -> AbstractContextManager[None]:
         self._take_what_is_there()
-        return self._told()
+        return self._with_driver_errors()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _with_driver_errors(self) -> Iterator[None]:
         with self._database.named():
             try:
                 yield

@@ -286,7 +286,7 @@ class PanelJudge(Pretrained):
                 )
         dimension, question = _checked_text("dimension", dimension), _checked_text("question", question)
         looked = self._look(response_list, agents, dimension, self._item(question, choices, same), same, needs_call)
-        verdict = self._verdict(looked, dimension, question)
+        verdict = self._panel_verdict(looked, dimension, question)
         doubt = ""
         if len(question) > MOST_TEXT:
             doubt = f"of the {len(question)} characters of the question the last {MOST_TEXT} were read"
@@ -376,7 +376,7 @@ class PanelJudge(Pretrained):
             raise ContractMismatch(f"{self.checkpoint.path}: {ODDS_GRAPH} is not linear; train it again")
         return float(without_signals), weights
 
-    def _verdict(self, looked: _Looked, dimension: str, question: str) -> PanelVerdict:
+    def _panel_verdict(self, looked: _Looked, dimension: str, question: str) -> PanelVerdict:
         classes = [
             PanelClass(looked.read[looked.surest(number)].text, looked.probability[number], tuple(members))
             for number, members in looked.members.items()
@@ -402,9 +402,9 @@ class PanelJudge(Pretrained):
         """Returns the log-odds (b, k) that each answer is right by itself."""
         X = answer_rows(answers, self.agents)
         flat = X.reshape(X.shape[0] * X.shape[1], X.shape[2])  # -1 cannot be told where nothing is read of an answer
-        return self._known(self._odds.run({ODDS_INPUT: flat})[ODDS].reshape(X.shape[:2]))
+        return self._checked_output(self._odds.run({ODDS_INPUT: flat})[ODDS].reshape(X.shape[:2]))
 
-    def _known(self, values: NDArray[np.float32]) -> Floats:
+    def _checked_output(self, values: NDArray[np.float32]) -> Floats:
         """Returns a graph's output as float64. Raises `ContractMismatch` if a value is NaN or infinite."""
         if not math.isfinite(np.add.reduce(values, axis=None)):
             raise ContractMismatch(f"{self.checkpoint.path} gives no number for an answer: take another one")
@@ -441,7 +441,7 @@ class PanelJudge(Pretrained):
             raise RecordError(
                 f"{self.checkpoint.path} knows no gain of asking on: it learned from answers without costs"
             )
-        return self._known(self._gain.run({GAIN_INPUT: states})[GAIN_OUTPUT].ravel())
+        return self._checked_output(self._gain.run({GAIN_INPUT: states})[GAIN_OUTPUT].ravel())
 
     def _read_answer(
         self,

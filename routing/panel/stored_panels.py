@@ -52,7 +52,7 @@ def panel_lines(panel: Panel, path: Path, *, stage: str | None = None) -> Iterat
             none = PanelVerdict(
                 (), 1.0, None, None, {}, panel.checkpoint.digest, reason + "does each line name its question?"
             )
-            yield _line(name, question.names, none)
+            yield _verdict_line(name, question.names, none)
             continue
         verdict = panel.judge(
             question.answers,
@@ -61,7 +61,7 @@ def panel_lines(panel: Panel, path: Path, *, stage: str | None = None) -> Iterat
             choices=question.choices,
             agents=question.agents,
         )
-        yield _line(name, question.names, verdict)
+        yield _verdict_line(name, question.names, verdict)
 
 
 Named = tuple[str, PanelAnswer | InvalidResponse]
@@ -227,7 +227,7 @@ def read_of_run(run: Run, call: Call, score_by: str = "") -> PanelAnswer:
     return scored_by(score_by, answer, run.decisions_about(call.id)) if score_by else answer
 
 
-def _line(question: str, names: list[str], verdict: PanelVerdict) -> dict[str, Any]:
+def _verdict_line(question: str, names: list[str], verdict: PanelVerdict) -> dict[str, Any]:
     kept_class = next((panel_class for panel_class in verdict.classes if verdict.kept in panel_class.members), None)
     return {
         "id": question,

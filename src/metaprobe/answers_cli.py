@@ -315,7 +315,7 @@ def doctor(
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
     key = os.environ.get(key_variable, "").strip()
-    checks = [replace(check, found=_line(check.found, key)) for check in examining.diagnose(answers)]
+    checks = [replace(check, found=_printable_reply(check.found, key)) for check in examining.diagnose(answers)]
     faults = sum(check.verdict == "fault" for check in checks)
     if as_json:
         report = {"endpoint": answers.endpoint, "model": model}
@@ -331,7 +331,7 @@ def doctor(
     sys.exit(1 if faults else 0)
 
 
-def _line(words: str, key: str) -> str:
+def _printable_reply(words: str, key: str) -> str:
     """Returns what a server answered, on one line, without the key and without control characters."""
     shown = words.replace(key, "[secret]") if key else words
     return "".join(c for c in " ".join(shown.split()) if c.isprintable())

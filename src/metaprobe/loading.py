@@ -50,7 +50,7 @@ BEFORE_ANSWER = "metaprobe.probes.hidden:DifficultyProbe.of"
 """The function that builds a probe which reads the prompt alone."""
 
 
-def _made(checkpoint: Checkpoint, **options: Any) -> Any:
+def _predictor_of(checkpoint: Checkpoint, **options: Any) -> Any:
     kind, contract = checkpoint.manifest.kind, checkpoint.manifest.contract
     before = kind == "hidden" and contract.get("position") == "prompt_last"
     module, _, function = (BEFORE_ANSWER if before else BY_KIND[kind]).partition(":")
@@ -114,13 +114,13 @@ def load(
     if max_age is not None:
         if flags or run is not None or kind != "success":
             raise ContractMismatch(f"max_age is for estimators of P(success) alone; {path} is of kind {kind!r}")
-        return _made(checkpoint, max_age=max_age)  # type: ignore[no-any-return]
+        return _predictor_of(checkpoint, max_age=max_age)  # type: ignore[no-any-return]
     if flags and run is None and kind == "text":
-        return _made(checkpoint, **flag)  # type: ignore[no-any-return]
+        return _predictor_of(checkpoint, **flag)  # type: ignore[no-any-return]
     if flags or run is not None:
         if kind not in ("quality", "blend"):
             option_name = next(iter(flags), "run")
             raise ContractMismatch(f"{option_name} is for predictors, which flag answers; {path} is of kind {kind!r}")
-        return _made(checkpoint, run=run, **flag)  # type: ignore[no-any-return]
+        return _predictor_of(checkpoint, run=run, **flag)  # type: ignore[no-any-return]
     check_kind(path, kind, *BY_KIND)
-    return _made(checkpoint)  # type: ignore[no-any-return]
+    return _predictor_of(checkpoint)  # type: ignore[no-any-return]

@@ -88,7 +88,7 @@ def fit_effects(
         if fixed:
             break
         before, effects = chosen, fit.effects_by_kind()
-        chosen = np.array([_spread(*of_kind, first[kind]) for kind, of_kind in enumerate(effects)])
+        chosen = np.array([_effect_deviation(*of_kind, first[kind]) for kind, of_kind in enumerate(effects)])
         if np.abs(chosen - before).max() < CLOSE_SD:
             break
     tables = fit.tables()
@@ -197,7 +197,7 @@ class _Fit:
         return found
 
 
-def _spread(weights: Floats, variance: Floats, first: float) -> float:
+def _effect_deviation(weights: Floats, variance: Floats, first: float) -> float:
     """Returns the standard deviation of effects, where `PRIOR_EFFECTS` of standard deviation `first` were seen."""
     total = float((weights**2 + variance).sum()) + PRIOR_EFFECTS * first**2
     return float(np.sqrt(total / (len(weights) + PRIOR_EFFECTS)))

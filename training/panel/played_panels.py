@@ -77,7 +77,7 @@ def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[F
         trees = [grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30)), without=fold) for fold in range(PANEL_FOLDS)]
         played = [one.with_gain(tree.score) for one, tree in zip(played, trees, strict=True)]
         fitted = replace(fitted, gain=grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30))))
-    return fitted, _joined(played, np.argsort(np.concatenate(folds)))
+    return fitted, _join_parts(played, np.argsort(np.concatenate(folds)))
 
 
 def play(
@@ -111,7 +111,7 @@ def play(
     return PlayedPanels(groups, right, states, counts, None, placed.answers.present.sum(axis=1))
 
 
-def _joined(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
+def _join_parts(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
     """Returns the parts as one, with the questions in their first order."""
 
     def whole(values: Sequence[NDArray[Any]], axis: int = 1) -> NDArray[Any]:

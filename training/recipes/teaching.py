@@ -97,7 +97,7 @@ def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
     check_overwritten(options.answers_file)
     llm = load_llm(options)
     # Ask, then write what came, and only then learn.
-    taught, calls = asyncio.run(_asked(llm, questions, options))
+    taught, calls = asyncio.run(_ask_questions(llm, questions, options))
     if options.dry_run:
         return taught
     write_answers(options.answers_file, questions, calls, options.on_line)
@@ -236,7 +236,7 @@ def _only_one(models: Sequence[str], url: str) -> str:
     return models[0]
 
 
-async def _asked(
+async def _ask_questions(
     llm: LLM, questions: Sequence[QuestionToAsk], options: TeachOptions
 ) -> tuple[TaughtCheckpoint, list[Call]]:
     """Asks the questions. Returns the number of questions and calls with the largest cost, and the finished calls in
