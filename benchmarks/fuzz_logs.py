@@ -28,7 +28,7 @@ from typing import Any
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.importer import format_of, read_log
-from metaprobe.records.logs.sample import LogOptions, Sample
+from metaprobe.records.logs.logged_answer import LoggedAnswer, LogOptions
 from research.blocks import ROOT, markdown, read_figures, write, write_figures
 
 LOGS = ROOT / "tests" / "logs"
@@ -197,7 +197,7 @@ def ids_of_samples(log: Log, path: Path) -> list[set[str]]:
         held = copy.deepcopy(log.held)
         log.listed(held)[:] = [sample]
         path.write_bytes(Log(log.form, held, log.samples, log.name).written())
-        samples: Iterator[Sample] = form.read(path, LogOptions(on_error=lambda error: None))
+        samples: Iterator[LoggedAnswer] = form.read(path, LogOptions(on_error=lambda error: None))
         found.append({str(one.line["id"]) for one in samples if one.line is not None})
     return found
 

@@ -115,7 +115,7 @@ class AuditInputs:
     """Whether each row is a pair of answers, and its label says whether both agree. Then one answer has several rows,
     and their labels may differ.
     """
-    elsewhere: LeftOutDomains | None = None
+    left_out_domains: LeftOutDomains | None = None
     """Figures of domains that were left out."""
     selection_auroc: NDArray[np.floating] | None = None
     """Selection AUROC of every combination that was tried; any shape."""
@@ -197,8 +197,8 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     else:
         skipped.append("random features: needs the recipe and the features' shape")
     # The score on other domains, and the optimism of having chosen a layer.
-    if inputs.elsewhere is not None:
-        of_scores.append(holds_elsewhere(inputs.elsewhere, name=name, home=method_interval.estimate))
+    if inputs.left_out_domains is not None:
+        of_scores.append(holds_elsewhere(inputs.left_out_domains, name=name, home=method_interval.estimate))
     else:
         needs = f"two tasks, or two dimensions, with {MIN_DOMAIN_ANSWERS} answers each, and a fit without each"
         skipped.append(f"other domains: needs {needs}")

@@ -307,7 +307,7 @@ _NO_WORDS = "\ufffd \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ParsedReply:
     """One answer: as `predict` reads it, and its numbers as the server sent them."""
 
     name: str
@@ -337,7 +337,7 @@ def _or_lowest(number: float | None) -> float:
     return -np.inf if number is None else number
 
 
-def look(name: str, body: Any, choice: int = 0) -> Look | None:
+def parse_reply(name: str, body: Any, choice: int = 0) -> ParsedReply | None:
     """Returns the answer of a chat completion, whole or as chunks; None if there is none.
 
     Args:
@@ -375,7 +375,7 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
     counted = parsed_text.usage.completion_tokens if len(whole["choices"]) == 1 else 0
     if type(hidden) is int and len(entries) <= counted - hidden + 1:  # counted, and never given
         counted -= hidden
-    return Look(
+    return ParsedReply(
         name,
         parsed_text,
         tokens=[text(entry.get("token")) for entry in entries],
@@ -399,30 +399,30 @@ def diagnose(asked: Interview) -> tuple[Diagnosis, ...]:
 
 
 def _findings(asked: Interview) -> Iterator[tuple[str, Found]]:
-    looks = {name: look(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
-    plain, cut, hot = looks["plain"], looks["cut"], looks["hot"]
+    replies = {name: parse_reply(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
+    plain, cut, hot = replies["plain"], replies["cut"], replies["hot"]
     yield "given", _check_plain_answer(asked, plain)
     if plain is None or not plain.tokens:
-        yield "streamed", _streamed(asked, plain, looks["streamed"])
+        yield "streamed", _streamed(asked, plain, replies["streamed"])
         return
     # The short answers of a model that thinks are cut within the thinking.
     answers = [
         answer_look for answer_look in (plain, *((cut, hot) if not asked.thinks else ())) if answer_look is not None
     ]
-    for name, check in LOOK_CHECKS.items():  # the worst finding; of equals, the first
+    for name, check in REPLY_CHECKS.items():  # the worst finding; of equals, the first
         yield (
             name,
             min((check(found) for found in answers), key=lambda found: ("fault", "unknown", "ok").index(found[0])),
         )
     yield "temperature", _temperature(asked, cut, hot)
     yield "finish", _finish(plain, cut)
-    yield "streamed", _streamed(asked, plain, looks["streamed"])
+    yield "streamed", _streamed(asked, plain, replies["streamed"])
     yield "n = 2", _two(asked)
     yield "tool call", _tool(asked)
-    yield "thinking", _thinking(asked, plain if asked.thinks else looks["thinking"])
+    yield "thinking", _thinking(asked, plain if asked.thinks else replies["thinking"])
 
 
-def _check_plain_answer(asked: Interview, plain: Look | None) -> Found:
+def _check_plain_answer(asked: Interview, plain: ParsedReply | None) -> Found:
     why = asked.first_failure
     if plain is None:
         if asked.body("plain") is not None:
@@ -438,7 +438,7 @@ def _check_plain_answer(asked: Interview, plain: Look | None) -> Found:
     return "ok", came, ""
 
 
-def check_numbers(answer: Look) -> Found:
+def check_numbers(answer: ParsedReply) -> Found:
     """Checks that the tokens spell the text, that each has a log-probability, and that the usage counts as many."""
     thinks, came = answer.parsed_text.thinking is not None, len(answer.tokens)
     counts = f"{answer.name}: {came} numbers, and {answer.counted} tokens by the usage"
@@ -467,7 +467,7 @@ def check_numbers(answer: Look) -> Found:
     return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {answer.counted}", ""
 
 
-def check_alternatives(answer: Look) -> Found:
+def check_alternatives(answer: ParsedReply) -> Found:
     """Checks that as many alternatives came as requested, and that they can be the likeliest tokens."""
     if any(None in row.values() for row in answer.top):
         return "fault", f"{answer.name}: one came without a number (null)", "numbers"
@@ -493,10 +493,10 @@ def check_alternatives(answer: Look) -> Found:
     return "ok", f"{widths[0]} a token, with numbers", ""
 
 
-LOOK_CHECKS = {"numbers": check_numbers, "alternatives": check_alternatives}
+REPLY_CHECKS = {"numbers": check_numbers, "alternatives": check_alternatives}
 
 
-def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Found:
+def _temperature(asked: Interview, cold: ParsedReply | None, hot: ParsedReply | None) -> Found:
     """Checks whether the first token has the same distribution at both temperatures.
 
     Args:
@@ -529,7 +529,7 @@ def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Found
     return "ok", f"raw: the same at temperature 0 and {HOT:g}", "mode"
 
 
-def _finish(plain: Look, cut: Look | None) -> Found:
+def _finish(plain: ParsedReply, cut: ParsedReply | None) -> Found:
     """Checks that an ended answer and a cut answer state how they ended."""
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
@@ -545,36 +545,36 @@ def _finish(plain: Look, cut: Look | None) -> Found:
     return ("ok", words, "") if (whole, short) == (STOP, LENGTH) else ("unknown", words, "finish")
 
 
-def _streamed(asked: Interview, plain: Look | None, look: Look | None) -> Found:
+def _streamed(asked: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> Found:
     reply = asked.replies.get("streamed")
     if reply is None or not reply.body:
         return "fault", f"no stream came: {asked.failure('streamed')}", "stream"
     errors = [error for chunk in reply.body if (error := error_of(fields(chunk) or {}))]
-    if errors or look is None:
+    if errors or parsed is None:
         return "fault", f"the stream holds an error: {errors or reply.body[:1]}"[:200], "stream"
-    if not look.tokens:
+    if not parsed.tokens:
         return "fault", "the chunks hold no log-probabilities", "stream"
-    if not look.parsed_text.finish_reason:
+    if not parsed.parsed_text.finish_reason:
         return "fault", "no chunk says how the answer ended", "finish"
-    if wrong := _first_fault(look):
+    if wrong := _first_fault(parsed):
         return "fault", wrong, "chunks"
     if plain is not None:  # the answer to the same question, at temperature 0
-        if plain.parsed_text.text != look.parsed_text.text:
+        if plain.parsed_text.text != parsed.parsed_text.text:
             found = "at temperature 0 another answer came than without streaming, so nothing to compare"
             return "unknown", found, "again"
         # llama.cpp lists the end token in a whole answer, without text, and not in a stream.
-        whole, streamed = _count_up_to_text(plain.tokens), _count_up_to_text(look.tokens)
-        if plain.tokens[:whole] != look.tokens[:streamed]:
+        whole, streamed = _count_up_to_text(plain.tokens), _count_up_to_text(parsed.tokens)
+        if plain.tokens[:whole] != parsed.tokens[:streamed]:
             return "fault", f"{streamed} tokens for a text of {whole} tokens", "stream"
         places = [
-            _apart([*a.values()], [*b.values()]) for a, b in zip(plain.top[:whole], look.top[:streamed], strict=True)
+            _apart([*a.values()], [*b.values()]) for a, b in zip(plain.top[:whole], parsed.top[:streamed], strict=True)
         ]
-        worst = max(_apart(plain.numbers[:whole], look.numbers[:streamed]), float(np.mean(places or [0.0])))
+        worst = max(_apart(plain.numbers[:whole], parsed.numbers[:streamed]), float(np.mean(places or [0.0])))
         if worst > FAR_APART:
             return "fault", f"other numbers than without streaming, {worst:.2f} nats apart on average", "chunks"
     if reply.ends != 1:
         return "unknown", f"{reply.ends} times [DONE]; expected it once, at the end", "done"
-    if not look.parsed_text.usage.completion_tokens:
+    if not parsed.parsed_text.usage.completion_tokens:
         return "unknown", "the same numbers, and no usage, though it was asked for", "usage"
     return "ok", f"the same numbers in {len(reply.body)} chunks; end, usage and [DONE]", ""
 
@@ -595,7 +595,7 @@ def _two(asked: Interview) -> Found:
     came = len(as_list(body.get("choices")) or ())
     if came != 2:
         return "unknown", f"{came} of 2 answers came ({asked.failure('two') or 'no error'})", "once"
-    first, second = (look(f"answer {i + 1}", body, i) for i in range(2))
+    first, second = (parse_reply(f"answer {i + 1}", body, i) for i in range(2))
     if first is None or second is None or not first.tokens or not second.tokens:
         return "fault", "an answer came without log-probabilities", "once"
     if wrong := _first_fault(first) or _first_fault(second):
@@ -608,7 +608,7 @@ def _two(asked: Interview) -> Found:
 
 
 def _tool(asked: Interview) -> Found:
-    called = look("tool", asked.body("tool"))
+    called = parse_reply("tool", asked.body("tool"))
     if called is not None and TOOL_NAME in called.parsed_text.text and "{" in called.parsed_text.text:
         return "fault", f"a call came as words: {called.parsed_text.text[:60]!r}", "tool"
     if called is not None and called.parsed_text.finish_reason == TOOL_CALL:
@@ -616,28 +616,28 @@ def _tool(asked: Interview) -> Found:
     return "unknown", f"no call came: {asked.failure('tool') or 'the model answered in words'}", "tool"
 
 
-def _thinking(asked: Interview, look: Look | None) -> Found:
-    if look is None or (
-        look.parsed_text.thinking is None and not (look.parsed and look.parsed.segments) and not asked.thinks
+def _thinking(asked: Interview, reply: ParsedReply | None) -> Found:
+    if reply is None or (
+        reply.parsed_text.thinking is None and not (reply.parsed and reply.parsed.segments) and not asked.thinks
     ):
-        cut = " before the answer was cut" if look is not None and look.parsed_text.finish_reason == LENGTH else ""
+        cut = " before the answer was cut" if reply is not None and reply.parsed_text.finish_reason == LENGTH else ""
         return "unknown", f"no thinking came{cut}", "think"
-    if look.parsed is None:
-        return "fault", look.refusal, "thinking"
+    if reply.parsed is None:
+        return "fault", reply.refusal, "thinking"
     try:
-        answer = cut_to_answer(look.parsed)
+        answer = cut_to_answer(reply.parsed)
     except InvalidResponse as error:  # it was cut while it thought
         return "unknown", str(error), "thinking"
-    if asked.thinks and not look.parsed.segments:
+    if asked.thinks and not reply.parsed.segments:
         return "fault", "thinking came, and its tokens are not told from the answer's", "thinking"
     thought = 0 if answer.thinking is None else len(answer.thinking)
     return "ok", f"told apart: numbers of {thought} tokens of the thinking, {len(answer.logprobs)} of the answer", ""
 
 
-def _first_fault(look: Look) -> str:
+def _first_fault(reply: ParsedReply) -> str:
     """Returns the message of the first check that finds a fault; empty if there is none.
 
     A stream, and each of two answers, may come without a usage of its own.
     """
-    found = (check(replace(look, counted=0)) for check in LOOK_CHECKS.values())
+    found = (check(replace(reply, counted=0)) for check in REPLY_CHECKS.values())
     return next((words for verdict, words, _ in found if verdict == "fault"), "")

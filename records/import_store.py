@@ -14,7 +14,7 @@ from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.import_line import QUESTION_KEY, notes_of
 from metaprobe.records.importer import LINES, LineWithRun, LogFormat, format_of, read_log
 from metaprobe.records.lines import OnBytes
-from metaprobe.records.logs.sample import LogOptions, Sample
+from metaprobe.records.logs.logged_answer import LoggedAnswer, LogOptions
 from metaprobe.records.reading import doubt
 from metaprobe.records.store import RunStore, as_stored
 from metaprobe.records.types import Run
@@ -260,13 +260,13 @@ class _Import:
             self._noted |= notes.keys()
             report.notes += tuple(str(line.error(self._path, note)) for note in notes.values())
 
-    def _on_left_out(self, sample: Sample, reason: str) -> None:
+    def _on_left_out(self, answer: LoggedAnswer, reason: str) -> None:
         self.report.left_out[reason] += 1
         self._bad.sound += 1  # nothing is wrong with it
         if self._keep is not None:
-            message = f"{self._path}: {sample.place}: {reason}"
-            source = sample.source or sample.line
-            of_line = sample.number is not None or isinstance(source, RawLine)
+            message = f"{self._path}: {answer.place}: {reason}"
+            source = answer.source or answer.line
+            of_line = answer.number is not None or isinstance(source, RawLine)
             self._keep.add(source if of_line else {"kind": "left out", "reason": message, "source": source})
 
     def _relabel(self, *, ended: bool = False) -> None:
@@ -313,9 +313,9 @@ class _Import:
         if others and self._keep is not None and not self._path.is_fifo():  # their answers are no longer in memory
             numbers = {line.number for line in others}
             options = replace(self._options, on_error=lambda error: None, on_bytes=None)
-            for sample in self._form.read(self._path, options):
-                if sample.number in numbers:
-                    whole[sample.number or 0] = sample.line if sample.source is None else sample.source
+            for answer in self._form.read(self._path, options):
+                if answer.number in numbers:
+                    whole[answer.number or 0] = answer.line if answer.source is None else answer.source
         errors = []
         for line in others:
             error = line.error(

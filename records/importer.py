@@ -29,9 +29,9 @@ from metaprobe.records.logs import helm
 from metaprobe.records.logs.helm import read_helm
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.lm_eval import read_lm_eval
+from metaprobe.records.logs.logged_answer import LoggedAnswer, LogOptions, first_keys
 from metaprobe.records.logs.openai_batch import read_openai_batch
 from metaprobe.records.logs.promptfoo import read_promptfoo
-from metaprobe.records.logs.sample import LogOptions, Sample, first_keys
 from metaprobe.records.types import Run
 
 
@@ -42,19 +42,19 @@ class LogFormat:
     name: str
     what: str
     """Description for users."""
-    read: Callable[[Path, LogOptions], Iterator[Sample]]
+    read: Callable[[Path, LogOptions], Iterator[LoggedAnswer]]
     keys: tuple[frozenset[str], ...] = ()
     """Sets of keys at the top of a document or line. The format is recognised if all keys of one set are there."""
 
 
-def read_lines(path: Path, options: LogOptions) -> Iterator[Sample]:
+def read_lines(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each line of a file in the import format, or each row of a Parquet or CSV file."""
     if options.correct:
         raise ImportFileError(
             f'{path}: answer lines have "labels" and no scores, so there is none called {options.correct!r}'
         )
     for number, record in answer_records(path, on_error=options.on_error, on_bytes=options.on_bytes):
-        yield Sample(f"line {number}", record, number=number)
+        yield LoggedAnswer(f"line {number}", record, number=number)
 
 
 LINES = LogFormat("lines", "answer lines of the import format", read_lines)
@@ -171,11 +171,11 @@ class LineWithRun:
     place: str = ""
     """Place of the answer in a log that has no lines."""
     taken: str = ""
-    """Source of the label `correct`, as in `Sample.taken`."""
+    """Source of the label `correct`, as in `LoggedAnswer.taken`."""
 
     def error(self, path: Path, what: str) -> ImportFileError:
         """Returns an error about this line."""
-        return _error_at(path, Sample(self.place, self.record, number=None if self.place else self.number), what)
+        return _error_at(path, LoggedAnswer(self.place, self.record, number=None if self.place else self.number), what)
 
     def without_answer(self) -> "LineWithRun":
         """Returns the line without its large fields, because thousands of lines wait for comparison with the store."""
@@ -195,7 +195,7 @@ def read_log(
     options: LogOptions,
     *,
     stated: Callable[[str], float | None] | None = None,
-    on_left_out: Callable[[Sample, str], object] = lambda sample, reason: None,
+    on_left_out: Callable[[LoggedAnswer, str], object] = lambda answer, reason: None,
 ) -> Iterator[LineWithRun]:
     """Yields each answer of a log as a line.
 
@@ -206,21 +206,21 @@ def read_log(
         form: its format.
         options: how to read it. With `options.plain` every answer without log-probabilities is kept.
         stated: reads a confidence from the text of an answer without log-probabilities, which is then kept.
-        on_left_out: called with each sample that is no answer or has no log-probabilities, and why.
+        on_left_out: called with each record that is no answer or has no log-probabilities, and why.
     """
     # The file's name, from which lines without an id get their ids.
     name = path.name
     for suffix in (".gz", ".jsonl"):
         name = name.removesuffix(suffix)
     places: dict[str, str] = {}
-    for count, sample in enumerate(form.read(path, options), 1):
-        if sample.line is None:
-            on_left_out(sample, sample.left_out)
+    for count, answer in enumerate(form.read(path, options), 1):
+        if answer.line is None:
+            on_left_out(answer, answer.left_out)
             continue
-        # Make the run of a sample, or refuse it.
-        number = sample.number or count
+        # Make the run of an answer, or refuse it.
+        number = answer.number or count
         try:
-            record, taken = with_labels(sample.line), sample.taken
+            record, taken = with_labels(answer.line), answer.taken
             labels: Any = record.get("labels")
             labelled = form.name == LINES.name and isinstance(labels, dict) and labels.get("correct") is not None
             others = {key: value for key, value in record.items() if key not in KEYS}
@@ -255,12 +255,12 @@ def read_log(
             elif isinstance(problem, InvalidResponse) and problem.other_tokens:
                 why = OTHER_TOKENS
             if not why or (form.name == LINES.name and (stated is None or why == OTHER_TOKENS)):
-                hand_over(_error_at(path, sample, problem), options.on_error, problem)
+                hand_over(_error_at(path, answer, problem), options.on_error, problem)
             else:
-                on_left_out(sample, (sample.left_out or why) + (NOT_STATED if stated is not None else ""))
+                on_left_out(answer, (answer.left_out or why) + (NOT_STATED if stated is not None else ""))
         else:
-            places[run.id] = sample.place
-            yield LineWithRun(number, record, run, "" if sample.number else sample.place, taken)
+            places[run.id] = answer.place
+            yield LineWithRun(number, record, run, "" if answer.number else answer.place, taken)
 
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -298,11 +298,11 @@ def _run_of_line(
         return run_of_line(line, default_id, plain=options.plain)
 
 
-def _error_at(path: Path, sample: Sample, what: str | Exception) -> ImportFileError:
-    source = sample.line if sample.source is None else sample.source
-    if sample.number is not None:
-        return at_line(path, sample.number, what, source)
-    error = ImportFileError(f"{path}: {sample.place}: {what}")
+def _error_at(path: Path, answer: LoggedAnswer, what: str | Exception) -> ImportFileError:
+    source = answer.line if answer.source is None else answer.source
+    if answer.number is not None:
+        return at_line(path, answer.number, what, source)
+    error = ImportFileError(f"{path}: {answer.place}: {what}")
     error.source = source
     error.kind = reason_of(what if isinstance(what, Exception) else ImportFileError(what))
     return error

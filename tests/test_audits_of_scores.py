@@ -253,7 +253,9 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
         refit_features=lambda noise: out_of_fold(noise, table.y, table.groups),
         features_shape=X.shape,
         labels={"program": table.y.astype(float), "human": table.y.astype(float)},
-        elsewhere=elsewhere_of(in_domains(), np.random.default_rng(0).normal(size=(400, 5)) + in_domains().y[:, None]),
+        left_out_domains=elsewhere_of(
+            in_domains(), np.random.default_rng(0).normal(size=(400, 5)) + in_domains().y[:, None]
+        ),
         selection_auroc=np.array([0.6, 0.7]),
     )
     report = run_audits(full)

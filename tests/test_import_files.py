@@ -20,8 +20,8 @@ from metaprobe.records.errors import ImportFileError, MissingExtra
 from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.lines import records_of
-from metaprobe.records.logs import sample
-from metaprobe.records.logs.sample import elements
+from metaprobe.records.logs import logged_answer
+from metaprobe.records.logs.logged_answer import elements
 from metaprobe.records.store import RunStore
 
 LOGS = Path(__file__).parent / "logs"
@@ -231,7 +231,7 @@ def test_elements_are_those_of_the_document_wherever_a_block_ends(
     path = tmp_path / "d.json"
     path.write_text(json.dumps(DOCUMENT, indent=indent, ensure_ascii=False))
     for block in (1, 2, 3, 5, 7, 64):
-        monkeypatch.setattr(sample, "_BLOCK", block)
+        monkeypatch.setattr(logged_answer, "_BLOCK", block)
         found = list(elements(path, "list", "rows"))
         assert [element for _, element in found] == DOCUMENT["list"]["rows"]  # type: ignore[index]
         assert found[0][0] == {key: DOCUMENT[key] for key in ("a", "é", "n")}

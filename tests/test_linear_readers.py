@@ -24,7 +24,7 @@ from metaprobe.production.http.request_log import read_tags
 from metaprobe.production.http.streamed_answer import EventSplitter
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.correctness import canonical, final_answer, function_code, is_correct, numbers
-from metaprobe.records.logs.sample import without_end_tokens
+from metaprobe.records.logs.logged_answer import without_end_tokens
 from metaprobe.records.segments import locate, marked, spoken_text
 from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Call, Item

@@ -19,7 +19,7 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.importer import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
-from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.logs.logged_answer import LogOptions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 

@@ -21,8 +21,8 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
+from metaprobe.records.logs.logged_answer import LogOptions
 from metaprobe.records.logs.promptfoo import CONTENT, ELSEWHERE, NECESSARY_ASSERTIONS, grade_of
-from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore
 
 SUMS = LOGS / "promptfoo" / "sums.json"

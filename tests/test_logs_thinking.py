@@ -9,10 +9,10 @@ import pytest
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
-from metaprobe.records.logs.promptfoo import THOUGHT
-from metaprobe.records.logs.sample import (
+from metaprobe.records.logs.logged_answer import (
     OTHER_TOKENS,
 )
+from metaprobe.records.logs.promptfoo import THOUGHT
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 

@@ -22,7 +22,7 @@ from test_panel_after import tenths
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel.asking import Panel
-from metaprobe.routing.panel.budget import MOST_CORRECTION, MOST_OVERSPENT, MOST_UNSPENT, BudgetControl
+from metaprobe.routing.panel.budget import MOST_CORRECTION, MOST_OVERSPENT, MOST_UNSPENT, BudgetController
 from metaprobe.routing.panel.planner import draw_of
 from metaprobe.training.panel.checkpoint_plays import view_of
 from metaprobe.training.panel.labelled_panels import panels_of_outcomes
@@ -70,7 +70,7 @@ def test_a_stream_that_shifts_is_brought_back_to_the_budget(trained: Path, deare
 
 
 def test_a_correction_is_bounded_and_what_cannot_be_spent_is_not_saved_up() -> None:
-    control = BudgetControl(10.0, least=1.0)
+    control = BudgetController(10.0, least=1.0)
     assert control.next_budget() == 10.0
     for _ in range(5000):
         control.paid(0.001)  # a tenth of the budget
@@ -80,12 +80,12 @@ def test_a_correction_is_bounded_and_what_cannot_be_spent_is_not_saved_up() -> N
         control.paid(0.1)
     assert control.next_budget() == pytest.approx(10.0 / MOST_CORRECTION, rel=0.02)
     assert control.questions == 5100
-    assert BudgetControl(10.0, least=9.0, unspent=-1000.0).next_budget() == 9.0
+    assert BudgetController(10.0, least=9.0, unspent=-1000.0).next_budget() == 9.0
 
 
 @pytest.mark.parametrize("dollars", [math.nan, math.inf, -1.0, None])
 def test_a_cost_that_is_no_amount_changes_nothing(dollars: float | None) -> None:
-    control = BudgetControl(10.0)
+    control = BudgetController(10.0)
     assert not control.paid(dollars)
     assert (control.questions, control.unspent) == (0, 0.0)
 
@@ -93,7 +93,7 @@ def test_a_cost_that_is_no_amount_changes_nothing(dollars: float | None) -> None
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.inf, math.nan])
 def test_a_budget_of_nothing_is_refused(budget: float) -> None:
     with pytest.raises(RecordError, match="expected US dollars"):
-        BudgetControl(budget)
+        BudgetController(budget)
 
 
 def shown(server: serving_clients.Served) -> dict[str, float]:
@@ -114,7 +114,7 @@ def test_a_server_with_a_budget_shows_what_it_spent_and_corrects(checkpoint: Pat
     assert after["metaprobe_panel_questions_total"] == 3
     spent = after["metaprobe_panel_spent_usd_total"]
     assert spent > 0
-    expected = BudgetControl(budget)
+    expected = BudgetController(budget)
     for _ in range(3):
         expected.paid(spent / 3)
     assert after["metaprobe_panel_correction"] == pytest.approx(expected.correction, rel=0.02)
@@ -130,7 +130,7 @@ def test_without_a_budget_nothing_is_corrected(checkpoint: Path, trained: Path) 
 @pytest.mark.parametrize("under_way", [20, 200, 600])
 @pytest.mark.parametrize("dearer", [0.75, 1.4])
 def test_a_budget_is_kept_while_many_questions_are_under_way(dearer: float, under_way: int) -> None:
-    control, rng, spent, unpaid = BudgetControl(1.0), np.random.default_rng(1), [], []
+    control, rng, spent, unpaid = BudgetController(1.0), np.random.default_rng(1), [], []
     for _ in range(8000):
         spent.append(dearer * control.next_budget(len(unpaid) + 1) * rng.lognormal(-0.125, 0.5))
         unpaid.append(spent[-1])
@@ -157,13 +157,13 @@ def test_the_server_counts_the_requests_under_way_and_forgets_those_that_ended(
     checkpoint: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
-    planned = BudgetControl.next_budget
+    planned = BudgetController.next_budget
 
-    def next_budget(self: BudgetControl, under_way: int = 1) -> float:
+    def next_budget(self: BudgetController, under_way: int = 1) -> float:
         counted.append(under_way)
         return planned(self, under_way)
 
-    monkeypatch.setattr(BudgetControl, "next_budget", next_budget)
+    monkeypatch.setattr(BudgetController, "next_budget", next_budget)
     upstreams = {name: Speaks("It is 7", status=500) for name in ("cheap", "middle", "dear")}
     with World(checkpoint, trained, upstreams, panel_budget=BUDGET) as server:
         with pytest.raises(openai.InternalServerError):
@@ -192,7 +192,7 @@ def test_a_long_run_keeps_the_budget_though_one_agent_has_prices_of_a_heavy_tail
     rng, cheap = np.random.default_rng(seed), 0.2
     prices = 3.0 * (tail - 1) / tail * (1 - rng.random(30_000)) ** (-1 / tail)
     learned = float((3.0 * (tail - 1) / tail * (1 - rng.random(300)) ** (-1 / tail)).mean())
-    control, spent = BudgetControl(1.0, least=cheap), []
+    control, spent = BudgetController(1.0, least=cheap), []
     for price, draw in zip(prices.tolist(), rng.random(len(prices)).tolist(), strict=True):
         dear = draw < (control.next_budget() - cheap) / learned
         spent.append(cheap + dear * price)
@@ -203,7 +203,7 @@ def test_a_long_run_keeps_the_budget_though_one_agent_has_prices_of_a_heavy_tail
 
 
 def test_a_late_answer_is_a_cost_and_no_further_question() -> None:
-    control = BudgetControl(10.0)
+    control = BudgetController(10.0)
     control.paid(0.01)
     control.paid(0.02, questions=0)
     assert (control.questions, control.spent, control.unspent) == (1, pytest.approx(0.03), pytest.approx(-2.0))

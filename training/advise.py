@@ -15,7 +15,7 @@ from metaprobe.records.bad_lines import BadFile
 from metaprobe.records.errors import RecordError
 from metaprobe.records.import_line import QUESTION_KEY, question_id_of
 from metaprobe.records.importer import LINES, format_of, read_log
-from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.logs.logged_answer import LogOptions
 from metaprobe.records.outcome_tables import agents_of_columns, columns_of, is_outcome_table
 from metaprobe.records.outcomes import is_outcomes, outcomes_of_file
 from metaprobe.records.types import Run

@@ -184,7 +184,7 @@ class LadderRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LadderStep:
     """Result of trying one step of the ladder."""
 
     name: str
@@ -216,7 +216,7 @@ class Ladder:
     rates: RunRates
     """Base rates of the runs, for an answer whose columns are all 0."""
     trees: Trees | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LadderStep, ...] = ()
     selection_auroc: float = np.nan
     """AUROC over all answers, base rates included, by fits that saw no answer of the row's group."""
     read: LadderColumns = WHOLE
@@ -418,7 +418,7 @@ class _Climb:
         self.folds: list[tuple[Rows, Rows]] = []  # (rows to fit on, rows to judge on), by group
         with suppress(RecordError):  # with too few groups there are no folds
             self.folds = list(group_folds(self.rows, self.groups.tolist(), self.y, FOLDS, self.seed + 3))
-        self.steps: list[Step] = []
+        self.steps: list[LadderStep] = []
         self.linear, self.prior = next(iter(self.read.free)), self.read.priors[0]
         self.scores: dict[str, Floats] = {}
         self.evidence: dict[str, Floats] = {}
@@ -432,7 +432,7 @@ class _Climb:
         best = max(others, key=lambda name: compared[name][0], default=first)
         if others and compared[best][0] > TIED:
             self.linear = best
-        self.steps += [Step(name, first, *compared[name][:2], name == self.linear) for name in others]
+        self.steps += [LadderStep(name, first, *compared[name][:2], name == self.linear) for name in others]
 
         def over_linear(name: str) -> tuple[float, float, int]:
             return self._compare(self._unseen(name), self._unseen(self.linear), self._judged)
@@ -543,7 +543,7 @@ class _Climb:
         if taken and (runs != runs[0]).any():
             within, within_se = paired_auroc_gain(self.y[rows], *evidence, runs, self.clusters[rows])
             taken = bool(within > quantile(clusters - 1, sure) * within_se)
-        self.steps.append(Step(name, self.linear, gain, se, taken, within, within_se))
+        self.steps.append(LadderStep(name, self.linear, gain, se, taken, within, within_se))
         return taken
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from metaprobe.records.bad_lines import BadFile, at_line
 from metaprobe.records.errors import ImportFileError, NoLogprobs, RecordError, of_kind
 from metaprobe.records.importer import LINES, read_log
-from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.logs.logged_answer import LogOptions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 

@@ -455,13 +455,14 @@ def audit_method(
     fits: CrossFit,
     method: Method | Judged,
     *,
-    elsewhere: LeftOutDomains | None = None,
+    left_out_domains: LeftOutDomains | None = None,
     seed: int = 0,
 ) -> AuditReport:
     """Returns every audit of this method that can be made; those that fit it anew are for a `Method`.
 
-    The method is compared with every control of the folds except those in `apart`. `elsewhere`: what `out_of_domain`
-    found. Where the answers are too few for refits in two folds, these audits are named as not made, with the reason.
+    The method is compared with every control of the folds except those in `apart`. `left_out_domains`: the result of
+    `out_of_domain`. Where the answers are too few for refits in two folds, these audits are named as not made, with the
+    reason.
     """
     judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
     shape, on_noise = (None, None) if recipe is None else _on_noise(evidence, recipe)
@@ -481,7 +482,7 @@ def audit_method(
         features_shape=shape,
         labels=evidence.labels_by_source,
         of_pairs=bool(evidence.compared),
-        elsewhere=elsewhere,
+        left_out_domains=left_out_domains,
         selection_auroc=(
             None if sweeps is None else np.array([[point.auroc for point in probe.sweep] for probe in sweeps])
         ),
@@ -577,14 +578,16 @@ def measure_held_out(
     if "ece" in metrics:
         weights = cluster_weights(table.groups.tolist(), seed=seed)
         metrics["ece_debiased"] = debiased_ece(table.y, judged.probability, weights)
-    elsewhere = out_of_domain(evidence, method, seed=seed)
-    if elsewhere is not None:
-        metrics |= {f"auroc_without_{elsewhere.by}.{name}": value for name, value in elsewhere.auroc.items()}
-        metrics[f"auroc_without_{elsewhere.by}"] = elsewhere.mean
-        metrics[f"auroc_gain_over_mean_log_probability_without_{elsewhere.by}"] = elsewhere.gain
-        if elsewhere.ece is not None:
-            metrics[f"ece_without_{elsewhere.by}"] = elsewhere.ece
-    report = audit_method(evidence, fits, method, elsewhere=elsewhere, seed=seed)
+    left_out_domains = out_of_domain(evidence, method, seed=seed)
+    if left_out_domains is not None:
+        metrics |= {
+            f"auroc_without_{left_out_domains.by}.{name}": value for name, value in left_out_domains.auroc.items()
+        }
+        metrics[f"auroc_without_{left_out_domains.by}"] = left_out_domains.mean
+        metrics[f"auroc_gain_over_mean_log_probability_without_{left_out_domains.by}"] = left_out_domains.gain
+        if left_out_domains.ece is not None:
+            metrics[f"ece_without_{left_out_domains.by}"] = left_out_domains.ece
+    report = audit_method(evidence, fits, method, left_out_domains=left_out_domains, seed=seed)
     if report.controls is not None:
         metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
     inside = within_runs(table, fits, judged, seed=seed)

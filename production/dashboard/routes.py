@@ -62,28 +62,28 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
     async def data(request: Request) -> Response:
         """Returns sums, estimates and events for the requested time, model, task and checkpoint."""
         span, log = requested_span(request), there()
-        return json_response(await looked_up(partial(overview, log, span), turns), headers=NOT_KEPT)
+        return json_response(await query_log(partial(overview, log, span), turns), headers=NOT_KEPT)
 
     async def queue(request: Request) -> Response:
         """Returns flagged answers without labels, the lowest score first."""
         span, log = requested_span(request), there()
-        answers = await looked_up(partial(flagged_queue, log, span), turns)
+        answers = await query_log(partial(flagged_queue, log, span), turns)
         return json_response({"answers": answers}, headers=NOT_KEPT)
 
     return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
 
 
-async def looked_up(look: Callable[[], Result], turns: asyncio.Semaphore) -> Result:
-    """Returns the result of `look` on the log. Raises `Refusal` (503) if the database does not answer, or not in time.
+async def query_log(query: Callable[[], Result], turns: asyncio.Semaphore) -> Result:
+    """Returns the result of `query` on the log. Raises `Refusal` (503) if the database does not answer, or not in time.
 
-    `turns` limits how many lookups run at one time.
+    `turns` limits how many queries run at one time.
     """
     try:
         async with asyncio.timeout(PAGE_LIMIT_S):
             await turns.acquire()
-            looking = asyncio.ensure_future(asyncio.to_thread(look))
-            looking.add_done_callback(partial(_looked, turns))
-            return await asyncio.shield(looking)
+            running = asyncio.ensure_future(asyncio.to_thread(query))
+            running.add_done_callback(partial(_end_query, turns))
+            return await asyncio.shield(running)
     except (LogError, TimeoutError) as error:
         why = str(error) or f"it did not answer within {PAGE_LIMIT_S:g} s"
         _seldom(f"the dashboard could not read the score log: {why}")
@@ -91,10 +91,10 @@ async def looked_up(look: Callable[[], Result], turns: asyncio.Semaphore) -> Res
         raise Refusal(503, "log_unavailable", message, {"retry-after": str(RETRY_AFTER_S)}) from error
 
 
-def _looked(turns: asyncio.Semaphore, looking: "asyncio.Future[Any]") -> None:
+def _end_query(turns: asyncio.Semaphore, query: "asyncio.Future[Any]") -> None:
     turns.release()
-    if not looking.cancelled():
-        looking.exception()  # who waited has been told; else Python warns that nobody looked at it
+    if not query.cancelled():
+        query.exception()  # who waited has been told; else Python warns of an exception that nobody read
 
 
 def requested_span(request: Request) -> Span:

@@ -477,7 +477,7 @@ class Office:
         self._load = load
         self._pins = pins
         self._metrics = metrics
-        self._seen = self._look()
+        self._seen = self._read_pins()
         self._asked = asyncio.Event()
         self.refused = False
         """Whether the last reload failed, so that older checkpoints judge than intended."""
@@ -526,13 +526,13 @@ class Office:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._pins is None else LOOK_S):
                     await self._asked.wait()
-            pinned = self._look()
+            pinned = self._read_pins()
             if self._asked.is_set() or pinned != self._seen:
                 self._asked.clear()
                 self._seen = pinned
                 await self.reload()
 
-    def _look(self) -> bytes | None:
+    def _read_pins(self) -> bytes | None:
         """Returns the content of the pins file; None if there is none, or it cannot be read now."""
         if self._pins is None:
             return None

@@ -15,17 +15,17 @@ from typing import Any
 from metaprobe.records.bad_lines import ZEROS, words_of_reason
 from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.lines import hand_over
-from metaprobe.records.logs.sample import (
+from metaprobe.records.logs.logged_answer import (
     GIVEN_TEXT,
+    LoggedAnswer,
     LogOptions,
     NoAnswer,
-    Sample,
     answer_tokens,
     elements,
     finite_number,
     labels_from,
     mapping,
-    read_sample,
+    read_record,
     sequence,
     text_or_empty,
     without_end_tokens,
@@ -46,7 +46,7 @@ Key = tuple[str, int, str]
 """(instance, trial, perturbation)."""
 
 
-def read_helm(path: Path, options: LogOptions) -> Iterator[Sample]:
+def read_helm(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each completion of a run. Of several completions HELM scores the likeliest, so only that one
     has scores.
     """
@@ -57,8 +57,12 @@ def read_helm(path: Path, options: LogOptions) -> Iterator[Sample]:
         elements(state, "request_states", on_bytes=options.on_bytes), 1
     ):
         place = f"request {number}"
-        yield from read_sample(
-            state, place, _samples(place, run, before, state_of_request, stats, options), options, state_of_request
+        yield from read_record(
+            state,
+            place,
+            _logged_answers(place, run, before, state_of_request, stats, options),
+            options,
+            state_of_request,
         )
 
 
@@ -101,14 +105,14 @@ def _key(held: Mapping[str, Any], instance_id: object) -> Key:
     return instance_id, trial if isinstance(trial, int) else 0, json.dumps(changed, sort_keys=True) if changed else ""
 
 
-def _samples(
+def _logged_answers(
     place: str,
     run: str,
     before: Mapping[str, Any],
     state: object,
     stats: Mapping[Key, dict[str, float]],
     options: LogOptions,
-) -> Iterator[Sample]:
+) -> Iterator[LoggedAnswer]:
     # Which instance and request it is, and whether it has an answer.
     request_state = mapping(state, "a request state")
     instance, request = (
@@ -180,7 +184,7 @@ def _samples(
                 thinking=thought,
             ),
         }
-        yield Sample(place, line, "" if logprobs else ZEROS, source=request_state, taken=taken)
+        yield LoggedAnswer(place, line, "" if logprobs else ZEROS, source=request_state, taken=taken)
 
 
 def _logprobs(candidate: Mapping[str, Any], text: str, thought: str) -> dict[str, Any] | None:

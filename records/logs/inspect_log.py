@@ -21,16 +21,16 @@ from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.extras import require
 from metaprobe.records.label_state import MAXIMIZE, LabelState, LabelWords
 from metaprobe.records.lines import hand_over, is_damage
-from metaprobe.records.logs.sample import (
+from metaprobe.records.logs.logged_answer import (
+    LoggedAnswer,
     LogOptions,
     NoAnswer,
-    Sample,
     answer_tokens,
     elements,
     finite_number,
     labels_from,
     mapping,
-    read_sample,
+    read_record,
     sequence,
     text_or_empty,
 )
@@ -54,7 +54,7 @@ _ZSTANDARD = 93
 _ATTACHMENT = "attachment://"
 
 
-def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
+def read_inspect(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each sample of a log."""
     read_format = _from_archive if zipfile.is_zipfile(path) else _from_document
     quiet = replace(options, on_bytes=None, on_error=lambda error: None)
@@ -72,7 +72,7 @@ def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
             )
         header = top
         place = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
-        yield from read_sample(path, place, _samples(place, header, sample, options), options, dict(sample))
+        yield from read_record(path, place, _logged_answers(place, header, sample, options), options, dict(sample))
     if header is None:
         raise ImportFileError(f"{path}: {_no_samples_message({})}")
 
@@ -176,7 +176,9 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
         raise ImportFileError(f"{path}: {info.filename} is damaged ({error}); copy or make the log again") from error
 
 
-def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions) -> Iterator[Sample]:
+def _logged_answers(
+    place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions
+) -> Iterator[LoggedAnswer]:
     if sample.get("error"):
         message = mapping(sample.get("error"), "error").get("message")
         raise NoAnswer(f"the sample ended in an error ({text_or_empty(message).partition('(')[0][:60]})")
@@ -208,9 +210,9 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
         "labels": labels,
         "response": response,
     }
-    yield Sample(place, line, taken=taken)
+    yield LoggedAnswer(place, line, taken=taken)
     for _ in sequence(output.get("choices"), "output.choices")[1:]:
-        yield Sample(place, None, "a further choice, which has no score", source=dict(sample))
+        yield LoggedAnswer(place, None, "a further choice, which has no score", source=dict(sample))
 
 
 def response_of(

@@ -17,15 +17,15 @@ from typing import Any
 
 from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.lines import records_of
-from metaprobe.records.logs.sample import (
+from metaprobe.records.logs.logged_answer import (
     GIVEN_TEXT,
+    LoggedAnswer,
     LogOptions,
     NoAnswer,
-    Sample,
     finite_number,
     labels_from,
     mapping,
-    read_sample,
+    read_record,
     sequence,
     text_or_empty,
 )
@@ -46,7 +46,7 @@ _EQUAL = 1e-6
 """Nats within which log-likelihoods count as equal: the rounding error if all are one constant."""
 
 
-def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
+def read_lm_eval(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each answer of a file of samples: one a question, or one for each repeat."""
     score, _, wanted = options.correct.partition(",")
     run = _run(path)
@@ -62,9 +62,9 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
                 f"the same answer under the filter {filter_name!r}; the grades of {taken!r} are taken (--correct"
                 " METRIC,FILTER chooses)"
             )
-            yield Sample(place, None, again, number, record)
+            yield LoggedAnswer(place, None, again, number, record)
             continue
-        yield from read_sample(path, place, _samples(place, number, record, run, score), options, record)
+        yield from read_record(path, place, _logged_answers(place, number, record, run, score), options, record)
     if filters and taken not in filters:
         raise ImportFileError(f"{path}: there is no filter {taken!r}; expected one of {', '.join(filters)}")
 
@@ -86,9 +86,9 @@ def _run(path: Path) -> dict[str, Any]:
     return run
 
 
-def _samples(
+def _logged_answers(
     place: str, number: int, record: Mapping[str, Any], run: Mapping[str, Any], score: str
-) -> Iterator[Sample]:
+) -> Iterator[LoggedAnswer]:
     identity = record.get("doc_id")
     if not isinstance(identity, int) or isinstance(identity, bool):
         raise ImportFileError(f'"doc_id" is {name_value(identity)}; expected a whole number')
@@ -107,7 +107,7 @@ def _samples(
         yield from _generated(place, number, record, line, requested[0], answers[0], score)
     elif len(requested) > 1:
         chosen, taken = _chosen(record, line, requested, [arguments[0] for arguments in answers], score)
-        yield Sample(place, chosen, "", number, record, taken)
+        yield LoggedAnswer(place, chosen, "", number, record, taken)
     else:
         raise NoAnswer(GIVEN_TEXT)
 
@@ -120,7 +120,7 @@ def _generated(
     asked: tuple[object, ...],
     answers: Sequence[object],
     score: str,
-) -> Iterator[Sample]:
+) -> Iterator[LoggedAnswer]:
     """Yields answers in words. A metric judges the text that the filter kept.
 
     Args:
@@ -157,7 +157,7 @@ def _generated(
             "labels": labels,
             "response": completion(text, None, model=line["model"]),
         }
-        yield Sample(place, repeat_line, number=number, source=record, taken=taken)
+        yield LoggedAnswer(place, repeat_line, number=number, source=record, taken=taken)
 
 
 def _chosen(

@@ -8,14 +8,22 @@ from typing import IO, Any
 
 from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.lines import json_object, opened, records_of
-from metaprobe.records.logs.sample import LogOptions, NoAnswer, Sample, mapping, read_sample, short_name, text_or_empty
+from metaprobe.records.logs.logged_answer import (
+    LoggedAnswer,
+    LogOptions,
+    NoAnswer,
+    mapping,
+    read_record,
+    short_name,
+    text_or_empty,
+)
 from metaprobe.records.openai_format import CALLER_ITEMS, is_response, text_parts
 from metaprobe.records.reading import TOOL_CALL, read_end
 
 TOOL_CALL_REASON = "the answer is a tool call"
 
 
-def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
+def read_openai_batch(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each line of a batch's output. With `options.requests` its prompt is added, and repeats share a group."""
     if options.correct:
         raise ImportFileError(f"{path}: a batch has no scores, so there is none called {options.correct!r}")
@@ -24,7 +32,7 @@ def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
         for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             custom_id = record.get("custom_id")
             place = f"line {number} (custom_id {custom_id!r})" if isinstance(custom_id, str) else f"line {number}"
-            yield from read_sample(path, place, _samples(place, number, record, requests), options, record)
+            yield from read_record(path, place, _logged_answers(place, number, record, requests), options, record)
 
 
 class _Requests:
@@ -57,7 +65,9 @@ class _Requests:
         return mapping(json_object(self._kept.readline()).get("body"), '"body"')
 
 
-def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requests | None) -> Iterator[Sample]:
+def _logged_answers(
+    place: str, number: int, record: Mapping[str, Any], requests: _Requests | None
+) -> Iterator[LoggedAnswer]:
     # Whether the request has an answer in words.
     custom_id = record.get("custom_id")
     if not isinstance(custom_id, str) or not custom_id:
@@ -90,7 +100,7 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         line["sampling"] = {key: value for key, value in sampling.items() if value is not None} or None
     choices = body.get("choices")
     if not isinstance(choices, list) or len(choices) < 2:
-        yield _sample(place, line, number)
+        yield _logged_answer(place, line, number)
         return
     # `usage` counts the tokens of all choices together.
     shared = {key: value for key, value in body.items() if key != "usage"}
@@ -103,10 +113,10 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         }
         if choice_number > 1:
             choice_line["labels"] = {}  # the line's labels are those of the first choice
-        yield _sample(place, line | choice_line, number)
+        yield _logged_answer(place, line | choice_line, number)
 
 
-def _sample(place: str, line: dict[str, Any], number: int) -> Sample:
+def _logged_answer(place: str, line: dict[str, Any], number: int) -> LoggedAnswer:
     """Returns the line as a sample. A tool call is left out, because it is no answer in words.
 
     Args:
@@ -120,8 +130,8 @@ def _sample(place: str, line: dict[str, Any], number: int) -> Sample:
     message_fields = message if isinstance(message, Mapping) else {}
     called = message_fields.get("tool_calls") or message_fields.get("function_call")
     if called or read_end(choice.get("finish_reason")) == TOOL_CALL:
-        return Sample(place, None, TOOL_CALL_REASON, number, line)
+        return LoggedAnswer(place, None, TOOL_CALL_REASON, number, line)
     label_names = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
-    return Sample(
+    return LoggedAnswer(
         place, line, number=number, taken=f"labelled by the line ({label_names})" if label_names else "no label"
     )

@@ -25,16 +25,16 @@ from metaprobe.records.decision_questions import DecisionQuestion
 from metaprobe.records.errors import ImportFileError, InvalidResponse, name_value
 from metaprobe.records.label_state import LabelState
 from metaprobe.records.lines import iter_json_lines, records_of
-from metaprobe.records.logs.sample import (
+from metaprobe.records.logs.logged_answer import (
+    LoggedAnswer,
     LogOptions,
     NoAnswer,
-    Sample,
     elements,
     finite_number,
     first_keys,
     labels_from,
     mapping,
-    read_sample,
+    read_record,
     sequence,
     short_name,
     text_or_empty,
@@ -218,10 +218,12 @@ _THINKING = "Thinking: "
 THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
 
 
-def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
+def read_promptfoo(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each result of a file."""
     for place, number, evaluation, result in _results(path, options):
-        yield from read_sample(path, place, _samples(place, number, evaluation, result, options), options, result)
+        yield from read_record(
+            path, place, _logged_answers(place, number, evaluation, result, options), options, result
+        )
 
 
 def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
@@ -262,7 +264,9 @@ def _is_lines(path: Path) -> bool:
     return False
 
 
-def _samples(place: str, number: int | None, evaluation: str, result: object, options: LogOptions) -> Iterator[Sample]:
+def _logged_answers(
+    place: str, number: int | None, evaluation: str, result: object, options: LogOptions
+) -> Iterator[LoggedAnswer]:
     result_fields = mapping(result, "a result")
     response = mapping(result_fields.get("response"), '"response"')
     # Whether there is an answer, and what it is.
@@ -300,7 +304,7 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
         served = text_or_empty(mapping(response.get("metadata"), '"metadata"').get("model"))
         line |= {"response": completion(prompt, None), "decisions": {"answers": answers, "model": served or model}}
         taken = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
-        yield Sample(place, line, number=number, taken=taken)
+        yield LoggedAnswer(place, line, number=number, taken=taken)
         return
     # A language model's answer.
     labels, taken = _labels(result_fields, options)
@@ -316,7 +320,7 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
             used=(used.get("prompt"), used.get("completion"), details.get("reasoning")),
         ),
     }
-    yield Sample(place, line, number=number, taken=taken)
+    yield LoggedAnswer(place, line, number=number, taken=taken)
 
 
 def _decided(text: str) -> list[Any] | None:

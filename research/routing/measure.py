@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, mean_interval
 from metaprobe.eval.metrics.calibration import debiased_ece
-from metaprobe.routing.panel.budget import MOST_CORRECTION, BudgetControl
+from metaprobe.routing.panel.budget import MOST_CORRECTION, BudgetController
 from metaprobe.routing.panel.model_rows import JOINT, Floats, Ints
 from metaprobe.routing.panel.planner import ASKS, AskPlan, AskSetting, draw_of
 from metaprobe.training.panel.after_play import ended, fit_after, plans_of
@@ -99,7 +99,7 @@ class Split:
     ways: dict[str, Way]
     """Every simple way."""
     plan: Plan
-    stream: Callable[[float, int], tuple[Came, BudgetControl]]
+    stream: Callable[[float, int], tuple[Came, BudgetController]]
     """From a budget and a number of questions to the test questions one after another, where spending corrects the
     budget of the next plan. They come again, in new orders, until so many were asked."""
     groups: tuple[list[str], list[str]]
@@ -285,8 +285,8 @@ def _split(data: Panels, train: Ints, test: Ints, seed: int, *, controls: bool =
         came = _mix(play(one.first), play(one.second), one.share)
         return AtBudget(one.first.way, came, one.cost, fitted.spent(one))
 
-    def stream(budget: float, questions: int) -> tuple[Came, BudgetControl]:
-        control, rng = BudgetControl(budget, curves.least), np.random.default_rng(seed)
+    def stream(budget: float, questions: int) -> tuple[Came, BudgetController]:
+        control, rng = BudgetController(budget, curves.least), np.random.default_rng(seed)
         passes = max(math.ceil(questions / len(held)), 1)
         score, cost = np.zeros((2, passes, len(held)))
         for number in range(passes):
@@ -380,7 +380,7 @@ def _spending_of(made: Sequence[Split], plans: Sequence[AtBudget]) -> dict[str, 
     }
 
 
-def _stream_figures(streams: Sequence[tuple[Came, BudgetControl]]) -> dict[str, Any]:
+def _stream_figures(streams: Sequence[tuple[Came, BudgetController]]) -> dict[str, Any]:
     """Returns what the streams of all splits came to, and in which part of them nothing dearer, or nothing cheaper,
     could be asked at the end."""
     scores, costs = ([came[place] for came, _ in streams] for place in (0, 1))

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.routing.panel.budget import MOST_OVERSPENT, BudgetControl
+from metaprobe.routing.panel.budget import MOST_OVERSPENT, BudgetController
 from metaprobe.routing.panel.model_rows import Floats
 from research.blocks import ROOT, read_figures, write, write_figures
 from research.routing.data import questions_of
@@ -49,7 +49,7 @@ def spent(prices: Floats, learned: Floats, budget: float, rng: np.random.Generat
         rng: draws which questions the dear agent answers.
     """
     cheap, dear = learned
-    control, found = BudgetControl(budget, least=float(cheap)), np.zeros(len(prices))
+    control, found = BudgetController(budget, least=float(cheap)), np.zeros(len(prices))
     for row, draw in enumerate(rng.random(len(prices)).tolist()):
         share = (control.next_budget() - cheap) / (dear - cheap)
         found[row] = prices[row, int(draw < share)]

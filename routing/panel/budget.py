@@ -34,7 +34,7 @@ spending of n questions stays above the budget by that rest over n."""
 
 
 @dataclass(slots=True, eq=False)
-class BudgetControl:
+class BudgetController:
     """Corrects the budget of the next plan by what was spent before. It keeps its state in memory alone."""
 
     budget: float

@@ -24,7 +24,7 @@ from metaprobe.probes.contract import mismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.types import Item
-from metaprobe.routing.panel.budget import BudgetControl
+from metaprobe.routing.panel.budget import BudgetController
 from metaprobe.routing.panel.compared_answers import (
     COMPARABLE_CHECKS,
     MOST_TEXT,
@@ -148,7 +148,7 @@ class _Read:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Looked:
+class _JudgedAnswers:
     """Holds the numbers that the models give for the answers to one question."""
 
     read: Sequence[_Read]
@@ -285,8 +285,10 @@ class PanelJudge(Pretrained):
                     f"{len(agents)} agents were named for {len(response_list)} answers; expected one for each"
                 )
         dimension, question = _checked_text("dimension", dimension), _checked_text("question", question)
-        looked = self._look(response_list, agents, dimension, self._item(question, choices, same), same, needs_call)
-        verdict = self._panel_verdict(looked, dimension, question)
+        judged = self._judge_answers(
+            response_list, agents, dimension, self._item(question, choices, same), same, needs_call
+        )
+        verdict = self._panel_verdict(judged, dimension, question)
         doubt = ""
         if len(question) > MOST_TEXT:
             doubt = f"of the {len(question)} characters of the question the last {MOST_TEXT} were read"
@@ -304,7 +306,7 @@ class PanelJudge(Pretrained):
         check = self.same if self.same in COMPARABLE_CHECKS else "none"
         return Item("", question[-MOST_TEXT:], check=check, choices=options)  # type: ignore[arg-type]
 
-    def _look(
+    def _judge_answers(
         self,
         response_list: Sequence[object],
         agent_names: Sequence[str] | None,
@@ -312,7 +314,7 @@ class PanelJudge(Pretrained):
         item: Item,
         same: Callable[[str], Hashable | None] | None = None,
         needs_call: bool = False,
-    ) -> _Looked:
+    ) -> _JudgedAnswers:
         """Returns the models' results for at least one answer. By default the answers name their agents."""
         # Read the answers, and put equal ones into classes.
         most = MOST_TEXT_TOGETHER // len(response_list)
@@ -344,7 +346,7 @@ class PanelJudge(Pretrained):
         classes = one_panel(numbers, agents, dimension_column, scaled, odds, self.agents, self.exclusive)
         probabilities = self._probabilities(np.array(classes.rows, dtype=np.float32))
         kept_class = pick_one(self._pick_of(read_answers), classes, probabilities)
-        return _Looked(
+        return _JudgedAnswers(
             read_answers,
             agent_names,
             agents,
@@ -376,26 +378,26 @@ class PanelJudge(Pretrained):
             raise ContractMismatch(f"{self.checkpoint.path}: {ODDS_GRAPH} is not linear; train it again")
         return float(without_signals), weights
 
-    def _panel_verdict(self, looked: _Looked, dimension: str, question: str) -> PanelVerdict:
+    def _panel_verdict(self, judged: _JudgedAnswers, dimension: str, question: str) -> PanelVerdict:
         classes = [
-            PanelClass(looked.read[looked.surest(number)].text, looked.probability[number], tuple(members))
-            for number, members in looked.members.items()
+            PanelClass(judged.read[judged.surest(number)].text, judged.probability[number], tuple(members))
+            for number, members in judged.members.items()
         ]
         worth = {}
         if self._gain is not None and len(self.agents.names) == 1:
-            worth = {self.agents.names[0]: float(self.gain(np.array([looked.state], dtype=np.float32))[0])}
+            worth = {self.agents.names[0]: float(self.gain(np.array([judged.state], dtype=np.float32))[0])}
         elif self.asks is not None and self._gain is not None:
-            progress = self._progress_of(looked, question, {}, dimension)
-            gain = self.gain(ask_rows_of(looked.state, progress)).tolist()
+            progress = self._progress_of(judged, question, {}, dimension)
+            gain = self.gain(ask_rows_of(judged.state, progress)).tolist()
             worth = {self.agents.names[agent]: gain[agent] for agent in progress.left}
         return PanelVerdict(
             classes=tuple(sorted(classes, key=lambda panel_class: -panel_class.probability)),
-            none=looked.probability[-1],
-            kept=looked.place,
-            score=None if looked.kept < 0 else looked.probability[looked.kept],
+            none=judged.probability[-1],
+            kept=judged.place,
+            score=None if judged.kept < 0 else judged.probability[judged.kept],
             worth=worth,
             checkpoint=self.checkpoint.digest,
-            reason=self._reason(looked, dimension),
+            reason=self._reason(judged, dimension),
         )
 
     def odds(self, answers: Answers) -> Floats:
@@ -519,11 +521,11 @@ class PanelJudge(Pretrained):
                 notes.append(f"its {kind} is not read: none of {agent[:80]}'s answers learned from had any")
         return notes
 
-    def _reason(self, looked: _Looked, dimension: str) -> str:
-        read_answers, n = looked.read, len(looked.read)
+    def _reason(self, judged: _JudgedAnswers, dimension: str) -> str:
+        read_answers, n = judged.read, len(judged.read)
         notes = []
         # Answers that cannot be read, and doubts about others.
-        if looked.kept < 0:
+        if judged.kept < 0:
             notes.append("no answer can be read, so none is kept")
         elif n == 1:
             notes.append("one answer alone: nothing agrees or disagrees with it")
@@ -538,7 +540,7 @@ class PanelJudge(Pretrained):
         notes += [f"of {doubts.count(doubt)} answers: {doubt}" for doubt in list(dict.fromkeys(doubts))[:3]]
         compared = [
             (read_answer, agent)
-            for read_answer, agent in zip(read_answers, looked.agents, strict=True)
+            for read_answer, agent in zip(read_answers, judged.agents, strict=True)
             if read_answer.form is not None
         ]
         # Tool calls and confidences that the panel did not learn from.
@@ -565,7 +567,7 @@ class PanelJudge(Pretrained):
             notes.append(f"{most} answers have no {signal_words}, which this checkpoint reads")
         # Unknown agents and dimensions, and too many answers.
         unnamed = {""} if len(self.agents.names) == 1 else set()  # samples of the one agent need not name it
-        if self._models and (unknown_agents := sorted(set(looked.named) - self._models - unnamed)):
+        if self._models and (unknown_agents := sorted(set(judged.named) - self._models - unnamed)):
             learned = names_shown(sorted(self._models))
             notes.append(f"nothing is known of {names_shown(unknown_agents)}: the checkpoint learned from {learned}")
         if dimension and self.agents.dimensions and dimension not in self.agents.dimensions:
@@ -638,38 +640,40 @@ class PanelJudge(Pretrained):
             setting = AskSetting(way, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
         # Judge the answers so far, and choose the next agent.
         item = self._item(question, choices, same) if answers or choices or same is not None else None
-        looked = self._look(answers, agent_names, dimension, item, same, needs_call) if answers and item else None
-        progress, gain = self._progress_of(looked, question, given_prices, dimension), None
+        judged = (
+            self._judge_answers(answers, agent_names, dimension, item, same, needs_call) if answers and item else None
+        )
+        progress, gain = self._progress_of(judged, question, given_prices, dimension), None
         worth, names = {}, self.agents.names
         if setting.way == ASK_BY_GAIN:
-            gain = self.gain(ask_rows_of(looked.state if looked else EMPTY_STATE, progress)).tolist()
+            gain = self.gain(ask_rows_of(judged.state if judged else EMPTY_STATE, progress)).tolist()
             worth = {names[agent]: gain[agent] - setting.price * progress.price[agent] for agent in progress.left}
         elif setting.way == PRICED:
             gain = progress.worth(setting)
             worth = {names[agent]: gain[agent] for agent in progress.left}
         column = next_agent(setting, progress, gain)
-        doubts = [self._reason(looked, dimension)] if looked else []
+        doubts = [self._reason(judged, dimension)] if judged else []
         if strangers := sorted(str(name) for name in given_prices if name not in names):
             doubts.append(f"nothing is known of {names_shown(strangers)}, whose price was given")
         if column >= 0:
             reason = "; ".join(filter(None, [f"by {setting.way}", *doubts]))
             return PanelStep(names[column], worth, reason, progress.chance[column])
         # Asking stops: choose the answer to keep, and correct its P(right).
-        keep = looked.place if looked else None
-        if looked and (last := kept_by(setting, progress.answered, progress.odds)) >= 0:
+        keep = judged.place if judged else None
+        if judged and (last := kept_by(setting, progress.answered, progress.odds)) >= 0:
             keep = next(
                 place
                 for place, name in enumerate(agent_names)
-                if name == names[last] and looked.read[place].form is not None
+                if name == names[last] and judged.read[place].form is not None
             )
         expected = 0.0
         assert self.asks is not None
-        if looked is not None and keep is not None:
+        if judged is not None and keep is not None:
             class_number, places = next(
-                (class_number, places) for class_number, places in looked.members.items() if keep in places
+                (class_number, places) for class_number, places in judged.members.items() if keep in places
             )
             expected = self.asks.after.probability(
-                looked.probability[class_number], sum(progress.answered), len(places) - 1
+                judged.probability[class_number], sum(progress.answered), len(places) - 1
             )
         why = f"by {setting.way}" if progress.left else "nobody is left to ask"
         return PanelStep(None, worth, "; ".join(filter(None, [why, *doubts])), expected, keep)
@@ -689,8 +693,8 @@ class PanelJudge(Pretrained):
         """
         self.ask_plan()
         agent_names = [answer.agent for answer in answers]
-        looked = self._look(answers, agent_names, dimension, self._item(question, ())) if answers else None
-        progress = self._progress_of(looked, question, {}, dimension)
+        judged = self._judge_answers(answers, agent_names, dimension, self._item(question, ())) if answers else None
+        progress = self._progress_of(judged, question, {}, dimension)
         p = zip(self.agents.names, progress.answered, progress.odds, progress.chance, strict=True)
         return {name: 1 / (1 + math.exp(-odds)) if has else chance for name, has, odds, chance in p}
 
@@ -730,14 +734,14 @@ class PanelJudge(Pretrained):
             )
         return self.asks.curves.plan(price=price, budget=budget)
 
-    def budget_control(self, budget: float) -> BudgetControl:
+    def budget_control(self, budget: float) -> BudgetController:
         """Returns a control that corrects the budget of each question's plan by what was spent before.
 
         `budget`: mean US dollars for 1,000 questions. Raises `RecordError` as `ask_plan`, and for a budget of 0.
         """
         self.ask_plan(budget=budget)
         assert self.asks is not None
-        return BudgetControl(budget, self.asks.curves.least)
+        return BudgetController(budget, self.asks.curves.least)
 
     def _dollars(self, name: str, price: object, dimension: str) -> float:
         """Returns a caller's price of an answer. Raises `RecordError` where it is no number of at least 0, or is of
@@ -766,16 +770,16 @@ class PanelJudge(Pretrained):
         return dict(zip(self.agents.names, (self.asks.price[:, dimension_index] / 1000).tolist(), strict=True))
 
     def _progress_of(
-        self, looked: "_Looked | None", question: str, prices: Mapping[str, float], dimension: str
+        self, judged: "_JudgedAnswers | None", question: str, prices: Mapping[str, float], dimension: str
     ) -> QuestionProgress:
         """Returns the state of one question, from which the next agent to ask is chosen."""
         assert self.asks is not None
         dimension_index, A = self.agents.dimension(dimension), len(self.agents.names)
         was_asked, answered, odds, form = [False] * A, [False] * A, [0.0] * A, [-1] * A
-        if looked is not None:
-            number = {place: class_number for class_number, places in looked.members.items() for place in places}
+        if judged is not None:
+            number = {place: class_number for class_number, places in judged.members.items() for place in places}
             for place, (column, odds_of_answer, read_answer) in enumerate(
-                zip(looked.agents, looked.odds, looked.read, strict=True)
+                zip(judged.agents, judged.odds, judged.read, strict=True)
             ):
                 if column < A:
                     was_asked[column] = True
@@ -816,27 +820,27 @@ class PanelJudge(Pretrained):
         if not response_list or len(response_list) + more > MOST_TOGETHER:
             return False
         item = self._item(question, choices, same)
-        looked = self._look(response_list, None, dimension, item, same, needs_call)
+        judged = self._judge_answers(response_list, None, dimension, item, same, needs_call)
         # The ways by which the class may be kept: a further answer that calls tools may change the way.
-        ways = {self._pick_of(looked.read), *([] if self.knows_calls else [MAJORITY])}
-        if looked.kept < 0 or JOINT in ways:
+        ways = {self._pick_of(judged.read), *([] if self.knows_calls else [MAJORITY])}
+        if judged.kept < 0 or JOINT in ways:
             return False
         dimension_column, numbers = self.agents.dimension(dimension), [-1] * len(response_list)
-        for number, members in looked.members.items():
+        for number, members in judged.members.items():
             for place in members:
                 numbers[place] = number
         # An answer as sure as one of the agent can be: scores lie between the normal scores of the quantiles.
-        agent = looked.agents[0]
+        agent = judged.agents[0]
         alone, weights = self._weights(agent, dimension_column)
         surest = alone + NORMAL_SCORES[-1] * sum(map(abs, weights))
         scaled = [[0.0] * len(self.agents.signals)] * (len(response_list) + more)  # read by the joint way alone
-        odds, agents = looked.odds + [surest] * more, looked.agents + [agent] * more
-        for rival in range(len(looked.members) + 1):
-            if rival != looked.kept:
+        odds, agents = judged.odds + [surest] * more, judged.agents + [agent] * more
+        for rival in range(len(judged.members) + 1):
+            if rival != judged.kept:
                 panel = one_panel(
                     numbers + [rival] * more, agents, dimension_column, scaled, odds, self.agents, self.exclusive
                 )
-                if any(pick_one(way, panel, ()) != looked.kept for way in ways):
+                if any(pick_one(way, panel, ()) != judged.kept for way in ways):
                     return False
         return True
 

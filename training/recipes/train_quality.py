@@ -55,7 +55,7 @@ from metaprobe.training.ladder import (
     Ladder,
     LadderColumns,
     LadderRows,
-    Step,
+    LadderStep,
     fit_ladder,
     scores_to_calibrate,
 )
@@ -863,7 +863,7 @@ def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floa
     return [f"Brier score (lower is better) of the number {question}: {'; '.join(errors)}"]
 
 
-def _within_in_words(step: Step) -> str:
+def _within_in_words(step: LadderStep) -> str:
     """Returns what a step gains within runs as a clause; empty where that was not looked at."""
     if np.isnan(step.within):
         return ""

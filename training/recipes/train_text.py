@@ -248,18 +248,19 @@ class TextMethod:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         model = self.model(evidence, roles, seed=seed)
         scores, calibration = model.score(self.texts, self.states), roles.calibration
-        # Nothing is chosen by the AUROC: rungs are compared on held-out rows.
+        # Nothing is chosen by the AUROC: steps of the ladder are compared on held-out rows.
         selected = float(auroc(evidence.table.y[calibration], scores[calibration]))
         unseen = self.unseen(model, evidence.table, roles, seed=seed)
         return Fitted(lambda rows: scores[rows], selected, unseen=unseen)
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """Holds the gain of a rung of the ladder over the rung that was reached before."""
+class TextLadderStep:
+    """Holds the gain of a step of the ladder over the step that was reached before."""
 
     name: str
     against: str
+    """Name of the step before."""
     gain: Interval
     """Gain in AUROC over the step before, on held-out answers, paired."""
 
@@ -273,15 +274,15 @@ class Rung:
         return f"{self.name} over {self.against}: AUROC {gain}, {verdict}"
 
 
-def climb(evidence: Evidence, fits: CrossFit, methods: Sequence[TextMethod]) -> tuple[TextMethod, list[Rung]]:
+def climb(evidence: Evidence, fits: CrossFit, methods: Sequence[TextMethod]) -> tuple[TextMethod, list[TextLadderStep]]:
     """Returns the highest step whose gains over the steps below have intervals above 0, and the gain of each step."""
-    reached, rungs = methods[0], []
+    reached, steps = methods[0], []
     for method in methods[1:]:
         gain = auroc_gain(evidence.table, fits[method.name], fits[reached.name], fits.fold)
-        rungs.append(Rung(method.name, reached.name, gain))
-        if rungs[-1].taken:
+        steps.append(TextLadderStep(method.name, reached.name, gain))
+        if steps[-1].taken:
             reached = method
-    return reached, rungs
+    return reached, steps
 
 
 def terms_as_states(texts: TextData) -> InMemory:
@@ -310,7 +311,7 @@ def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dic
     return states, {"model": model, "revision": reader.llm.revision}
 
 
-def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> tuple["MadeAdapter", Rung]:
+def adapter_step(texts: TextData, reached: TextMethod, options: TextOptions) -> tuple["MadeAdapter", TextLadderStep]:
     """Trains an adapter. Returns it, and its gain over the method reached so far, fitted on the same split."""
     shared_options = {
         name: getattr(options, name) for name in ("out", "target", "seed", "questions", "on_step", "stage", "agent")
@@ -323,14 +324,14 @@ def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> 
     below = reached.fit(texts.evidence, roles, seed=options.seed).score(roles.test)
     scores = [(ADAPTER, made.probability["after"]), (reached.name, below)]
     own_scores, other = (Judged(name, "learned", values, values, 1.0) for name, values in scores)
-    return made, Rung(ADAPTER, reached.name, auroc_gain(texts.table.rows(roles.test), own_scores, other))
+    return made, TextLadderStep(ADAPTER, reached.name, auroc_gain(texts.table.rows(roles.test), own_scores, other))
 
 
 @writes(TEXT_KIND)
 def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     """Returns the reader's checkpoint, fitted on the labelled texts of these files of lines and run stores.
 
-    With `options.adapter` that is an adapter's where one beats the other rungs.
+    With `options.adapter` that is an adapter's where one beats the other steps.
 
     Raises `RecordError` where the texts do not suffice, `MissingExtra` without the extra `fit`, or the extras that
     states and an adapter need.
@@ -355,41 +356,41 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
         )
     evidence, table = texts.evidence, texts.table
     rows = TextRows.of(texts.prompts, texts.answers)
-    rungs = [TextMethod(WORDS, rows)]
+    ladder = [TextMethod(WORDS, rows)]
     states: InMemory | None = None
     contract: dict[str, str] = {}
     if options.read_by:
         say(f"read the texts with {options.read_by}")
         states, contract = read_states(texts, options.read_by, options.layers)
-        rungs += [TextMethod(BOTH, rows, states)]
+        ladder += [TextMethod(BOTH, rows, states)]
     if options.with_logprobs:
         states = terms_as_states(texts)
-        rungs += [TextMethod(JOINED, rows, states)]
-    # Words of the answer alone are no control of a reader: they are most of its first rung. Nor are both together.
+        ladder += [TextMethod(JOINED, rows, states)]
+    # Words of the answer alone are no control of a reader: they are most of its first step. Nor are both together.
     own_methods = {ANSWER, JOINED} if options.with_logprobs else {ANSWER}
     controls = [method for method in control_methods(evidence) if method.name not in own_methods]
-    methods = [*controls, *rungs, *([TextMethod(STATES, rows, states)] if options.read_by else [])]
+    methods = [*controls, *ladder, *([TextMethod(STATES, rows, states)] if options.read_by else [])]
     fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=say)
-    method, gained = climb(evidence, fits, rungs)
+    method, gained_steps = climb(evidence, fits, ladder)
     if options.with_logprobs:  # they were asked for, and are read also where nothing is shown of them
-        method = rungs[-1]
+        method = ladder[-1]
     if options.adapter:
-        made, rung = adapter_rung(texts, method, options)
-        gained.append(rung)
-        if not rung.taken:
-            made.leave()
-    for line in map(str, gained):
+        adapter, step = adapter_step(texts, method, options)
+        gained_steps.append(step)
+        if not step.taken:
+            adapter.leave()
+    for line in map(str, gained_steps):
         options.on_line(line)
-    if options.adapter and gained[-1].taken:
-        return made.write(*map(str, gained))
+    if options.adapter and gained_steps[-1].taken:
+        return adapter.write(*map(str, gained_steps))
     say("audit and export")
     roles = final_roles(table.groups.tolist(), table.y, seed=options.seed)
     head = _fit_head(texts, method, roles, seed=options.seed)
     metrics, report = measure_held_out(evidence, fits, method, options.seed)
     stored = NO_FLAGS
     if not texts.learnable_levels:
-        held_out, step = (fits[method.name].probability, fits.places[method.name]), head.steps[0]
-        answers = ScoredAnswers.of(table, roles.calibration, step.scores, step.calibrator, *held_out)
+        held_out, fitted = (fits[method.name].probability, fits.places[method.name]), head.steps[0]
+        answers = ScoredAnswers.of(table, roles.calibration, fitted.scores, fitted.calibrator, *held_out)
         stored = flagging_of(answers, options.as_flags(), seed=options.seed)
     else:
         metrics |= _figures_of_levels(texts, method, fits, options)
@@ -427,7 +428,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
             audits=report.audits,
             not_audited=report.skipped,
             stored=stored,
-            heads=[f"{made_of}{stored.lacking}", *map(str, gained)],
+            heads=[f"{made_of}{stored.lacking}", *map(str, gained_steps)],
             packages=("onnx", "scikit-learn"),
         ),
     )

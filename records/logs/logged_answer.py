@@ -229,13 +229,13 @@ def without_end_tokens(text: str) -> str:
 
 
 class NoAnswer(RecordError):
-    """Raised for a sample that is no answer, or whose numbers belong to another one; its message is a reason to count
+    """Raised for a record that is no answer, or whose numbers belong to another one; its message is a reason to count
     by.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LoggedAnswer:
     """One answer of a log."""
 
     place: str
@@ -243,7 +243,7 @@ class Sample:
     line: dict[str, Any] | None
     """The answer as an import line; None if it cannot be imported."""
     left_out: str = ""
-    """Why the answer cannot be imported, in words that are equal for all such samples, so that they can be counted."""
+    """Why the answer cannot be imported, in words that are equal for all such answers, so that they can be counted."""
     number: int | None = None
     """Number of its line in the file, if the log has lines."""
     source: object = None
@@ -261,28 +261,30 @@ class LogOptions:
     requests: Path | None = None
     """The file of requests from which a batch was made."""
     on_error: OnError | None = None
-    """Called with the error about each bad sample; by default the first error is raised."""
+    """Called with the error about each bad record; by default the first error is raised."""
     on_bytes: OnBytes | None = None
     plain: bool = False
     """Whether answers without log-probabilities are kept, for another model to read."""
 
 
-def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogOptions, source: object) -> list[Sample]:
-    """Returns the samples of one record, or one sample that says why there are none. An error goes to `on_error`, or is
+def read_record(
+    path: Path, place: str, answers: Iterable[LoggedAnswer], options: LogOptions, source: object
+) -> list[LoggedAnswer]:
+    """Returns the answers of one record, or one entry that says why there are none. An error goes to `on_error`, or is
     raised.
 
     Args:
         path: the file.
         place: place of the record in the log.
-        samples: its samples, made while they are read here.
+        answers: the answers, made while they are read here.
         options: how the log is read.
         source: the log's own record.
     """
     try:
         whole = isinstance(source, RawLine)  # a line as it came goes before what was made of it
-        return [replace(sample, source=source) if whole or sample.source is None else sample for sample in samples]
+        return [replace(answer, source=source) if whole or answer.source is None else answer for answer in answers]
     except NoAnswer as reason:
-        return [Sample(place, None, str(reason), source=source)]
+        return [LoggedAnswer(place, None, str(reason), source=source)]
     except ImportFileError as problem:
         error = ImportFileError(f"{path}: {place}: {problem}")
         error.source, error.kind = source, reason_of(problem)
