@@ -119,10 +119,12 @@ EMPTY_CELL = Cell("-")
 
 
 def text_cell(text: str, *, css: str = "") -> Cell:
+    """Returns a cell with a text. `css`: its HTML classes."""
     return Cell(text, text, css=css)
 
 
-def count(value: int) -> Cell:
+def count_cell(value: int) -> Cell:
+    """Returns a cell with a whole number."""
     return Cell(f"{value:,}", value)
 
 
@@ -131,7 +133,7 @@ def number_cell(value: float | None, digits: int = 2) -> Cell:
     return EMPTY_CELL if value is None else Cell(number(value, digits), value)
 
 
-def share(value: float | None, *, of: int | None = None) -> Cell:
+def share_cell(value: float | None, *, of: int | None = None) -> Cell:
     """Returns a cell with a share in per cent, and the total."""
     return EMPTY_CELL if value is None else Cell(percent(value), value, note="" if of is None else f"of {of:,}")
 
@@ -149,7 +151,7 @@ def estimate_cell(interval: Estimated | None, *, strong: bool = False) -> Cell:
     return Cell(number(interval.estimate), interval.estimate, ends, bounds(interval), strong=strong)
 
 
-def rate(interval: Estimated | None) -> Cell:
+def rate_cell(interval: Estimated | None) -> Cell:
     """Returns a cell with an estimate and its interval, in per cent."""
     if interval is None:
         return EMPTY_CELL
@@ -158,8 +160,8 @@ def rate(interval: Estimated | None) -> Cell:
     return Cell(percent(interval.estimate), interval.estimate, ends, note)
 
 
-def difference(interval: Estimated | None, *, judged: bool = True) -> Cell:
-    """Returns a cell with a paired difference and its sign; with `judged` also whether it is better."""
+def difference_cell(interval: Estimated | None, *, judged: bool = True) -> Cell:
+    """Returns a cell with a paired difference and its sign. With `judged` it also says if the difference is better."""
     if interval is None:
         return EMPTY_CELL
     return Cell(
@@ -222,7 +224,7 @@ class Table:
         cls,
         ident: str,
         caption: str,
-        things: Iterable[Any],
+        objects: Iterable[Any],
         *columns: Column,
         records: Sequence[Mapping[str, CellValue | int]] = (),
     ) -> Self:
@@ -232,16 +234,16 @@ class Table:
         Args:
             ident: name of the table's files and HTML ids.
             caption: caption of the table.
-            things: the objects.
+            objects: the objects.
             columns: the columns.
             records: rows of the CSV, if they differ from the table's.
         """
         makers = [column.cell or partial(_from_attribute, column) for column in columns]
-        rows = tuple(tuple(make(thing) for make in makers) for thing in things)
+        rows = tuple(tuple(make(row_object) for make in makers) for row_object in objects)
         return cls(ident=ident, caption=caption, columns=columns, rows=rows, records=records)
 
     @property
-    def kept(self) -> list[int]:
+    def visible_indices(self) -> list[int]:
         """Indices of the columns that readers see, without columns in which every cell is empty."""
         shown = [index for index, column in enumerate(self.columns) if column.shown]
         if not self.rows:
@@ -252,32 +254,32 @@ class Table:
         return [index for index in shown if any(cell != EMPTY_CELL for cell in columns[index])]
 
     @property
-    def heads(self) -> list[Column]:
+    def visible_columns(self) -> list[Column]:
         """Columns that readers see."""
-        return [self.columns[index] for index in self.kept]
+        return [self.columns[index] for index in self.visible_indices]
 
     @property
-    def shown(self) -> list[list[Cell]]:
-        """Rows that readers see, with one cell for each of `heads`."""
-        indices = self.kept
+    def visible_rows(self) -> list[list[Cell]]:
+        """Rows that readers see, with one cell for each of `visible_columns`."""
+        indices = self.visible_indices
         return [[row[index] for index in indices] for row in self.rows]
 
     def csv(self) -> str:
         """Returns the table as CSV (RFC 4180), with numbers in full precision. Intervals take three columns."""
         return csv_text(self.records or as_records(self.columns, self.rows), [column.key for column in self.columns])
 
-    def text(self, *, width: int | None = TERMINAL_CHARS, named: int = ROW_NAME_CHARS) -> list[str]:
-        """Returns lines of fixed-width columns; a row's name is cut to `named` characters.
+    def text(self, *, width: int | None = TERMINAL_CHARS, name_chars: int = ROW_NAME_CHARS) -> list[str]:
+        """Returns lines of fixed-width columns; a row's name is cut to `name_chars` characters.
 
         Columns beyond `width` follow in further blocks, each with the rows' names again. `*` marks strong cells.
         Control characters are escaped, so that names from elsewhere cannot control a terminal.
         """
         entries = [
-            [f"{column.title}{column.arrow}" for column in self.heads],
-            *([cell.plain + "*" * cell.strong for cell in row] for row in self.shown),
+            [f"{column.title}{column.arrow}" for column in self.visible_columns],
+            *([cell.plain + "*" * cell.strong for cell in row] for row in self.visible_rows),
         ]
         lines = [[printable(entry.replace("\u00a0", " ")) for entry in row] for row in entries]
-        lines = [[name if len(name) <= named else f"{name[: named - 1]}…", *rest] for name, *rest in lines]
+        lines = [[name if len(name) <= name_chars else f"{name[: name_chars - 1]}…", *rest] for name, *rest in lines]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         blocks: list[list[int]] = [[0]]
         for column in range(1, len(widths)):
@@ -296,51 +298,54 @@ class Table:
 
     def markdown(self) -> list[str]:
         """Returns the lines of a Markdown table."""
-        rows = [[f"{column.title}{column.arrow}" for column in self.heads], ["---"] * len(self.heads)]
-        rows += [[f"**{cell.plain}**" if cell.strong else cell.plain for cell in row] for row in self.shown]
+        rows = [
+            [f"{column.title}{column.arrow}" for column in self.visible_columns],
+            ["---"] * len(self.visible_columns),
+        ]
+        rows += [[f"**{cell.plain}**" if cell.strong else cell.plain for cell in row] for row in self.visible_rows]
         return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
 
     def html(self, *, style: str = "") -> str:
         """Returns a `<table>`. `style` is the style of every cell in a table without a style sheet; see `NOTEBOOK`."""
-        styled = f' style="{style}"' if style else ""
+        style_attribute = f' style="{style}"' if style else ""
         ident = f' id="table-{escape(self.ident)}" class="sortable"' if self.ident else ""
         name = f' id="{escape(self.ident)}-caption"' if self.ident else ""
-        heads = self.heads
+        columns = self.visible_columns
         lines = [
             f"<table{ident}>",
             f"<caption{name}><span>{escape(self.caption)}</span></caption>" if self.caption else "",
-            "<thead><tr>" + "".join(_head(column, styled) for column in heads) + "</tr></thead>"
-            if any(column.title for column in heads)
+            "<thead><tr>" + "".join(_head(column, style_attribute) for column in columns) + "</tr></thead>"
+            if any(column.title for column in columns)
             else "",
             "<tbody>",
         ]
-        for row in self.shown:
+        for row in self.visible_rows:
             cells = (
-                _entry(column, cell, styled, index == 0)
-                for index, (column, cell) in enumerate(zip(heads, row, strict=True))
+                _entry(column, cell, style_attribute, index == 0)
+                for index, (column, cell) in enumerate(zip(columns, row, strict=True))
             )
             lines.append("<tr>" + "".join(cells) + "</tr>")
         return "\n".join([*filter(None, lines), "</tbody>", "</table>"])
 
 
-def _from_attribute(column: Column, thing: object) -> Cell:
+def _from_attribute(column: Column, row_object: object) -> Cell:
     """Makes a cell from the attribute named by the column's key: a text, an interval, a count or a number."""
-    value = getattr(thing, column.key)
+    value = getattr(row_object, column.key)
     if isinstance(value, str):
         return text_cell(value)
     if column.kind == "interval":
         return estimate_cell(value)
-    return count(value) if isinstance(value, int) else number_cell(value)
+    return count_cell(value) if isinstance(value, int) else number_cell(value)
 
 
-def _head(column: Column, styled: str) -> str:
+def _head(column: Column, style_attribute: str) -> str:
     aligned = ' class="n"' if column.kind in ("number", "interval") else ""
     better = f'<span class="unseen"> ({column.better} is better)</span>' if column.better else ""
     arrow = f'<span aria-hidden="true">{column.arrow}</span>' if column.better else ""
-    return f'<th scope="col"{aligned}{styled}>{escape(column.title)}{arrow}{better}</th>'
+    return f'<th scope="col"{aligned}{style_attribute}>{escape(column.title)}{arrow}{better}</th>'
 
 
-def _entry(column: Column, cell: Cell, styled: str, first: bool) -> str:
+def _entry(column: Column, cell: Cell, style_attribute: str, first: bool) -> str:
     tag = 'th scope="row"' if first else "td"
     kind = {"text": "", "prose": ' class="prose"'}.get(column.kind, ' class="n"')
     # Rows are sorted by this value: the text may be rounded or have a unit.
@@ -350,7 +355,7 @@ def _entry(column: Column, cell: Cell, styled: str, first: bool) -> str:
     mark = f' <span class="mark m-{escape(cell.mark)}">{escape(cell.mark)}</span>' if cell.mark else ""
     note = f' <span class="note">{escape(cell.note)}</span>' if cell.note else ""
     inner = f"<strong>{text}</strong>" if cell.strong else text
-    return f"<{tag}{kind}{value}{styled}>{inner}{mark}{note}</{tag[:2]}>"
+    return f"<{tag}{kind}{value}{style_attribute}>{inner}{mark}{note}</{tag[:2]}>"
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]], *, head: Sequence[str] = ()) -> str:

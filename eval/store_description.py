@@ -14,32 +14,32 @@ NAME_COLUMN_CHARS = 12
 
 
 def describe_store(path: Path) -> str:
-    """Returns what a run store holds, a line a subject: runs, calls, models, labels, statements, hidden states.
+    """Returns what a run store holds, a line for each subject: runs, calls, models, labels, statements, hidden states.
 
     Damaged files are named and the rest is counted. Raises `RecordError` if the folder is no run store.
     """
     store = RunStore(path, damaged="skip")
     shards = store.shards()
-    count, total = 0, Counter[tuple[str, str]]()
+    run_count, counts_by_subject = 0, Counter[tuple[str, str]]()
     for run in store.runs():
-        count += 1
-        _count_run(run, total)
+        run_count += 1
+        _count_run(run, counts_by_subject)
     size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     lines = [
         ("run store", str(path)),
-        ("runs", f"{count:,} in {len(shards):,} file{'s' * (len(shards) != 1)}, {size / 1e6:.1f} MB"),
+        ("runs", f"{run_count:,} in {len(shards):,} file{'s' * (len(shards) != 1)}, {size / 1e6:.1f} MB"),
     ]
     for subject in SUBJECTS:
         counts = [
             f"{name} {count:,}"
-            for (subject_of_count, name), count in total.most_common()
+            for (subject_of_count, name), count in counts_by_subject.most_common()
             if subject_of_count == subject and count
         ]
         lines += [(subject, ", ".join(counts))] if counts else []
-    kinds: Counter[str] = Counter()  # of hidden states: which they are, and who read them
+    calls_by_layout: Counter[str] = Counter()  # layout of the hidden states, and the model that read them
     for file in store.activation_files():
-        kinds[f"{file.layout}{f', read by {file.model}' if file.model else ''}"] += len(file.call_ids)
-    lines += [("hidden", f"{kind}: {count:,} calls") for kind, count in kinds.items()]
+        calls_by_layout[f"{file.layout}{f', read by {file.model}' if file.model else ''}"] += len(file.call_ids)
+    lines += [("hidden", f"{layout}: {count:,} calls") for layout, count in calls_by_layout.items()]
     lines += _settings(path)
     if store.damaged:
         lines.append(("damaged", f"{', '.join(store.damaged)}: not counted above; restore them from a copy"))
@@ -49,27 +49,27 @@ def describe_store(path: Path) -> str:
 SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "decided", "outcomes", "not there")
 
 
-def _count_run(run: Run, total: Counter[tuple[str, str]]) -> None:
+def _count_run(run: Run, counts_by_subject: Counter[tuple[str, str]]) -> None:
     """Adds what a run holds to the counts of (subject, name)."""
-    total["systems", f"{run.system} ({run.variant})" if run.variant else run.system] += 1
-    total["tasks", run.item.task or "(unnamed)"] += 1
-    total["outcomes", "known" if run.outcome is not None else "not known"] += 1
+    counts_by_subject["systems", f"{run.system} ({run.variant})" if run.variant else run.system] += 1
+    counts_by_subject["tasks", run.item.task or "(unnamed)"] += 1
+    counts_by_subject["outcomes", "known" if run.outcome is not None else "not known"] += 1
     for call in run.calls:
-        total["models", call.model or "(unnamed)"] += 1
-        total["calls", call.stage or "(no stage)"] += 1
-        total["agents", call.agent] += bool(call.agent)
-        total["not there", "log-probabilities"] += call.logprobs is None or not len(call.logprobs)
-        total["not there", "texts"] += not call.text
+        counts_by_subject["models", call.model or "(unnamed)"] += 1
+        counts_by_subject["calls", call.stage or "(no stage)"] += 1
+        counts_by_subject["agents", call.agent] += bool(call.agent)
+        counts_by_subject["not there", "log-probabilities"] += call.logprobs is None or not len(call.logprobs)
+        counts_by_subject["not there", "texts"] += not call.text
     for label in run.labels:
-        total["labels", f"{label.name} by {label.source}"] += 1
+        counts_by_subject["labels", f"{label.name} by {label.source}"] += 1
     for answer in run.decision_answers:
-        total["decided", f"{answer.question} by {answer.source or '(unnamed)'}"] += answer.kind != "refusal"
+        counts_by_subject["decided", f"{answer.question} by {answer.source or '(unnamed)'}"] += answer.kind != "refusal"
     for statement in run.statements:
-        total["stated", statement.kind] += statement.value is not None
+        counts_by_subject["stated", statement.kind] += statement.value is not None
 
 
 def _settings(path: Path) -> Iterable[tuple[str, str]]:
-    """Returns how the store was collected, as far as it says so, and what failed."""
+    """Returns the settings of the collection, if the store has them, and the number of failed runs."""
     lines = []
     for name, title in ((RunStore.settings_name, "collected"), (RunStore.failures_name, "failed")):
         file = path / name

@@ -48,30 +48,34 @@ def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
     """
     rows = len(prompts)
     # Tokens that all prompts begin with, at least one less than the shortest has.
-    whole = min([*(_common(prompts[0], prompt) for prompt in prompts[1:]), min(map(len, prompts)) - 1])
-    whole = whole if whole >= WORTHWHILE and rows > 1 else 0
-    together = Prefixes((whole,) * rows, (0,) * rows, (0,))
+    shared_by_all = min(
+        [*(_common_prefix_length(prompts[0], prompt) for prompt in prompts[1:]), min(map(len, prompts)) - 1]
+    )
+    shared_by_all = shared_by_all if shared_by_all >= WORTHWHILE and rows > 1 else 0
+    one_group = Prefixes((shared_by_all,) * rows, (0,) * rows, (0,))
     chains: list[list[int]] = []
     for row in sorted(range(rows), key=lambda row: list(prompts[row])):
-        near = chains and _common(prompts[chains[-1][-1]], prompts[row]) >= max(WORTHWHILE, len(prompts[row]) // 2)
-        chains[-1].append(row) if near else chains.append([row])
-    # In sorted order the first and the last share what all between them share.
-    shared = [
-        min(_common(prompts[chain[0]], prompts[chain[-1]]), *(len(prompts[row]) - 1 for row in chain))
+        shares_half = chains and _common_prefix_length(prompts[chains[-1][-1]], prompts[row]) >= max(
+            WORTHWHILE, len(prompts[row]) // 2
+        )
+        chains[-1].append(row) if shares_half else chains.append([row])
+    # In sorted order, tokens shared by the first and the last prompt of a chain are shared by the whole chain.
+    shared_lengths = [
+        min(_common_prefix_length(prompts[chain[0]], prompts[chain[-1]]), *(len(prompts[row]) - 1 for row in chain))
         for chain in chains
     ]
-    several = [(chain, length) for chain, length in zip(chains, shared, strict=True) if len(chain) > 1]
-    if not several:
-        return together
-    rest = max(len(prompts[row]) - length for chain, length in several for row in chain)
+    larger_groups = [(chain, length) for chain, length in zip(chains, shared_lengths, strict=True) if len(chain) > 1]
+    if not larger_groups:
+        return one_group
+    longest_rest = max(len(prompts[row]) - length for chain, length in larger_groups for row in chain)
     group, lengths = [0] * rows, [0] * rows
-    for number, (chain, length) in enumerate(zip(chains, shared, strict=True)):
+    for number, (chain, length) in enumerate(zip(chains, shared_lengths, strict=True)):
         for row in chain:
-            # A prompt of its own is cut where no other has more left to read.
-            lengths[row] = length if len(chain) > 1 else max(len(prompts[row]) - rest, 0)
+            # A prompt that shares nothing is split too, so that its rest is no longer than the longest rest.
+            lengths[row] = length if len(chain) > 1 else max(len(prompts[row]) - longest_rest, 0)
             group[row] = number
-    apart = Prefixes(tuple(lengths), tuple(group), tuple(chain[0] for chain in chains))
-    return min(together, apart, key=lambda grouping: _to_read(prompts, grouping))
+    by_chain = Prefixes(tuple(lengths), tuple(group), tuple(chain[0] for chain in chains))
+    return min(one_group, by_chain, key=lambda grouping: _tokens_to_read(prompts, grouping))
 
 
 def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
@@ -81,22 +85,22 @@ def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
     about one text are neighbours. The candidate with the larger share of shared tokens is chosen.
     """
     longest = list(range(len(prompts)))[-size:]
-    alike = sorted(range(len(prompts)), key=lambda row: list(prompts[row]))[:size]
+    neighbours = sorted(range(len(prompts)), key=lambda row: list(prompts[row]))[:size]
 
     def share_read(rows: Sequence[int]) -> float:
         chosen = [prompts[row] for row in rows]
-        return _to_read(chosen, prefixes(chosen)) / sum(map(len, chosen))
+        return _tokens_to_read(chosen, prefixes(chosen)) / sum(map(len, chosen))
 
-    return min(longest, alike, key=share_read)
+    return min(longest, neighbours, key=share_read)
 
 
-def _common(first: Sequence[int], other: Sequence[int]) -> int:
+def _common_prefix_length(first: Sequence[int], other: Sequence[int]) -> int:
     """Returns how many tokens both begin with."""
     shortest = min(len(first), len(other))
     return next((i for i in range(shortest) if first[i] != other[i]), shortest)
 
 
-def _to_read(prompts: Sequence[Sequence[int]], grouping: Prefixes) -> int:
+def _tokens_to_read(prompts: Sequence[Sequence[int]], grouping: Prefixes) -> int:
     rests = max(len(prompt) - length for prompt, length in zip(prompts, grouping.lengths, strict=True))
     return len(grouping.first) * max(grouping.lengths) + len(prompts) * rests
 
@@ -111,11 +115,11 @@ def pad_rows(prompts: Sequence[list[int]], pad: int, grouping: Prefixes, device:
         grouping: the shared prefixes.
         device: device of the tensors.
     """
-    before = max(grouping.lengths)
-    after = max(len(prompt) - length for prompt, length in zip(prompts, grouping.lengths, strict=True))
+    prefix_width = max(grouping.lengths)
+    rest_width = max(len(prompt) - length for prompt, length in zip(prompts, grouping.lengths, strict=True))
     ids, mask = [], []
     for prompt, length in zip(prompts, grouping.lengths, strict=True):
-        first, second = before - length, after - (len(prompt) - length)
+        first, second = prefix_width - length, rest_width - (len(prompt) - length)
         ids.append([pad] * first + prompt[:length] + [pad] * second + prompt[length:])
         mask.append([0] * first + [1] * length + [0] * second + [1] * (len(prompt) - length))
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
@@ -134,10 +138,17 @@ def build_group_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, groupin
     if not length:
         return None
     first = torch.tensor(grouping.first, device=ids.device)
-    prefix_ids, seen = ids[first, :length], mask[first, :length]
+    prefix_ids, prefix_mask = ids[first, :length], mask[first, :length]
     cache = DynamicCache(config=model.config)
-    positions = (seen.cumsum(dim=1) - 1).clamp_min(0)
-    model(prefix_ids, attention_mask=seen, position_ids=positions, **{CACHE: cache}, use_cache=True, logits_to_keep=1)
+    positions = (prefix_mask.cumsum(dim=1) - 1).clamp_min(0)
+    model(
+        prefix_ids,
+        attention_mask=prefix_mask,
+        position_ids=positions,
+        **{CACHE: cache},
+        use_cache=True,
+        logits_to_keep=1,
+    )
     cache.batch_select_indices(torch.tensor(grouping.group, device=ids.device))
     return cache
 
@@ -177,13 +188,13 @@ def score_continuations(
     """
     vocabulary = model.config.get_text_config().vocab_size
     # Positions at which logits are needed: from the end of the shortest prompt to the end of the longest sequence.
-    spread = max(len(prompt) + len(rest) for prompt, rest in pairs) - min(len(prompt) for prompt, _ in pairs) + 1
-    size = max(LOGITS_AT_ONCE // (spread * vocabulary), 1)
-    tokens = max(LOGITS_AT_ONCE // vocabulary, 1)  # of one continuation, where even that is too much at once
+    span = max(len(prompt) + len(rest) for prompt, rest in pairs) - min(len(prompt) for prompt, _ in pairs) + 1
+    batch_size = max(LOGITS_AT_ONCE // (span * vocabulary), 1)
+    slice_length = max(LOGITS_AT_ONCE // vocabulary, 1)  # of one continuation, if even one is too long
     return [
         scored
-        for start in range(0, len(pairs), size)
-        for scored in _score_batch(model, pairs[start : start + size], pad, top_logprobs, tokens)
+        for start in range(0, len(pairs), batch_size)
+        for scored in _score_batch(model, pairs[start : start + batch_size], pad, top_logprobs, slice_length)
     ]
 
 
@@ -192,24 +203,24 @@ def _score_batch(
     pairs: Sequence[tuple[list[int], list[int]]],
     pad: int,
     k: int,
-    tokens: int,
+    slice_length: int,
 ) -> list[ScoredText]:
     sequences = [prompt + rest for prompt, rest in pairs]
-    first, longest = min(len(prompt) for prompt, _ in pairs) - 1, max(map(len, sequences))
-    past: Any = DynamicCache(config=model.config) if longest - first > tokens else None
+    first_place, longest = min(len(prompt) for prompt, _ in pairs) - 1, max(map(len, sequences))
+    past: Any = DynamicCache(config=model.config) if longest - first_place > slice_length else None
     # Padding stands at the end, where no token sees it.
     ids = torch.tensor([s + [pad] * (longest - len(s)) for s in sequences], device=model.device)
     mask = torch.tensor([[1] * len(s) + [0] * (longest - len(s)) for s in sequences], device=model.device)
-    parts_of: list[list[ScoredText]] = [[] for _ in pairs]
-    begun = 0
-    for start in range(first, longest, tokens):
-        end = min(start + tokens, longest)
+    parts_by_row: list[list[ScoredText]] = [[] for _ in pairs]
+    cached = 0
+    for start in range(first_place, longest, slice_length):
+        end = min(start + slice_length, longest)
         logits = model(
-            input_ids=ids[:, begun:end],
+            input_ids=ids[:, cached:end],
             attention_mask=mask[:, :end],
             **{CACHE: past},
             use_cache=past is not None,
-            logits_to_keep=torch.arange(start - begun, end - begun, device=model.device),
+            logits_to_keep=torch.arange(start - cached, end - cached, device=model.device),
         ).logits  # (B, end - start, V)
         for row, (prompt, rest) in enumerate(pairs):
             # The logits at a place are of the token after it.
@@ -217,12 +228,12 @@ def _score_batch(
             if low < high:
                 targets = torch.tensor(rest[low + 1 - len(prompt) : high + 1 - len(prompt)], device=logits.device)
                 token_logprobs = torch.log_softmax(logits[row, low - start : high - start].float(), dim=-1)  # (T, V)
-                chosen = token_logprobs.gather(1, targets[:, None])[:, 0]
-                parts_of[row].append(
-                    ScoredText(chosen.cpu(), token_logprobs.topk(k, dim=-1).values.cpu() if k else None)
+                target_logprobs = token_logprobs.gather(1, targets[:, None])[:, 0]
+                parts_by_row[row].append(
+                    ScoredText(target_logprobs.cpu(), token_logprobs.topk(k, dim=-1).values.cpu() if k else None)
                 )
-        begun = end
-    return [_join_scored(parts, k) for parts in parts_of]
+        cached = end
+    return [_join_scored(parts, k) for parts in parts_by_row]
 
 
 def _join_scored(parts: list[ScoredText], k: int) -> ScoredText:

@@ -43,11 +43,11 @@ class StateReader:
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
-        self._seen: dict[int, Tensor] = {}  # layer -> (B, D)
+        self._states_by_layer: dict[int, Tensor] = {}  # layer -> (B, D)
 
     def latest(self) -> Tensor:
         """Returns the states, float32, (layers, B, D)."""
-        return torch.stack([self._seen[layer] for layer in self.capture.layers])
+        return torch.stack([self._states_by_layer[layer] for layer in self.capture.layers])
 
     @contextmanager
     def hooks(self, model: PreTrainedModel) -> Iterator[None]:
@@ -57,7 +57,7 @@ class StateReader:
 
     def _keep_last_position(self, layer: int, hidden: Tensor) -> None:
         # (B, D): left padding puts every row's newest token last. A view would keep the whole prompt's states alive.
-        self._seen[layer] = hidden[:, -1].to(torch.float32, copy=True)
+        self._states_by_layer[layer] = hidden[:, -1].to(torch.float32, copy=True)
 
 
 @contextmanager
@@ -102,6 +102,7 @@ class _Pool:
     first: Tensor
     sum: Tensor
     latest: deque[Tensor]
+    """States of the newest tokens, which `trim` can subtract."""
     count: int = 1
 
 
@@ -117,34 +118,35 @@ class RowStates:
         """
         self._capture = capture
         self._piece = piece
-        self._prompt: Tensor | None = None  # (L, D)
-        self._reader = KindReader()
-        self._held: deque[Tensor] = deque()  # of tokens of which it is not known yet what they belong to
+        self._prompt_state: Tensor | None = None  # (L, D)
+        self._kind_reader = KindReader()
+        self._undecided: deque[Tensor] = deque()  # states of tokens whose kind is not known yet
         self._pools: dict[TokenKind, _Pool] = {}
-        self._newest: deque[TokenKind] = deque(maxlen=revocable + 1)
+        self._newest_kinds: deque[TokenKind] = deque(maxlen=revocable + 1)
         self._count = 0
 
     def begin(self, state: Tensor) -> None:
         """Stores the state at the last prompt token, (L, D)."""
-        self._prompt = state.clone()
+        self._prompt_state = state.clone()
 
     @property
     def count(self) -> int | None:
         """Number of answer tokens added; None before the prompt's state is there."""
-        return None if self._prompt is None else self._count
+        return None if self._prompt_state is None else self._count
 
     def add(self, state: Tensor, token: int) -> None:
         """Adds the state at the next token of the answer, (L, D)."""
         self._count += 1
-        self._held.append(state)
-        for kind in self._reader.push(self._piece(token)):
-            self._settle(kind)
+        self._undecided.append(state)
+        for kind in self._kind_reader.push(self._piece(token)):
+            self._add_to_pool(kind)
 
-    def _settle(self, kind: TokenKind) -> None:
-        state, pool = self._held.popleft(), self._pools.get(kind)
-        self._newest.append(kind)
+    def _add_to_pool(self, kind: TokenKind) -> None:
+        """Adds the oldest undecided state, whose kind is now known, to the pool of this kind."""
+        state, pool = self._undecided.popleft(), self._pools.get(kind)
+        self._newest_kinds.append(kind)
         if pool is None:
-            latest = deque([state], maxlen=self._newest.maxlen)
+            latest = deque([state], maxlen=self._newest_kinds.maxlen)
             self._pools[kind] = _Pool(state.clone(), state.clone(), latest)
         else:
             pool.sum += state
@@ -155,10 +157,10 @@ class RowStates:
         """Removes all tokens after the first `count` answer tokens."""
         while self._count > count:
             self._count -= 1
-            if self._held:
-                self._held.pop()
+            if self._undecided:
+                self._undecided.pop()
             else:
-                pool = self._pools[self._newest.pop()]
+                pool = self._pools[self._newest_kinds.pop()]
                 pool.count -= 1
                 pool.sum -= pool.latest.pop()
 
@@ -167,11 +169,11 @@ class RowStates:
 
         If no token belongs to the answer, or to the thinking, its positions have the state of the last prompt token.
         """
-        assert self._prompt is not None
-        for kind in self._reader.close():
-            if self._held:
-                self._settle(kind)
-        values = dict.fromkeys(LIVE_POSITIONS, self._prompt)
+        assert self._prompt_state is not None
+        for kind in self._kind_reader.close():
+            if self._undecided:
+                self._add_to_pool(kind)
+        values = dict.fromkeys(LIVE_POSITIONS, self._prompt_state)
         for kind, pool in self._pools.items():
             if pool.count:
                 values |= {
@@ -198,8 +200,7 @@ def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
 
 @torch.inference_mode()
 def head_logits(model: PreTrainedModel, states: Tensor) -> Tensor:
-    """Returns the logits, float32 (n, V), that the model gives to states of its last layer, (n, D), which stand before
-    the final norm.
+    """Returns the logits, float32 (n, V), of states of the model's last layer before the final norm, (n, D).
 
     The model itself computes them, with these states in place of those of its last block: models differ in norm, head,
     scale and cap.
@@ -220,21 +221,21 @@ def head_logits(model: PreTrainedModel, states: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def check_hooks(model: PreTrainedModel, tokens: Sequence[int]) -> None:
-    """Raises `LLMError` where the hooks' states are not those that the model itself gives for these tokens.
+    """Raises `LLMError` if the hooks give other states for these tokens than the model itself.
 
     Layer i must be the model's `hidden_states[i]`, and the last layer through norm and head must give its logits.
     """
-    seen: dict[int, Tensor] = {}
+    states_by_layer: dict[int, Tensor] = {}
     blocks = len(decoder_blocks(model))
-    with layer_hooks(model, range(blocks + 1), lambda layer, hidden: seen.update({layer: hidden})):
+    with layer_hooks(model, range(blocks + 1), lambda layer, hidden: states_by_layer.update({layer: hidden})):
         output = model(input_ids=torch.tensor([list(tokens)], device=model.device), output_hidden_states=True)
     for layer in range(blocks):
-        if not torch.equal(seen[layer], output.hidden_states[layer]):
+        if not torch.equal(states_by_layer[layer], output.hidden_states[layer]):
             raise LLMError(
                 f"the hooks give other states for layer {layer} than this version of transformers itself: hidden "
                 "states of this model cannot be read with it; install a version that `metaprobe check-states` names"
             )
-    logits = head_logits(model, seen[blocks][0])
+    logits = head_logits(model, states_by_layer[blocks][0])
     if not torch.allclose(logits, output.logits[0].float(), atol=1e-2, rtol=1e-2):
         raise LLMError(
             f"the states of layer {blocks} do not give the model's logits through its norm and head: hidden states of "
@@ -300,23 +301,23 @@ def text_states(
         )
         template = getattr(tokenizer, "chat_template", None) or PLAIN_TEMPLATE
         settings = {"chat_template": template, "tokenize": False, "add_generation_prompt": True}
-        before = encode_text(tokenizer, tokenizer.apply_chat_template(messages, **settings))
+        prompt_ids = encode_text(tokenizer, tokenizer.apply_chat_template(messages, **settings))
     elif isinstance(prompt, str):
-        before = [int(token) for token in tokenizer(prompt).input_ids]
+        prompt_ids = [int(token) for token in tokenizer(prompt).input_ids]
     else:
         raise LLMError("with chat=False the prompt is taken as it is; expected text, not a list of messages")
-    after = encode_text(tokenizer, answer)
-    if not before:
+    answer_ids = encode_text(tokenizer, answer)
+    if not prompt_ids:
         raise LLMError("the prompt has no tokens: there is no state before the answer; give a prompt")
     states_of: dict[int, Tensor] = {}
 
     def keep(layer: int, hidden: Tensor) -> None:
-        states_of[layer] = hidden[0, len(before) - 1 :].float().cpu()
+        states_of[layer] = hidden[0, len(prompt_ids) - 1 :].float().cpu()
 
-    ids = torch.tensor([[*before, *after]], device=model.device)
-    inner = getattr(model, "base_model", model)  # without the head, which would compute logits
+    ids = torch.tensor([[*prompt_ids, *answer_ids]], device=model.device)
+    without_head = getattr(model, "base_model", model)  # without the head, which would compute logits
     with layer_hooks(model, sorted(layers), keep):
-        inner(input_ids=ids, use_cache=False)
+        without_head(input_ids=ids, use_cache=False)
     states = torch.stack([states_of[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
-    tokens = tuple(str(tokenizer.decode([token])) for token in after)
+    tokens = tuple(str(tokenizer.decode([token])) for token in answer_ids)
     return TextStates(tokens, np.asarray(states[0]), np.asarray(states[1:]))

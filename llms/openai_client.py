@@ -63,7 +63,7 @@ class OpenStream:
             return False
         piece = self.joined.add(chunk)
         if piece.entries:
-            self.waiting += [_token(entry) for entry in piece.entries]
+            self.waiting += [_token_of_entry(entry) for entry in piece.entries]
         elif piece.text:
             self.waiting.append(Token(piece.text))
         return True
@@ -105,9 +105,9 @@ async def served_models(url: str) -> list[str]:
     finally:
         await endpoint.aclose()
     names = [text(model.get("id")) for model in each((fields(listed) or {}).get("data"))]
-    if not (known_names := [name for name in names if name]):
+    if not (model_names := [name for name in names if name]):
         raise LLMError(f"{endpoint.address} lists no models; name the one to ask")
-    return known_names
+    return model_names
 
 
 def token_ids(ids: object, count: int, *, left_out: int = 0) -> IntArray | None:
@@ -123,7 +123,7 @@ def token_ids(ids: object, count: int, *, left_out: int = 0) -> IntArray | None:
     return np.asarray(ids[:count], dtype=np.int32)
 
 
-def _token(entry: Mapping[str, Any]) -> Token:
+def _token_of_entry(entry: Mapping[str, Any]) -> Token:
     logprob = entry.get("logprob")
     alternatives = [
         x["logprob"]
@@ -144,8 +144,20 @@ Without it, llama-cpp-python penalises repetition (1.1) even at temperature 0, s
 vLLM takes such settings from the model's own folder. OpenAI does not know these fields and refuses them.
 """
 
-_SAID_OTHERWISE = {"model", "messages", "prompt", "temperature", "top_p", "seed", "stop", "max_tokens", "n", "stream"}
-_SAID_OTHERWISE |= {"max_completion_tokens", "logprobs", "top_logprobs", "response_format"}
+_FIELDS_OF_REQUESTS = {
+    "model",
+    "messages",
+    "prompt",
+    "temperature",
+    "top_p",
+    "seed",
+    "stop",
+    "max_tokens",
+    "n",
+    "stream",
+}
+_FIELDS_OF_REQUESTS |= {"max_completion_tokens", "logprobs", "top_logprobs", "response_format"}
+"""Fields that requests set themselves, so that `extra_body` may not hold them."""
 
 logger = logging.getLogger(__name__)
 
@@ -201,9 +213,11 @@ class OpenAILLM(EndpointLLM):
         super().__init__(model, base_url, revision, **reach)
         if top_logprobs < 0:
             raise LLMError(f"top_logprobs is {top_logprobs}; expected at least 0")
-        if taken := _SAID_OTHERWISE & set(extra_body or ()):
-            raise LLMError(f"extra_body holds {', '.join(sorted(taken))}: a call would be recorded with other values")
-        self._given_form = schema_form
+        if forbidden := _FIELDS_OF_REQUESTS & set(extra_body or ()):
+            raise LLMError(
+                f"extra_body holds {', '.join(sorted(forbidden))}: a call would be recorded with other values"
+            )
+        self._requested_form = schema_form
         self.schema_form: SchemaForm = schema_form
         """Form in which a JSON Schema is sent; `auto` until the endpoint has accepted a form."""
         self._top_logprobs = top_logprobs
@@ -217,8 +231,8 @@ class OpenAILLM(EndpointLLM):
     @property
     def asked_how(self) -> str:
         """Address and settings on which answers and their records depend, without secrets."""
-        how = [self.endpoint, self.extra_body, self._logprobs, self._logprobs_mode, self._given_form]
-        return json.dumps(how, sort_keys=True)
+        settings = [self.endpoint, self.extra_body, self._logprobs, self._logprobs_mode, self._requested_form]
+        return json.dumps(settings, sort_keys=True)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -239,7 +253,7 @@ class OpenAILLM(EndpointLLM):
             async def ask(body: dict[str, Any]) -> Call:
                 started = time.perf_counter()
                 answer = await post(client, CHAT_PATH, body | self.extra_body)
-                return self._call_of_answer(request, answer, _since(started))
+                return self._call_of_answer(request, answer, _ms_since(started))
 
             return await self._ask_within_schema(request, ask)
 
@@ -263,7 +277,7 @@ class OpenAILLM(EndpointLLM):
                         break
             finally:
                 await stream.chunks.close()
-            yield self._call_of_answer(request, stream.joined.response(), _since(stream.started))
+            yield self._call_of_answer(request, stream.joined.response(), _ms_since(stream.started))
 
     async def _ask_within_schema(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
         """Returns the answer of `ask` for the request's body, with the JSON Schema in a form that the
@@ -273,14 +287,14 @@ class OpenAILLM(EndpointLLM):
         if sampling.max_tokens is not None and sampling.max_tokens < 1:
             raise LLMError(f"{_request_name(request)}: max_tokens must be at least 1, got {sampling.max_tokens}")
 
-        async def in_form(form: SchemaForm) -> Answer:
+        async def ask_in_form(form: SchemaForm) -> Answer:
             body = self._body(request, form)
             return await self._endpoint.ask(lambda: ask(body), _request_name(request))
 
         if not sampling.json_schema or self.schema_form != "auto":
-            return await in_form(self.schema_form)
+            return await ask_in_form(self.schema_form)
         try:
-            answer = await in_form("json_schema")
+            answer = await ask_in_form("json_schema")
             self.schema_form = "json_schema"
             return answer
         except EndpointError as error:
@@ -288,7 +302,7 @@ class OpenAILLM(EndpointLLM):
                 raise
             refusal = error
         try:
-            answer = await in_form("json_object")
+            answer = await ask_in_form("json_object")
         except EndpointError as error:
             # Both refused: the schema itself is at fault, or something else in the request.
             raise (refusal if error.refused else error) from None
@@ -310,8 +324,8 @@ class OpenAILLM(EndpointLLM):
         if sampling.max_tokens is not None:  # a reasoning model is not cut while it thinks
             body[limit] = sampling.max_tokens
         if self._logprobs:
-            # Asked for no alternatives, llama.cpp gives no log-probabilities either. `_call_of_answer` cuts the one too
-            # many.
+            # llama.cpp gives log-probabilities only with alternatives: at least one is requested, which
+            # `_call_of_answer` removes again.
             body |= {"logprobs": True, "top_logprobs": max(1, self._top_logprobs)}
         if sampling.seed is not None:
             body["seed"] = sampling.seed
@@ -331,8 +345,8 @@ class OpenAILLM(EndpointLLM):
 
     def _call_of_answer(self, request: Request, answer: Mapping[str, Any], latency_ms: float) -> Call:
         parsed_text = parse_text(answer)
-        usage, measured = parsed_text.usage, dict[str, Any]()
-        kept_count = left_out = 0
+        usage, scored_fields = parsed_text.usage, dict[str, Any]()
+        token_count = left_out = 0
         try:
             scored = parse_response(answer)
         except InvalidResponse as error:
@@ -340,25 +354,25 @@ class OpenAILLM(EndpointLLM):
                 self._has_warned = True
                 logger.warning("%r: recorded without log-probabilities, now and maybe later: %s", self, error)
         else:
-            kept_count, left_out, top = len(scored.tokens), scored.left_out, scored.top_logprobs
+            token_count, left_out, top = len(scored.tokens), scored.left_out, scored.top_logprobs
             # Some servers give more alternatives than were asked for.
             top = top[:, : self._top_logprobs] if top is not None and self._top_logprobs else None
-            measured = {name: getattr(scored, name) for name in ("tokens", "logprobs", "segments")}
-            measured["top_logprobs"] = top
+            scored_fields = {name: getattr(scored, name) for name in ("tokens", "logprobs", "segments")}
+            scored_fields["top_logprobs"] = top
             if answer.get("usage") is None:  # llama-cpp-python does not count in a stream
-                usage = Usage(completion_tokens=kept_count)
-        # The server names itself: the model served, where that is another name, and the fingerprint.
+                usage = Usage(completion_tokens=token_count)
+        # The version is what the server states: the served model, if it has another name, and the fingerprint.
         model = answer.get("model")
-        served = (model if model != self.name else None, answer.get("system_fingerprint"))
-        # Without a count of what was read, the cost would be too low.
+        stated_version = (model if model != self.name else None, answer.get("system_fingerprint"))
+        # Without a count of prompt tokens, the cost would be too low.
         price = self.price if usage.prompt_tokens else None
         return request.call(
             model=self.name,
-            model_revision=" ".join(str(part) for part in served if part) or self.revision,
+            model_revision=" ".join(str(part) for part in stated_version if part) or self.revision,
             prompt_token_ids=token_ids(answer.get("prompt_token_ids"), usage.prompt_tokens),
             text=parsed_text.text,
-            token_ids=token_ids(answer["choices"][0].get("token_ids"), kept_count, left_out=left_out),
-            **measured,
+            token_ids=token_ids(answer["choices"][0].get("token_ids"), token_count, left_out=left_out),
+            **scored_fields,
             logprobs_mode=self._logprobs_mode,
             finish_reason=parsed_text.finish_reason,
             usage=usage,
@@ -371,5 +385,5 @@ def _request_name(request: Request) -> str:
     return f"request {request.id}"
 
 
-def _since(started: float) -> float:
+def _ms_since(started: float) -> float:
     return (time.perf_counter() - started) * 1000

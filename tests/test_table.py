@@ -11,12 +11,12 @@ from metaprobe.checkpoints.rendered_table import (
     Column,
     Table,
     bounds,
-    count,
-    difference,
+    count_cell,
+    difference_cell,
     difference_word,
     estimate_cell,
     html_table,
-    share,
+    share_cell,
     text_cell,
 )
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -46,12 +46,19 @@ def table(name: str = HOSTILE) -> Table:
             (
                 text_cell(name),
                 estimate_cell(interval(0.7), strong=True),
-                difference(interval(0.2)),
-                count(1200),
+                difference_cell(interval(0.2)),
+                count_cell(1200),
                 EMPTY_CELL,
-                share(0.5),
+                share_cell(0.5),
             ),
-            (text_cell("b"), estimate_cell(None), difference(interval(-0.2)), count(3), EMPTY_CELL, share(1.0)),
+            (
+                text_cell("b"),
+                estimate_cell(None),
+                difference_cell(interval(-0.2)),
+                count_cell(3),
+                EMPTY_CELL,
+                share_cell(1.0),
+            ),
         ),
     )
 
@@ -75,7 +82,7 @@ def test_text_that_is_too_wide_goes_on_below_with_the_names_again() -> None:
     assert sum(line.startswith("row") for line in lines) == 3
     assert sum(line.count("x" * 20) for line in lines) == 9
     assert len(wide.text(width=None)) == 3
-    assert Table.of(("name", "n"), [("y" * 60, 1)]).text(named=20)[2].split() == ["y" * 19 + "…", "1"]
+    assert Table.of(("name", "n"), [("y" * 60, 1)]).text(name_chars=20)[2].split() == ["y" * 19 + "…", "1"]
 
 
 def test_csv_has_every_number_in_full_and_every_column() -> None:
@@ -132,5 +139,5 @@ def test_the_ends_of_a_difference_show_the_sign_that_its_verdict_goes_by() -> No
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+2", "@SUM(1)", "\t=1"])
 def test_a_spreadsheet_computes_nothing_from_a_name(name: str) -> None:
-    table = Table(columns=(Column("m", "M", "text"), Column("s", "S")), rows=((text_cell(name), share(-0.5)),))
+    table = Table(columns=(Column("m", "M", "text"), Column("s", "S")), rows=((text_cell(name), share_cell(-0.5)),))
     assert list(csv.DictReader(io.StringIO(table.csv()))) == [{"m": f"'{name}", "s": "-0.5"}]

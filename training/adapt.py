@@ -1,6 +1,6 @@
-"""Adapts a predictor by labelled answers with what it reads of them, for a predictor that is new to a model.
+"""Adapts a predictor to a new model, from labelled answers of that model.
 
-`training/rescale.py` fits the base rates and the scale.
+The answers come with everything that the predictor reads. `training/rescale.py` fits the base rates and the scale.
 """
 
 import dataclasses
@@ -114,7 +114,7 @@ def adapt_quality(
             stores = [StoredStates(RunStore(path), predictor) for path in map(Path, labelled) if path.is_dir()]
             wanted = {label.call_id for run in runs for label in run.labels}
 
-            def with_states(call: Call) -> Call:
+            def with_stored_states(call: Call) -> Call:
                 states_of_call = (states.of(call.id) for states in stores) if call.id in wanted else ()
                 return replace(
                     call,
@@ -123,7 +123,7 @@ def adapt_quality(
                     ),
                 )
 
-            runs = [replace(run, calls=tuple(map(with_states, run.calls))) for run in runs]
+            runs = [replace(run, calls=tuple(map(with_stored_states, run.calls))) for run in runs]
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
 
 
@@ -135,10 +135,10 @@ def chosen_calls(runs: Sequence[Run], stage: str | None, agent: str | None) -> l
     if stage is None and agent is None:
         return list(runs)
     calls = {call.id: call for run in runs for call in run.calls}
-    there = {label.call_id for run in runs for label in run.labels} & calls.keys()
-    wanted = {id for id in there if stage in (None, calls[id].stage) and agent in (None, calls[id].agent)}
+    labelled_ids = {label.call_id for run in runs for label in run.labels} & calls.keys()
+    wanted = {id for id in labelled_ids if stage in (None, calls[id].stage) and agent in (None, calls[id].agent)}
     if not wanted:
-        stages, agents = ({getattr(calls[id], name) for id in there} for name in ("stage", "agent"))
+        stages, agents = ({getattr(calls[id], name) for id in labelled_ids} for name in ("stage", "agent"))
         raise RecordError(
             f"no labelled answer is of stage {stage or 'any'} and agent {agent or 'any'}; expected one of the stages "
             f"{', '.join(sorted(stages)) or '(none)'} and the agents {', '.join(sorted(agents)) or '(none)'}"
@@ -166,11 +166,12 @@ def adapt_predictor(
             f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top', "
             "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
         )
+    # The heads to adapt.
     runs = [with_whole_names(run) for run in runs]
     heads = probability_heads(predictor.checkpoint)
     sources = {name: name for name in heads}
     if AGREEMENT in heads and CORRECT not in heads:
-        # Labels make a probability of being right of what was learned without any; the head of before stays beside it.
+        # The head of agreement was learned without labels. Labels make P(right) of it, in a head of its own.
         sources, heads = {CORRECT: AGREEMENT}, [CORRECT]
     base_rates = BaseRates.from_contract(predictor.checkpoint.manifest.contract, heads)
     labels = {label.name for run in runs for label in run.labels}
@@ -180,24 +181,30 @@ def adapt_predictor(
             f"checkpoint's heads that are probabilities are {', '.join(heads)}: label at least one of these, as "
             f'"labels": {{"{heads[0] if heads else "correct"}": 1}}'
         )
-    decided, blended = isinstance(predictor, DecisionPredictor), isinstance(predictor, BlendPredictor)
-    tables = {name: answer_table(runs, target=name, bare=decided or blended) for name in targets}
-    gathered = evidence_of(runs, tables)
-    for name, evidence in gathered.items():  # answers that agree token by token are copies, of one group
+    # The labelled answers of each head.
+    reads_decisions, is_blend = isinstance(predictor, DecisionPredictor), isinstance(predictor, BlendPredictor)
+    tables = {name: answer_table(runs, target=name, bare=reads_decisions or is_blend) for name in targets}
+    evidence_by_head = evidence_of(runs, tables)
+    for name, evidence in evidence_by_head.items():  # answers that agree token by token are copies, of one group
         table, note = join_copies(evidence.table)
         regrouped = "; ".join(filter(None, (evidence.regrouped, note)))
-        gathered[name] = replace(evidence, table=table, regrouped=regrouped)
-    if decided:
-        gathered = {name: read_decisions(evidence, predictor.schema.names) for name, evidence in gathered.items()}
-    _check_reader(predictor.checkpoint.manifest.contract, next(iter(gathered.values())))
+        evidence_by_head[name] = replace(evidence, table=table, regrouped=regrouped)
+    if reads_decisions:
+        evidence_by_head = {
+            name: read_decisions(evidence, predictor.schema.names) for name, evidence in evidence_by_head.items()
+        }
+    _check_reader(predictor.checkpoint.manifest.contract, next(iter(evidence_by_head.values())))
+    # Fit the base rates and the scale of each head.
     adapted: dict[str, Rescaled] = {}
     inputs: dict[str, Inputs] = {}
-    for name, evidence in gathered.items():
+    for name, evidence in evidence_by_head.items():
         table = evidence.table
         inputs[name] = _inputs(predictor, evidence, runs)
         before = log_odds_of(predictor.checkpoint.run(inputs[name])[sources[name]].ravel())
-        taught = sources[name] == AGREEMENT
-        with_terms = taught and not blended and tuple(predictor.schema.names[-len(TERM_NAMES) :]) == TERM_NAMES
+        learned_without_labels = sources[name] == AGREEMENT
+        with_terms = (
+            learned_without_labels and not is_blend and tuple(predictor.schema.names[-len(TERM_NAMES) :]) == TERM_NAMES
+        )
         adapted[name] = rescale(
             name,
             table,
@@ -205,44 +212,47 @@ def adapt_predictor(
             before,
             base_rates,
             may_bend=True,
-            mean_sd=AGREEMENT_SD if taught else INTERCEPT_SD,
+            mean_sd=AGREEMENT_SD if learned_without_labels else INTERCEPT_SD,
             beside=TermsBeside.of(inputs[name][FEATURES_INPUT]) if with_terms else None,
             seed=seed,
         )
         if adapted[name].says_nothing:
             warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
-    main = next((name for name in MAIN_HEADS if name in adapted), None)
-    if main is None and flags.flags:
+    # Thresholds of the score and of critical faults.
+    main_head = next((name for name in MAIN_HEADS if name in adapted), None)
+    if main_head is None and flags.flags:
         raise RecordError(
             f"{next(iter(flags.flags))} sets the threshold of the score, and the labels are of {', '.join(adapted)}: "
             f"label {MAIN_HEADS[0]}, or leave the option out"
         )
-    stored = NO_FLAGS if main is None else flagging_of(adapted[main].scored, flags, seed=seed)
+    stored = NO_FLAGS if main_head is None else flagging_of(adapted[main_head].scored, flags, seed=seed)
     critical: Mapping[str, float] = {}
     if Verdict.critical_head in adapted:
         answers = adapted[Verdict.critical_head].scored
-        turned = replace(answers, table=replace(answers.table, y=1 - answers.table.y), scores=-answers.scores)
+        inverted = replace(answers, table=replace(answers.table, y=1 - answers.table.y), scores=-answers.scores)
         with suppress(RecordError):  # too few groups
-            critical = critical_thresholds(turned, seed=seed)
+            critical = critical_thresholds(inverted, seed=seed)
+    # Figures and sentences for the card.
     metrics, lines = dict[str, Interval](), list[str]()
     for name, head in adapted.items():
         prefix = f"{name}." if len(adapted) > 1 else ""
         metrics |= {f"{prefix}{figure}": value for figure, value in measure_adapted(head, seed).items()}
-        runs_held = len(np.unique(head.runs))
+        run_count = len(np.unique(head.runs))
         line = (
-            f"{name}: {head.in_words}, {len(head.table)} labelled answers of {runs_held} "
-            f"run{'s' * (runs_held > 1)}, {head.table.y.mean():.0%} of them 1"
+            f"{name}: {head.in_words}, {len(head.table)} labelled answers of {run_count} "
+            f"run{'s' * (run_count > 1)}, {head.table.y.mean():.0%} of them 1"
         )
         line += f"; {NO_ORDER}" if head.says_nothing else ""
-        lines += [line + (stored.lacking if name == main else "")]
-        lines += filter(None, [gathered[name].without_decisions])
-        for part, rows in inputs[name].items() if blended else ():
+        lines += [line + (stored.lacking if name == main_head else "")]
+        lines += filter(None, [evidence_by_head[name].without_decisions])
+        for part, rows in inputs[name].items() if is_blend else ():
             if without := int(np.isnan(rows).all(axis=1).sum()):
                 lines.append(
                     f"{without} of {len(rows)} labelled answers came without {INPUT_NAMES[part]}, and are scored "
                     "by the rest"
                 )
-    shown = main or next(iter(adapted))
+    # Write the checkpoint.
+    described_head = main_head or next(iter(adapted))
     scales = (
         {} if base_rates is None else {name: base_rates.scale[name] for name in adapted if name in base_rates.scale}
     )
@@ -250,28 +260,28 @@ def adapt_predictor(
         predictor,
         adapted,
         out,
-        inputs[shown],
+        inputs[described_head],
         sources=sources,
         title=f"{title_of(predictor)}, adapted",
         summary=(
             f"Checkpoint {predictor.checkpoint.digest[:16]} with the base rates and the scale of "
-            f"{len(gathered[shown].table)} labelled answers; "
+            f"{len(evidence_by_head[described_head].table)} labelled answers; "
             + (
                 "labels and agreement are joined in one fit, so that labels may change the order."
-                if adapted[shown].beside is not None
+                if adapted[described_head].beside is not None
                 else "the order of answers of one run is as before."
             )
         ),
         contract=rescaled_contract(
             predictor, adapted, scales, time.time()
         ),  # labels do not say when their answers were
-        **gathered[shown].origin(seed, command),
-        logprobs_reader=gathered[shown].logprobs_reader,
+        **evidence_by_head[described_head].origin(seed, command),
+        logprobs_reader=evidence_by_head[described_head].logprobs_reader,
         calibrated_on="the labelled answers; numbers by five folds over their groups",
         metrics=metrics,
         stored=stored,
         thresholds=critical,
-        runs=len(np.unique(adapted[shown].runs)),
+        runs=len(np.unique(adapted[described_head].runs)),
         heads=lines,
     )
 
@@ -332,8 +342,14 @@ def adapt_responses(
         item = Item(id=name, task="", group=group or name, question="")
         try:
             label = Label(name, target, _label_value(response_label), "caller")
-            of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item, "labels": (label,)}
-            runs.append(_run_of_response(predictor, response, of_run))
+            run_fields: dict[str, Any] = {
+                "id": name,
+                "system": "adapt",
+                "variant": "",
+                "item": item,
+                "labels": (label,),
+            }
+            runs.append(_run_of_response(predictor, response, run_fields))
         except RecordError as error:
             if strict:
                 raise
@@ -348,25 +364,25 @@ def adapt_responses(
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command="QualityPredictor.adapt")
 
 
-def _label_value(given: object) -> float:
+def _label_value(label: object) -> float:
     """Returns a label as 0 or 1. Raises `RecordError` for anything else."""
     try:
-        value = float(given)  # type: ignore[arg-type]
+        value = float(label)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise RecordError(
             f"the labels cannot be read as numbers ({error}); expected 0 or 1 for each response"
         ) from error
     if value not in (0.0, 1.0):
-        raise RecordError(f"the label is {given!r}; expected 0 or 1 for each response")
+        raise RecordError(f"the label is {label!r}; expected 0 or 1 for each response")
     return value
 
 
-def _run_of_response(predictor: QualityPredictor, response: object, of_run: Mapping[str, Any]) -> Run:
+def _run_of_response(predictor: QualityPredictor, response: object, run_fields: Mapping[str, Any]) -> Run:
     """Returns the run of one response. Raises `InvalidResponse` for a response that the predictor does not read."""
-    name: str = of_run["id"]
+    name: str = run_fields["id"]
     if isinstance(predictor, DecisionPredictor):
         answers = tuple(dataclasses.replace(answer, call_id=name) for answer in DecisionPredictor.answers_in(response))
-        return Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers)
+        return Run(**run_fields, calls=(Call(id=name, stage="answer"),), decision_answers=answers)
     parsed = cut_to_answer(parse_response(response))
     call = Call(
         id=name,
@@ -379,11 +395,11 @@ def _run_of_response(predictor: QualityPredictor, response: object, of_run: Mapp
         finish_reason=parsed.finish_reason,
     )
     stated = tuple(Statement(name, kind, value) for kind, value in parsed.stated.items())
-    return Run(**of_run, calls=(call,), statements=stated)
+    return Run(**run_fields, calls=(call,), statements=stated)
 
 
 def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
-    """Raises `RecordError` where another model gave the log-probabilities than those the checkpoint was trained on."""
+    """Raises `RecordError` if another model than in training read the log-probabilities of the answers."""
     reader = evidence.logprobs_reader
     if evidence.generator is not None and (trained := other_reader(reader, contract)):
         raise RecordError(
@@ -394,7 +410,7 @@ def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
 
 
 def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
-    """Returns held-out figures of the adapted scores: order, skill, and how far off they are on average."""
+    """Returns held-out figures of the adapted scores: AUROC, Brier skill, AURC, and mean score minus share right."""
     table, p = head.table, head.held_out
     weights = cluster_weights(table.groups.tolist(), seed=seed)
     [result] = method_results(

@@ -137,7 +137,7 @@ def slug(number: int, name: str) -> str:
     return f"{number:02d}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[:40]}".rstrip("-")
 
 
-def _numbered(methods: Sequence[Any]) -> list[tuple[Any, Any]]:
+def _with_line_styles(methods: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Returns each method with its line style: methods of one family have different ones."""
     families = [method.family for method in methods]
     return [
@@ -165,11 +165,11 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
     # Heights of the lines, with gaps between families.
     ordered = sorted(methods, key=lambda m: (FAMILIES.index(m.family), -m.auroc.estimate))
     names = [textwrap.fill(method.name, NAME_WIDTH) for method in ordered]
-    rows, bottom = [], 0.0
+    heights, bottom = [], 0.0
     for i, (method, name) in enumerate(zip(ordered, names, strict=True)):
         bottom += FAMILY_GAP if i and method.family != ordered[i - 1].family else 0.0
         lines = max(name.count("\n") + 1, 1.3)
-        rows.append(bottom + lines / 2)
+        heights.append(bottom + lines / 2)
         bottom += lines
     within = any(method.within_runs for method in ordered)
 
@@ -177,7 +177,7 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
     def paint(ax: Axes) -> None:
         ax.axvline(0.5, **BROKEN)
         labelled: set[str] = set()
-        for method, row in zip(ordered, rows, strict=True):
+        for method, row in zip(ordered, heights, strict=True):
             colour = FAMILY[method.family]
             parts: list[tuple[Interval, float, str, str]] = [(method.auroc, row, colour, method.family)]
             if method.within_runs is not None:
@@ -187,20 +187,20 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
                 label = label if label not in labelled else "_again"
                 ax.plot([interval.estimate], [height], "o", color=colour, mfc=fill, markersize=4, label=label)
                 labelled.add(label)
-        ax.set_yticks(rows, names)
+        ax.set_yticks(heights, names)
         ax.tick_params(axis="y", length=0, labelsize=7)
         ax.grid(visible=False, axis="y")
         ax.spines["left"].set_visible(False)
         ax.set(ylim=(bottom + 0.3, -0.3), xlabel="AUROC")
 
-    def spoken(method: MethodResult) -> str:
-        inside = f", within runs {format_interval(method.within_runs)}" if method.within_runs else ""
-        return f"{method.name} {format_interval(method.auroc)}{inside}"
+    def described(method: MethodResult) -> str:
+        within_text = f", within runs {format_interval(method.within_runs)}" if method.within_runs else ""
+        return f"{method.name} {format_interval(method.auroc)}{within_text}"
 
     return Figure(
         ident="forest",
         title="How well each method distinguishes right from wrong",
-        label=f"AUROC of every method with its 95 % interval. {'; '.join(map(spoken, ordered))}.",
+        label=f"AUROC of every method with its 95 % interval. {'; '.join(map(described, ordered))}.",
         paint=paint,
         note="AUROC with 95 % intervals. Broken line: guessing"
         + (". Hollow: among answers of one run only" if within else ""),
@@ -238,10 +238,10 @@ def reliability(ident: str, method: MethodResult, *, title: str = "Reliability")
             ax.plot(p, right, color=colour, linewidth=1.0, linestyle=line)
             area = np.array([b.n for b in bins]) / sum(b.n for b in bins) * POINTS_AREA + SMALLEST_AREA
             # Points at probability 0 or 1 lie on the edge and must not be clipped.
-            edged: dict[str, Any] = {"edgecolors": colour, "linewidths": 1.0, "zorder": 3, "clip_on": False}
-            ax.scatter(p, right, s=area, marker=marker, facecolors=fill, **edged)
-            key = label if stated else None
-            ax.plot([], [], marker, color=colour, mfc=fill, markersize=4, linestyle=line, label=key)
+            edge_style: dict[str, Any] = {"edgecolors": colour, "linewidths": 1.0, "zorder": 3, "clip_on": False}
+            ax.scatter(p, right, s=area, marker=marker, facecolors=fill, **edge_style)
+            legend_label = label if stated else None
+            ax.plot([], [], marker, color=colour, mfc=fill, markersize=4, linestyle=line, label=legend_label)
         _per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
         ax.set(ylim=(0, 100), xticks=range(0, 101, 25), yticks=range(0, 101, 25))
 
@@ -264,26 +264,26 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
     y, error_rate = comparison.y, 1 - comparison.base_rate
 
     # The drawings.
-    def thin(start: int, *curve: np.ndarray) -> list[np.ndarray]:
+    def thinned(start: int, *curve: np.ndarray) -> list[np.ndarray]:
         places = np.unique(np.linspace(start, len(curve[0]) - 1, CURVE_POINTS).astype(int))
         return [100 * values[places] for values in curve]
 
     def paint_roc(ax: Axes) -> None:
         roc_curve: Any = require("sklearn.metrics", "fit").roc_curve
         ax.plot([0, 100], [0, 100], **BROKEN)
-        for method, line in _numbered(methods):
+        for method, line in _with_line_styles(methods):
             wrong, right, _ = roc_curve(y, method.order, drop_intermediate=False)
             label = f"{method.name} ({number(method.auroc.estimate)})"
-            ax.plot(*thin(0, wrong, right), color=FAMILY[method.family], linestyle=line, label=label)
+            ax.plot(*thinned(0, wrong, right), color=FAMILY[method.family], linestyle=line, label=label)
         _per_cent_axes(ax, "wrong answers accepted", "right answers accepted")
         ax.set_ylim(0, 100)
 
     def paint_risk(ax: Axes) -> None:
-        for method, line in _numbered(methods):
+        for method, line in _with_line_styles(methods):
             coverage, wrong = risk_coverage(y, method.order)
             label = f"{method.name} ({number(method.aurc.estimate)})"
             start = int(np.searchsorted(coverage, SMALLEST_COVERAGE))
-            ax.plot(*thin(start, coverage, wrong), color=FAMILY[method.family], linestyle=line, label=label)
+            ax.plot(*thinned(start, coverage, wrong), color=FAMILY[method.family], linestyle=line, label=label)
         ax.axhline(100 * error_rate, **BROKEN)
         _per_cent_axes(ax, "answers accepted, most confident first", "wrong among the accepted")
         ax.set_ylim(bottom=0)
@@ -310,7 +310,7 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
 
 def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
     """Draws AUROC against tokens seen, or against the number of labels."""
-    ident, what, places = (
+    ident, axis_label, axis_values = (
         ("seen", "tokens seen", curve.tokens)
         if isinstance(curve, SeenTokens)
         else ("learning", "labels learned from", curve.labels)
@@ -319,21 +319,21 @@ def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
 
     def paint(ax: Axes) -> None:
         ax.axhline(0.5, **BROKEN)
-        for method, line in _numbered(methods):
+        for method, line in _with_line_styles(methods):
             low, middle, high = np.array([(a.low, a.estimate, a.high) for a in method.auroc]).T
             colour = FAMILY[method.family]
-            ax.fill_between(places, low, high, color=colour, alpha=0.14, linewidth=0)
-            ax.plot(places, middle, color=colour, linestyle=line, marker="o", markersize=3, label=method.name)
+            ax.fill_between(axis_values, low, high, color=colour, alpha=0.14, linewidth=0)
+            ax.plot(axis_values, middle, color=colour, linestyle=line, marker="o", markersize=3, label=method.name)
         ax.set_xscale("log")
-        ax.set_xticks(places, [str(k) for k in places])
+        ax.set_xticks(axis_values, [str(k) for k in axis_values])
         ax.minorticks_off()
-        ax.set(xlabel=what, ylabel="AUROC")
+        ax.set(xlabel=axis_label, ylabel="AUROC")
 
     ends = ", ".join(f"{m.name} {number(m.auroc[0].estimate)} to {number(m.auroc[-1].estimate)}" for m in methods)
     return Figure(
         ident=ident,
-        title=f"AUROC against {what}",
-        label=f"AUROC from {places[0]} to {places[-1]} {what}: {ends}.",
+        title=f"AUROC against {axis_label}",
+        label=f"AUROC from {axis_values[0]} to {axis_values[-1]} {axis_label}: {ends}.",
         paint=paint,
         note="Bands: 95 % intervals. Broken line: guessing",
     )
@@ -342,7 +342,7 @@ def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
 def model_sizes(rows: Sequence[ModelResult]) -> Figure:
     """Draws the gain of the headline method by model size, over the strongest control and over stated confidence."""
     sizes = [row.parameters or 0.0 for row in rows]
-    short = [f"{size / 1e9:g}B" if size >= 5e8 else f"{size / 1e6:g}M" for size in sizes]
+    size_labels = [f"{size / 1e9:g}B" if size >= 5e8 else f"{size / 1e6:g}M" for size in sizes]
     gains = {
         "over its strongest control": ([row.diff_control for row in rows], FAMILY["learned"], "o"),
         "over stated confidence": ([row.diff_stated for row in rows], FAMILY["explicit"], "s"),
@@ -358,7 +358,7 @@ def model_sizes(rows: Sequence[ModelResult]) -> Figure:
                 middle = [gain.estimate for gain in shown]
                 ax.errorbar(x, middle, ends, color=colour, marker=marker, markersize=4, capsize=2, label=name)
         ax.set_xscale("log")
-        ax.set_xticks(sizes, short)
+        ax.set_xticks(sizes, size_labels)
         ax.minorticks_off()
         ax.set(xlabel="parameters of the model", ylabel="gain in AUROC")
 
@@ -376,17 +376,19 @@ def model_sizes(rows: Sequence[ModelResult]) -> Figure:
 
 def trajectory(bands_of: Trajectories) -> Figure:
     """Draws log-probabilities along right and along wrong answers."""
-    both = (bands_of.correct, "right", RIGHT, "-"), (bands_of.wrong, "wrong", WRONG, "--")
+    right_and_wrong = (bands_of.correct, "right", RIGHT, "-"), (bands_of.wrong, "wrong", WRONG, "--")
 
     def paint(ax: Axes) -> None:
-        for bands, name, colour, line in both:
+        for bands, name, colour, line in right_and_wrong:
             ax.fill_between(bands.position, bands.p10, bands.p90, color=colour, alpha=0.12, linewidth=0)
             ax.fill_between(bands.position, bands.p25, bands.p75, color=colour, alpha=0.22, linewidth=0)
             label = f"{name}, mean of {bands.n:,} answers"
             ax.plot(bands.position, bands.mean, color=colour, linestyle=line, label=label)
         ax.set(xlim=(0, 100), xlabel="position in the answer, %", ylabel="log-probability, nats")
 
-    means = ", ".join(f"{name} answers {number(float(b.mean.mean()))} nats on average" for b, name, *_ in both)
+    means = ", ".join(
+        f"{name} answers {number(float(b.mean.mean()))} nats on average" for b, name, *_ in right_and_wrong
+    )
     return Figure(
         ident="trajectory",
         title="Log-probability over an answer",
@@ -412,18 +414,20 @@ def layers_figure(number: int, sweep: LayerSweep) -> Figure:
         ax.locator_params(axis="x", integer=True)
         ax.set(xlabel="layer", ylabel="AUROC, selection data")
 
-    highest = not best < float(np.nanmax(sweep.selection_auroc))
-    framed = f"{_layer_position(sweep.chosen)}{'' if highest else ' by the one-standard-error rule, not the highest'}"
+    is_highest = not best < float(np.nanmax(sweep.selection_auroc))
+    chosen_text = (
+        f"{_layer_position(sweep.chosen)}{'' if is_highest else ' by the one-standard-error rule, not the highest'}"
+    )
     folds = ", ".join(f"{_layer_position(place)} in {count}" for place, count in sweep.counted)
-    ships = "" if sweep.shipped is None else f". The checkpoint reads {_layer_position(sweep.shipped)}"
-    choices = f"Chosen by {len(sweep.choices)} folds: {folds}{ships}"
+    shipped_text = "" if sweep.shipped is None else f". The checkpoint reads {_layer_position(sweep.shipped)}"
+    choices_text = f"Chosen by {len(sweep.choices)} folds: {folds}{shipped_text}"
     return Figure(
         ident=f"layers-{slug(number, sweep.probe)}",
         title=f"{sweep.probe}: by layer",
         label=f"AUROC of the {sweep.probe} probe by layer; chosen {_layer_position(sweep.chosen)}, held-out AUROC "
-        f"{format_interval(test)}. {choices}.",
+        f"{format_interval(test)}. {choices_text}.",
         paint=paint,
-        note=f"Dot: {framed}. Held-out AUROC (broken line, band): {format_interval(test)}. {choices}",
+        note=f"Dot: {chosen_text}. Held-out AUROC (broken line, band): {format_interval(test)}. {choices_text}",
     )
 
 

@@ -12,15 +12,15 @@ from metaprobe.checkpoints.rendered_table import (
     Column,
     Table,
     as_records,
-    count,
-    difference,
+    count_cell,
+    difference_cell,
     estimate_cell,
     number,
     number_cell,
     p_cell,
     percent,
-    rate,
-    share,
+    rate_cell,
+    share_cell,
     text_cell,
 )
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -85,7 +85,7 @@ def interval_column(
 
 def gap(interval: Interval | None) -> Cell:
     """Returns a difference that is neither better nor worse."""
-    return difference(interval, judged=False)
+    return difference_cell(interval, judged=False)
 
 
 def clear_winner(methods: Iterable[MethodResult], metric: MetricColumn) -> str | None:
@@ -137,7 +137,7 @@ def methods(comparison: Comparison) -> Table:
         """Returns the gain, and names the method's strongest control if it is not the usual one. The gain counts as
         better only if the audit agrees: after the correction for the number of controls.
         """
-        cell = difference(method.diff_control)
+        cell = difference_cell(method.diff_control)
         if method.controls is None:
             return cell
         strongest = method.controls.strongest
@@ -151,11 +151,11 @@ def methods(comparison: Comparison) -> Table:
         "Held-out answers. In brackets: 95 % intervals, resampled by group. " + control_words(comparison),
         comparison.methods,
         Column("method", "Method", "text", cell=lambda method: text_cell(method.name)),
-        number_column("coverage", "Said", share),
+        number_column("coverage", "Said", share_cell),
         first,
         # Nothing to show where no confidence was stated, or of one run; the CSV keeps its columns.
         interval_column("within_runs", WITHIN_RUNS, "higher", shown=known("within_runs")),
-        interval_column("diff_stated", "vs stated", cell=difference, shown=known("diff_stated")),
+        interval_column("diff_stated", "vs stated", cell=difference_cell, shown=known("diff_stated")),
         Column(
             "diff_control",
             "vs strongest control",
@@ -234,8 +234,8 @@ def overconfidence_table(comparison: Comparison) -> Table:
         [row for row in comparison.overconfidence if row.stated or (learned and row.method == learned.name)],
         METHOD,
         Column("level", "Level", "text"),
-        number_column("confidence", "Confidence", share),
-        number_column("accuracy", "Right", share),
+        number_column("confidence", "Confidence", share_cell),
+        number_column("accuracy", "Right", share_cell),
         interval_column("gap", "Gap", cell=gap),
         Column(
             "source", "Confidence is", "text", cell=lambda row: text_cell(AS_STATED if row.stated else RECALIBRATED)
@@ -253,7 +253,7 @@ def within_strata(comparison: Comparison, difficulty: Difficulty) -> Table:
         METHOD,
         Column("auroc", "All pairs", "interval", "higher", cell=lambda row: estimate_cell(overall.get(row.method))),
         Column("within", "Same difficulty", "interval", "higher", cell=lambda row: estimate_cell(row.auroc)),
-        interval_column("diff_stated", "vs stated", cell=difference),
+        interval_column("diff_stated", "vs stated", cell=difference_cell),
     )
 
 
@@ -281,8 +281,8 @@ def selective(comparison: Comparison) -> Table:
         f"error ({percent(1 - comparison.base_rate, 1)} of all answers) fall. A random score lets it be.",
         comparison.methods,
         Column("method", "Method", "text", cell=lambda method: text_cell(method.name)),
-        interval_column("right_at_80", "Right at 80 % coverage", "higher", cell=rate),
-        interval_column("error_fall", "Error falls by", "higher", cell=rate),
+        interval_column("right_at_80", "Right at 80 % coverage", "higher", cell=rate_cell),
+        interval_column("error_fall", "Error falls by", "higher", cell=rate_cell),
     )
 
 
@@ -299,7 +299,7 @@ def learning(curve: LearningCurve) -> Table:
         "AUROC on the same test answers by the number of labels that each fold learns from, calibration included; one "
         "draw of groups a size.",
         range(len(curve.labels)),
-        Column("labels", "Labels", cell=lambda row: count(curve.labels[row])),
+        Column("labels", "Labels", cell=lambda row: count_cell(curve.labels[row])),
         *map(_auroc_at, range(len(curve.methods)), curve.methods),
     )
 
@@ -311,12 +311,12 @@ def by_model(comparison: Comparison) -> Table:
         f"{comparison.headline} on the answers of each model, beside the control that is strongest on these.",
         comparison.by_model,
         Column("model", "Model", "text"),
-        number_column("n", "Answers", count),
-        number_column("accuracy", "Right", share),
+        number_column("n", "Answers", count_cell),
+        number_column("accuracy", "Right", share_cell),
         interval_column("auroc", "AUROC", "higher"),
         Column("control", "Strongest control", "text"),
-        interval_column("diff_control", "vs strongest control", cell=difference),
-        interval_column("diff_stated", "vs stated", cell=difference),
+        interval_column("diff_control", "vs strongest control", cell=difference_cell),
+        interval_column("diff_stated", "vs stated", cell=difference_cell),
     )
 
 
@@ -325,8 +325,8 @@ def seen(by_tokens: SeenTokens) -> Table:
         "seen",
         "AUROC on the same answers after k tokens, with 95 % intervals; and how many answers end there.",
         range(len(by_tokens.tokens)),
-        Column("tokens", "Tokens", cell=lambda row: count(by_tokens.tokens[row])),
-        Column("finished", "Ended", cell=lambda row: share(by_tokens.finished[row])),
+        Column("tokens", "Tokens", cell=lambda row: count_cell(by_tokens.tokens[row])),
+        Column("finished", "Ended", cell=lambda row: share_cell(by_tokens.finished[row])),
         *map(_auroc_at, range(len(by_tokens.methods)), by_tokens.methods),
     )
 
@@ -355,7 +355,7 @@ def accuracy_table(comparison: Comparison) -> Table:
     def of_variant(variant: str) -> Column:
         def cell(row: AccuracyRow) -> Cell:
             shares = row.by_variant.get(variant)
-            return EMPTY_CELL if shares is None else share(shares.accuracy, of=shares.n)
+            return EMPTY_CELL if shares is None else share_cell(shares.accuracy, of=shares.n)
 
         return Column(variant, variant or "answer", cell=cell)
 
@@ -395,8 +395,8 @@ def stages(rows: Sequence[StageAccuracy]) -> Table:
         rows,
         Column("stage", "Stage", "text"),
         *_origin(rows),
-        interval_column("accuracy", "Right", "higher", cell=rate),
-        interval_column("gain", "Gain", "higher", cell=difference),
+        interval_column("accuracy", "Right", "higher", cell=rate_cell),
+        interval_column("gain", "Gain", "higher", cell=difference_cell),
     )
 
 
@@ -411,13 +411,13 @@ def coupling_table(rows: Sequence[Coupling]) -> Table:
         *_origin(rows),
         Column("n", "Runs"),
         interval_column("failure_auroc", "AUROC for wrong"),
-        interval_column("flagged_wrong", "Flags wrong", cell=rate),
-        interval_column("flagged_right", "Flags right", cell=rate),
-        interval_column("fixed_flagged", "Mended if flagged", cell=rate),
-        interval_column("fixed_unflagged", "Mended if not", cell=rate),
+        interval_column("flagged_wrong", "Flags wrong", cell=rate_cell),
+        interval_column("flagged_right", "Flags right", cell=rate_cell),
+        interval_column("fixed_flagged", "Mended if flagged", cell=rate_cell),
+        interval_column("fixed_unflagged", "Mended if not", cell=rate_cell),
         interval_column("fixed_difference", "Difference", cell=gap),
-        interval_column("broken_flagged", "Broken if flagged", cell=rate),
-        interval_column("broken_unflagged", "Broken if not", cell=rate),
+        interval_column("broken_flagged", "Broken if flagged", cell=rate_cell),
+        interval_column("broken_unflagged", "Broken if not", cell=rate_cell),
         interval_column("broken_difference", "Difference", cell=gap),
     )
 
@@ -430,10 +430,10 @@ def agreement_table(comparison: Comparison) -> Table:
         comparison.agreement,
         Column("pattern", "Flagged by", "text"),
         Column("n", "Runs"),
-        interval_column("first_accuracy", "First right", cell=rate),
-        interval_column("accuracy", "Returned right", "higher", cell=rate),
-        interval_column("repaired", "Mended", "higher", cell=rate),
-        interval_column("broken", "Broken", "lower", cell=rate),
+        interval_column("first_accuracy", "First right", cell=rate_cell),
+        interval_column("accuracy", "Returned right", "higher", cell=rate_cell),
+        interval_column("repaired", "Mended", "higher", cell=rate_cell),
+        interval_column("broken", "Broken", "lower", cell=rate_cell),
     )
 
 
@@ -448,8 +448,8 @@ def failures(failed: Failures) -> Table:
         "How the runs that ended wrong went wrong." + about,
         failed.counts,
         Column("failure", "Failure", "text", cell=text_cell),
-        Column("n", "Runs", cell=lambda kind: count(failed.counts[kind])),
-        Column("share", "Of the wrong", cell=lambda kind: share(failed.share(kind))),
+        Column("n", "Runs", cell=lambda kind: count_cell(failed.counts[kind])),
+        Column("share", "Of the wrong", cell=lambda kind: share_cell(failed.share(kind))),
     )
 
 

@@ -83,9 +83,10 @@ def report_files(comparison: Comparison) -> dict[str, bytes]:
 def latex(table: Table) -> str:
     r"""Returns a table as a `tabular` by pandas; it needs `\\usepackage{booktabs}`. Its caption is a comment."""
     pandas: Any = require("pandas", "fit")
-    places = [place for place, column in enumerate(table.heads) if column.key != "family"]  # a colour in the page
-    heads = [table.heads[place] for place in places]
-    frame = pandas.DataFrame([[row[place].plain for place in places] for row in table.shown])
+    # The page shows the family as a colour.
+    places = [place for place, column in enumerate(table.visible_columns) if column.key != "family"]
+    heads = [table.visible_columns[place] for place in places]
+    frame = pandas.DataFrame([[row[place].plain for place in places] for row in table.visible_rows])
     titles = pandas.Index([column.title for column in heads])
     aligned = "".join({"text": "l", "prose": "p{20em}"}.get(column.kind, "r") for column in heads)
     body = frame.set_axis(titles, axis="columns").to_latex(index=False, escape=True, column_format=aligned)
@@ -142,7 +143,7 @@ def comparison_table(comparison: Comparison) -> str:
         [
             *textwrap.wrap(about.strip(), TERMINAL_CHARS),
             "",
-            *tables.methods(comparison).text(named=24),
+            *tables.methods(comparison).text(name_chars=24),
             "",
             "↑ higher is better, ↓ lower. * interval overlaps no other. Unclear: the difference's interval holds 0,",
             "or a gain over a control does not stand correction for their number (Holm).",

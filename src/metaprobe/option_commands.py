@@ -77,9 +77,9 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not text.startswith((HUB, BUNDLED)) and not Path(text).is_dir():
-            came = "a file" if Path(text).exists() else "not there"
-            near = f"; did you mean {BUNDLED}{text}?" if text in bundled_names() else ""
-            self.fail(f"{text!r} is {came}; expected {_LOCATION}{near}", param, ctx)
+            found = "a file" if Path(text).exists() else "not there"
+            suggestion = f"; did you mean {BUNDLED}{text}?" if text in bundled_names() else ""
+            self.fail(f"{text!r} is {found}; expected {_LOCATION}{suggestion}", param, ctx)
         if not self.or_runs and is_store(text):
             self.fail(f"{text!r} is a run store; expected {_LOCATION}. `metaprobe train` makes one of it", param, ctx)
         return text
@@ -197,46 +197,48 @@ def command(
         # Sort the parameters into single options and classes of options.
         hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters
-        single: dict[str, Described] = {}
-        grouped: dict[str, Any] = {}
+        single_options: dict[str, Described] = {}
+        option_classes: dict[str, Any] = {}
         for parameter in parameters.values():
             hint = hints[parameter.name]
-            written = [option for option in getattr(hint, "__metadata__", ()) if isinstance(option, Option)]
-            options_type: Any = next((option.fields_of for option in written if option.fields_of), hint)
+            option_hints = [option for option in getattr(hint, "__metadata__", ()) if isinstance(option, Option)]
+            options_type: Any = next((option.fields_of for option in option_hints if option.fields_of), hint)
             if is_dataclass(options_type):
-                grouped[parameter.name] = options_type
+                option_classes[parameter.name] = options_type
             else:
                 default = MISSING if parameter.default is parameter.empty else parameter.default
-                single[parameter.name] = described(parameter.name, hint, default)  # type: ignore[assignment]
-        as_objects = {key for key in grouped if is_dataclass(hints[key])}
+                single_options[parameter.name] = described(parameter.name, hint, default)  # type: ignore[assignment]
+        passed_as_object = {key for key in option_classes if is_dataclass(hints[key])}
 
         # The function that click calls.
-        def called(**values: Any) -> Any:
-            passed = {key: values[key] for key in single}
-            for key, kind in grouped.items():
-                taken = {field.name: values[field.name] for field in fields(kind) if field.name in values}
+        def callback(**values: Any) -> Any:
+            passed = {key: values[key] for key in single_options}
+            for key, kind in option_classes.items():
+                class_values = {field.name: values[field.name] for field in fields(kind) if field.name in values}
                 try:  # refuses options that contradict each other, or that both say what is flagged
                     if issubclass(kind, FlagOptions):
-                        FlagOptions(**{field.name: taken.get(field.name) for field in fields(FlagOptions)})
-                    passed[key] = kind(**taken) if key in as_objects else taken
+                        FlagOptions(**{field.name: class_values.get(field.name) for field in fields(FlagOptions)})
+                    passed[key] = kind(**class_values) if key in passed_as_object else class_values
                 except (WrongOptions, ContractMismatch) as error:
                     raise click.UsageError(str(error)) from error
             return function(**passed)
 
         # The command.
-        shown: dict[str, Described] = {}
+        parameters_shown: dict[str, Described] = {}
         for key in parameters:
-            options = Option.all_in(grouped[key]) if key in grouped else [single[key]]
-            shown |= {option.name: option for option in options if option.name == key or option.name not in single}
-        made = cls(
+            options = Option.all_in(option_classes[key]) if key in option_classes else [single_options[key]]
+            parameters_shown |= {
+                option.name: option for option in options if option.name == key or option.name not in single_options
+            }
+        click_command = cls(
             name or function.__name__.replace("_", "-"),
-            params=[parameter_of(option) for option in shown.values()],
-            callback=called,
+            params=[parameter_of(option) for option in parameters_shown.values()],
+            callback=callback,
             help=inspect.cleandoc(function.__doc__ or ""),
             short_help=short,
         )
-        group.add_command(made)
-        return made
+        group.add_command(click_command)
+        return click_command
 
     return decorate
 
@@ -246,18 +248,18 @@ def parameter_of(described_option: Described) -> click.Parameter:
     option, default = described_option.option, described_option.default
     least: Any = option.above if option.low is None else option.low
     most: Any = option.below if option.high is None else option.high
-    kind: Any = described_option.scalar
+    value_type: Any = described_option.scalar
     if option.kind is not None:
-        kind = OPTION_TYPES[option.kind]
+        value_type = OPTION_TYPES[option.kind]
     elif described_option.choices:
-        kind = click.Choice(described_option.choices)
+        value_type = click.Choice(described_option.choices)
     elif least is not None or most is not None:
-        between = click.IntRange if described_option.scalar is int else click.FloatRange
-        kind = between(least, most, min_open=option.above is not None, max_open=option.below is not None)
+        range_type = click.IntRange if described_option.scalar is int else click.FloatRange
+        value_type = range_type(least, most, min_open=option.above is not None, max_open=option.below is not None)
     if option.argument:
         return click.Argument(
             [described_option.name],
-            type=kind,
+            type=value_type,
             nargs=-1 if described_option.many else 1,
             required=default is MISSING,
             metavar=option.metavar,
@@ -266,14 +268,14 @@ def parameter_of(described_option: Described) -> click.Parameter:
     if described_option.many:
         keywords = {"default": (default,) if isinstance(default, str) else default} if default else {}
         keywords["multiple"] = True
-    names = f"--{described_option.word}"
+    flag_names = f"--{described_option.word}"
     if described_option.scalar is bool:
-        names += f"/--no-{described_option.word}" * (default is True)
+        flag_names += f"/--no-{described_option.word}" * (default is True)
         keywords["is_flag"] = True
     else:
-        keywords |= {"type": kind, "show_default": default not in (MISSING, None, "", ())}
+        keywords |= {"type": value_type, "show_default": default not in (MISSING, None, "", ())}
     return click.Option(
-        [names, described_option.name],
+        [flag_names, described_option.name],
         help=option.help,
         required=default is MISSING,
         metavar=option.metavar,

@@ -1,7 +1,4 @@
-"""Output of the commands: a short table for people, or with `--json` the JSON that programs read; and last lines.
-
-The score log is opened here for all commands that read it.
-"""
+"""Output of the commands: a short table for people, or with `--json` the JSON that programs read."""
 
 import json
 import os
@@ -9,18 +6,15 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from metaprobe.checkpoints.manifest import printable
 from metaprobe.checkpoints.rendered_table import TERMINAL_CHARS, Table, number
 
-if TYPE_CHECKING:
-    pass
-
 Line = Mapping[str, Any]
-EXAMPLE = 68
+EXAMPLE_CHARS = 68
 """Characters of a question with its answer, beside the other columns of a line on a terminal."""
 
 
@@ -48,8 +42,8 @@ def panel_table(result: Line) -> Iterator[str]:
     if budgets := result["mean_answers"]:
         rows = [["mean answers", "panel", "spent", "strongest simple way", "its accuracy", "panel over it"]]
         for budget, figures in budgets.items():
-            over = figures["panel_over_it"]
-            gap = f"{over['estimate']:+.3f} [{over['low']:+.3f}, {over['high']:+.3f}]"
+            gain = figures["panel_over_it"]
+            gap = f"{gain['estimate']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]"
             best, panel_accuracy = figures["strongest_simple"], shown_number(figures["panel"]["estimate"])
             rows.append(
                 [
@@ -71,7 +65,7 @@ def quickstart_table(result: Line) -> Iterator[str]:
     """Yields four steps on recorded answers, the flags beside the truth, and the commands for answers of one's own."""
     labels, right, held_out = result["labels"], result["right_among_labels"], result["held_out"]
     auroc, flagged, caught, cost = (result[name] for name in ("auroc", "flagged", "caught", "cost"))
-    again, least_sure = result["agreement_auroc"], result["least_sure"]
+    agreement, least_sure = result["agreement_auroc"], result["least_sure"]
     wrong = f"Of the {least_sure} least sure answers {result['wrong_among_least_sure']:.0%} are wrong, of all"
     asked_twice = f"{result['sampled_questions']} other questions, each asked twice"
     yield f"{labels + len(held_out)} recorded answers of {result['model']}, to questions of as many kinds; no network."
@@ -79,20 +73,20 @@ def quickstart_table(result: Line) -> Iterator[str]:
     yield f"1. Score   Of a right and a wrong answer the right one has the higher score in {_percent(auroc)} of pairs."
     yield "           Nothing is flagged yet: log-probabilities do not say how often this model is right."
     yield f"2. Agree   {asked_twice}, teach without labels whether an answer would be said again."
-    yield f"           {wrong} {1 - result['right']:.0%}. The right one is the surer in {_percent(again)} of pairs."
+    yield f"           {wrong} {1 - result['right']:.0%}. The right one is the surer in {_percent(agreement)} of pairs."
     yield f"3. Adapt   {labels} labels ({right} right, {labels - right} wrong) make the score a probability."
     yield f"           Flagged is what lies below {result['threshold']:.2f}: as many as are expected to be wrong."
     yield f"4. Decide  The other {len(held_out)} answers, whose labels were not used, by flag and truth:"
     yield ""
     rows = [["verdict", "truth", "answers", "P(said again)", "P(right)", "an example"]]
     for flag, truth in ((False, True), (True, False), (True, True), (False, False)):
-        those = [answer for answer in held_out if (answer["flagged"], answer["right"]) == (flag, truth)]
-        texts = [" ".join(f"{answer['question']} -> {answer['answer']}".split()) for answer in those]
-        scores = [answer["score"] for answer in those]
-        cells = ["FLAG" if flag else "keep", "right" if truth else "wrong", str(len(those))]
-        agreements = [answer["agreement"] for answer in those]
+        of_kind = [answer for answer in held_out if (answer["flagged"], answer["right"]) == (flag, truth)]
+        texts = [" ".join(f"{answer['question']} -> {answer['answer']}".split()) for answer in of_kind]
+        scores = [answer["score"] for answer in of_kind]
+        cells = ["FLAG" if flag else "keep", "right" if truth else "wrong", str(len(of_kind))]
+        agreements = [answer["agreement"] for answer in of_kind]
         spans = [f"{min(values):.2f} to {max(values):.2f}" for values in (agreements, scores)]
-        rows.append([*cells, *spans, next(text for text in texts if len(text) <= EXAMPLE)])
+        rows.append([*cells, *spans, next(text for text in texts if len(text) <= EXAMPLE_CHARS)])
     yield from aligned(rows)
     yield ""
     yield f"The flag catches {_percent(caught)} of the wrong answers and costs {_percent(cost)} of the right ones."
@@ -160,11 +154,11 @@ CURES = {
     "THRESHOLD STALE": "metaprobe adapt CHECKPOINT RUNS --out NEW, with the answers after the change",
     "SCORER DEGRADED": "metaprobe train quality RUNS --out NEW, with the answers after the change; then promote",
 }
-"""Result of a check -> what mends it."""
+"""Maps the status of a check to the command that mends it."""
 
 
 def asking_table(figures: Line) -> Iterator[str]:
-    """Yields what asking by the panel comes to at each budget, and every simple way beside it."""
+    """Yields, for each budget, accuracy and cost of asking by the panel and of every simple way to ask."""
     yield f"{figures['questions']} questions of {figures['groups']} groups, agents {', '.join(figures['agents'])}"
     if figures.get("logged"):
         rows = [["estimated from logged decisions", "accuracy", "95 % interval"]]
@@ -182,8 +176,8 @@ def asking_table(figures: Line) -> Iterator[str]:
             [f"panel ({figure['by']})", shown_number(panel_accuracy["estimate"]), _interval(panel_accuracy), cost, ""]
         )
         for name, way in figure["ways"].items():
-            over = way["panel_over_it"]
-            gap = f"{shown_number(over['estimate'], sign=True)} {_interval(over, sign=True)}"
+            gain = way["panel_over_it"]
+            gap = f"{shown_number(gain['estimate'], sign=True)} {_interval(gain, sign=True)}"
             accuracy = way["accuracy"]
             rows.append(
                 [name, shown_number(accuracy["estimate"]), _interval(accuracy), f"{way['cost_per_1000']:.4g}", gap]
@@ -200,7 +194,7 @@ def asking_table(figures: Line) -> Iterator[str]:
 
 
 def aligned(rows: list[list[str]]) -> list[str]:
-    """Lines of a table whose first row is its head. Rows are never broken: a line is one row."""
+    """Returns the lines of a table whose first row is its head. A row is never broken into several lines."""
     return Table.of(rows[0], rows[1:]).text(width=None)
 
 
@@ -208,8 +202,9 @@ def text_table(rows: list[list[str]], named_notes: Iterable[tuple[str, Any]] = (
     """Yields the lines of a table whose first row is its head, and below it a sentence for each different note.
 
     Args:
-        rows: cells by row, the head first; nothing for notes alone.
-        named_notes: (name, note); a note that several have stands once, after their names. An empty note is left out.
+        rows: the cells of each row, the head first; empty if there are only notes.
+        named_notes: pairs of a name and its note. A note of several names is printed once, after these names. Empty
+            notes are left out.
     """
     if rows:
         yield from aligned(rows)
@@ -227,6 +222,7 @@ def notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
 
 
 def shown_number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
+    """Returns a number as tables show it: a text as it is, "-" for None, and three digits from 1,000 on."""
     if value is None or isinstance(value, str):
         return str(value or "-")
     if abs(value) >= 1000:
@@ -234,8 +230,9 @@ def shown_number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
     return number(float(value), digits, signed=sign)
 
 
-def _interval(held: Line, digits: int = 3, *, sign: bool = False) -> str:
-    return f"{shown_number(held.get('low'), digits, sign=sign)} to {shown_number(held.get('high'), digits, sign=sign)}"
+def _interval(interval: Line, digits: int = 3, *, sign: bool = False) -> str:
+    low, high = (shown_number(interval.get(end), digits, sign=sign) for end in ("low", "high"))
+    return f"{low} to {high}"
 
 
 def _percent(share: Line) -> str:
@@ -244,6 +241,7 @@ def _percent(share: Line) -> str:
 
 
 def say_checkpoint(checkpoint: Any) -> None:
+    """Prints the description of a checkpoint that was just written."""
     from metaprobe.checkpoints import describe
 
     click.echo(describe(checkpoint))

@@ -66,7 +66,7 @@ def _run_with_steps(function: Callable[..., Result], data: Any, options: RunOpti
         return function(data, **keywords | {"on_step": on_step, "on_line": say, "command": command_line()})
 
 
-def _train_and_print(trained: Callable[..., Any], data: Any, options: RunOptions) -> None:
+def _train_and_print(train_function: Callable[..., Any], data: Any, options: RunOptions) -> None:
     """Calls a training and prints its checkpoint. Under a launcher with several processes only one has the checkpoint.
 
     Args:
@@ -74,7 +74,7 @@ def _train_and_print(trained: Callable[..., Any], data: Any, options: RunOptions
         data: its first argument.
         options: its options.
     """
-    checkpoint = _run_with_steps(trained, data, options)
+    checkpoint = _run_with_steps(train_function, data, options)
     if checkpoint is not None:
         say_checkpoint(checkpoint)
 
@@ -214,7 +214,7 @@ def adapt(
     """
     from metaprobe.training.adapt import adapt_quality
 
-    made = adapt_quality(
+    checkpoint_written = adapt_quality(
         checkpoint,
         labelled,
         out=writing.out,
@@ -226,7 +226,7 @@ def adapt(
         seed=seed,
         command=command_line(),
     )
-    say_checkpoint(made)
+    say_checkpoint(checkpoint_written)
 
 
 @command(COMMANDS, "Explicit against implicit metacognition: report and tables.")

@@ -25,6 +25,7 @@ GAIN_TREES: Mapping[str, Any] = {
     "learning_rate": 0.05,
     "rounds": 120,
 }
+"""Fixed parameters of the trees that predict the gain of asking on; `rounds` is the number of trees."""
 ORDERS = 6
 """Number of random orders of each question's answers that are played."""
 
@@ -60,23 +61,29 @@ class PlayedPanels:
 
 
 def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[FittedPanel, PlayedPanels]:
-    """Plays each question by models that have not seen its group. Of samples the panel gets the gain of asking on."""
+    """Plays each question by models that have not seen its group.
+
+    For samples of one agent the panel also gets trees that predict the gain of asking on.
+    """
     rng = np.random.default_rng([seed, 1])
     folds = [np.flatnonzero(cross.fold == number) for number in range(PANEL_FOLDS)]
     groups = np.array(data.groups)
     played = [
-        play(model, cross.placed.rows(here), groups[here], rng) for model, here in zip(cross.models, folds, strict=True)
+        play(model, cross.placed.rows(fold), groups[fold], rng) for model, fold in zip(cross.models, folds, strict=True)
     ]
     fitted = cross.fitted
     if data.sampled and fitted.exclusive:
-        gained = []
-        for held in played:  # the gain of asking all the rest: the mean of the changes in outcome and probability
-            right, score = held.right[JOINT], held.score
+        gain_rows = []
+        for panels in played:
+            # The gain of asking all remaining answers: the mean of the changes in outcome and in probability.
+            right, score = panels.right[JOINT], panels.score
             gain = (right[..., -1:] - right[..., :-1] + score[..., -1:] - score[..., :-1]) / 2
-            gained.append((held.states[..., :-1, :].reshape(-1, len(PANEL_STATE)), gain.ravel()))
-        trees = [grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30)), without=fold) for fold in range(PANEL_FOLDS)]
-        played = [one.with_gain(tree.score) for one, tree in zip(played, trees, strict=True)]
-        fitted = replace(fitted, gain=grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30))))
+            gain_rows.append((panels.states[..., :-1, :].reshape(-1, len(PANEL_STATE)), gain.ravel()))
+        trees = [
+            grow_gain(GAIN_TREES, gain_rows, int(rng.integers(1 << 30)), without=fold) for fold in range(PANEL_FOLDS)
+        ]
+        played = [panels.with_gain(tree.score) for panels, tree in zip(played, trees, strict=True)]
+        fitted = replace(fitted, gain=grow_gain(GAIN_TREES, gain_rows, int(rng.integers(1 << 30))))
     return fitted, _join_parts(played, np.argsort(np.concatenate(folds)))
 
 
@@ -99,7 +106,7 @@ def play(
         for size in range(1, K + 1):
             last, part = form[:, size - 1], order.first(size)
             goes_on = last == form[:, size - 2] if size > 1 else np.zeros(n, dtype=bool)
-            in_a_row = np.where(last >= 0, np.where(goes_on, in_a_row, 0) + 1, 0)  # 0 after one that is unreadable
+            in_a_row = np.where(last >= 0, np.where(goes_on, in_a_row, 0) + 1, 0)  # 0 after an unreadable answer
             counts[number, :, size - 1, 2] = in_a_row
             classes, p = model.classes_of(part.answers, part.odds)
             for way in PICKS:
@@ -112,16 +119,16 @@ def play(
 
 
 def _join_parts(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
-    """Returns the parts as one, with the questions in their first order."""
+    """Returns the panels of all parts, with the questions in their original order."""
 
-    def whole(values: Sequence[NDArray[Any]], axis: int = 1) -> NDArray[Any]:
+    def joined(values: Sequence[NDArray[Any]], axis: int = 1) -> NDArray[Any]:
         return np.take(np.concatenate(values, axis=axis), order, axis=axis)
 
-    right = {way: whole([one.right[way] for one in parts]) for way in PICKS}
-    states, counts = whole([one.states for one in parts]), whole([one.counts for one in parts])
-    gains = [one.gain for one in parts if one.gain is not None]
-    groups, answers = whole([one.groups for one in parts], 0), whole([one.answers for one in parts], 0)
-    return PlayedPanels(groups, right, states, counts, whole(gains) if gains else None, answers)
+    right = {way: joined([part.right[way] for part in parts]) for way in PICKS}
+    states, counts = joined([part.states for part in parts]), joined([part.counts for part in parts])
+    gains = [part.gain for part in parts if part.gain is not None]
+    groups, answers = joined([part.groups for part in parts], 0), joined([part.answers for part in parts], 0)
+    return PlayedPanels(groups, right, states, counts, joined(gains) if gains else None, answers)
 
 
 def grow_gain(
@@ -131,8 +138,8 @@ def grow_gain(
     *,
     without: int | None = None,
 ) -> Trees:
-    """Fits the gain on the rows and targets of all parts but one, by trees of fixed parameters, without a search."""
-    rest = [one for place, one in enumerate(parts) if place != without]
+    """Fits trees of fixed parameters to the rows and gains of all parts except the part `without`."""
+    rest = [part for place, part in enumerate(parts) if place != without]
     X, y = (np.concatenate(columns) for columns in zip(*rest, strict=True))
     lightgbm, fixed = require("lightgbm", "fit"), {"deterministic": True, "force_row_wise": True, "num_threads": 1}
     parameters = {**settings, **fixed, "seed": seed, "verbosity": -1}
