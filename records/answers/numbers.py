@@ -902,8 +902,8 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
     if len(left) != 1 or _is_listed_with_others(first, found, left, question):
         return None
     quantity = next(iter(left.values()))
-    before = first[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
-    if _LOWER_END.search(before) or _UPPER_END.search(before):
+    lead = first[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
+    if _LOWER_END.search(lead) or _UPPER_END.search(lead):
         return None
     alone = quantity.value is not None and _is_answer(first, quantity.start, quantity.end, question)
     return quantity if alone else None
