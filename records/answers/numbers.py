@@ -866,7 +866,8 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
         stated, explanation = sentence[: because.start()], sentence[because.end() :]
         before = _of_sentence(stated, question)
         if before is not None and before.key not in _given(question):
-            return before if _only_explains(explanation, {before.value}, question) else None
+            stated_values = set() if before.value is None else {before.value}
+            return before if _only_explains(explanation, stated_values, question) else None
         sentence = sentence if _SIDE.search(explanation) else stated
     conclusion = _CONCLUDES.split(sentence)[-1]
     first = conclusion if _DIGIT.search(conclusion) else sentence
