@@ -856,18 +856,17 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
     if sentence.rstrip(" .").endswith("="):
         return None
     if (aside := _ASIDE.search(sentence)) and _DIGIT.search(sentence, 0, aside.start()):
-        before = _of_sentence(sentence[: aside.start()], question)
-        if before is not None and before.value is not None:
-            if _is_explained_by(aside[1], {before.value}, question):
-                return before
-            if before.key not in _given(question):
+        found_before = _of_sentence(sentence[: aside.start()], question)
+        if found_before is not None and found_before.value is not None:
+            if _is_explained_by(aside[1], {found_before.value}, question):
+                return found_before
+            if found_before.key not in _given(question):
                 return None
     if (because := _BECAUSE.search(sentence)) and _DIGIT.search(sentence, 0, because.start()):
         stated, explanation = sentence[: because.start()], sentence[because.end() :]
-        before = _of_sentence(stated, question)
-        if before is not None and before.key not in _given(question):
-            stated_values = set() if before.value is None else {before.value}
-            return before if _only_explains(explanation, stated_values, question) else None
+        found_before = _of_sentence(stated, question)
+        if found_before is not None and found_before.value is not None and found_before.key not in _given(question):
+            return found_before if _only_explains(explanation, {found_before.value}, question) else None
         sentence = sentence if _SIDE.search(explanation) else stated
     conclusion = _CONCLUDES.split(sentence)[-1]
     first = conclusion if _DIGIT.search(conclusion) else sentence
@@ -903,8 +902,8 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
     if len(left) != 1 or _is_listed_with_others(first, found, left, question):
         return None
     quantity = next(iter(left.values()))
-    lead = first[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
-    if _LOWER_END.search(lead) or _UPPER_END.search(lead):
+    before = first[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
+    if _LOWER_END.search(before) or _UPPER_END.search(before):
         return None
     alone = quantity.value is not None and _is_answer(first, quantity.start, quantity.end, question)
     return quantity if alone else None
