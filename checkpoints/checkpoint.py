@@ -738,8 +738,8 @@ def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
         return
     folder = Path(path)
     shown_path = f"{BUNDLED}{folder.name}" if folder.parent == BUNDLED_FOLDER else path
-    taken = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
+    hint = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
     if kind in REPLACED:
-        taken = f": it is of an earlier version, and a panel took its place; train one with {REPLACED[kind]}"
+        hint = f": it is of an earlier version, and a panel took its place; train one with {REPLACED[kind]}"
     wanted = " or ".join(map(repr, expected))
-    raise ContractMismatch(f"{shown_path} is a checkpoint of kind {kind!r}; expected {wanted}{taken}")
+    raise ContractMismatch(f"{shown_path} is a checkpoint of kind {kind!r}; expected {wanted}{hint}")

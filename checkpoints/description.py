@@ -207,8 +207,8 @@ def _fields(manifest: Manifest) -> dict[str, Any]:
 
 def _list(values: list[Any], others: list[Any]) -> str:
     """Returns a list's length, and the values that the other list lacks."""
-    there = {json.dumps(value) for value in others}
-    missing_there = [value for value in values if json.dumps(value) not in there]
+    others_as_json = {json.dumps(value) for value in others}
+    missing_there = [value for value in values if json.dumps(value) not in others_as_json]
     if missing_there and all(isinstance(value, str) for value in missing_there):
         shown = ", ".join(missing_there[:5]) + (", ..." if len(missing_there) > 5 else "")
         return f"{len(values)} values, of them only here: {shown}"

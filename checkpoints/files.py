@@ -29,8 +29,8 @@ def find_bundled(name: str) -> Path:
     """Returns the folder of a bundled checkpoint. Raises `NotACheckpoint`, with the known names, for an
     unknown name.
     """
-    if name not in (there := bundled_names()):
-        raise NotACheckpoint(f"no checkpoint {name!r} comes with metaprobe; there are: {', '.join(there)}")
+    if name not in (bundled := bundled_names()):
+        raise NotACheckpoint(f"no checkpoint {name!r} comes with metaprobe; there are: {', '.join(bundled)}")
     return BUNDLED_FOLDER / name
 
 

@@ -302,10 +302,10 @@ def _concat(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 def _gather(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor, indices = needed(node, inputs, 0), needed(node, inputs, 1)
     axis = axis_of(node, node.integer("axis", 0), len(tensor.shape))
-    taken = (
+    gathered = (
         np.take(tensor.known, indices.known, axis) if tensor.known is not None and indices.known is not None else None
     )
-    return [sized(tensor.elem, (*tensor.shape[:axis], *indices.shape, *tensor.shape[axis + 1 :]), taken)]
+    return [sized(tensor.elem, (*tensor.shape[:axis], *indices.shape, *tensor.shape[axis + 1 :]), gathered)]
 
 
 def _gather_elements(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -706,21 +706,23 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         inputs = [values[name] if name else None for name in node.inputs]
         ensemble = graph.trees.get(place)
         try:
-            made = RULES[node.kind](node, inputs) if ensemble is None else ensemble_sizes(node, ensemble, inputs)
+            output_sizes = (
+                RULES[node.kind](node, inputs) if ensemble is None else ensemble_sizes(node, ensemble, inputs)
+            )
         except UnsafeModel:
             raise
         except (IndexError, TypeError, ValueError, OverflowError) as error:
             raise UnsafeModel(f"operator {node.kind}: its inputs do not fit together ({error})") from error
-        if len(made) < len(node.outputs):
-            raise UnsafeModel(f"{node.kind} has {len(node.outputs)} outputs; expected at most {len(made)}")
-        for name, value in zip(node.outputs, made, strict=False):
+        if len(output_sizes) < len(node.outputs):
+            raise UnsafeModel(f"{node.kind} has {len(node.outputs)} outputs; expected at most {len(output_sizes)}")
+        for name, value in zip(node.outputs, output_sizes, strict=False):
             if len(value.shape) > DEEPEST_RANK:
                 raise UnsafeModel(f"{node.kind} makes a value of {len(value.shape)} axes; at most {DEEPEST_RANK}")
             if value.count > MOST_ELEMENTS:
                 raise UnsafeModel(f"{node.kind} makes a value of more than {MOST_ELEMENTS} elements")
             values[name] = value
             memory += value.bytes
-        work += work_of(node, inputs, made)
+        work += work_of(node, inputs, output_sizes)
         if ensemble is not None and inputs[0] is not None:
             work += TREE_STEP_COST * ensemble.steps * inputs[0].shape[0]
     return memory, work

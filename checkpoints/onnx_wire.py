@@ -189,7 +189,7 @@ class _Reader:
         return WireMessage(kind, self.data, fields)
 
     def _parse_value(
-        self, kind: str, field: Field, wire: int, tag_at: int, at: int, end: int, depth: int
+        self, kind: str, field: Field, wire: int, tag_at: int, position: int, end: int, depth: int
     ) -> tuple[WireMessage | Chunk | int, int]:
         """Returns the value whose tag is at `tag_at`, and where the next field begins.
 
@@ -198,30 +198,32 @@ class _Reader:
             field: the field.
             wire: wire type of the tag.
             tag_at: place of the tag.
-            at: place after the tag.
+            position: place after the tag.
             end: end of the message.
             depth: level of nesting.
         """
         scalar = field.kind in _VALUE
         if wire == _WIRE_TYPES["bytes"] and not (scalar and not field.repeated):
-            length, at = _varint(self.data, at, end)
-            if length > end - at:
-                raise UnsafeModel(f"{kind}.{field.name} claims {length} bytes and {end - at} are left (byte {tag_at})")
+            length, position = _varint(self.data, position, end)
+            if length > end - position:
+                raise UnsafeModel(
+                    f"{kind}.{field.name} claims {length} bytes and {end - position} are left (byte {tag_at})"
+                )
             if field.kind in MESSAGE_FIELDS:
-                return self.message(field.kind, at, at + length, depth + 1), at + length
-            return Chunk(at, at + length, 0), at + length
+                return self.message(field.kind, position, position + length, depth + 1), position + length
+            return Chunk(position, position + length, 0), position + length
         if not scalar or wire != _WIRE_TYPES[field.kind]:
             raise UnsafeModel(f"{kind}.{field.name} has wire type {wire} (byte {tag_at}); expected a {field.kind}")
         if field.repeated:
-            run = _run(self.data[tag_at:at], field.kind).match(self.data, tag_at, end)
+            run = _run(self.data[tag_at:position], field.kind).match(self.data, tag_at, end)
             if run is None:
                 raise UnsafeModel(f"{kind}.{field.name} is cut off or overlong (byte {tag_at})")
-            return Chunk(tag_at, run.end(), at - tag_at), run.end()
+            return Chunk(tag_at, run.end(), position - tag_at), run.end()
         if field.kind == "varint":
-            return _varint(self.data, at, end)
-        if end - at < _SIZES[field.kind]:
+            return _varint(self.data, position, end)
+        if end - position < _SIZES[field.kind]:
             raise UnsafeModel(f"{kind}.{field.name} is cut off (byte {tag_at})")
-        return Chunk(at, at + _SIZES[field.kind], 0), at + _SIZES[field.kind]
+        return Chunk(position, position + _SIZES[field.kind], 0), position + _SIZES[field.kind]
 
 
 @lru_cache(maxsize=64)
@@ -333,23 +335,23 @@ def read_graph(model: WireMessage) -> Graph:
     graph: WireMessage = model.fields["graph"][0]
     weights: dict[str, Tensor] = {}
     inputs: dict[str, Tensor] = {}
-    made: set[str] = set()
+    names_used: set[str] = set()
     for tensor in graph.fields.get("initializer", []):
-        weights[_new(made, tensor.text("name"))] = read_tensor(tensor)
+        weights[_new(names_used, tensor.text("name"))] = read_tensor(tensor)
     for value in graph.fields.get("input", []):
-        inputs[_new(made, value.text("name"))] = _input(value)
+        inputs[_new(names_used, value.text("name"))] = _input(value)
     nodes = []
     for message in graph.fields.get("node", []):
         node = _node(message)
         for name in node.inputs:
-            if name and name not in made:
+            if name and name not in names_used:
                 raise UnsafeModel(f"{node.kind} reads {name[:80]!r} before anything made it")
         for name in node.outputs:
             if name:
-                _new(made, name)
+                _new(names_used, name)
         nodes.append(node)
     outputs = tuple(value.text("name") for value in graph.fields.get("output", []))
-    if lost := [name for name in outputs if name not in made]:
+    if lost := [name for name in outputs if name not in names_used]:
         raise UnsafeModel(f"output {lost[0][:80]!r} is made by nothing in the graph")
     return Graph(tuple(nodes), weights, inputs, outputs, len(model.data))
 
@@ -381,9 +383,9 @@ def read_varints(message: WireMessage, name: str) -> NDArray[np.int64]:
         if longest > MOST_BYTES_OF_ONE:
             raise UnsafeModel(f"an integer of {longest} bytes; at most {MOST_BYTES_OF_ONE}")
         for place in range(longest):
-            here = lengths > place
-            part = (raw[starts[here] + place] & 0x7F).astype(np.uint64)
-            values[here] |= part << np.uint64(7 * place)
+            continues = lengths > place
+            part = (raw[starts[continues] + place] & 0x7F).astype(np.uint64)
+            values[continues] |= part << np.uint64(7 * place)
         parts.append(values[1::2] if chunk.tag else values)  # a tag of one byte goes before each
     return np.concatenate(parts).view(np.int64) if parts else np.zeros(0, np.int64)
 
@@ -426,10 +428,10 @@ def _input(value: WireMessage) -> Tensor:
     return Tensor(next(iter(kinds[0].integers("elem_type")), 0), tuple(dims))
 
 
-def _new(made: set[str], name: str) -> str:
-    if name in made:
+def _new(names_used: set[str], name: str) -> str:
+    if name in names_used:
         raise UnsafeModel(f"the graph makes {name[:80]!r} twice")
-    made.add(name)
+    names_used.add(name)
     return name
 
 

@@ -169,8 +169,8 @@ def save_checkpoint(
             "features and the scaler"
         )
     files = {MODEL: model, GOLDEN: record_rows(session, golden_inputs, tolerance), CARD: card.encode()}
-    if extra and (taken := extra.keys() & {*files, MANIFEST}):
-        raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
+    if extra and (reserved := extra.keys() & {*files, MANIFEST}):
+        raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(reserved))}; give them other names")
     for name, data in (extra or {}).items():
         files[name] = data
         if name.lower().endswith(".onnx") and (recorded := record_extra(name, data, draft.kind, tolerance)):
@@ -260,15 +260,15 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = F
     if MANIFEST not in names_there:
         raise CheckpointExists(f"{target} is not a checkpoint but holds files, and is not replaced; give another path")
     try:
-        there = parse_manifest((target / MANIFEST).read_bytes())
+        manifest = parse_manifest((target / MANIFEST).read_bytes())
     except (OSError, CheckpointError) as error:
         raise CheckpointExists(f"{target} is not a checkpoint, and is not replaced: {error}") from error
-    if there.kind != kind:
+    if manifest.kind != kind:
         raise CheckpointExists(
-            f"{target} is a checkpoint of kind {there.kind!r}, and is not replaced by one of kind {kind!r}: move it "
+            f"{target} is a checkpoint of kind {manifest.kind!r}, and is not replaced by one of kind {kind!r}: move it "
             "away, or give another path"
         )
-    if strangers := names_there - (there.files.keys() | {MANIFEST}):
+    if strangers := names_there - (manifest.files.keys() | {MANIFEST}):
         raise CheckpointExists(
             f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
         )

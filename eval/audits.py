@@ -440,10 +440,10 @@ def domains_of(table: AnswerTable) -> tuple[str, dict[str, Ints]]:
     for by, names in (("task", table.tasks), ("dimension", table.dimensions)):
         rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
         large = {
-            name: here
-            for name, here in rows.items()
-            if len(here) >= MIN_DOMAIN_ANSWERS
-            and np.bincount(table.y[here], minlength=2).min() >= MIN_DOMAIN_ANSWERS / 10
+            name: domain_rows
+            for name, domain_rows in rows.items()
+            if len(domain_rows) >= MIN_DOMAIN_ANSWERS
+            and np.bincount(table.y[domain_rows], minlength=2).min() >= MIN_DOMAIN_ANSWERS / 10
         }
         if len(large) > 1:
             largest = sorted(large, key=lambda name: -len(large[name]))[:MAX_DOMAINS]

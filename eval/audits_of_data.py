@@ -99,10 +99,10 @@ def repeated_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, 
     repeated = np.zeros(len(texts), dtype=bool)
     touched: list[Ints] = []
     for split in splits:
-        here = np.sum([_among(number[rows], len(texts)) & not_empty for rows in split.values()], axis=0) > 1
-        repeated |= here
+        is_repeated = np.sum([_among(number[rows], len(texts)) & not_empty for rows in split.values()], axis=0) > 1
+        repeated |= is_repeated
         rows = _tested_rows(split)
-        touched.append(rows[here[number[rows]]])
+        touched.append(rows[is_repeated[number[rows]]])
     count, (reach, severity) = int(repeated.sum()), leak_reach(touched, splits, y)
     detail = f"{count} of {int(not_empty.sum())} questions are in two roles"
     if count:
@@ -194,10 +194,10 @@ def reworded_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, 
         rows = _tested_rows(split)
         test, seen = (_among(number[part], len(texts)) for part in (rows, _seen_rows(split)))
         leaks = test[i] & seen[j] & ~seen[i]  # what is there word for word is counted by others
-        here = np.zeros(len(texts), dtype=bool)
-        here[i[leaks]] = True
-        touched.append(rows[here[number[rows]]])
-        count, total = count + int(here.sum()), total + int(test.sum())
+        is_reworded = np.zeros(len(texts), dtype=bool)
+        is_reworded[i[leaks]] = True
+        touched.append(rows[is_reworded[number[rows]]])
+        count, total = count + int(is_reworded.sum()), total + int(test.sum())
         examples += _short_pairs(texts[i[leaks][:1]], texts[j[leaks][:1]])
     reach, severity = leak_reach(touched, splits, y)
     detail = f"{count} of {total} test questions ({_share(count, total)}) are a seen one in other words"

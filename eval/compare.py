@@ -251,8 +251,8 @@ def headline_by_model(
             replace(method, probability=method.probability[of_model], ranking=method.ranking[of_model])
             for method in judged
         ]
-        here = None if fold is None else fold[of_model]
-        results = method_results(table.rows(of_model), cut, fold=here, seed=seed)
+        model_fold = None if fold is None else fold[of_model]
+        results = method_results(table.rows(of_model), cut, fold=model_fold, seed=seed)
         result = next(result_row for result_row in results if result_row.name == headline)
         rows.append(
             ModelResult(

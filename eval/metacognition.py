@@ -149,8 +149,8 @@ def overconfidence(
             continue
         confidence = stated_values[method.name] if stated else method.probability
         finite = np.isfinite(confidence)
-        for level, here in by_level.items():
-            members = finite & here
+        for level, level_rows in by_level.items():
+            members = finite & level_rows
             if not members.any():
                 continue
             gap = confidence[members] - table.y[members]

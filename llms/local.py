@@ -135,8 +135,8 @@ class BatchQueue:
         if len(batch) > self._batch_size and self._choose is not None:
             batch = [batch[i] for i in self._choose([w.asked for w in batch], self._batch_size)]
         batch = batch[-self._batch_size :]
-        taken = {id(waiting) for waiting in batch}
-        self._waiting = [waiting for waiting in self._waiting if id(waiting) not in taken]
+        batch_ids = {id(waiting) for waiting in batch}
+        self._waiting = [waiting for waiting in self._waiting if id(waiting) not in batch_ids]
         return batch
 
 

@@ -221,10 +221,10 @@ class Readings(ABC):
         compared = [r for r in readings if r.logprobs is not None]
         if not compared:
             return None
-        here = np.concatenate(self.logprobs_of([(r.prompt, r.answer[:CHECKED_TOKENS]) for r in compared]))
+        read_now = np.concatenate(self.logprobs_of([(r.prompt, r.answer[:CHECKED_TOKENS]) for r in compared]))
         recorded = np.concatenate([r.logprobs[:CHECKED_TOKENS] for r in compared if r.logprobs is not None])
         usable = np.isfinite(recorded) & (recorded > NO_LOGPROB)
-        return float(np.abs(recorded - here)[usable].mean()) if usable.any() else None
+        return float(np.abs(recorded - read_now)[usable].mean()) if usable.any() else None
 
     def _answer_ids(self, call: Call) -> list[int]:
         """Returns the recorded tokens as ids if the tokenizer knows each of them, else the tokenized text.
@@ -322,8 +322,8 @@ def read_answers(
         batch_size: calls read at once.
         top_logprobs: alternatives kept for each token.
     """
-    taken = [_prepared(llm, call) for call in calls]
-    pairs = {i: ids for i, ids in enumerate(taken) if not isinstance(ids, str)}
+    prepared = [_prepared(llm, call) for call in calls]
+    pairs = {i: ids for i, ids in enumerate(prepared) if not isinstance(ids, str)}
     order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))  # of like length together: little is padded
     done: dict[int, ReadAnswer] = {}
     for start in range(0, len(order), batch_size):
@@ -337,7 +337,7 @@ def read_answers(
         done |= {i: _read_answer(llm, calls[i], *pairs[i], score) for i, score in zip(rows, scored, strict=True)}
     reader = reader_name(llm.name, llm.revision)
     return [
-        done[i] if i in done else ReadAnswer(without_readings(call, reader), 0, str(taken[i]))
+        done[i] if i in done else ReadAnswer(without_readings(call, reader), 0, str(prepared[i]))
         for i, call in enumerate(calls)
     ]
 

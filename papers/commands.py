@@ -164,8 +164,10 @@ def demo(
     for report in collected:
         say_collected(report)
     with steps() as on_step:
-        made = train_demo(out, collected=collected, folds=folds, seed=seed, command=command_line(), on_step=on_step)
-    for line in made.lines():
+        demo_result = train_demo(
+            out, collected=collected, folds=folds, seed=seed, command=command_line(), on_step=on_step
+        )
+    for line in demo_result.lines():
         click.echo(line)
 
 

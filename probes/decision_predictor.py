@@ -95,8 +95,8 @@ def decision_columns(
             columns[f"{question}{ENTROPY}"] = -(shares * np.log(np.maximum(shares, 1e-12))).sum(axis=1)
             columns[f"{question}{MARGIN}"] = shares[:, -1] - shares[:, -2]
     names = tuple(sorted(columns))
-    made = [columns[name] for name in names]
-    return names, np.array(made, dtype=np.float32).reshape(len(names), len(decided)).T
+    chosen = [columns[name] for name in names]
+    return names, np.array(chosen, dtype=np.float32).reshape(len(names), len(decided)).T
 
 
 def is_predicate(question: str, names: Iterable[str], column: NDArray[np.float64]) -> bool:

@@ -317,8 +317,8 @@ class HiddenProbe(Pretrained):
         if not len(read.answer) and self.position != "prompt_last":
             raise InvalidResponse(f"the answer has no tokens, and this probe reads {self.position}: give an answer")
         part, _, which = self.position.partition("_")
-        at = read.prompt if part == "prompt" else _pooled(read.answer, read.tokens, part, which)
-        score = float(self.probability(at[None])[0])
+        states = read.prompt if part == "prompt" else _pooled(read.answer, read.tokens, part, which)
+        score = float(self.probability(states[None])[0])
         return TokenScores(score, read.tokens, self.probability(read.answer)) if tokens else score
 
     def _check_reader(self, answered: str, read: str) -> None:

@@ -180,8 +180,8 @@ class QualityPredictor(Pretrained):
         if cls is QualityPredictor and kind != QUALITY_KIND:
             blend = module_to("read a blend")  # it is built on this module
             check_kind(checkpoint.path, kind, QUALITY_KIND, blend.BLEND_KIND)
-            made: QualityPredictor = blend.BlendPredictor(checkpoint, **options)
-            return made
+            predictor: QualityPredictor = blend.BlendPredictor(checkpoint, **options)
+            return predictor
         return cls(checkpoint, **options)
 
     def of_run(self, run: str) -> "QualityPredictor":
@@ -268,8 +268,8 @@ class QualityPredictor(Pretrained):
         target = self._main or (MAIN_HEADS[0] if first == AGREEMENT else first)  # labels make P(right) of agreement
         flags = FlagOptions(**flag)
         options = {"out": out, "flags": flags, "replace": replace, "strict": strict, "seed": seed}
-        made = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **options)
-        return type(self)(made, on_mismatch=self._on_mismatch)
+        adapted = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **options)
+        return type(self)(adapted, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
         """Returns the `metaprobe.probes.signals.Signals` of a response, or of a verdict, by which a policy decides.

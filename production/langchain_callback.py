@@ -71,7 +71,7 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
                     self._on_verdict(scored)
 
 
-def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:
+def _completion(content: str, generation_info: Mapping[str, Any], message: Any) -> dict[str, Any]:
     """Returns the chat completion that LangChain has taken apart.
 
     The Responses API's log-probabilities are a plain list. LangChain stores calls with invalid JSON arguments
@@ -79,20 +79,20 @@ def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[st
 
     Args:
         content: text of the answer.
-        known: metadata of the answer.
+        generation_info: metadata of the answer.
         message: the message, if there is one.
     """
-    logprobs = known.get("logprobs")
+    logprobs = generation_info.get("logprobs")
     calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
     older = getattr(message, "additional_kwargs", {}).get("function_call")
     return {
-        "id": known.get("id"),
-        "model": known.get("model_name") or known.get("model"),
+        "id": generation_info.get("id"),
+        "model": generation_info.get("model_name") or generation_info.get("model"),
         "choices": [
             {
                 "message": {"content": content, "tool_calls": calls, "function_call": older},
                 "logprobs": {"content": logprobs} if isinstance(logprobs, (list, tuple)) else logprobs,
-                "finish_reason": known.get("finish_reason"),
+                "finish_reason": generation_info.get("finish_reason"),
             }
         ],
     }

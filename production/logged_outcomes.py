@@ -90,7 +90,7 @@ def outcomes_of_log(
             propensity[rows] = 1.0
     by_chance = bool(np.isfinite(columns.propensity[labelled & of_version]).any())
     # An outcome for each label that counts.
-    left_out, made = Counter[str](), list[QuestionOutcomes]()
+    left_out, outcomes = Counter[str](), list[QuestionOutcomes]()
     for row in np.flatnonzero(has_judgement).tolist():
         request_id, chance = str(columns.request_id[row]), float(propensity[row])
         entry = log.entry(request_id)
@@ -116,24 +116,26 @@ def outcomes_of_log(
         group = hashlib.sha256(" ".join(question.lower().split()).encode()).hexdigest()[:16]
         agents = {str(models[row]): outcome}
         task, moment = str(columns.task[row]), float(columns.time[row])
-        made.append(QuestionOutcomes(request_id, group, question, task, agents, answered=moment))
-    if not made:
+        outcomes.append(QuestionOutcomes(request_id, group, question, task, agents, answered=moment))
+    if not outcomes:
         why_none = "; ".join(f"{count} because {why}" for why, count in left_out.items()) or "none was labelled"
         raise RecordError(
             f"the log holds {len(columns)} answers of that time and model, and no outcome ({why_none}): draw answers "
             "with `metaprobe sample`, and label them (`metaprobe feedback`)"
         )
-    learned_count = len(made) - round(hold_back * len(made))
+    learned_count = len(outcomes) - round(hold_back * len(outcomes))
     return LoggedOutcomes(
-        learned=made[:learned_count],
-        held_back=made[learned_count:],
+        learned=outcomes[:learned_count],
+        held_back=outcomes[learned_count:],
         left_out=dict(left_out),
         unlabelled=int((drawn & ~has_judgement & of_version).sum()),
-        rates=_rates(made),
+        rates=_rates(outcomes),
         versions={name: version for name, version in versions.items() if version},
         note=CHOSEN_BY_PEOPLE
         if any(
-            agent_outcome.label_propensity is None for question in made for agent_outcome in question.agents.values()
+            agent_outcome.label_propensity is None
+            for question in outcomes
+            for agent_outcome in question.agents.values()
         )
         else "",
     )

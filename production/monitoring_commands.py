@@ -350,7 +350,7 @@ def recalibrate(
     digest = Checkpoint.digest_at(checkpoint, sha256=sha256)
     with opened_log(log) as opened:
         labelled = labelled_of_log(opened, checkpoint=digest, model=model, since=since)
-        made = recalibrate_quality(
+        recalibrated = recalibrate_quality(
             checkpoint,
             labelled,
             out=writing.out,
@@ -360,10 +360,16 @@ def recalibrate(
             seed=seed,
             command=command_line(),
         )
-        until = made.learned_until
-        details = {"from": digest, "to": made.digest, "labels": len(labelled), "path": str(writing.out), "until": until}
+        until = recalibrated.learned_until
+        details = {
+            "from": digest,
+            "to": recalibrated.digest,
+            "labels": len(labelled),
+            "path": str(writing.out),
+            "until": until,
+        }
         opened.event(RECALIBRATED, details, time=time.time())
-    return say_checkpoint(made)
+    return say_checkpoint(recalibrated)
 
 
 @command(COMMANDS, "A new predictor from stored runs and the log.")
@@ -413,19 +419,23 @@ def retrain(
         )
         choice: dict[str, Any] = {"model": model, "since": since, "logprobs_mode": logprobs_mode}
         if target == AGREEMENT:
-            made = retrain_on_agreement(opened, options, held_back=hold_back, **choice)
+            retrained = retrain_on_agreement(opened, options, held_back=hold_back, **choice)
         else:
-            made = retrain_quality(runs, opened, options, held_back=hold_back, **choice)
-    say_checkpoint(made.checkpoint)
+            retrained = retrain_quality(runs, opened, options, held_back=hold_back, **choice)
+    say_checkpoint(retrained.checkpoint)
     if target == AGREEMENT:
-        without = f"; {made.without} more have no log-probabilities in the log" if made.without else ""
-        later = f"; {made.held_back} later ones are left for `promote`" if made.held_back else ""
-        click.echo(f"from {made.logged} answers of the log that were asked for again{later}{without}", err=True)
+        without = f"; {retrained.without} more have no log-probabilities in the log" if retrained.without else ""
+        later = f"; {retrained.held_back} later ones are left for `promote`" if retrained.held_back else ""
+        click.echo(f"from {retrained.logged} answers of the log that were asked for again{later}{without}", err=True)
         return
     click.echo(
-        f"from {made.kept} of {made.stored} stored runs and {made.logged} labelled answers of the log; "
-        f"{made.held_back} later ones are left for `promote`"
-        + (f", and {made.without} were left out: the log holds no log-probabilities of them" if made.without else ""),
+        f"from {retrained.kept} of {retrained.stored} stored runs and {retrained.logged} labelled answers of the log; "
+        f"{retrained.held_back} later ones are left for `promote`"
+        + (
+            f", and {retrained.without} were left out: the log holds no log-probabilities of them"
+            if retrained.without
+            else ""
+        ),
         err=True,
     )
 
@@ -510,21 +520,21 @@ def log_outcomes(
         raise click.UsageError(f"--held-out {held_out} is --out too; give another file")
     with opened_log(log) as opened:
         share = 0.0 if held_out is None else hold_back
-        made = outcomes_of_log(opened, model=model, since=since, version_tag=version_tag, hold_back=share)
-    for path, questions in ((out, made.learned), (held_out, made.held_back)):
+        outcomes = outcomes_of_log(opened, model=model, since=since, version_tag=version_tag, hold_back=share)
+    for path, questions in ((out, outcomes.learned), (held_out, outcomes.held_back)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             QuestionOutcomes.write(path, questions)
-    if made.note:
-        click.echo(f"warning: {made.note}", err=True)
-    labels = Counter(name for question in (*made.learned, *made.held_back) for name in question.agents)
-    versions = {name: {"version": version} for name, version in made.versions.items()}
+    if outcomes.note:
+        click.echo(f"warning: {outcomes.note}", err=True)
+    labels = Counter(name for question in (*outcomes.learned, *outcomes.held_back) for name in question.agents)
+    versions = {name: {"version": version} for name, version in outcomes.versions.items()}
     models = {
         name: {"labels": labels[name], "right": round(rate, 4), **versions.get(name, {})}
-        for name, rate in made.rates.items()
+        for name, rate in outcomes.rates.items()
     }
-    summary = {"outcomes": len(made.learned), "held_out": len(made.held_back), "models": models}
-    click.echo(json.dumps({**summary, "left_out": made.left_out, "drawn_without_label": made.unlabelled}))
+    summary = {"outcomes": len(outcomes.learned), "held_out": len(outcomes.held_back), "models": models}
+    click.echo(json.dumps({**summary, "left_out": outcomes.left_out, "drawn_without_label": outcomes.unlabelled}))
 
 
 @command(log_command, "Verdicts to a tracing service: Langfuse, MLflow, OpenTelemetry.")

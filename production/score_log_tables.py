@@ -84,8 +84,8 @@ def promotion_table(decided: Line) -> Iterator[str]:
     yield from text_table([], (("reason", reason) for reason in reasons))
 
 
-def _signed_interval(held: Line) -> str:
-    return f"{shown_number(held.get('low'), sign=True)} to {shown_number(held.get('high'), sign=True)}"
+def _signed_interval(interval: Line) -> str:
+    return f"{shown_number(interval.get('low'), sign=True)} to {shown_number(interval.get('high'), sign=True)}"
 
 
 @contextmanager

@@ -262,13 +262,13 @@ class AnswerStream:
         entries = [entry for entry in map(fields, as_list(event.get("logprobs")) or ()) if entry]
         return Piece(text(event.get("delta")), "", entries, entries)
 
-    def _chunk(self, held: Mapping[str, Any]) -> Piece:
+    def _chunk(self, chunk_fields: Mapping[str, Any]) -> Piece:
         """Takes in a chunk of a chat or text completion. In a valid chunk each field is read once."""
         if not self.kind:  # a first chunk may come without choices
-            self.kind = self.kind_of(held)
+            self.kind = self.kind_of(chunk_fields)
         if self._joined is not None:
-            self._joined.add(held)
-        choice, ends = self._chosen(held)
+            self._joined.add(chunk_fields)
+        choice, ends = self._chosen(chunk_fields)
         if not choice:
             return Piece()
         delta: Mapping[str, Any] = {}
@@ -295,7 +295,7 @@ class AnswerStream:
         self._text.append(brought)
         self._thinking.append(thought)
         self.echoes = self.echoes or None in [entry.get("logprob") for entry in entries]
-        chunk_id, model = held.get("id"), held.get("model")
+        chunk_id, model = chunk_fields.get("id"), chunk_fields.get("model")
         opens = (whole or bool(delta.get("role"))) and bool(
             brought or thought or not entries
         )  # else a token whose text is late
@@ -309,17 +309,17 @@ class AnswerStream:
         )
         return Piece(brought, thought, entries, self._answer.feed(entries, thought=thought, brought=brought))
 
-    def _chosen(self, held: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    def _chosen(self, chunk_fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
         """Returns the chunk's choice of the followed answer, and whether that choice says how the answer ended.
 
         The choice is empty if the chunk carries only usage or another answer.
         """
         for key in _LASTING:
-            if (value := held.get(key)) is not None:
+            if (value := chunk_fields.get(key)) is not None:
                 self.known[key] = value
         chosen: Mapping[str, Any] | None = None
         ends = False
-        choices = held.get("choices")
+        choices = chunk_fields.get("choices")
         for listed in choices if type(choices) is list else as_list(choices) or ():
             choice = listed if type(listed) is dict else fields(listed)
             if not choice:
@@ -391,9 +391,9 @@ class AnswerStream:
         return entries
 
 
-def _entries(given: object) -> Sequence[TokenFields]:
+def _entries(value: object) -> Sequence[TokenFields]:
     """Returns {token, logprob, top_logprobs} of each token in a chunk."""
-    values = given if type(given) is list else as_list(given)
+    values = value if type(value) is list else as_list(value)
     if not values and values is not None:
         return ()
     entries = all_fields(values) if values is not None else None
@@ -509,8 +509,8 @@ class _Outputs:
         shown, cumulative, known_count = text(get(output, "text")), get(output, "cumulative_logprob"), 0
         if answer.ids and list(ids[: len(answer.ids)]) == answer.ids:
             if answer.whole is None and logprobs is not None and isinstance(cumulative, int | float):
-                here = _sum(_vllm_entries(ids, logprobs))
-                with_all, with_new = abs(cumulative - here), abs(cumulative - answer.total - here)
+                logprob_sum = _sum(_vllm_entries(ids, logprobs))
+                with_all, with_new = abs(cumulative - logprob_sum), abs(cumulative - answer.total - logprob_sum)
                 if with_all != with_new:  # zeros so far tell nothing, and not finite numbers neither
                     answer.whole = with_all < with_new
             longer = len(ids) > len(answer.ids) and shown.startswith(answer.text)
@@ -545,9 +545,9 @@ class _OutputSoFar:
     """Whether each output holds everything so far; None until an output has shown it."""
 
 
-def _vllm_entries(ids: Sequence[Any], given: Any) -> list[dict[str, Any]]:
+def _vllm_entries(ids: Sequence[Any], logprobs: Any) -> list[dict[str, Any]]:
     """Returns the drawn tokens and their alternatives in the form of a chunk's entries."""
-    entries = entries_of(ids, given, alone=False)
+    entries = entries_of(ids, logprobs, alone=False)
     return [entry | {"top_logprobs": [{"logprob": logprob} for logprob in entry["top_logprobs"]]} for entry in entries]
 
 

@@ -324,19 +324,20 @@ def _structure_fault(golden: CanaryStates, seen: CanaryStates, layers: Sequence[
     if len(common) < FEWEST_CANARIES:
         return f"it read {len(common)} of {len(golden.ids)} canaries; expected at least {FEWEST_CANARIES}"
     for name in common:
-        here, there = golden.ids.index(name), seen.ids.index(name)
-        for part, one, other in (
-            ("prompt", golden.prompts[here], seen.prompts[there]),
-            ("answer", golden.answers[here], seen.answers[there]),
+        golden_place, seen_place = golden.ids.index(name), seen.ids.index(name)
+        for part, golden_part, seen_part in (
+            ("prompt", golden.prompts[golden_place], seen.prompts[seen_place]),
+            ("answer", golden.answers[golden_place], seen.answers[seen_place]),
         ):
-            if one != other:
+            if golden_part != seen_part:
                 place = next(
-                    (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
-                    min(len(one), len(other)),
+                    (i for i, pair in enumerate(zip(golden_part, seen_part, strict=False)) if pair[0] != pair[1]),
+                    min(len(golden_part), len(seen_part)),
                 )
                 return (
-                    f"the {part} of canary {name!r} has {len(other)} tokens; expected {len(one)}, and equal ones from "
-                    f"token {place} on: the chat template or the tokenizer is another one; load the one of the training"
+                    f"the {part} of canary {name!r} has {len(seen_part)} tokens; expected {len(golden_part)}, and "
+                    f"equal ones from token {place} on: the chat template or the tokenizer is another one; load the "
+                    "one of the training"
                 )
     return ""
 
@@ -349,9 +350,9 @@ def _channel_spread(states: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.hypot(spread, floor))
 
 
-def _apart(one: NDArray[np.float64], other: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
+def _apart(first: NDArray[np.float64], other: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(all="ignore"):
-        return np.asarray(np.sqrt((((one - other) / spread) ** 2).mean(axis=-1)))
+        return np.asarray(np.sqrt((((first - other) / spread) ** 2).mean(axis=-1)))
 
 
 def _explanation(

@@ -397,8 +397,8 @@ def _without_closing_lines(text: str, question: str) -> str:
     """
     while True:
         before, _, line = text.rpartition("\n")
-        said = _CONFIDENCE_LINE.fullmatch(line) and not _ASKS_CONFIDENCE.search(question)
-        if not before.strip() or not (said or _POLITE_LINE.fullmatch(line)):
+        states_confidence = _CONFIDENCE_LINE.fullmatch(line) and not _ASKS_CONFIDENCE.search(question)
+        if not before.strip() or not (states_confidence or _POLITE_LINE.fullmatch(line)):
             return text
         text = before.rstrip()
 
@@ -557,24 +557,24 @@ def _answer_leads(text: str, question: str) -> Iterator[tuple[int, str]]:
     for name in _ASCII_LEADS if text.isascii() else LEADS:
         place, left = lower.rfind(name), MOST_ANSWER_MARKS
         while place >= 0 and left:
-            said = _SAYS.match(text, place + len(name))
-            if said and _LEADS_TO.search(text[max(0, place - MOST_BEFORE) : place]):
-                yield place, _sentence_of(said, question)
+            lead = _SAYS.match(text, place + len(name))
+            if lead and _LEADS_TO.search(text[max(0, place - MOST_BEFORE) : place]):
+                yield place, _sentence_of(lead, question)
             place, left = lower.rfind(name, 0, place), left - 1
 
 
-def _sentence_of(said: re.Match[str], question: str) -> str:
+def _sentence_of(match: re.Match[str], question: str) -> str:
     """Returns the answer to which "Answer:" or "The answer is" leads, without an unopened end of bold type.
 
     After "is" the answer is a sentence, so its last exclamation mark is no factorial, unless the question may be
     answered by one. After a colon "18!" may be either, and stays as it is.
     """
-    answer = said[1]
+    answer = match[1]
     if answer.count("**") == 1 and (bold := _BOLD_ENDS.search(answer)):
         answer = answer[: bold.start()]
-    elif answer.count("**") == 1 and said.group()[: said.start(1) - said.start()].endswith("**"):
+    elif answer.count("**") == 1 and match.group()[: match.start(1) - match.start()].endswith("**"):
         answer = answer.replace("**", "")  # "The answer is **18** eggs."
-    is_sentence = not said.group().lstrip().startswith((":", "：")) and not asks_factorial(question)
+    is_sentence = not match.group().lstrip().startswith((":", "：")) and not asks_factorial(question)
     return answer.rstrip("!") if is_sentence else answer
 
 

@@ -93,21 +93,21 @@ class DecisionQuestion:
         return tuple(answers)
 
 
-def _question(given: object, place: str) -> DecisionQuestion:
-    if not isinstance(given, Mapping):
-        raise InvalidResponse(f"{place} is {_short_repr(given)}; expected an object")
-    kind, name = given.get("type"), given.get("name")
+def _question(value: object, place: str) -> DecisionQuestion:
+    if not isinstance(value, Mapping):
+        raise InvalidResponse(f"{place} is {_short_repr(value)}; expected an object")
+    kind, name = value.get("type"), value.get("name")
     if kind not in ("predicate", *OPTIONS):
         raise InvalidResponse(f"{place}.type is {_short_repr(kind)}; expected predicate, choice or score")
     if name is not None and not isinstance(name, str):
         raise InvalidResponse(f"{place}.name is {_short_repr(name)}; expected a string")
-    instructions, unread = read_parts(given.get("instructions"), f"{place}.instructions")
+    instructions, unread = read_parts(value.get("instructions"), f"{place}.instructions")
     if not instructions.strip() and not unread:
         raise InvalidResponse(f"{place}.instructions is empty; expected a text")
     options: tuple[str | bool, ...] = ()
     if kind in OPTIONS:
         least, most, field, key = OPTIONS[kind]
-        listed = given.get(field)
+        listed = value.get(field)
         if not isinstance(listed, (list, tuple)) or not least <= len(listed) <= most:
             raise InvalidResponse(f"{place}.{field} is {_short_repr(listed)}; expected a list of {least} to {most}")
         for number, option in enumerate(listed):
@@ -154,13 +154,13 @@ def read_parts(content: object, place: str, *, kinds: Sequence[str] = ("input_te
 
 
 def _parse_answer(
-    given: object, number: int, call_id: str, source: str, question: DecisionQuestion | None
+    content: object, number: int, call_id: str, source: str, question: DecisionQuestion | None
 ) -> DecisionAnswer:
     place = f"answers[{number}]"
-    fields_of_answer = given if isinstance(given, Mapping) else {}
+    fields_of_answer = content if isinstance(content, Mapping) else {}
     kind, name = str(fields_of_answer.get("type")), fields_of_answer.get("name")
     if kind not in get_args(DecisionKind) or (name is not None and not isinstance(name, str)):
-        raise InvalidResponse(f"{place} is {_short_repr(given)}; expected a predicate, choice, score or refusal")
+        raise InvalidResponse(f"{place} is {_short_repr(content)}; expected a predicate, choice, score or refusal")
     if question is not None and (name != question.name or kind not in (question.kind, "refusal")):
         raise InvalidResponse(
             f"{place} is a {kind} named {name!r}; expected a {question.kind} named {question.name!r}, or its refusal"
@@ -194,20 +194,20 @@ def _parse_answer(
 
 
 def _distribution(
-    given: object, kind: str, place: str, options: Sequence[str | bool] | None
+    value: object, kind: str, place: str, options: Sequence[str | bool] | None
 ) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
     """Returns (names, probabilities) of the options, in the question's order if it is known.
 
     Args:
-        given: list of options with probabilities, as received.
+        value: list of options with probabilities, as received.
         kind: kind of the question.
         place: name of the answer in errors.
         options: options of the question, if they are known.
     """
-    if not isinstance(given, list):
-        raise InvalidResponse(f"{place}.probabilities is {_short_repr(given)}; expected a list")
+    if not isinstance(value, list):
+        raise InvalidResponse(f"{place}.probabilities is {_short_repr(value)}; expected a list")
     came: dict[str, float] = {}
-    for number, option in enumerate(given):
+    for number, option in enumerate(value):
         fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.probabilities[{number}]"
         key = "value" if kind == "choice" else "label"
         if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
@@ -225,7 +225,7 @@ def _distribution(
             raise InvalidResponse(f"{where} names {name!r} again; expected each option once, and none written alike")
         came[name] = _share(fields_of_option.get("probability"), f"{where}.probability")
     if kind == "score":
-        levels = [option["value"] for option in given]
+        levels = [option["value"] for option in value]
         known_names = [_option_name(option) for option in options] if options is not None else None
         for name, level in zip(came, levels, strict=True):
             if known_names is not None and (not 0 <= level < len(known_names) or known_names[level] != name):
@@ -242,24 +242,24 @@ def _distribution(
     return names, tuple(came.get(name) for name in names)
 
 
-def _score(given: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:
+def _score(value: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:
     top = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
-    if not _is_number(given) or not 0 <= given <= top * (1 + PROBABILITY_ROUNDING):
-        raise InvalidResponse(f"{place}.score is {_short_repr(given)}; expected a level from 0 to {top}")
+    if not _is_number(value) or not 0 <= value <= top * (1 + PROBABILITY_ROUNDING):
+        raise InvalidResponse(f"{place}.score is {_short_repr(value)}; expected a level from 0 to {top}")
     mean = math.fsum(level * (p or 0.0) for level, p in enumerate(probabilities))
-    if probabilities and not incomplete and abs(given - mean) > max(top, 1) * 2 * PROBABILITY_ROUNDING:
-        raise InvalidResponse(f"{place}.score is {given:g}, and its levels' mean is {mean:g}; expected the mean")
-    return min(float(given), float(top))
+    if probabilities and not incomplete and abs(value - mean) > max(top, 1) * 2 * PROBABILITY_ROUNDING:
+        raise InvalidResponse(f"{place}.score is {value:g}, and its levels' mean is {mean:g}; expected the mean")
+    return min(float(value), float(top))
 
 
-def _share(given: object, place: str) -> float:
-    if not _is_number(given) or not 0 <= given <= 1:
-        raise InvalidResponse(f"{place} is {_short_repr(given)}; expected a number from 0 to 1")
-    return float(given)
+def _share(value: object, place: str) -> float:
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise InvalidResponse(f"{place} is {_short_repr(value)}; expected a number from 0 to 1")
+    return float(value)
 
 
-def _is_number(given: object) -> TypeGuard[int | float]:
-    return type(given) is int or (type(given) is float and math.isfinite(given))
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 def _among(option: str | bool, options: Sequence[str | bool]) -> bool:
@@ -271,8 +271,8 @@ def _option_name(option: str | bool) -> str:
     return option if isinstance(option, str) else str(option).lower()
 
 
-def _short_repr(given: object) -> str:
-    if isinstance(given, (Mapping, list, tuple)):
-        return f"{'an object' if isinstance(given, Mapping) else 'a list'} of {len(given)}"
-    text = repr(given)
+def _short_repr(value: object) -> str:
+    if isinstance(value, (Mapping, list, tuple)):
+        return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)}"
+    text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

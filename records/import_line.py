@@ -515,8 +515,8 @@ def _csv_lines(
             yield number, RawLine(line, row.raw, row.head) if isinstance(row, RawLine) else line
 
 
-def _record_of_row(given: Mapping[str, str]) -> dict[str, Any]:
-    row = {name: cell for name, cell in given.items() if cell.strip()}
+def _record_of_row(cells: Mapping[str, str]) -> dict[str, Any]:
+    row = {name: cell for name, cell in cells.items() if cell.strip()}
     line: dict[str, Any] = {name: cell for name, cell in row.items() if name not in _OWN and name[:7] != _LABEL}
     for name in _JSON:
         if name in row:
@@ -542,7 +542,7 @@ def _record_of_row(given: Mapping[str, str]) -> dict[str, Any]:
             raise ImportFileError('the row has "question" and "messages"; expected one of the two')
         line["messages"] = [{"role": "user", "content": row["question"]}]
     if "response" in row:
-        if "logprobs" not in given and row["response"].lstrip().startswith("{"):
+        if "logprobs" not in cells and row["response"].lstrip().startswith("{"):
             line["response"] = _cell_json("response", row["response"])
         else:
             line["response"] = completion_of(row["response"], row | _lists(row))

@@ -121,9 +121,9 @@ def import_file(
         store.alone(),  # what is stored is not stored again by another process meanwhile
     ):
         options = LogOptions(correct, None if requests is None else Path(requests), None, on_bytes, plain)
-        taken = _Import(path, store, log_format, options, stated, strict=strict, keep=keep)
-        taken.read(on_line)
-    report = taken.report
+        importing = _Import(path, store, log_format, options, stated, strict=strict, keep=keep)
+        importing.read(on_line)
+    report = importing.report
     if report.left_out and not (report.imported or report.already_stored or report.bad):
         bare = any(reason.startswith((NO_LOGPROBS, ZEROS)) for reason in report.left_out)
         advice = (
@@ -249,7 +249,7 @@ class _Import:
         right = any(label.name == "correct" for label in line.run.labels)
         report.labelled += right
         report.labelled_otherwise += bool(line.run.labels) and not right
-        report.taken.update([line.taken] if line.taken else ())
+        report.taken.update([line.label_source] if line.label_source else ())
         report.without_logprobs += call.logprobs is None
         ended = doubt(call.finish_reason) if call.finish_reason else ""
         report.doubts.update(_NUMBERS.sub("N", doubtful) for doubtful in (call.note, ended) if doubtful)
@@ -354,19 +354,19 @@ _OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "samp
 """These three tables map a key of the line to the fields of run, item and call that it fills."""
 
 
-def _same_answer(stored: Run, told: Run, keys: Container[str]) -> bool:
+def _same_answer(stored: Run, imported: Run, keys: Container[str]) -> bool:
     """Returns whether the stored run and the line's run hold one answer.
 
     Hidden states stay with the call, so a prompt may be added later, but may not change.
 
     Args:
         stored: the run in the store.
-        told: the run of the line.
+        imported: the run of the line.
         keys: keys of the line that have a value.
     """
-    if stored.system != told.system:
+    if stored.system != imported.system:
         return False
-    old, (new,) = stored.calls[0], told.calls  # a judge's calls may follow
+    old, (new,) = stored.calls[0], imported.calls  # a judge's calls may follow
     if "messages" in keys and old.messages and old.messages != new.messages:
         return False
     if old.logprobs is None or new.logprobs is None:
@@ -375,15 +375,15 @@ def _same_answer(stored: Run, told: Run, keys: Container[str]) -> bool:
     return np.array_equal(old.logprobs, new.logprobs)
 
 
-def _updated(stored: Run, told: Run, keys: Container[str]) -> Run:
+def _updated(stored: Run, imported: Run, keys: Container[str]) -> Run:
     """Returns the stored run with the line's values under these keys; the same object if nothing changes.
 
     Args:
         stored: the run in the store.
-        told: the run of the line.
+        imported: the run of the line.
         keys: keys of the line that have a value.
     """
-    (old, *judged), (new,) = stored.calls, told.calls
+    (old, *judged), (new,) = stored.calls, imported.calls
     of_run, of_item, of_call = (
         {
             field: getattr(now, field)
@@ -392,8 +392,8 @@ def _updated(stored: Run, told: Run, keys: Container[str]) -> Run:
             if key in keys and getattr(now, field) != getattr(was, field)
         }
         for fields, was, now in (
-            (_OF_RUN, stored, told),
-            (_OF_ITEM, stored.item, told.item),
+            (_OF_RUN, stored, imported),
+            (_OF_ITEM, stored.item, imported.item),
             (_OF_CALL, old, new),
         )
     )

@@ -170,8 +170,8 @@ class LineWithRun:
     run: Run
     place: str = ""
     """Place of the answer in a log that has no lines."""
-    taken: str = ""
-    """Source of the label `correct`, as in `LoggedAnswer.taken`."""
+    label_source: str = ""
+    """Source of the label `correct`, as in `LoggedAnswer.label_source`."""
 
     def error(self, path: Path, what: str) -> ImportFileError:
         """Returns an error about this line."""
@@ -220,13 +220,13 @@ def read_log(
         # Make the run of an answer, or refuse it.
         number = answer.number or count
         try:
-            record, taken = with_labels(answer.line), answer.taken
+            record, label_source = with_labels(answer.line), answer.label_source
             labels: Any = record.get("labels")
             labelled = form.name == LINES.name and isinstance(labels, dict) and labels.get("correct") is not None
             others = {key: value for key, value in record.items() if key not in KEYS}
             if labelled and (why := why_not_right(others)):
                 labels = {name: value for name, value in labels.items() if name != "correct"}
-                record, taken = {**record, "labels": labels}, f"no label: {why}"
+                record, label_source = {**record, "labels": labels}, f"no label: {why}"
             run = _run_of_line(record, f"{name}-line-{number}", form, options, stated)
             if not run.id.isascii() and _HALF_CHARACTER.search(run.id):  # stored, it would be another name
                 raise ImportFileError('"id" holds half of a character, \\ud800 to \\udfff; expected whole ones')
@@ -260,7 +260,7 @@ def read_log(
                 on_left_out(answer, (answer.left_out or why) + (NOT_STATED if stated is not None else ""))
         else:
             places[run.id] = answer.place
-            yield LineWithRun(number, record, run, "" if answer.number else answer.place, taken)
+            yield LineWithRun(number, record, run, "" if answer.number else answer.place, label_source)
 
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")

@@ -56,8 +56,10 @@ class JoinedChunks:
         out.
         """
         if name == "message":
-            said = _finished(self._delta)
-            part = {field: value for field, value in part.items() if field not in said or said[field] != value}
+            delta_end = _finished(self._delta)
+            part = {
+                field: value for field, value in part.items() if field not in delta_end or delta_end[field] != value
+            }
         _join(self._delta, part)
 
     def completion(self) -> dict[str, Any]:
@@ -120,7 +122,7 @@ def _continue_list(whole: dict[str, Any], name: str, members: Sequence[Any], dep
         whole[name] = before if isinstance(before, list | _ByIndex) else []
         return
     found = [fields(member) for member in members]
-    has_places = [one is not None and type(one.get(_PLACE)) is int for one in found]
+    has_places = [part is not None and type(part.get(_PLACE)) is int for part in found]
     by_index = all(has_places) and depth < _DEEPEST
     if before and by_index != isinstance(before, _ByIndex):
         raise InvalidResponse(f"parts of {name} came with an index and without one; expected one way")
@@ -131,9 +133,9 @@ def _continue_list(whole: dict[str, Any], name: str, members: Sequence[Any], dep
         return
     if not isinstance(before, _ByIndex):
         whole[name] = _ByIndex()
-    for one in found:
-        assert one is not None
-        _join(whole[name].setdefault(one[_PLACE], {}), one, depth + 1)
+    for part in found:
+        assert part is not None
+        _join(whole[name].setdefault(part[_PLACE], {}), part, depth + 1)
 
 
 def _finished(value: Any, depth: int = 0, name: str = "") -> Any:
@@ -147,8 +149,8 @@ def _finished(value: Any, depth: int = 0, name: str = "") -> Any:
         left_out = _PLACE if name == _CALLS else ""
         in_order = (value[place] for place in sorted(value))
         return [
-            {field: _finished(inner, depth + 1, field) for field, inner in one.items() if field != left_out}
-            for one in in_order
+            {field: _finished(inner, depth + 1, field) for field, inner in part.items() if field != left_out}
+            for part in in_order
         ]
     if type(value) is dict and depth <= _DEEPEST + 1:
         return {field: _finished(inner, depth + 1, field) for field, inner in value.items()}

@@ -426,13 +426,13 @@ class _CsvRows:
 
     def _row_at(self, place: int) -> tuple[_CsvRow, int]:
         """Returns the row that begins `place` lines ahead, and how many lines were read for it."""
-        taken, chars_read = 0, 0
+        lines_read, chars_read = 0, 0
 
         def lines() -> Iterator[str]:
-            nonlocal taken, chars_read
-            while (line := self._line_at(place + taken)) is not None:
-                taken, chars_read = taken + 1, chars_read + len(line)
-                if chars_read > MAX_LINE or taken > MAX_OPEN:
+            nonlocal lines_read, chars_read
+            while (line := self._line_at(place + lines_read)) is not None:
+                lines_read, chars_read = lines_read + 1, chars_read + len(line)
+                if chars_read > MAX_LINE or lines_read > MAX_OPEN:
                     raise csv.Error(TOO_LONG)
                 yield line
 
@@ -444,7 +444,7 @@ class _CsvRows:
             why = f"it cannot be read as CSV ({what}); expected whole rows: is a quote in the wrong place?"
             long = f"the row is longer than {MAX_LINE} characters or {MAX_OPEN} lines; expected one response a row"
             fault = NO_ROW, long if what == TOO_LONG else why
-        text = self._ahead[place] if taken == 1 else "".join(self._ahead[place : place + taken])
+        text = self._ahead[place] if lines_read == 1 else "".join(self._ahead[place : place + lines_read])
         if fault is None and len(cells) != self._width and any(cell.strip() for cell in cells):
             came = f"the row has {len(cells)} cells, and the head has {self._width}"
             fault = OTHER_CELLS, f"{came}; expected as many: was it cut off?"
@@ -457,7 +457,7 @@ class _CsvRows:
                     NOT_UTF8,
                     f"byte 0x{byte:02x} is not UTF-8; save the file as CSV UTF-8, or convert it with iconv",
                 )
-        return _CsvRow(number, text, cells, fault), taken
+        return _CsvRow(number, text, cells, fault), lines_read
 
     def _is_sound(self, place: int) -> bool:
         """Returns whether a valid row begins `place` lines ahead, with quotes only around whole cells."""

@@ -239,21 +239,21 @@ def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | N
     return "" if type(counted) is int and counted > 0 else None
 
 
-def _read_columns(given: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ...], list[Any], list[list[Any]]]:
+def _read_columns(columns: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ...], list[Any], list[list[Any]]]:
     """Returns (tokens, log-probabilities, alternatives) of the answer from {tokens, token_logprobs, top_logprobs}.
 
     An echoed prompt is left out. It shows by a first token without log-probability, or by as many tokens as prompt and
     answer have together. Alternatives are a mapping from token to log-probability for each token. Most servers add a
     drawn token that is not among the likeliest k. It cannot be distinguished from the others, so it stays.
     """
-    logprobs = as_list(given.get("token_logprobs"))
+    logprobs = as_list(columns.get("token_logprobs"))
     if logprobs is None:
         raise InvalidResponse(
-            f"logprobs.token_logprobs came as {type(given.get('token_logprobs')).__name__};"
+            f"logprobs.token_logprobs came as {type(columns.get('token_logprobs')).__name__};"
             " expected a list with one number a token: request the completion with logprobs=k"
         )
-    tokens = as_list(given.get("tokens"))
-    top = as_list(given.get("top_logprobs"))
+    tokens = as_list(columns.get("tokens"))
+    top = as_list(columns.get("top_logprobs"))
     for name, column in (("tokens", tokens), ("top_logprobs", top)):
         if column and len(column) != len(logprobs):
             raise InvalidResponse(

@@ -282,8 +282,10 @@ def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: b
     except NoLogprobs:
         if not isinstance(signals, Mapping) or signals.get(HIDDEN_STATES) is None:
             raise
-        said = read_said(response, choice)[0]
-        parsed = ParsedResponse(said.text, (), NO_NUMBERS, None, said.finish_reason, said.model, said.usage)
+        statement = read_said(response, choice)[0]
+        parsed = ParsedResponse(
+            statement.text, (), NO_NUMBERS, None, statement.finish_reason, statement.model, statement.usage
+        )
     if not isinstance(signals, Mapping):
         raise InvalidResponse(
             f"{SIGNALS_KEY} is a {type(signals).__name__}; expected an object with {HIDDEN_STATES}, confidence"
@@ -438,11 +440,11 @@ def hidden_of(sent_states: object, parsed: ParsedResponse) -> Hidden:
     return Hidden(every, layers, tuple(states_by_position), model, _canaries_of(sent_states))
 
 
-def _canaries_of(given: Mapping[str, Any]) -> CanaryStates | None:
+def _canaries_of(response_fields: Mapping[str, Any]) -> CanaryStates | None:
     """Returns the canaries' states by the source of the states. A request holds them, or the digest of states that this
     process got before. None where nothing was sent, or the digest is not known.
     """
-    sent = given.get("canaries")
+    sent = response_fields.get("canaries")
     if sent is None:
         return None
     if isinstance(sent, str):
@@ -461,19 +463,19 @@ MOST_SOURCES = 64
 _sent_canaries: dict[str, CanaryStates] = {}
 
 
-def _listed_states(given: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
-    values = given.get(key)
+def _listed_states(response_fields: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
+    values = response_fields.get(key)
     if not isinstance(values, list | tuple) or not values or any(type(value) is not kind for value in values):
         what = "layer numbers" if kind is int else "names"
         raise InvalidResponse(f"{key} of the hidden states are {values!r:.80}; expected a list of {what}")
     return tuple(values)
 
 
-def _state_array(given: Mapping[str, Any], key: str) -> FloatArray:
-    values = given.get(key)
+def _state_array(response_fields: Mapping[str, Any], key: str) -> FloatArray:
+    values = response_fields.get(key)
     try:
         if isinstance(values, str):
-            dtype, shape = given.get("dtype"), given.get("shape")
+            dtype, shape = response_fields.get("dtype"), response_fields.get("shape")
             if dtype not in DTYPES:
                 raise InvalidResponse(
                     f"hidden states came as {dtype!r}; expected dtype {' or '.join(DTYPES)}, little-endian in base64"

@@ -64,16 +64,16 @@ class Plugins(Generic[T]):
             raise RecordError(
                 f"{self.what} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}"
             ) from error
-        there = ", ".join(key for key, value in vars(module).items() if isinstance(value, self.kind)) or "none"
+        names = ", ".join(key for key, value in vars(module).items() if isinstance(value, self.kind)) or "none"
         if not hasattr(module, attribute):
             raise RecordError(
-                f"{self.what} {name!r}: {path} has no {attribute!r}; of kind {self.kind.__name__} it has: {there}"
+                f"{self.what} {name!r}: {path} has no {attribute!r}; of kind {self.kind.__name__} it has: {names}"
             )
         plugin = getattr(module, attribute)
         if not isinstance(plugin, self.kind):
             raise RecordError(
                 f"{self.what} {name!r}: {attribute} in {path} is of type {type(plugin).__name__}; expected a "
-                f"{self.kind.__module__}.{self.kind.__name__} (docs/own.md shows one). Of that kind {path} has: {there}"
+                f"{self.kind.__module__}.{self.kind.__name__} (docs/own.md shows one). Of that kind {path} has: {names}"
             )
         return plugin
 

@@ -111,26 +111,26 @@ class KindReader:
         self._text, self._state = "", "rest"
         return self._decided()
 
-    def _step(self, text: str, at: int) -> int:
-        """Decides as much of the text from `at` on as possible, and returns where the next step begins."""
+    def _step(self, text: str, position: int) -> int:
+        """Decides as much of the text from `position` on as possible, and returns where the next step begins."""
         if self._edge:
-            start = _skip_space(text, at)
-            self._give(start - at, "edge")
+            start = _skip_space(text, position)
+            self._give(start - position, "edge")
             self._edge = start == len(text)
             return start
         if self._state == "start":
-            return self._begin(text, at)
+            return self._begin(text, position)
         if self._state == "header":
-            return self._name(text, at)
+            return self._name(text, position)
         if self._state == "inside":
-            return self._go_on(text, at)
-        self._give(len(text) - at, self._kind)
+            return self._go_on(text, position)
+        self._give(len(text) - position, self._kind)
         return len(text)
 
-    def _begin(self, text: str, at: int) -> int:
-        start = _skip_space(text, at)
+    def _begin(self, text: str, position: int) -> int:
+        start = _skip_space(text, position)
         opening = next((mark for mark in OPENINGS if text.startswith(mark, start)), "")
-        self._space += start - at
+        self._space += start - position
         if opening:
             self._give(len(opening), "marker")
             self._open(opening)
@@ -148,16 +148,16 @@ class KindReader:
         else:
             self._state, self._kind, self._marks, self._edge = "inside", "thinking", (_PAIRS[mark],), True
 
-    def _go_on(self, text: str, at: int) -> int:
+    def _go_on(self, text: str, position: int) -> int:
         """Reads text inside a thinking block or a harmony message, and returns where the next step begins."""
-        mark_match = _any_of(self._marks).search(text, at)
+        mark_match = _any_of(self._marks).search(text, position)
         if mark_match is None:
-            self._decide_all_but_marker(text, at, self._marks, self._kind)
+            self._decide_all_but_marker(text, position, self._marks, self._kind)
             return len(text)
-        body = len(text[at : mark_match.start()].rstrip(SPACE))
+        body = len(text[position : mark_match.start()].rstrip(SPACE))
         if body:
             self._give(body, self._kind)
-        self._give(mark_match.start() - at - body, "edge")
+        self._give(mark_match.start() - position - body, "edge")
         mark = mark_match[0]
         self._give(len(mark), "marker")
         if mark in _HARMONY:
@@ -166,37 +166,36 @@ class KindReader:
             self._state, self._kind, self._edge = "rest", "answer", True
         return mark_match.end()
 
-    def _name(self, text: str, at: int) -> int:
+    def _name(self, text: str, position: int) -> int:
         """Reads text between harmony's messages, which names the next channel, and returns where the next
         step begins.
         """
-        place = text.find(MESSAGE, at)
+        place = text.find(MESSAGE, position)
         if place < 0:
-            self._header.append(text[at : self._decide_all_but_marker(text, at, (MESSAGE,), "marker")])
+            self._header.append(text[position : self._decide_all_but_marker(text, position, (MESSAGE,), "marker")])
             return len(text)
-        self._give(place + len(MESSAGE) - at, "marker")
-        header = "".join((*self._header, text[at:place]))
+        self._give(place + len(MESSAGE) - position, "marker")
+        header = "".join((*self._header, text[position:place]))
         channel = header.rpartition("<|channel|>")[2]
         called = " to=" in header or channel.startswith("commentary")
         self._kind = "tool" if called else "answer" if channel.startswith("final") else "thinking"
         self._state, self._marks, self._edge = "inside", _HARMONY, True
         return place + len(MESSAGE)
 
-    def _decide_all_but_marker(self, text: str, at: int, marks: tuple[str, ...], kind: TokenKind) -> int:
-        """Decides the text from `at` on, except an end that may begin a marker. Returns the place where this possible
-        end begins.
+    def _decide_all_but_marker(self, text: str, position: int, marks: tuple[str, ...], kind: TokenKind) -> int:
+        """Decides the text from `position` on, except an end that may begin a marker. Returns where this end begins.
 
         Args:
             text: the text.
-            at: where the undecided text begins.
+            position: where the undecided text begins.
             marks: markers that may begin at the end of the text.
             kind: kind of the decided text.
         """
-        begun = len(text) - _begun(text, at, marks)
-        body = len(text[at:begun].rstrip(SPACE))
+        begun = len(text) - _begun(text, position, marks)
+        body = len(text[position:begun].rstrip(SPACE))
         if body:
             self._give(body, kind)
-        self._space += begun - at - body
+        self._space += begun - position - body
         self._text = text[begun:]
         return begun
 
@@ -238,21 +237,21 @@ def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, marks)))
 
 
-def _skip_space(text: str, at: int) -> int:
-    """Returns the place of the first character, from `at` on, that is no white space."""
-    character = _NO_SPACE.search(text, at)
+def _skip_space(text: str, position: int) -> int:
+    """Returns the place of the first character, from `position` on, that is no white space."""
+    character = _NO_SPACE.search(text, position)
     return len(text) if character is None else character.start()
 
 
-def _begun(text: str, at: int, marks: Iterable[str]) -> int:
-    """Returns how many characters at the end, from `at` on, may be the beginning of a marker.
+def _begun(text: str, position: int, marks: Iterable[str]) -> int:
+    """Returns how many characters at the end, from `position` on, may be the beginning of a marker.
 
     Args:
         text: the text.
-        at: where the undecided text begins.
+        position: where the undecided text begins.
         marks: the markers.
     """
-    end = text[max(at, len(text) - _LONGEST) :]
+    end = text[max(position, len(text) - _LONGEST) :]
     return max((n for mark in marks for n in range(1, len(mark)) if end.endswith(mark[:n])), default=0)
 
 

@@ -190,24 +190,24 @@ def _run_row(run: Run) -> dict[str, Any]:
     return row
 
 
-def _check_fields(given: Any, expected: Any, name: str) -> None:
+def _check_fields(schema: Any, expected: Any, name: str) -> None:
     """Raises `ValueError` if a type is not the expected one, or has unexpected fields; older shards may lack some
     fields.
 
     Args:
-        given: the type in the shard.
+        schema: the type in the shard.
         expected: the type of this format.
         name: name of the field in errors.
     """
-    if pa.types.is_struct(given) and pa.types.is_struct(expected):
-        for field in given:
+    if pa.types.is_struct(schema) and pa.types.is_struct(expected):
+        for field in schema:
             if expected.get_field_index(field.name) < 0:
                 raise ValueError(f"{name} has a field {field.name!r}, which it should not have")
             _check_fields(field.type, expected.field(field.name).type, f"{name}.{field.name}")
-    elif pa.types.is_list(given) and pa.types.is_list(expected):
-        _check_fields(given.value_type, expected.value_type, f"{name}[]")
-    elif given != expected:
-        raise ValueError(f"{name} is of type {given}; expected {expected}")
+    elif pa.types.is_list(schema) and pa.types.is_list(expected):
+        _check_fields(schema.value_type, expected.value_type, f"{name}[]")
+    elif schema != expected:
+        raise ValueError(f"{name} is of type {schema}; expected {expected}")
 
 
 def _check_values(array: Any, name: str) -> None:
@@ -728,11 +728,11 @@ class RunStore:
                 )
             size = shard.stat().st_size
             check_values(file.metadata, size)
-            batches, taken = [], 0
+            batches, bytes_read = [], 0
             for batch in file.iter_batches(32, columns=columns, use_threads=False):
                 batches.append(batch)
-                taken += batch.nbytes
-                check_unpacked(taken, size)
+                bytes_read += batch.nbytes
+                check_unpacked(bytes_read, size)
             table = pa.Table.from_batches(batches) if batches else file.read(columns=columns)
             table.validate(full=True)  # texts that are no UTF-8
             return table

@@ -215,22 +215,22 @@ def _arguments_form(arguments: str) -> Hashable:
         return "text", arguments
 
 
-def _decimal_of(given: str) -> Decimal:
+def _decimal_of(text: str) -> Decimal:
     """Returns the value of a number. Raises `ValueError` for a number beyond any double."""
-    if len(given) > MAX_NUMBER_DIGITS or not abs(float(given)) < float("inf"):
+    if len(text) > MAX_NUMBER_DIGITS or not abs(float(text)) < float("inf"):
         raise ValueError("no double holds it")
     try:
-        return Decimal(given)
+        return Decimal(text)
     except InvalidOperation as error:
         raise ValueError("the exponent is out of range") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object. Raises `ValueError` for a repeated key, because readers disagree about its meaning."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    by_key = dict(pairs)
+    if len(by_key) < len(pairs):
         raise ValueError("a key comes twice")
-    return made
+    return by_key
 
 
 def _form(value: object, depth: int) -> Hashable:

@@ -55,11 +55,11 @@ def cheapest_meeting(
     priced = _priced(estimates, prices)
     if not priced:
         return _fallback(estimates, prices, fallback)
-    meeting = [one for one in priced if one[1] >= target]
+    meeting = [candidate for candidate in priced if candidate[1] >= target]
     if meeting:
-        name, p, price = min(meeting, key=lambda one: (one[2], -one[1]))
+        name, p, price = min(meeting, key=lambda candidate: (candidate[2], -candidate[1]))
         return SuccessChoice(name, p, price, f"the cheapest candidate with P(success) of at least {target:g}")
-    name, p, price = max(priced, key=lambda one: (one[1], -one[2]))
+    name, p, price = max(priced, key=lambda candidate: (candidate[1], -candidate[2]))
     return SuccessChoice(name, p, price, f"no candidate reaches {target:g}; this one is the likeliest to be right")
 
 
@@ -86,10 +86,10 @@ def best_within(
     priced = _priced(estimates, prices)
     if not priced:
         return _fallback(estimates, prices, fallback)
-    within = [one for one in priced if one[2] <= budget]
+    within = [candidate for candidate in priced if candidate[2] <= budget]
     if not within:
         return SuccessChoice(None, None, None, f"every candidate with sufficient evidence costs more than {budget:g}")
-    name, p, price = max(within, key=lambda one: (one[1], -one[2]))
+    name, p, price = max(within, key=lambda candidate: (candidate[1], -candidate[2]))
     return SuccessChoice(name, p, price, f"the highest P(success) at a price of at most {budget:g}")
 
 
@@ -178,9 +178,9 @@ def best_at_worth(
     return SuccessChoice(name, chance, price, f"the highest P(success) times {worth:g}, less the price")
 
 
-def _is_number(given: object) -> bool:
+def _is_number(value: object) -> bool:
     """Returns whether a caller's value is a real number, and not True or False."""
-    return isinstance(given, Real) and not isinstance(given, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _priced(estimates: Sequence[SuccessEstimate], prices: Mapping[str, float]) -> list[tuple[str, float, float]]:

@@ -289,7 +289,7 @@ def scored(**scores: Any) -> tuple[dict[str, float], str]:
         path.write_text(json.dumps(log))
         [sample] = read_inspect(path, LogOptions(plain=True))
     assert sample.line is not None
-    return sample.line["labels"], sample.taken
+    return sample.line["labels"], sample.label_source
 
 
 GRADER = "I think so, and cannot say more."

@@ -171,7 +171,7 @@ def advise(path: Path) -> Advised:
         )
         for line in read:
             contents.add(line.run, question_id_of(line.record, line.run.item.id))
-            contents.taken[line.taken] += bool(line.taken)
+            contents.taken[line.label_source] += bool(line.label_source)
         bad.sound = contents.answers + left_out.total()
         bad.check()
         left_out.update(_reasons(bad))

@@ -153,14 +153,14 @@ def fit_offsets(
         # A whole step of Newton's may lead away where many answers are far on the wrong side.
         now, part = loss + penalty(common, offsets), 1.0
         while True:
-            there, offsets_there = common + part * step, offsets + part * moved
-            logit = logits(there, offsets_there)
+            common_there, offsets_there = common + part * step, offsets + part * moved
+            logit = logits(common_there, offsets_there)
             softened = np.logaddexp(0, logit)
             loss = float(total(softened) - labels @ logit)
-            if part <= SHORTEST or loss + penalty(there, offsets_there) <= now + CLOSE:
+            if part <= SHORTEST or loss + penalty(common_there, offsets_there) <= now + CLOSE:
                 break
             part /= 2
-        common, offsets, before = there, offsets_there, between
+        common, offsets, before = common_there, offsets_there, between
         if r:
             between = max(math.sqrt(total(offsets**2 + 1 / run_curvature) / r), LEAST_BETWEEN)
         if max(largest, abs(between - before)) < CLOSE:
@@ -236,10 +236,10 @@ def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) ->
         rows = np.flatnonzero(runs == name)
         ones = int(labels[rows].sum())
         if len(rows) >= FEWEST_FOR_SCALE and min(ones, len(rows) - ones) >= FEWEST_OF_A_CLASS:
-            here = evidence[rows] - evidence[rows].mean()
-            fit = fit_offsets(here[:, None], labels[rows], runs[rows], expected=1.0, sd=10.0)
-            p = sigmoid(here * fit.weights[0] + fit.rates.mean)
-            scales.append((fit.weights[0], float(np.sum(p * (1 - p) * here**2)) + 1e-12))
+            centred = evidence[rows] - evidence[rows].mean()
+            fit = fit_offsets(centred[:, None], labels[rows], runs[rows], expected=1.0, sd=10.0)
+            p = sigmoid(centred * fit.weights[0] + fit.rates.mean)
+            scales.append((fit.weights[0], float(np.sum(p * (1 - p) * centred**2)) + 1e-12))
     if len(scales) < 3:
         return USUAL_SCALES
     scale, weight = np.array(scales).T

@@ -465,12 +465,12 @@ def _logistic(
             curvature[at_bound, at_bound] = 1.0
         step, share, before = np.linalg.solve(curvature, gradient), 1.0, loss
         while True:
-            there = np.maximum(weights - share * step, low)
-            loss, p = judged(there)
+            candidate = np.maximum(weights - share * step, low)
+            loss, p = judged(candidate)
             if loss <= before + LOSS_ROUNDING or share <= MIN_STEP_SHARE:
                 break
             share /= 2
-        moved, weights = np.abs(there - weights).max(), there
+        moved, weights = np.abs(candidate - weights).max(), candidate
         if moved < CONVERGED_CHANGE:
             break
     return tuple(weights.tolist())

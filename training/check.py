@@ -415,8 +415,8 @@ class _Comparison:
         For 30 groups without any change, a bootstrap alone would give an interval from 0 to 0. An interval of a share
         is therefore at least as wide as Wilson's, and one of a change as Wilson's for no event at all.
         """
-        n, here = self.size, of(self.now)
-        after = statistic_interval(here, self.weights[:, :n])
+        n, now = self.size, of(self.now)
+        after = statistic_interval(now, self.weights[:, :n])
         if among:
             widest = Interval.of_share(after.estimate, among)
             after = replace(after, low=min(after.low, widest.low), high=max(after.high, widest.high))
@@ -429,11 +429,11 @@ class _Comparison:
             ends = gap - math.hypot(after.estimate - after.low, up), gap + math.hypot(after.high - after.estimate, down)
             change = Interval(gap, *ends, after.n, after.groups)
             return self._judged(name, stored.estimate, after, change, max(up, down), low, high)
-        there = of(self.then)
-        change = statistic_interval(lambda weight: here(weight[:, :n]) - there(weight[:, n:]), self.weights)
+        then = of(self.then)
+        change = statistic_interval(lambda weight: now(weight[:, :n]) - then(weight[:, n:]), self.weights)
         half = Interval.of_share(0.0, among).high if among else 0.0
         ends = min(change.low, change.estimate - half), max(change.high, change.estimate + half)
-        before = float(there(np.ones((1, len(self.then.y)), dtype=np.int32))[0])
+        before = float(then(np.ones((1, len(self.then.y)), dtype=np.int32))[0])
         return self._judged(name, before, after, Interval(change.estimate, *ends, n, self.groups), 0.0, low, high)
 
     def _judged(
@@ -523,8 +523,8 @@ def _scored(
             rows = np.flatnonzero(names == name)
             known_run = run or run_before(name, reader.runs)
             unknown += 0 if known_run else len(rows)
-            here = [answers[i] for i in rows.tolist()]
-            scores[rows] = target_probabilities(reader.of_run(known_run or name), target, here, paths)
+            chosen = [answers[i] for i in rows.tolist()]
+            scores[rows] = target_probabilities(reader.of_run(known_run or name), target, chosen, paths)
         if unknown:
             notes.append(
                 f"the checkpoint knows no run of the task and way of asking of {unknown} answers, whose scores assume "
@@ -539,19 +539,19 @@ def _scored(
     return CheckedAnswers(table.y, scores, table.groups, names, questions), notes
 
 
-def run_before(name: str, known: Sequence[str]) -> str | None:
+def run_before(name: str, known_runs: Sequence[str]) -> str | None:
     """Returns the known run that a run had before its engine, model or prompt changed; None if no known run fits.
 
     It is the run of the same name, else the only run of the same task and way of asking, else the only run of the same
     task.
     """
-    if name in known:
+    if name in known_runs:
         return name
     _, task, variant = name.split(SEPARATOR, 2)
     for tail in (f"{SEPARATOR}{task}{SEPARATOR}{variant}", f"{SEPARATOR}{task}{SEPARATOR}"):
         near = [
             known_name
-            for known_name in known
+            for known_name in known_runs
             if known_name.endswith(tail) or (tail.endswith(SEPARATOR) and tail in known_name)
         ]
         if len(near) == 1:

@@ -385,8 +385,8 @@ def fit_linear_step(name: str, sample: LadderRows, values: Floats, rows: Rows, p
     """
     ladder_columns, y, runs = sample.read, sample.y, sample.runs
     columns = ladder_columns.columns(name)
-    here = values[rows] @ columns
-    standard, centre, spread = standardised(here)
+    step_values = values[rows] @ columns
+    standard, centre, spread = standardised(step_values)
     if name == DRAWN_TERMS:
         beside = np.zeros(len(ladder_columns.places))
         expected, sd = np.append(DRAWN_SLOPE, beside), np.append(DRAWN_SLOPE_SD, beside + DRAWN_SD)
@@ -537,14 +537,14 @@ class _Climb:
         gain, se, clusters = compared
         quantile = require("scipy.special", "fit").stdtrit
         sure = self.bar.of(name)
-        taken = bool(clusters > 1 and gain > quantile(clusters - 1, sure) * se)
+        pays = bool(clusters > 1 and gain > quantile(clusters - 1, sure) * se)
         within = within_se = np.nan
         runs = self.runs[rows]
-        if taken and (runs != runs[0]).any():
+        if pays and (runs != runs[0]).any():
             within, within_se = paired_auroc_gain(self.y[rows], *evidence, runs, self.clusters[rows])
-            taken = bool(within > quantile(clusters - 1, sure) * within_se)
-        self.steps.append(LadderStep(name, self.linear, gain, se, taken, within, within_se))
-        return taken
+            pays = bool(within > quantile(clusters - 1, sure) * within_se)
+        self.steps.append(LadderStep(name, self.linear, gain, se, pays, within, within_se))
+        return pays
 
 
 def paired_auroc_gain(
@@ -575,9 +575,9 @@ def paired_auroc_gain(
                 ordered = np.sort(side * values[rows][other])
                 below = [np.searchsorted(ordered, side * values[rows][ranked_rows], edge) for edge in ("left", "right")]
                 placed[ranked_rows] += sign * (below[0] + below[1]) / 2 / len(ordered)
-        gain, here = float(placed[is_right].mean()), len(right) * len(wrong)
-        gained, pairs = gained + here * gain, pairs + here
-        pull[rows] = here * (placed - gain) / np.where(is_right, len(right), len(wrong))
+        gain, pair_count = float(placed[is_right].mean()), len(right) * len(wrong)
+        gained, pairs = gained + pair_count * gain, pairs + pair_count
+        pull[rows] = pair_count * (placed - gain) / np.where(is_right, len(right), len(wrong))
     if not pairs:
         return np.nan, np.nan
     sums = np.bincount(clusters, weights=pull)

@@ -288,8 +288,8 @@ def held_out_folds(
     for i, (layer, position) in enumerate(places):
         scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)
         for f, p in np.ndindex(reached.shape[1:]):
-            here = fold[pool] == f
-            reached[i, f, p] = auroc(y[pool][here], scores[here, p])
+            in_fold = fold[pool] == f
+            reached[i, f, p] = auroc(y[pool][in_fold], scores[in_fold, p])
     return np.where(np.isnan(reached), 0.5, reached)  # a fold of one class says nothing
 
 

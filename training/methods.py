@@ -410,8 +410,10 @@ class CellTable:
             y, of_cell = table.y[learn], cells[learn]
             share, share_of_cell = float(np.mean(y)), {}
             for cell in np.unique(of_cell):
-                here = y[of_cell == cell]
-                share_of_cell[str(cell)] = (float(here.sum()) + self.prior * share) / (len(here) + self.prior)
+                labels_of_cell = y[of_cell == cell]
+                share_of_cell[str(cell)] = (float(labels_of_cell.sum()) + self.prior * share) / (
+                    len(labels_of_cell) + self.prior
+                )
             return lambda rows: np.array([share_of_cell.get(cell, share) for cell in cells[rows]])
 
         selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
@@ -574,8 +576,8 @@ class JoinedFit:
         scores = np.full(logits.shape[1], np.nan)
         for members in np.unique(sets[sets > 0]).tolist():
             weights, shift = self.of(members)
-            here = sets == members
-            scores[here] = weights @ np.nan_to_num(logits[:, here]) + shift
+            has_members = sets == members
+            scores[has_members] = weights @ np.nan_to_num(logits[:, has_members]) + shift
         return scores
 
     def of(self, members: int) -> tuple[Floats, float]:

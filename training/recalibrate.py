@@ -151,13 +151,13 @@ def _fit_again(predictor: QualityPredictor, labelled: LabelledScores, seed: int)
     return rescale(head, table, runs, before, base_rates, plain=plain, seed=seed)
 
 
-def _shifts(labelled: LabelledScores, known: BaseRates | None, head: str) -> Floats:
+def _shifts(labelled: LabelledScores, base_rates: BaseRates | None, head: str) -> Floats:
     """Returns the base-rate shift (n,) that a checkpoint adds to the log-odds of each answer, by the answer's model.
 
     The shift is 0 for a model without a known base rate.
     """
     names, place = np.unique(labelled.model, return_inverse=True)
-    shifts = [{} if known is None else known.of_model(model) or {} for model in names.tolist()]
+    shifts = [{} if base_rates is None else base_rates.of_model(model) or {} for model in names.tolist()]
     return np.array([shifts_of_run.get(head, 0.0) for shifts_of_run in shifts])[place]
 
 

@@ -251,7 +251,7 @@ def rescale(
     table: AnswerTable,
     runs: NDArray[np.str_],
     before: Floats,
-    known: BaseRates | None,
+    base_rates: BaseRates | None,
     *,
     plain: NDArray[np.bool_] | None = None,
     may_bend: bool = False,
@@ -269,7 +269,7 @@ def rescale(
         table: the n labelled answers.
         runs: (n,) which answers have a base rate in common.
         before: (n,) log-odds of the checkpoint, of an average run.
-        known: base rates that the checkpoint knows of its own runs.
+        base_rates: base rates that the checkpoint knows of its own runs.
         plain: (n,) answers that stand for all answers; all by default.
         may_bend: whether, from `BEND_FROM` labels on, the map may have another scale for high scores than for low
             ones. It gets a bend if this lowers the log loss on groups left out by more than a standard error.
@@ -286,7 +286,7 @@ def rescale(
             f"takes {MIN_RESCALE_LABELS}, with {MIN_RESCALE_LABELS_OF_A_KIND} of either kind: label more (`metaprobe "
             "sample` chooses which)"
         )
-    scales = 0.0 if known is None else known.scale.get(name, 0.0)
+    scales = 0.0 if base_rates is None else base_rates.scale.get(name, 0.0)
     stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain
     folds = min(RESCALE_FOLDS, fewer, len(np.unique(groups)))
     if folds < 2:
@@ -437,9 +437,9 @@ def map_outputs(
             number = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 1])
             model.graph.output.insert(0, number)
             continue
-        taken = [node.name for node in model.graph.initializer]  # a graph may be mapped again and again
-        bases = (name, *(f"{name}/{n}" for n in range(1, len(taken) + 1)))
-        base = next(base for base in bases if not any(other.startswith(f"{base}/") for other in taken))
+        names_taken = [node.name for node in model.graph.initializer]  # a graph may be mapped again and again
+        bases = (name, *(f"{name}/{n}" for n in range(1, len(names_taken) + 1)))
+        base = next(base for base in bases if not any(other.startswith(f"{base}/") for other in names_taken))
         inner = f"{base}/before"
         for node in model.graph.node:
             node.input[:] = [inner if value == name else value for value in node.input]

@@ -128,22 +128,22 @@ class _Problems:
         scores, left = _product(w, rows.T) + b, torch.full((len(w),), torch.inf)
         size = len(w)
         for _ in range(steps):
-            here = self.first(size)
+            problem = self.first(size)
             p = torch.sigmoid(scores[:size])
-            error = here.share * (p - self.y)
-            gradient = _product(error, rows) + here.alpha * w[:size], error.sum(dim=1, keepdim=True)
+            error = problem.share * (p - self.y)
+            gradient = _product(error, rows) + problem.alpha * w[:size], error.sum(dim=1, keepdim=True)
             left[:size] = torch.cat(gradient, dim=1).abs().amax(dim=1)
             if not (size := self.unsolved(left[:size] > tolerance)):
                 break
-            here, p, gradient = self.first(size), p[:size], (gradient[0][:size], gradient[1][:size])
-            step = here._newton_step(curved, gradient, here.share * p * (1 - p))
+            problem, p, gradient = self.first(size), p[:size], (gradient[0][:size], gradient[1][:size])
+            step = problem._newton_step(curved, gradient, problem.share * p * (1 - p))
             moved = _product(step[0], rows.T) + step[1]
-            value = here._objective(scores[:size], w[:size])
+            value = problem._objective(scores[:size], w[:size])
             # The full step all but always lowers the objective; where it does not, half of it, and so on.
             length = torch.ones_like(value)
             for _ in range(8):
-                there = here._objective(scores[:size] + length * moved, w[:size] + length * step[0])
-                worse = there > value + 1e-6 * value.abs()
+                objective_there = problem._objective(scores[:size] + length * moved, w[:size] + length * step[0])
+                worse = objective_there > value + 1e-6 * value.abs()
                 if not worse.any():
                     break
                 length = torch.where(worse, length / 2, length)
@@ -174,7 +174,7 @@ class _Problems:
         The inexact Newton method: the relative residual is at most min(0.1, sqrt(|gradient|)) (Nocedal & Wright 2006,
         section 7.1).
         """
-        here, point = self, (torch.zeros_like(gradient[0]), torch.zeros_like(gradient[1]))
+        problem, point = self, (torch.zeros_like(gradient[0]), torch.zeros_like(gradient[1]))
         residual = -gradient[0], -gradient[1]
         size = _dot(residual, residual).sqrt()
         goal = size * size.sqrt().clamp_max(0.1)
@@ -182,21 +182,21 @@ class _Problems:
         rho = _dot(residual, steepest)
         for _ in range(CG_STEPS):
             weighed = second * (_product(direction[0], rows.T) + direction[1])
-            image = _product(weighed, rows) + here.alpha * direction[0], weighed.sum(dim=1, keepdim=True)
+            image = _product(weighed, rows) + problem.alpha * direction[0], weighed.sum(dim=1, keepdim=True)
             bent = _dot(direction, image)
             length = torch.where(bent > 0, rho / bent, 0.0)
             for values, change in zip(point, direction, strict=True):
                 values[: len(change)] += length * change
             residual = _along(residual, -length, image)
-            if not (left := here.unsolved((_dot(residual, residual).sqrt() > goal)[:, 0])):
+            if not (left := problem.unsolved((_dot(residual, residual).sqrt() > goal)[:, 0])):
                 break
             if left < len(rho):
-                here, second, goal, rho = here.first(left), second[:left], goal[:left], rho[:left]
+                problem, second, goal, rho = problem.first(left), second[:left], goal[:left], rho[:left]
                 residual, direction = (
                     (residual[0][:left], residual[1][:left]),
                     (direction[0][:left], direction[1][:left]),
                 )
-            steepest = here._round(residual)
+            steepest = problem._round(residual)
             following = _dot(residual, steepest)
             direction = _along(steepest, torch.where(rho > 0, following / rho, 0.0), direction)
             rho = following

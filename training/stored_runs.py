@@ -41,8 +41,8 @@ def load_runs(paths: Sequence[str | Path], *, plain: bool = False, warned: bool 
     return list(runs.values())
 
 
-def _runs_of_lines(path: Path, known: Collection[str], *, plain: bool, warned: bool) -> list[Run]:
-    """Returns the runs of a file of lines. A line whose id is among those `known` of other files is bad."""
+def _runs_of_lines(path: Path, known_ids: Collection[str], *, plain: bool, warned: bool) -> list[Run]:
+    """Returns the runs of a file of lines. A line whose id is among those `known_ids` of other files is bad."""
     runs: list[Run] = []
     bare: list[ImportFileError] = []
     with BadFile.reading(path) as bad:
@@ -55,7 +55,7 @@ def _runs_of_lines(path: Path, known: Collection[str], *, plain: bool, warned: b
                 bad.leave_out(error)
 
         for line in read_log(path, LINES, LogOptions(plain=plain, on_error=on_bad)):
-            if line.run.id in known:
+            if line.run.id in known_ids:
                 repeated_id = of_kind(
                     f"the id {line.run.id!r} is in another of the files too; expected every answer in one of them."
                     " Lines without an id are named after their file: rename one, or give the lines ids",

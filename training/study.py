@@ -221,7 +221,7 @@ def study(
     folds: int = 5,
     seed: int = 0,
     hidden: bool = True,
-    own: OwnMethods = lambda evidence, names: (),
+    own_methods: OwnMethods = lambda evidence, names: (),
     bare: bool = False,
     on_step: OnStep = quiet,
 ) -> Study:
@@ -237,15 +237,15 @@ def study(
         folds: outer folds by group.
         seed: seed of folds and fits.
         hidden: whether probes on hidden states are included.
-        own: gives further methods for the evidence and the names of the standard methods.
+        own_methods: gives further methods for the evidence and the names of the standard methods.
         bare: whether answers without log-probabilities are accepted if no answer has any.
         on_step: called with each step in words.
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden, bare=bare)
     if target in INVERTED:
         evidence = invert(evidence)
-    made = study_of(evidence, folds=folds, seed=seed, own=own, on_step=on_step)
-    return replace(made, target=target, stage=stage, agent=agent, stores=tuple(Path(store) for store in stores))
+    crossfitted = study_of(evidence, folds=folds, seed=seed, own_methods=own_methods, on_step=on_step)
+    return replace(crossfitted, target=target, stage=stage, agent=agent, stores=tuple(Path(store) for store in stores))
 
 
 def load_with_states(stores: Sequence[str | Path], options: BlendOptions) -> Evidence:
@@ -280,7 +280,7 @@ def study_of(
     folds: int = 5,
     seed: int = 0,
     ladder: LogprobLadder = USUAL_LADDER,
-    own: OwnMethods = lambda evidence, names: (),
+    own_methods: OwnMethods = lambda evidence, names: (),
     on_step: OnStep = quiet,
 ) -> Study:
     """Makes a study of evidence that is already loaded.
@@ -290,11 +290,11 @@ def study_of(
         folds: outer folds by group.
         seed: seed of folds and fits.
         ladder: the quality predictor's method.
-        own: gives further methods for the evidence and the names of the standard methods.
+        own_methods: gives further methods for the evidence and the names of the standard methods.
         on_step: called with each step in words.
     """
     methods = tuple(standard_methods(evidence, ladder=ladder))
-    methods += tuple(own(evidence, [method.name for method in methods]))
+    methods += tuple(own_methods(evidence, [method.name for method in methods]))
     fits = crossfit(evidence, methods, folds=folds, seed=seed, on_step=on_step)
     return Study(evidence, methods, fits, seed)
 
@@ -354,13 +354,13 @@ def crossfit(
     for number, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
         unseen: dict[str, Scores] = {}
-        made: dict[Method, Fitted] = {}
+        fitted_by_method: dict[Method, Fitted] = {}
         for place, method in enumerate(blends_last, 1):
             on_step(f"fold {number + 1} of {folds}, method {place} of {len(methods)}: {method.name}")
             if isinstance(method, Blend):
-                fitted = method.fit_with(made, evidence, roles, seed=seed)
+                fitted = method.fit_with(fitted_by_method, evidence, roles, seed=seed)
             else:
-                made[method] = fitted = method.fit(evidence, roles, seed=seed)
+                fitted_by_method[method] = fitted = method.fit(evidence, roles, seed=seed)
             if method.family == "learned" and fitted.unseen is not None:
                 unseen[method.name] = fitted.unseen
             if fitted.probe is not None:

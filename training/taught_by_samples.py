@@ -51,7 +51,7 @@ class TaughtBySamples:
         ladder = fit_ladder(compared, pair_roles, bar=agreement_ladder(len(np.unique(rows))).bar, seed=seed)
         scores = np.asarray(ladder.score_of(sample.X, sample.runs), dtype=np.float64)
         scores[table.cut] = scores.min()
-        return Fitted(lambda at: scores[at], ladder.selection_auroc)
+        return Fitted(lambda chosen: scores[chosen], ladder.selection_auroc)
 
 
 def stage_of_labels(runs: Sequence[Run], target: str = "correct") -> str:

@@ -474,9 +474,13 @@ def promises_of(answers: ScoredAnswers, *, seed: int = 0) -> tuple[Promise, ...]
     for risk, accept in zip(RISKS, accepts, strict=True):
         if np.isfinite(accept):
             raw = (_log_odds(accept) - platt.intercept) / platt.slope
-            here = _calibrated_number(calibrator, raw)
+            probability = _calibrated_number(calibrator, raw)
             # Where it is flat, answers just below the threshold share its probability, and none of them is accepted.
-            sure = here if here > _calibrated_number(calibrator, raw - 1e-3 * spread) else here + PARITY
+            sure = (
+                probability
+                if probability > _calibrated_number(calibrator, raw - 1e-3 * spread)
+                else probability + PARITY
+            )
             promises.append(Promise("risk", risk, sure))
     return tuple(promises)
 

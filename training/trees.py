@@ -153,10 +153,10 @@ def fit_trees(
 
     selection_y, binary = y[selection_rows], objective == "binary"
 
-    def merit(one: Grown) -> float:
+    def merit(grown: Grown) -> float:
         if not binary:
-            return -float(np.square(one.scores - selection_y).mean())
-        reached = float(auroc(selection_y, one.scores))
+            return -float(np.square(grown.scores - selection_y).mean())
+        reached = float(auroc(selection_y, grown.scores))
         return reached if np.isfinite(reached) else 0.0  # of one class every candidate is as good as the next
 
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
@@ -333,17 +333,17 @@ def _watched(client: Any) -> Iterator[None]:
     LightGBM's workers speak to each other directly, and wait for a worker that died for ever. When a worker is gone,
     the others' work is cancelled and they are started again.
     """
-    there, lost, ended = set(client.nthreads()), set[str](), Event()
+    workers, lost, ended = set(client.nthreads()), set[str](), Event()
 
     def look() -> bool:
         now = set(client.nthreads())
-        if there <= now:
+        if workers <= now:
             return False
-        lost.update(there - now)
+        lost.update(workers - now)
         future = require("distributed", DASK).Future
         waiting = [key for key in list(client.futures) if "_train_part" in str(key)]
         client.cancel([future(key, client) for key in waiting], force=True)
-        if left := sorted(there & now):
+        if left := sorted(workers & now):
             client.restart_workers(left, raise_for_error=False)
         return True
 

@@ -389,20 +389,20 @@ def paired_interval(first: MetricValues, other: MetricValues, weights: NDArray[n
 
 
 def control_comparison(
-    own: MetricValues, controls: Mapping[str, MetricValues], weights: NDArray[np.integer]
+    method_values: MetricValues, controls: Mapping[str, MetricValues], weights: NDArray[np.integer]
 ) -> ControlComparison:
     """Compares a score with its controls like `against_controls`, from metric values that are already computed.
 
     Args:
-        own: values of the score.
+        method_values: values of the score.
         controls: values of the controls by name.
         weights: the resamples (R, n).
     """
     if not controls:
         raise ValueError("controls is empty: a gain over nothing is no gain; name at least one control")
-    intervals = [paired_interval(own, control, weights) for control in controls.values()]
+    intervals = [paired_interval(method_values, control, weights) for control in controls.values()]
     p = [
-        _p_value(interval, own.resamples - control.resamples)
+        _p_value(interval, method_values.resamples - control.resamples)
         for interval, control in zip(intervals, controls.values(), strict=True)
     ]
     differences = [
@@ -410,7 +410,7 @@ def control_comparison(
         for (name, control), interval, single, corrected in zip(controls.items(), intervals, p, holm(p), strict=True)
     ]
     differences.sort(key=lambda control: -np.nan_to_num(control.estimate, nan=-np.inf))
-    return ControlComparison(own.estimate, tuple(differences))
+    return ControlComparison(method_values.estimate, tuple(differences))
 
 
 def _p_value(difference: Interval, resamples: Floats) -> float:

@@ -169,10 +169,10 @@ class StratifiedAuroc:
         pairs: Floats = np.zeros(len(weights))
         for stratum in np.unique(self.strata):
             rows = np.flatnonzero(self.strata == stratum)
-            here = weights[:, rows]
-            both = (here @ labels[rows]) * (here @ (1 - labels[rows]))  # (R,)
+            weights_of_rows = weights[:, rows]
+            both = (weights_of_rows @ labels[rows]) * (weights_of_rows @ (1 - labels[rows]))  # (R,)
             if both.any():
-                above += both * np.nan_to_num(np.asarray(auroc(labels[rows], scores[rows], here)))
+                above += both * np.nan_to_num(np.asarray(auroc(labels[rows], scores[rows], weights_of_rows)))
                 pairs += both
         value = ratio(above, pairs)
         return float(value[0]) if single else value
@@ -255,10 +255,10 @@ def accuracy_at_coverage(y: ArrayLike, score: ArrayLike, weight: ArrayLike | Non
         weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
-    taken = COVERAGE * data.count.sum(axis=1, keepdims=True)
+    answers_kept = COVERAGE * data.count.sum(axis=1, keepdims=True)
     before = np.cumsum(data.count, axis=1) - data.count
-    part = np.clip(ratio(taken - before, data.count), 0, 1)
-    return data.value(ratio((np.nan_to_num(part) * data.ones).sum(axis=1), taken[:, 0]))
+    part = np.clip(ratio(answers_kept - before, data.count), 0, 1)
+    return data.value(ratio((np.nan_to_num(part) * data.ones).sum(axis=1), answers_kept[:, 0]))
 
 
 def error_fall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:

@@ -121,12 +121,12 @@ class Brief:
     @property
     def first(self) -> tuple[tuple[str, str], ...]:
         """Heading and text of the three answers that come first: which signal, how sure, what to run next."""
-        said = (
+        sentences = (
             ("Which signal", self.signal),
             ("How sure", " ".join(self.sure[:SURE_FIRST])),
             ("Next", " ".join(self.do)),
         )
-        return tuple((heading, text) for heading, text in said if text)
+        return tuple((heading, text) for heading, text in sentences if text)
 
 
 def brief(comparison: Comparison) -> Brief:

@@ -69,16 +69,16 @@ def label_from_file(store: RunStore, path: Path) -> tuple[int, int]:
     return len(labels), add_labels(store, labels)
 
 
-def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) -> dict[str, Label]:
+def read_labels(path: Path, bad: BadFile, known_calls: Collection[str] | None = None) -> dict[str, Label]:
     """Returns the `correct` labels of such lines, or rows of CSV, by call; lines that are not filled in are skipped.
 
-    The source is `human` unless a line says `judge:NAME`. Bad lines go to `bad`; if `known` is given, also lines that
-    label another call.
+    The source is `human` unless a line says `judge:NAME`. Bad lines go to `bad`. If `known_calls` is given, lines
+    that label another call are bad too.
 
     Args:
         path: the file.
         bad: gets the bad lines.
-        known: ids of calls.
+        known_calls: ids of calls.
     """
     labels: dict[str, Label] = {}
     read_rows = iter_csv if is_csv(path) else iter_json_lines
@@ -86,7 +86,7 @@ def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) 
     for number, line in rows:
         try:
             label = _label_of(line)
-            if label is not None and known is not None and label.call_id not in known:
+            if label is not None and known_calls is not None and label.call_id not in known_calls:
                 cause = f"; likely cause: {fault}" if (fault := IdFault.of(label.call_id)) else ""
                 raise RecordError(f"the store holds no call {label.call_id!r}; expected calls of this store{cause}")
         except RecordError as problem:

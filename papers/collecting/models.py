@@ -173,9 +173,9 @@ def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence
     for text in tokens:
         stage, _, value = text.rpartition("=")
         if stage not in ("", *system.stages):
-            there = ", ".join(f"{name} ({n})" for name, n in system.limits.items()) or "none that generates"
+            available = ", ".join(f"{name} ({n})" for name, n in system.limits.items()) or "none that generates"
             raise RecordError(
-                f"tokens {text!r}: {system.name} has no stage {stage!r}; its stages, with their own limits: {there}"
+                f"tokens {text!r}: {system.name} has no stage {stage!r}; its stages, with their own limits: {available}"
             )
         if stage in limits:
             raise RecordError(f"tokens {text!r}: {stage or 'every stage'} has {limits[stage]} already; give one limit")
@@ -187,10 +187,10 @@ def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence
     for text in constants:
         name, separator, value = text.partition("=")
         if name not in known_constants or not separator:
-            there = "; ".join(map(str, system.constants)) or "none"
+            available = "; ".join(map(str, system.constants)) or "none"
             raise RecordError(
-                f"constant {text!r}: expected NAME=VALUE with a constant of {system.name}: {there}. Those of the rules "
-                f"that decide are given with the policy, as in --policy paper:cycles=2"
+                f"constant {text!r}: expected NAME=VALUE with a constant of {system.name}: {available}. "
+                f"Those of the rules that decide are given with the policy, as in --policy paper:cycles=2"
             )
         if name in values:
             raise RecordError(f"constant {text!r}: {name} is {values[name]} already; give one value")

@@ -192,9 +192,9 @@ class AgentPolicy:
             failed: agents that failed.
         """
         others = [name for name in self.team if name != agent and name not in failed]
-        said = {name: draw_confidences(self.panel, name, seed) for seed, name in enumerate(others)}
+        imagined = {name: draw_confidences(self.panel, name, seed) for seed, name in enumerate(others)}
         return [
-            self._chances({agent: confidence, **{name: values[draw] for name, values in said.items()}}, dimension)
+            self._chances({agent: confidence, **{name: values[draw] for name, values in imagined.items()}}, dimension)
             for draw in range(DRAWS)
         ]
 
@@ -211,8 +211,8 @@ class AgentPolicy:
                 low, high = float(levels[0]), float(levels[-1])
                 width = max(high - low, NARROW)  # further away it must be on another scale
                 if not low - width <= signal.value <= high + width and signal.value != -math.inf:
-                    there = f"from {low:g} to {high:g}"
-                    return f"the confidence of {agent} is {signal.value:g}, and in training it was {there}"
+                    range_text = f"from {low:g} to {high:g}"
+                    return f"the confidence of {agent} is {signal.value:g}, and in training it was {range_text}"
         return ""
 
     def _chances(self, stated: Mapping[str, float | None], dimension: str) -> dict[str, float]:

@@ -127,17 +127,17 @@ class ReviewRules:
         return Action.KEEP, ", ".join(comparisons) or "nothing speaks against it"
 
 
-def _threshold(given: float | None, signal: Signal, name: str, otherwise: float) -> tuple[float, str]:
+def _threshold(user_threshold: float | None, signal: Signal, name: str, otherwise: float) -> tuple[float, str]:
     """Returns a threshold on a signal, and its source.
 
     Args:
-        given: the user's threshold.
+        user_threshold: the user's threshold.
         signal: the signal.
         name: name of the checkpoint's threshold.
         otherwise: the default.
     """
-    if given is not None:
-        return given, "as given"
+    if user_threshold is not None:
+        return user_threshold, "as given"
     if name in signal.thresholds:
         return signal.thresholds[name], f"the checkpoint's `{name}`"
     return otherwise, "by default"

@@ -185,7 +185,7 @@ async def caelf(session: Session) -> Run:
     if session.variant == "single":
         return await _single(session, scale)
     arguments = await _discussion(session, scale)
-    attacks = await _attacks(session, scale, arguments, known=0)
+    attacks = await _attacks(session, scale, arguments, known_count=0)
     feedback = await _teacher(session, scale, arguments, attacks)
     await rate_feedback(session, feedback, rubric=scale.rubric)
     grade = scale.state(session, feedback)
@@ -193,7 +193,7 @@ async def caelf(session: Session) -> Run:
         return session.run(_level_text(grade))
     contest = await _contest(session, scale, feedback, grade)
     arguments.append(Argument("Student", contest))
-    attacks |= await _attacks(session, scale, arguments, known=len(arguments) - 1)
+    attacks |= await _attacks(session, scale, arguments, known_count=len(arguments) - 1)
     feedback = await _teacher(session, scale, arguments, attacks, contest=contest)
     return session.run(_level_text(scale.state(session, feedback)))
 
@@ -229,18 +229,18 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
 
 
 async def _attacks(
-    session: Session, scale: Scale, arguments: Sequence[Argument], *, known: int
+    session: Session, scale: Scale, arguments: Sequence[Argument], *, known_count: int
 ) -> set[tuple[int, int]]:
-    """Returns the attacks (Algorithm 1) among the pairs that include an argument beyond the first `known`.
+    """Returns the attacks (Algorithm 1) among the pairs that include an argument beyond the first `known_count`.
 
     Args:
         session: the session.
         scale: the levels.
         arguments: the arguments.
-        known: number of arguments whose pairs were already asked.
+        known_count: number of arguments whose pairs were already asked.
     """
     n = len(arguments)
-    pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
+    pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known_count]
     if session.variant == BY_LEVEL:
         levels = [read_level(argument.call.text, scale.low, scale.high) for argument in arguments]
         return {(i, k) for i, k in pairs if None not in (levels[i], levels[k]) and levels[i] != levels[k]}
@@ -256,7 +256,7 @@ async def _attacks(
                 argument_1=arguments[i].text,
                 argument_2=arguments[k].text,
             )
-            for number, (i, k) in enumerate(pairs, start=max(known * (known - 1), 0))
+            for number, (i, k) in enumerate(pairs, start=max(known_count * (known_count - 1), 0))
         )
     )
     return {

@@ -269,12 +269,12 @@ async def conversation(team: Team) -> str:
     order = [*team.agents[start:], *team.agents[:start]]
     last = await team.draft(order[0])
     answer = extract_final(item, last, variant)
-    said = [f"{order[0]}: {answer}"]
+    turns = [f"{order[0]}: {answer}"]
     for turn in range(1, team.session.constant(TALK_ROUNDS) * len(order)):
         speaker = order[turn % len(order)]
-        last = await team.say(speaker, turn // len(order), said, last)
+        last = await team.say(speaker, turn // len(order), turns, last)
         before, answer = answer, extract_final(item, last, variant)
-        said.append(f"{speaker}: {answer}")
+        turns.append(f"{speaker}: {answer}")
         if canonical(item, answer) and canonical(item, answer) == canonical(item, before):
             break
     return answer

@@ -103,7 +103,7 @@ class Prompts:
         return entries
 
 
-def _check_slots(texts: Mapping[str, str], known: Collection[str]) -> None:
+def _check_slots(texts: Mapping[str, str], known_slots: Collection[str]) -> None:
     """Raises `PromptError` for a slot that is not known."""
     for name, text in texts.items():
         for role, turn in _turns(name, text):
@@ -112,10 +112,10 @@ def _check_slots(texts: Mapping[str, str], known: Collection[str]) -> None:
                 continue
             if not slots.is_valid():
                 raise PromptError(f"prompt {name}.txt has a '$' that opens no slot; write '$$' for the character")
-            if unknown := [slot for slot in slots.get_identifiers() if slot not in known]:
+            if unknown := [slot for slot in slots.get_identifiers() if slot not in known_slots]:
                 raise PromptError(
                     f"prompt {name}.txt has the slot ${unknown[0]}, which nothing fills; there are "
-                    f"{', '.join(f'${slot}' for slot in sorted(known))}"
+                    f"{', '.join(f'${slot}' for slot in sorted(known_slots))}"
                 )
 
 

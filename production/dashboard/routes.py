@@ -118,9 +118,9 @@ def requested_span(request: Request) -> Span:
     return Span(now - days * DAY, now, **names)
 
 
-def _number_or_nan(given: str) -> float:
+def _number_or_nan(text: str) -> float:
     """Returns the number in a text; NaN for any other text."""
     try:
-        return float(given)
+        return float(text)
     except ValueError:
         return math.nan

@@ -372,19 +372,19 @@ def reading_bytes(body: bytes) -> int:
     brackets.
     """
     texts = len(body) * (2 if body.isascii() else 5)  # as bytes, and as a string of up to four bytes a character
-    made = values_bytes(body)
-    if made > DENSEST * len(body) + SPARED_BYTES:
-        message = f"the body has {len(body)} bytes and as many values as take {made >> 20} MiB"
+    bytes_of_values = values_bytes(body)
+    if bytes_of_values > DENSEST * len(body) + SPARED_BYTES:
+        message = f"the body has {len(body)} bytes and as many values as take {bytes_of_values >> 20} MiB"
         raise Refusal(413, "too_many_values", f"{message}; expected responses with log-probabilities, or labels")
-    return texts + made
+    return texts + bytes_of_values
 
 
 def values_bytes(body: bytes) -> int:
     """Returns about how many bytes the values of a JSON text take once they are read, apart from its strings."""
-    made = _bytes_of_values(body.count(b"{"), body.count(b"["), body.count(b","))
-    if made > DENSEST * len(body) + SPARED_BYTES and b"\x00" not in body:  # in UTF-16, strings cannot be told apart
-        made = _bytes_of_values(*count_outside_strings(body))
-    return made
+    size = _bytes_of_values(body.count(b"{"), body.count(b"["), body.count(b","))
+    if size > DENSEST * len(body) + SPARED_BYTES and b"\x00" not in body:  # in UTF-16, strings cannot be told apart
+        size = _bytes_of_values(*count_outside_strings(body))
+    return size
 
 
 def _bytes_of_values(objects: int, arrays: int, commas: int) -> int:

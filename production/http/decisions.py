@@ -126,14 +126,14 @@ def read_request(body: bytes) -> tuple[str, Subject, list[DecisionQuestion]]:
         raise Refusal(400, "invalid_request", "the body is nested too deeply") from error
 
 
-def _subject(given: object) -> Subject:
-    if isinstance(given, str):
-        return Subject([Message("user", given)])
-    if not isinstance(given, list) or not given:
+def _subject(content: object) -> Subject:
+    if isinstance(content, str):
+        return Subject([Message("user", content)])
+    if not isinstance(content, list) or not content:
         raise InvalidResponse("input is neither a string nor a list of messages")
     subject = Subject()
     open_calls: dict[str, str] = {}
-    for number, item in enumerate(given):
+    for number, item in enumerate(content):
         place = f"input[{number}]"
         if not isinstance(item, dict):
             raise InvalidResponse(f"{place} is no object")
@@ -141,7 +141,7 @@ def _subject(given: object) -> Subject:
         if not isinstance(kind, str):
             raise InvalidResponse(f"{place}.type is no string")
         if kind == "message":
-            _add_message(subject, item, place, last=number == len(given) - 1)
+            _add_message(subject, item, place, last=number == len(content) - 1)
         elif kind in CALLS:
             if not all(isinstance(item.get(name), str) for name in CALLS[kind]):
                 raise InvalidResponse(f"{place}: a {kind} needs {', '.join(CALLS[kind])}")

@@ -102,7 +102,7 @@ class Guard:
                     span.set_status(self._trace.StatusCode.ERROR)
 
     async def _answer_request(
-        self, scope: Scope, receive: Receive, send: Send, traceparent: str, known: dict[str, Any]
+        self, scope: Scope, receive: Receive, send: Send, traceparent: str, request_facts: dict[str, Any]
     ) -> None:
         started, status, caller = time.perf_counter(), 0, None
         headers, identity, endpoint = Headers(scope=scope), scope[SCOPE_ID], _endpoint(scope["path"])
@@ -147,7 +147,7 @@ class Guard:
                 self._limits.leave(caller)
                 self._metrics.key_requests.labels(caller.name, str(status or 499)).inc()
             self._metrics.requests.labels(endpoint, str(status or 499)).inc()
-            known["http.response.status_code"] = status or 499
+            request_facts["http.response.status_code"] = status or 499
             took = 1e3 * (time.perf_counter() - started)
             log_fields = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
             log_fields |= {"callers_id": scope[SCOPE_CALLERS_ID], "key": caller.name if caller else ""}

@@ -176,11 +176,11 @@ class Scorer:
     def _no_verdict(self, reason: str) -> Verdict:
         return Verdict(None, {}, critical=None, flagged=None, checkpoint=self.digest, reason=reason)
 
-    def _follow(self, given: Verdict, parsed: ParsedResponse | ParsedText, request: RequestLog | None) -> None:
+    def _follow(self, main_verdict: Verdict, parsed: ParsedResponse | ParsedText, request: RequestLog | None) -> None:
         """Scores an answer for comparison only, and logs the verdict. Never raises, because nobody waits for it.
 
         Args:
-            given: verdict of the judge.
+            main_verdict: verdict of the judge.
             parsed: the answer.
             request: the request in the log.
         """
@@ -196,8 +196,8 @@ class Scorer:
             self._metrics.errors.labels("shadow").inc()
             return
         self._metrics.verdicts.labels(self._role).inc()
-        if verdict.score is not None and given.score is not None:
-            self._metrics.shadow_difference.observe(abs(verdict.score - given.score))
+        if verdict.score is not None and main_verdict.score is not None:
+            self._metrics.shadow_difference.observe(abs(verdict.score - main_verdict.score))
         if request is not None:
             request.add_shadow(_verdict_fields(verdict), parsed)
 

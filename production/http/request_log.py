@@ -190,7 +190,7 @@ class RequestLog:
                 lengths.add(model, tokens)
             else:
                 saved = lengths.estimate_left(model, tokens, self._max_tokens)
-        taken = self._server.log.write(
+        accepted = self._server.log.write(
             Entry(
                 request_id=identity,
                 time=time.time(),
@@ -218,7 +218,7 @@ class RequestLog:
             )
         )
         self._server.count()
-        return taken
+        return accepted
 
     def _cost_usd(self, answer: ParsedResponse | ParsedText) -> float | None:
         """Returns the cost of the tokens that the upstream counted; None without a price or a count.
@@ -239,21 +239,21 @@ def without_quotes(reason: str) -> str:
     return _QUOTED.sub("'...'", reason[:MAX_NOTE])
 
 
-def callers_id(given: str) -> str:
+def callers_id(header: str) -> str:
     """Returns the caller's `X-Request-ID`; empty for an invalid one."""
-    return given if _CALLERS_ID.fullmatch(given) else ""
+    return header if _CALLERS_ID.fullmatch(header) else ""
 
 
-def read_tags(given: str) -> dict[str, str]:
+def read_tags(header: str) -> dict[str, str]:
     """Returns tags as a caller writes them: `task=faq, prompt=v7`. Raises `Refusal` (400) for anything else."""
-    if not given.strip():
+    if not header.strip():
         return {}
-    if len(given) > MAX_TAGS_TEXT:
+    if len(header) > MAX_TAGS_TEXT:
         raise Refusal(
-            400, "invalid_tags", f"{TAGS_HEADER} has {len(given)} characters; expected {MAX_TAGS_TEXT} at most"
+            400, "invalid_tags", f"{TAGS_HEADER} has {len(header)} characters; expected {MAX_TAGS_TEXT} at most"
         )
     tags = {}
-    for part in given.split(","):
+    for part in header.split(","):
         tag = _TAG.fullmatch("=".join(side.strip() for side in part.split("=", 2)))
         if tag is None:
             message = f"{TAGS_HEADER} is not NAME=VALUE, separated by commas, such as task=faq,prompt=v7"

@@ -81,8 +81,8 @@ class BoundedProtocol(HttpToolsProtocol):
     connection is refused with 503.
     """
 
-    def __init__(self, *given: Any, settings: Settings, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, settings: Settings, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._most, self._send_timeout_s = settings.max_connections, settings.send_timeout_s
         self._header_timeout_s = settings.header_timeout_s
         self._header_timer: asyncio.TimerHandle | None = None

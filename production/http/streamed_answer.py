@@ -459,14 +459,14 @@ class ScoredStream:
             return event
         return with_data(event, hide(data, self._asked))
 
-    def _passed_event(self, event: bytes, held: dict[str, Any]) -> bytes:
+    def _passed_event(self, event: bytes, event_fields: dict[str, Any]) -> bytes:
         """Returns an event of a response. The last event gets the verdict, because nothing follows it."""
         if self._said:
             return event
-        if held.get("type") in _LAST_EVENTS:
+        if event_fields.get("type") in _LAST_EVENTS:
             self._afford()
-        self._take_in(held)
-        if held.get("type") not in _LAST_EVENTS or not isinstance(held.get("response"), dict):
+        self._take_in(event_fields)
+        if event_fields.get("type") not in _LAST_EVENTS or not isinstance(event_fields.get("response"), dict):
             return event
         self._said = self._over = True
         verdict = self._judge_stream(self._choices[0]) if self._choices else self._none()
@@ -475,8 +475,8 @@ class ScoredStream:
             fields["response"] = msgspec.Raw(with_verdict(bytes(fields["response"]), verdict))
             return with_data(event, msgspec.json.encode(fields))
         except UNREADABLE:  # NaN or half of a surrogate pair, which Python reads and writes
-            response = {**held["response"], VERDICT: verdict}
-            return with_data(event, json.dumps({**held, "response": response}).encode())
+            response = {**event_fields["response"], VERDICT: verdict}
+            return with_data(event, json.dumps({**event_fields, "response": response}).encode())
 
     def _look_closely(self) -> None:
         """Reads chunk by chunk, from the first one on: the answer is not plain, or has a fault."""

@@ -47,9 +47,9 @@ class SuccessDesk:
             message = f"{len(question.candidates)} candidates in one request; at most {MAX_CANDIDATES} are estimated"
             raise Refusal(413, "batch_too_large", message)
         try:
-            made = self.estimator.estimate(
+            estimates = self.estimator.estimate(
                 question.messages, question.candidates, question.dimension, versions=question.versions
             )
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
-        return {"estimates": [estimate.to_dict() for estimate in made]}
+        return {"estimates": [estimate.to_dict() for estimate in estimates]}

@@ -28,12 +28,12 @@ _NO_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def to_upstream(
-    given: Mapping[str, str], *, upstream_key: str, own_keys: Container[str], more: Iterable[str] = ()
+    headers: Mapping[str, str], *, upstream_key: str, own_keys: Container[str], more: Iterable[str] = ()
 ) -> dict[str, str]:
     """Returns the headers of the request to the upstream.
 
     Args:
-        given: headers of the caller.
+        headers: headers of the caller.
         upstream_key: key for the upstream, which replaces the caller's. Without it, the caller's `Authorization` is
             forwarded, unless it is a key for this server.
         own_keys: all keys for this server.
@@ -42,22 +42,22 @@ def to_upstream(
     allowed = _UP | {name.lower() for name in more}
     passed = {
         name: value
-        for name, value in given.items()
+        for name, value in headers.items()
         if name in allowed or name.startswith("x-stainless-") or name.endswith(_REQUEST_IDS)
     }
     # Read as it comes: nothing to unpack, so nothing that unpacks to more than it seems.
     passed |= {"content-type": "application/json", "accept-encoding": "identity"}
-    passed["accept"] = given.get("accept", "*/*")
+    passed["accept"] = headers.get("accept", "*/*")
     if upstream_key:
         passed["authorization"] = f"Bearer {upstream_key}"
-    elif "authorization" in given and given["authorization"].partition(" ")[2].strip() not in own_keys:
-        passed["authorization"] = given["authorization"]
+    elif "authorization" in headers and headers["authorization"].partition(" ")[2].strip() not in own_keys:
+        passed["authorization"] = headers["authorization"]
     return passed
 
 
-def to_caller(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def to_caller(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Returns the headers of the answer to the caller, from the raw bytes: latin-1 restores every byte."""
-    decoded = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in given)
+    decoded = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers)
     return {
         name: value
         for name, value in decoded

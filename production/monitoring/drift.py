@@ -496,5 +496,5 @@ def _begin(name: str, version: str) -> WatchedValue:
     return WatchedValue(name, wealth, version=version if name in BY_VERSION else "")
 
 
-def _names_or_empty(given: ArrayLike | None, n: int) -> NDArray[np.str_]:
-    return np.full(n, "") if given is None else np.asarray(given).astype(np.str_)
+def _names_or_empty(names: ArrayLike | None, n: int) -> NDArray[np.str_]:
+    return np.full(n, "") if names is None else np.asarray(names).astype(np.str_)

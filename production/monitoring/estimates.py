@@ -246,21 +246,21 @@ def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
     return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
+def _from_labels(labelled: Labelled, level: float, method: str) -> Estimate:
     """Returns the estimate from the drawn labels. If the bounds from all labels are narrower, it returns these.
 
     Args:
-        given: the answers.
+        labelled: the answers.
         level: confidence level of the interval.
         method: `powered` or `labelled`.
     """
-    estimate = _from_drawn(given, level, method)
-    if not len(given.known):
+    estimate = _from_drawn(labelled, level, method)
+    if not len(labelled.known):
         return estimate
-    bounded = _within_bounds(given, level, estimate)
-    if len(given.known) == given.answers or bounded.width < estimate.width:
+    bounded = _within_bounds(labelled, level, estimate)
+    if len(labelled.known) == labelled.answers or bounded.width < estimate.width:
         return bounded
-    if not (left := len(given.known) - len(given.y)):
+    if not (left := len(labelled.known) - len(labelled.y)):
         return estimate
     assumption = (
         f"{estimate.assumption}; {left} other labels are left out: their answers were not drawn, and who chose them "
@@ -269,23 +269,23 @@ def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
     return replace(estimate, assumption=assumption, left_out=left)
 
 
-def _within_bounds(given: Labelled, level: float, drawn: Estimate) -> Estimate:
+def _within_bounds(labelled: Labelled, level: float, drawn: Estimate) -> Estimate:
     """Returns the estimate from all labels, which holds whatever the unlabelled answers are.
 
     Args:
-        given: the answers.
+        labelled: the answers.
         level: share of the intervals that hold.
         drawn: the estimate from the drawn labels.
     """
-    n, rows, right = len(given.known), given.answers, float(given.known_y.sum())
+    n, rows, right = len(labelled.known), labelled.answers, float(labelled.known_y.sum())
     unlabelled, added = rows - n, rows + 2 * ADDED
     # Both ends of what the unlabelled answers leave open, each with the spread of answers that were not asked.
     ends = []
     for centre in ((right + ADDED) / added, (right + unlabelled + ADDED) / added):
         variance, groups = centre * (1 - centre) / added, 0
-        if given.group is not None:
-            all_labels = replace(given, y=given.known_y, used=given.known)
-            parts = (np.concatenate([given.known_y, np.repeat([0.0, 1.0], ADDED)]) - centre) / added
+        if labelled.group is not None:
+            all_labels = replace(labelled, y=labelled.known_y, used=labelled.known)
+            parts = (np.concatenate([labelled.known_y, np.repeat([0.0, 1.0], ADDED)]) - centre) / added
             clustered, groups = _of_groups(all_labels, 0.0, parts)
             variance = max(variance, clustered)
         ends.append(_ends(centre, variance, level, groups=groups))
@@ -293,9 +293,9 @@ def _within_bounds(given: Labelled, level: float, drawn: Estimate) -> Estimate:
     value = float(np.clip(drawn.value, right / rows, (right + unlabelled) / rows))
     further = ceil((high - low) / 2 * added)  # each further label brings the ends nearer by 1 / added
     reason = "" if further <= unlabelled else f"{rows} answers are too few: no number of labels halves the interval"
-    if given.group is not None:
+    if labelled.group is not None:
         reason = "how many labels halve the interval depends on how they fall on groups"
-    assumption = BOUNDED if given.group is None else BOUNDED.replace("answers are", "groups of answers are", 1)
+    assumption = BOUNDED if labelled.group is None else BOUNDED.replace("answers are", "groups of answers are", 1)
     if unlabelled:
         assumption += f" ({unlabelled} of {rows})"
     more = None if reason else further
@@ -303,60 +303,60 @@ def _within_bounds(given: Labelled, level: float, drawn: Estimate) -> Estimate:
     return Estimate(value, low, high, drawn.method, n, rows, assumption, reason, more, bounded=True)
 
 
-def _from_drawn(given: Labelled, level: float, method: str) -> Estimate:
-    rows, n = len(given.score), len(given.y)
+def _from_drawn(labelled: Labelled, level: float, method: str) -> Estimate:
+    rows, n = len(labelled.score), len(labelled.y)
     if not n:
-        return _nothing(method, rows, given.assumption, "there are no labels")
-    mean, weight = float(given.score.mean()), 1 / given.propensity
-    y = np.concatenate([given.y, np.repeat([0.0, 1.0], ADDED)])
-    f = np.concatenate([given.predicted, np.full(2 * ADDED, mean)])
+        return _nothing(method, rows, labelled.assumption, "there are no labels")
+    mean, weight = float(labelled.score.mean()), 1 / labelled.propensity
+    y = np.concatenate([labelled.y, np.repeat([0.0, 1.0], ADDED)])
+    f = np.concatenate([labelled.predicted, np.full(2 * ADDED, mean)])
     # The added label weighs as much as an answer drawn from where most of the weight is. Where few labels stand for
     # many answers and many labels for few (two sheets), the interval rests on the few.
     typical = float((weight**2).sum() / weight.sum())
     w = np.append(weight, np.full(2 * ADDED, typical))
-    slope, spread = 0.0, float(given.score.var())
+    slope, spread = 0.0, float(labelled.score.var())
     if method == POWERED and spread > 1e-12:  # lambda: the slope of labels on scores
         together = w @ ((y - w @ y / w.sum()) * (f - w @ f / w.sum())) / w.sum()
         slope = float(np.clip(together / spread, 0, 1))
     residual = y - slope * f
     centred = residual - w @ residual / w.sum()
-    missing = np.append(1 - given.propensity, np.full(2 * ADDED, 1 - 1 / typical))
+    missing = np.append(1 - labelled.propensity, np.full(2 * ADDED, 1 - 1 / typical))
     drawing = float((missing * w**2) @ centred**2 / w.sum() ** 2)
     share = float(w @ y / w.sum())
     answers = share * (1 - share) / (rows + 2 * ADDED)
     centre = float(slope * mean + w @ residual / w.sum())
-    if given.group is not None:
-        variance, groups = _of_groups(given, slope, w * centred / w.sum())
+    if labelled.group is not None:
+        variance, groups = _of_groups(labelled, slope, w * centred / w.sum())
         low, high = _ends(centre, max(variance, drawing + answers), level, groups=groups)
     else:
         low, high = _ends(centre, drawing + answers, level)
-    value = slope * mean + float(weight @ (given.y - slope * given.predicted)) / weight.sum()
+    value = slope * mean + float(weight @ (labelled.y - slope * labelled.predicted)) / weight.sum()
     further, all_labels, all_rows = None, n + 2 * ADDED, rows + 2 * ADDED
     wanted = (drawing + answers) / 4 - answers  # aim for `drawing`, which is proportional to 1 / labels - 1 / rows
-    if given.group is None and wanted > 0 and all_labels < all_rows:
+    if labelled.group is None and wanted > 0 and all_labels < all_rows:
         left = (1 / all_labels - 1 / all_rows) * wanted / drawing
         further = max(ceil(1 / (left + 1 / all_rows)) - all_labels, 1)
     reason = "" if further is not None else f"{rows} answers are too few: no number of labels halves the interval"
-    if given.group is not None:
+    if labelled.group is not None:
         reason = "how many labels halve the interval depends on how they fall on groups"
     value = float(np.clip(value, 0, 1))
-    return Estimate(value, min(low, value), max(high, value), method, n, rows, given.assumption, reason, further)
+    return Estimate(value, min(low, value), max(high, value), method, n, rows, labelled.assumption, reason, further)
 
 
-def _of_groups(given: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
+def _of_groups(labelled: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
     """Returns the variance of the groups' sums, and how many groups hold labels.
 
     Args:
-        given: the answers.
+        labelled: the answers.
         slope: slope of labels on scores (lambda).
         parts: what each label (n,) adds to the estimate, and what each of the 4 added labels does, each a group of its
             own.
     """
-    assert given.group is not None
-    n, rows = len(given.y), len(given.score)
-    sums = np.bincount(given.group, weights=slope * (given.score - given.score.mean()) / rows)
-    np.add.at(sums, given.group[given.used], parts[:n])
-    groups = len(np.unique(given.group[given.used])) + 2 * ADDED
+    assert labelled.group is not None
+    n, rows = len(labelled.y), len(labelled.score)
+    sums = np.bincount(labelled.group, weights=slope * (labelled.score - labelled.score.mean()) / rows)
+    np.add.at(sums, labelled.group[labelled.used], parts[:n])
+    groups = len(np.unique(labelled.group[labelled.used])) + 2 * ADDED
     total = float(sums @ sums + parts[n:] @ parts[n:])
     return total * groups / max(groups - 1, 1), groups
 

@@ -584,27 +584,27 @@ def _preset_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> 
     )
 
 
-def _time(given: object) -> float | None:
+def _time(value: object) -> float | None:
     """Returns seconds since 1970; None if no time is given. A time without zone is read as UTC.
 
     Raises `ValueError` for anything but a time, and for a time before 2000 or after 2099: a spreadsheet's date is days
     since 1900, which read as seconds would be in 1970.
     """
-    if given is None or (isinstance(given, str) and not given.strip()):
+    if value is None or (isinstance(value, str) and not value.strip()):
         return None
     expected = "expected seconds since 1970, or 2026-11-23T12:00:00Z"
-    seconds: object = given
-    if isinstance(given, str):
+    seconds: object = value
+    if isinstance(value, str):
         try:
-            seconds = float(given)
+            seconds = float(value)
         except ValueError:
             try:
-                when = datetime.fromisoformat(given.strip())
+                when = datetime.fromisoformat(value.strip())
             except ValueError:
-                raise ValueError(f"time {given[:40]!r}; {expected}") from None
+                raise ValueError(f"time {value[:40]!r}; {expected}") from None
             seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise ValueError(f"time {given!r}; {expected}")
+        raise ValueError(f"time {value!r}; {expected}")
     try:
         timestamp = seconds / 1e3 if seconds > MILLISECONDS else float(seconds)
     except OverflowError:
@@ -615,4 +615,4 @@ def _time(given: object) -> float | None:
     if _SHEET_DAYS[0] <= timestamp <= _SHEET_DAYS[1]:
         day = (_SHEET_EPOCH + timedelta(days=timestamp)).strftime("%Y-%m-%dT%H:%M:%SZ")
         why = f"which looks like a spreadsheet's date ({day}, if it counts days since 1900): write it out"
-    raise ValueError(f"time {given!r}, {why}; {expected}")
+    raise ValueError(f"time {value!r}, {why}; {expected}")

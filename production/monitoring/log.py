@@ -287,12 +287,12 @@ class ScoreLog:
                     row["request_id"] = request_id or row["request_id"]
                 chosen = label_table.c.request_id.in_({row["request_id"] for row, _ in some})
                 stored_rows = run(sa.select(*(label_table.c[name] for name in _SAME)).where(chosen))
-                there, new = {tuple(row) for row in stored_rows}, []
+                stored, new = {tuple(row) for row in stored_rows}, []
                 for row, stated in some:
                     key = tuple(row[name] for name in _SAME)
-                    if not stated or key not in there:
+                    if not stated or key not in stored:
                         new.append(row)
-                        there.add(key)
+                        stored.add(key)
                 if new:
                     run(insert(label_table), new)
                 let_wait(run, [row["request_id"] for row, _ in some], now)
@@ -676,17 +676,17 @@ def find_version(log: ScoreLog, name: str) -> str:
 
     Raises `RecordError` if no version of the log fits, or several do.
     """
-    there = sorted({str(row[0]) for row in log.tables.read(sa.select(contexts.c.checkpoint).distinct())} - {""})
+    versions = sorted({str(row[0]) for row in log.tables.read(sa.select(contexts.c.checkpoint).distinct())} - {""})
     names = version_names(log)
-    matching = [digest for digest in there if name == names.get(digest)]
+    matching = [digest for digest in versions if name == names.get(digest)]
     if not matching and len(name) >= LEAST_DIGITS:
-        matching = [digest for digest in there if digest.startswith(name.lower())]
+        matching = [digest for digest in versions if digest.startswith(name.lower())]
     if not matching:
         with suppress(CheckpointError, OSError):
-            matching = [digest for digest in there if digest == Checkpoint.digest_at(name)]
+            matching = [digest for digest in versions if digest == Checkpoint.digest_at(name)]
     if len(matching) == 1:
         return matching[0]
-    known_versions = ", ".join(name_version(digest, names) for digest in there[:5])
+    known_versions = ", ".join(name_version(digest, names) for digest in versions[:5])
     raise RecordError(
         f"{name!r} is {'the beginning of several' if matching else 'none'} of the checkpoints that gave this log's "
         f"scores ({known_versions or 'none yet'}); expected a folder, or at least {LEAST_DIGITS} digits of a digest"

@@ -259,16 +259,20 @@ _COUNTED = insert(writers)
 _STORED = _COUNTED.on_conflict_do_update(index_elements=["writer"], set_={"stored": _COUNTED.excluded.stored})
 
 
-def add_event(run: Execute, kind: str, details: Mapping[str, Any], at: float | None = None) -> None:
+def add_event(run: Execute, kind: str, details: Mapping[str, Any], time_of_event: float | None = None) -> None:
     """Stores an event.
 
     Args:
         run: runs a statement.
         kind: kind of the event.
         details: its details.
-        at: seconds since 1970; None for now.
+        time_of_event: seconds since 1970; None for now.
     """
-    row = {"time": time.time() if at is None else at, "kind": kind, "details": json.dumps(details)}
+    row = {
+        "time": time.time() if time_of_event is None else time_of_event,
+        "kind": kind,
+        "details": json.dumps(details),
+    }
     run(insert(events), row)
 
 
@@ -481,8 +485,8 @@ class BackgroundWriter:
         with self._tables.transaction() as run:
             add_event(run, LOST, {"entries": number, "of": self._number + self.dropped})
 
-    def _insert(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
-        """Writes rows, and returns how many were already in the log. `taken` is the number of entries that this
+    def _insert(self, rows: Sequence[dict[str, Any]], entry_count: int) -> int:
+        """Writes rows, and returns how many were already in the log. `entry_count` is the number of entries that this
         completes.
         """
         with self._tables.transaction() as run:
@@ -498,5 +502,5 @@ class BackgroundWriter:
             ]
             if renamed:
                 run(_ADOPT, renamed)
-            run(_STORED, {"writer": self._spool.writer, "stored": self._stored + taken})
+            run(_STORED, {"writer": self._spool.writer, "stored": self._stored + entry_count})
         return len(rows) - len(new)

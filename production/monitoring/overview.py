@@ -111,16 +111,16 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         version["path"] = names.get(checkpoint, "")
         if place < DETAILED:
             mine = [row for row in hours if row["checkpoint"] == checkpoint]
-            here = labelled.rows(labelled.checkpoint == checkpoint)
+            of_version = labelled.rows(labelled.checkpoint == checkpoint)
             scored = bins.get(checkpoint, [])
             version |= {
-                "labels": int(np.isfinite(here.label).sum()),
-                **_estimates(scored, here, EXPANDED),
+                "labels": int(np.isfinite(of_version.label).sum()),
+                **_estimates(scored, of_version, EXPANDED),
                 "over_time": _over_time(span, mine),
-                "labels_over_time": _labels_over_time(span, scored, here),
+                "labels_over_time": _labels_over_time(span, scored, of_version),
                 "histogram": _histogram(scored),
-                "reliability": _reliability(scored, here),
-                "coverage": _coverage(scored, here),
+                "reliability": _reliability(scored, of_version),
+                "coverage": _coverage(scored, of_version),
             }
     shown = {
         "now": time.time(),
@@ -273,10 +273,10 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str
         columns = [(score, labelled.score), (nothing, labelled.label), (nothing, labelled.propensity)]
         joined = [np.concatenate(pair) for pair in columns]
         is_accepted = np.concatenate((accepted, labelled.flagged != 1))
-        there = round(sum(n for _, _, n, _, _ in bins))
-        unflagged = there - round(sum(f for *_, f in bins))
+        answer_count = round(sum(n for _, _, n, _, _ in bins))
+        unflagged = answer_count - round(sum(f for *_, f in bins))
         for share_name, ways in (
-            ("accuracy", estimate_accuracy(*joined, answers=there)),
+            ("accuracy", estimate_accuracy(*joined, answers=answer_count)),
             (
                 "risk",
                 [
@@ -338,17 +338,17 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
     width = math.ceil((span.until - span.start) / LABEL_WINDOWS / span.step) * span.step
     windows = []
     for first in range(int(span.start), int(span.until) + 1, int(width)):
-        here = (labelled.time >= first) & (labelled.time < first + width)
-        if not np.isfinite(labelled.label[here]).any():
+        in_bin = (labelled.time >= first) & (labelled.time < first + width)
+        if not np.isfinite(labelled.label[in_bin]).any():
             continue
         # Scores of whole days are also taken for windows of hours: they only help the estimate.
         within = [row for row in bins if first - DAY < row[0] * DAY < first + width]
         scores, _ = _expanded(within, EXPANDED_IN_PART)
         nothing = np.full(len(scores), np.nan)
         powered = estimate_accuracy(
-            np.concatenate((scores, labelled.score[here])),
-            np.concatenate((nothing, labelled.label[here])),
-            np.concatenate((nothing, labelled.propensity[here])),
+            np.concatenate((scores, labelled.score[in_bin])),
+            np.concatenate((nothing, labelled.label[in_bin])),
+            np.concatenate((nothing, labelled.propensity[in_bin])),
             answers=round(sum(n for _, _, n, _, _ in within)),
         )[1]
         if powered.labels:

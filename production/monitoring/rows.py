@@ -91,8 +91,8 @@ def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) ->
 
 def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
     """Returns which of these requests (at most `ROWS_PER_TRANSACTION`) are in the log."""
-    there = run(sa.select(scores.c.request_id).where(scores.c.request_id.in_(set(request_ids))))
-    return {str(row[0]) for row in there}
+    stored = run(sa.select(scores.c.request_id).where(scores.c.request_id.in_(set(request_ids))))
+    return {str(row[0]) for row in stored}
 
 
 def batches(items: Iterable[Element], most: int = ROWS_PER_TRANSACTION) -> Iterator[list[Element]]:
@@ -197,10 +197,10 @@ def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool)
         for key in missing:
             same = (contexts.c[name] == context_of[key][name] for name in CONTEXT if name != "task")
             statement = sa.select(contexts.c.id).where(*same)
-            if not (there := run(statement)):
+            if not (context_rows := run(statement)):
                 run(insert(contexts).on_conflict_do_nothing(), context_of[key])
-                there = run(statement)
-            numbers[key] = int(there[0][0])
+                context_rows = run(statement)
+            numbers[key] = int(context_rows[0][0])
         if not alone:
             used = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
             locked = used.order_by(contexts.c.id).with_for_update(read=True, key_share=True)
@@ -308,13 +308,13 @@ class LogColumns:
 
 
 def read_columns(
-    tables: Tables, known: Mapping[int, SelectedRow], where: Sequence[sa.ColumnElement[bool]], *, ids: bool
+    tables: Tables, context_rows: Mapping[int, SelectedRow], where: Sequence[sa.ColumnElement[bool]], *, ids: bool
 ) -> LogColumns:
     """Returns the answers that meet all conditions `where`, in the order of time.
 
     Args:
         tables: the database.
-        known: context of each answer (`chosen_contexts`), except of answers stored since.
+        context_rows: context of each answer (`chosen_contexts`), except of answers stored since.
         where: conditions.
         ids: whether request ids are read.
     """
@@ -328,10 +328,10 @@ def read_columns(
         whole.append(np.array(by_column[len(NUMBER_COLUMNS) : end], dtype=np.int64))
         id_arrays += [np.array(by_column[end], dtype=object)] if ids else []
     arrays = [*np.concatenate(numbers, axis=1), *np.concatenate(whole, axis=1)]
-    if not known.keys() >= set(arrays[-1].tolist()):
-        known = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **known}
+    if not context_rows.keys() >= set(arrays[-1].tolist()):
+        context_rows = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **context_rows}
     columns_read = dict(zip((*NUMBER_COLUMNS, *_WHOLE), arrays, strict=True))
-    return LogColumns(**columns_read, request_id=np.concatenate(id_arrays), _contexts=known)
+    return LogColumns(**columns_read, request_id=np.concatenate(id_arrays), _contexts=context_rows)
 
 
 def chosen_contexts(

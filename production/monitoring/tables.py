@@ -334,22 +334,22 @@ class Tables:
 def _make(connection: sa.Connection) -> None:
     """Creates the tables if there are none. Raises `LogError` if another version has created them."""
     run = partial(_run, connection)
-    there = sa.inspect(connection).get_table_names()
-    if scores.name not in there:
+    table_names = sa.inspect(connection).get_table_names()
+    if scores.name not in table_names:
         META.create_all(connection)
         run(insert(marks), {"name": "version", "value": VERSION})
         run(insert(identity), {"identity": uuid.uuid4().hex})
         return
     try:
-        made = read_mark(run, "version") if marks.name in there else None
+        version = read_mark(run, "version") if marks.name in table_names else None
     except ValueError:  # no number, so none of ours
-        made = -1
-    if made != VERSION:
+        version = -1
+    if version != VERSION:
         raise LogError(
-            f"this score log has format {made or 'of an earlier version'}, and this metaprobe writes {VERSION}; "
+            f"this score log has format {version or 'of an earlier version'}, and this metaprobe writes {VERSION}; "
             "expected a new file or an empty database"
         )
-    if agreements.name not in there:  # made by a version that did not have it, which reads the rest as before
+    if agreements.name not in table_names:  # made by a version that did not have it, which reads the rest as before
         META.create_all(connection, tables=[agreements])
 
 

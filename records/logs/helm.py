@@ -85,9 +85,9 @@ def _stats(path: Path, options: LogOptions) -> dict[Key, dict[str, float]]:
     return scores
 
 
-def _add_stats(scores: defaultdict[Key, dict[str, float]], held: object) -> None:
+def _add_stats(scores: defaultdict[Key, dict[str, float]], stats: object) -> None:
     """Adds the scores of one entry of the statistics. Raises `ImportFileError` if the entry has another shape."""
-    instance = mapping(held, "an entry of the statistics")
+    instance = mapping(stats, "an entry of the statistics")
     into = scores[_key(instance, instance.get("instance_id"))]
     for stat in sequence(instance.get("stats"), '"stats"'):
         entry = mapping(stat, "a statistic")
@@ -97,11 +97,11 @@ def _add_stats(scores: defaultdict[Key, dict[str, float]], held: object) -> None
             into[name] = mean
 
 
-def _key(held: Mapping[str, Any], instance_id: object) -> Key:
+def _key(fields_of_state: Mapping[str, Any], instance_id: object) -> Key:
     if not isinstance(instance_id, str):
         raise ImportFileError(f"the instance's id is {name_value(instance_id)}; expected text")
-    trial = held.get("train_trial_index")
-    changed = mapping(held.get("perturbation"), "perturbation")
+    trial = fields_of_state.get("train_trial_index")
+    changed = mapping(fields_of_state.get("perturbation"), "perturbation")
     return instance_id, trial if isinstance(trial, int) else 0, json.dumps(changed, sort_keys=True) if changed else ""
 
 
@@ -159,9 +159,9 @@ def _logged_answers(
         thought = text_or_empty(mapping(candidate.get("thinking"), '"thinking"').get("text"))
         logprobs = _logprobs(candidate, text, thought)
         labels: dict[str, float] = {}
-        taken = "no label: another completion is scored"
+        label_source = "no label: another completion is scored"
         if number == scored:
-            labels, taken = labels_from(stats.get(key, {}), "exact_match", options.correct)
+            labels, label_source = labels_from(stats.get(key, {}), "exact_match", options.correct)
         reason = text_or_empty(mapping(candidate.get("finish_reason"), "finish_reason").get("reason"))
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
@@ -184,7 +184,7 @@ def _logged_answers(
                 thinking=thought,
             ),
         }
-        yield LoggedAnswer(place, line, "" if logprobs else ZEROS, source=request_state, taken=taken)
+        yield LoggedAnswer(place, line, "" if logprobs else ZEROS, source=request_state, label_source=label_source)
 
 
 def _logprobs(candidate: Mapping[str, Any], text: str, thought: str) -> dict[str, Any] | None:

@@ -198,7 +198,7 @@ def _logged_answers(
         raise NoAnswer(
             f"the model's output ended in an error ({text_or_empty(output.get('error')).partition('(')[0][:60]})"
         )
-    labels, taken = _labels(sample, options.correct)
+    labels, label_source = _labels(sample, options.correct)
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
         "question_id": str(identity),
@@ -210,7 +210,7 @@ def _logged_answers(
         "labels": labels,
         "response": response,
     }
-    yield LoggedAnswer(place, line, taken=taken)
+    yield LoggedAnswer(place, line, label_source=label_source)
     for _ in sequence(output.get("choices"), "output.choices")[1:]:
         yield LoggedAnswer(place, None, "a further choice, which has no score", source=dict(sample))
 

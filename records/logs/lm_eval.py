@@ -50,23 +50,23 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each answer of a file of samples: one a question, or one for each repeat."""
     score, _, wanted = options.correct.partition(",")
     run = _run(path)
-    taken = wanted
+    filter_read = wanted
     filters: dict[str, None] = {}
     for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
         filter_name = text_or_empty(record.get("filter"))
         filters[filter_name] = None
-        taken = taken or filter_name
+        filter_read = filter_read or filter_name
         place = f"line {number}"
-        if filter_name != taken:
+        if filter_name != filter_read:
             again = (
-                f"the same answer under the filter {filter_name!r}; the grades of {taken!r} are taken (--correct"
+                f"the same answer under the filter {filter_name!r}; the grades of {filter_read!r} are taken (--correct"
                 " METRIC,FILTER chooses)"
             )
             yield LoggedAnswer(place, None, again, number, record)
             continue
         yield from read_record(path, place, _logged_answers(place, number, record, run, score), options, record)
-    if filters and taken not in filters:
-        raise ImportFileError(f"{path}: there is no filter {taken!r}; expected one of {', '.join(filters)}")
+    if filters and filter_read not in filters:
+        raise ImportFileError(f"{path}: there is no filter {filter_read!r}; expected one of {', '.join(filters)}")
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -106,8 +106,8 @@ def _logged_answers(
     if isinstance(first, str):
         yield from _generated(place, number, record, line, requested[0], answers[0], score)
     elif len(requested) > 1:
-        chosen, taken = _chosen(record, line, requested, [arguments[0] for arguments in answers], score)
-        yield LoggedAnswer(place, chosen, "", number, record, taken)
+        chosen, label_source = _chosen(record, line, requested, [arguments[0] for arguments in answers], score)
+        yield LoggedAnswer(place, chosen, "", number, record, label_source)
     else:
         raise NoAnswer(GIVEN_TEXT)
 
@@ -138,16 +138,16 @@ def _generated(
         if not isinstance(text, str):
             raise ImportFileError(f"answer {repeat} is {name_value(text)}; expected text")
         labels: dict[str, float] = {}
-        taken = "no label: a filter kept another text"
+        label_source = "no label: a filter kept another text"
         if len(answers) == 1 or (len(filtered) == 1 and filtered[0] == text):
-            labels, taken = _labels(record, score, "exact_match")
+            labels, label_source = _labels(record, score, "exact_match")
             first = filtered[0] if len(filtered) == 1 else None
             filtered_text = first.strip() if isinstance(first, str) else None
             if filtered_text == INVALID_ANSWER or (filtered_text == "" and text.strip()):
                 # lm-eval counts a text in which the filter found no answer as wrong, though nothing was compared.
                 labels.pop("correct", None)
                 filter_name = text_or_empty(record.get("filter")) or "of the task"
-                taken = f"no label: the filter {filter_name!r} found no answer in the text"
+                label_source = f"no label: the filter {filter_name!r} found no answer in the text"
         sampling = {"temperature": settings.get("temperature"), "max_tokens": settings.get("max_gen_toks")}
         repeat_line = {
             **line,
@@ -157,7 +157,7 @@ def _generated(
             "labels": labels,
             "response": completion(text, None, model=line["model"]),
         }
-        yield LoggedAnswer(place, repeat_line, number=number, source=record, taken=taken)
+        yield LoggedAnswer(place, repeat_line, number=number, source=record, label_source=label_source)
 
 
 def _chosen(
@@ -203,29 +203,29 @@ def _chosen(
     ]
     entry = {"token": texts[best], "logprob": among[best][0], "top_logprobs": option_entries}
     shared = set(contexts[: len(options)])
-    labels, taken = _labels(record, score, "acc", only=True)
+    labels, label_source = _labels(record, score, "acc", only=True)
     return {
         **line,
         "logprobs_mode": "processed",  # they are of the options alone
         "messages": [{"role": "user", "content": shared.pop()}] if len(shared) == 1 else [],
         "labels": labels,
         "response": completion(texts[best], {"content": [entry]}, model=line["model"], finish_reason="stop"),
-    }, taken
+    }, label_source
 
 
-def _likelihood(given: object) -> float:
+def _likelihood(answer: object) -> float:
     """Returns the log-likelihood in [log-likelihood, whether greedy], whose elements may be strings.
 
     The log-likelihood is -inf for an option that the model cannot write.
     """
-    pair = sequence(given, "an answer")
+    pair = sequence(answer, "an answer")
     try:
         value = float(pair[0]) if pair and not isinstance(pair[0], bool) else math.nan
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not (len(pair) == 2 and value <= 0):  # NaN is refused too
         raise ImportFileError(
-            f"an option's answer is {name_value(given)}; expected [log-likelihood of at most 0, true or false]"
+            f"an option's answer is {name_value(answer)}; expected [log-likelihood of at most 0, true or false]"
         )
     return value
 
@@ -242,6 +242,6 @@ def _labels(record: Mapping[str, Any], score: str, right: str, *, only: bool = F
     names = sequence(record.get("metrics"), '"metrics"') or [key for key in ("acc", "exact_match") if key in record]
     scores = {str(name): finite_number(record.get(str(name))) for name in names}
     metric_values = {name: value for name, value in scores.items() if value is not None and (not only or name == right)}
-    labels, taken = labels_from(metric_values, right, score)
+    labels, label_source = labels_from(metric_values, right, score)
     name = text_or_empty(record.get("filter"))
-    return labels, taken + (f" under the filter {name!r}" if name and name != "none" else "")
+    return labels, label_source + (f" under the filter {name!r}" if name and name != "none" else "")

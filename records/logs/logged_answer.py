@@ -248,7 +248,7 @@ class LoggedAnswer:
     """Number of its line in the file, if the log has lines."""
     source: object = None
     """The log's own record, for the file of bad lines; by default the line."""
-    taken: str = ""
+    label_source: str = ""
     """Source of the label `correct`, or why there is no such label, in words to count by."""
 
 

@@ -133,5 +133,5 @@ def _logged_answer(place: str, line: dict[str, Any], number: int) -> LoggedAnswe
         return LoggedAnswer(place, None, TOOL_CALL_REASON, number, line)
     label_names = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
     return LoggedAnswer(
-        place, line, number=number, taken=f"labelled by the line ({label_names})" if label_names else "no label"
+        place, line, number=number, label_source=f"labelled by the line ({label_names})" if label_names else "no label"
     )

@@ -303,11 +303,11 @@ def _logged_answers(
     if (answers := _decided(text)) is not None:
         served = text_or_empty(mapping(response.get("metadata"), '"metadata"').get("model"))
         line |= {"response": completion(prompt, None), "decisions": {"answers": answers, "model": served or model}}
-        taken = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
-        yield LoggedAnswer(place, line, number=number, taken=taken)
+        label_source = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
+        yield LoggedAnswer(place, line, number=number, label_source=label_source)
         return
     # A language model's answer.
-    labels, taken = _labels(result_fields, options)
+    labels, label_source = _labels(result_fields, options)
     line |= {
         "model": model,
         "messages": _prompt(prompt),
@@ -320,7 +320,7 @@ def _logged_answers(
             used=(used.get("prompt"), used.get("completion"), details.get("reasoning")),
         ),
     }
-    yield LoggedAnswer(place, line, number=number, taken=taken)
+    yield LoggedAnswer(place, line, number=number, label_source=label_source)
 
 
 def _decided(text: str) -> list[Any] | None:
@@ -351,11 +351,11 @@ def _labels(result: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, f
     if checked:
         score = finite_number(result.get("score"))
         scores = {"pass": float(bool(passed)), **({} if score is None else {"score": score}), **scores}
-    labels, taken = labels_from(scores, None, options.correct)
+    labels, label_source = labels_from(scores, None, options.correct)
     if options.correct:
-        return labels, taken
-    right, taken = grade_of(graded, test)
-    return labels if right is None else {"correct": float(right), **labels}, taken
+        return labels, label_source
+    right, label_source = grade_of(graded, test)
+    return labels if right is None else {"correct": float(right), **labels}, label_source
 
 
 def _prompt(raw: str) -> list[dict[str, str]]:

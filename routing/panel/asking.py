@@ -334,10 +334,10 @@ class _Loop:
     def answers(self) -> list[PanelAnswer]:
         """Returns the answers as a panel reads them. A request that failed is an answer that cannot be read."""
         answers = [
-            PanelAnswer("", agent, cut=True, note=f"cannot be read ({one})")
-            if isinstance(one, InvalidResponse)
-            else replace(one, agent=agent)
-            for one, agent in zip(self.read, self.agents, strict=True)
+            PanelAnswer("", agent, cut=True, note=f"cannot be read ({read_answer})")
+            if isinstance(read_answer, InvalidResponse)
+            else replace(read_answer, agent=agent)
+            for read_answer, agent in zip(self.read, self.agents, strict=True)
         ]
         return answers + [PanelAnswer("", agent, cut=True, note=f"failed ({why})") for agent, why in self.failed]
 

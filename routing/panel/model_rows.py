@@ -283,33 +283,33 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
     sums = np.matmul(member.astype(np.float64), table)  # (b, c, ...): over the answers of each class,
     readable, everything = sums.sum(axis=1), table.sum(axis=1)  # (b, ...): over those in any class, and over all
     count, weight, n = sums[..., 0], sums[..., 1], np.maximum(everything[:, 0], 1.0)
-    there, at_least_one, share = count > 0, np.maximum(count, 1.0), count / n[:, None]
+    exists, at_least_one, share = count > 0, np.maximum(count, 1.0), count / n[:, None]
     usual_rates = np.array(agents.usual)[answers.dimension[:, None], answers.agent]
     best, rate = (np.where(member, values[:, None], -np.inf).max(axis=2) for values in (odds, usual_rates))  # (b, c)
     other, panel = (largest_other(count), largest_other(best)), n[:, None]
     votes = _votes(np, count, weight, sums[..., 2], best, other, panel, readable[:, 1, None])
     mean, panel_mean = sums[..., signal] / at_least_one[..., None], everything[:, signal] / panel
-    entropy = -(share * np.log(np.where(there, share, 1.0))).sum(axis=1)
-    none = _none(np, n, readable[:, 0], entropy, there.sum(axis=1), best.max(axis=1), readable[:, 2])
+    entropy = -(share * np.log(np.where(exists, share, 1.0))).sum(axis=1)
+    none = _none(np, n, readable[:, 0], entropy, exists.sum(axis=1), best.max(axis=1), readable[:, 2])
     each = np.maximum(everything[:, vote], 1.0)[:, None]
     by_agent = [sums[..., vote] / each, sums[..., vote_odds] / each]
     summed = np.concatenate([np.stack(votes, axis=2), mean, mean - panel_mean[:, None], *by_agent], axis=2)
     whole = np.column_stack([*np.broadcast_arrays(*none), panel_mean])[:, None]
     rows = np.zeros((b, c + 1, summed.shape[2] + whole.shape[2]), dtype=np.float32)
-    rows[:, :c, : summed.shape[2]] = np.where(there[..., None], summed, 0.0)
-    rows[:, c if exclusive else slice(c), summed.shape[2] :] = whole[:, 0] if exclusive else whole * there[..., None]
+    rows[:, :c, : summed.shape[2]] = np.where(exists[..., None], summed, 0.0)
+    rows[:, c if exclusive else slice(c), summed.shape[2] :] = whole[:, 0] if exclusive else whole * exists[..., None]
     return Classes(rows, count, weight, best, rate, entropy, none[2], n)
 
 
 def one_panel(
-    form: list[int], agent: list[int], here: int, scaled: Any, odds: list[float], agents: Agents, exclusive: bool
+    form: list[int], agent: list[int], dimension: int, scaled: Any, odds: list[float], agents: Agents, exclusive: bool
 ) -> Classes:
     """Returns the classes of one panel with at least one answer: the result of `class_rows` for one row.
 
     Args:
         form: class of each answer.
         agent: column of each answer's agent.
-        here: column of the dimension.
+        dimension: column of the dimension.
         scaled: normal scores of each answer's signals.
         odds: log-odds that each answer by itself is right.
         agents: the agents that the panel knows.
@@ -318,7 +318,7 @@ def one_panel(
     S, A, n = len(agents.signals), len(agents.names), len(form)
     several, c = A if A > 1 else 0, max(form) + 1
     sums = [[0.0] * (3 + S + 2 * several) for _ in range(c + 1)]  # the last one of `UNREADABLE_CLASS`
-    highest, usual_rates, rate = [-math.inf] * (c + 1), agents.usual[here], [-math.inf] * (c + 1)
+    highest, usual_rates, rate = [-math.inf] * (c + 1), agents.usual[dimension], [-math.inf] * (c + 1)
     for number, who, signals, answer_odds in zip(form, agent, scaled, odds, strict=True):
         class_sums, clipped_odds = sums[number], min(max(answer_odds, -FURTHEST), FURTHEST)
         class_sums[0] += 1.0

@@ -28,7 +28,7 @@ from metaprobe.routing.panel.planner import draw_of
 
 NO_STREAM = (400, 405, 415, 422, 501)
 """HTTP statuses with which a server may refuse a stream. If it refuses the whole request too, that is the error."""
-_SAMPLING = {one.name for one in dataclass_fields(Sampling)}
+_SAMPLING = {field.name for field in dataclass_fields(Sampling)}
 _asked_whole: "WeakKeyDictionary[Any, str]" = WeakKeyDictionary()
 """Maps a client to why it is asked for whole answers, so that a stream is refused once and not at every request."""
 
@@ -49,18 +49,18 @@ def is_llm(client: Any) -> bool:
     return hasattr(client, "complete") and not hasattr(client, "chat")
 
 
-def llm_request(given: Mapping[str, Any], identity: str, agent: str) -> Request:
+def llm_request(body: Mapping[str, Any], identity: str, agent: str) -> Request:
     """Returns the request of one of metaprobe's own models. Raises `RecordError` for what it does not take.
 
     Sampled answers differ by their seeds, which follow from the identity, so that a retry draws alike.
     """
-    more = {name: value for name, value in given.items() if name not in ("messages", "logprobs")}
+    more = {name: value for name, value in body.items() if name not in ("messages", "logprobs")}
     if strange := sorted(set(more) - _SAMPLING):
         raise RecordError(f"{', '.join(strange)} came for {agent}; expected {', '.join(sorted(_SAMPLING))}")
     if more.get("temperature", 0) > 0 and more.get("seed") is None:
         more["seed"] = int(draw_of(identity) * 2**31)
     try:
-        messages = tuple(Message(str(one["role"]), content_of(one["content"])) for one in given["messages"])
+        messages = tuple(Message(str(message["role"]), content_of(message["content"])) for message in body["messages"])
     except (KeyError, TypeError) as error:
         raise RecordError(f"a message cannot be read ({error!r}); expected role and content") from error
     return Request(id=identity, messages=messages, sampling=Sampling(**more), agent=agent)
@@ -185,16 +185,16 @@ async def _whole_response(client: Any, request: Mapping[str, Any]) -> Any:
         except StopIteration as error:  # which no future can hold: whoever waits for it would wait for ever
             raise RuntimeError("the client raised StopIteration") from error
 
-    made = asyncio.ensure_future(asyncio.to_thread(create))
+    response_task = asyncio.ensure_future(asyncio.to_thread(create))
     try:
-        response = await asyncio.shield(made)
+        response = await asyncio.shield(response_task)
     except asyncio.CancelledError:
-        made.add_done_callback(_close)
+        response_task.add_done_callback(_close)
         raise
     return await response if inspect.isawaitable(response) else response
 
 
-def _close(made: "asyncio.Future[Any]") -> None:
+def _close(future: "asyncio.Future[Any]") -> None:
     """Closes the coroutine of a request that nobody waits for any more, so that it is not left half begun."""
-    if not made.cancelled() and made.exception() is None and inspect.iscoroutine(made.result()):
-        made.result().close()
+    if not future.cancelled() and future.exception() is None and inspect.iscoroutine(future.result()):
+        future.result().close()

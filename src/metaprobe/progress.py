@@ -94,8 +94,8 @@ def progress_bar(
         quiet_libraries()
     tqdm_options = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
     tqdm_options["unit_scale"] = scaled
-    made = TokenBar(**tqdm_options) if sys.stderr.isatty() else Lines(ends=ends, **tqdm_options)
-    with made as bar, _ticking(bar):
+    token_bar = TokenBar(**tqdm_options) if sys.stderr.isatty() else Lines(ends=ends, **tqdm_options)
+    with token_bar as bar, _ticking(bar):
         try:
             yield bar
         finally:

@@ -82,11 +82,11 @@ def quickstart() -> dict[str, Any]:
                 "question": run.item.question,
                 "answer": call.text,
                 "score": float(score),
-                "agreement": float(said),
+                "agreement": float(agreement),
                 "flagged": not keep,
                 "right": bool(right),
             }
-            for run, call, score, said, keep, right in shown
+            for run, call, score, agreement, keep, right in shown
         ],
     }
 

@@ -95,23 +95,23 @@ def adapter_audits(
     every = free_controls(tested) | dict(controls)
     splits = [roles.parts]
     of_data = [class_balance(table.y), group_overlap(table.groups, splits)]
-    made = {"group overlap"}
+    audited = {"group overlap"}
     if PROMPT in controls:  # the questions were stored
         of_data += [
             repeated_questions(table.questions, splits, y=table.y),
             near_duplicates(table.questions, splits, y=table.y, seed=seed),
         ]
-        made.add("repeated questions and near-duplicates")
+        audited.add("repeated questions and near-duplicates")
     if noise := label_noise(data.evidence.labels_by_source, table.groups, y=table.y, seed=seed):
         of_data += noise
-        made.add("label noise")
+        audited.add("label noise")
     reports = [
         run_audits(AuditInputs(name=probe_name(when), table=tested, score=values, controls=every), seed=seed)
         for when, values in scores.items()
     ]
     audits = {audit.name: audit for report in reports for audit in report.audits} | {a.name: a for a in of_data}
     skipped = (line.partition(": ") for report in reports for line in report.skipped)
-    reasons = {name: NOT_MADE.get(name, why) for name, _, why in skipped if name not in made}
+    reasons = {name: NOT_MADE.get(name, why) for name, _, why in skipped if name not in audited}
     return AuditReport(tuple(audits.values()), tuple(f"{name}: {why}" for name, why in reasons.items()))
 
 
@@ -174,8 +174,8 @@ def write_adapter(
         settings: settings of the adapter; by default those of the options.
     """
     data = load_texts(stores, target=options.target, stage=options.stage, agent=options.agent)
-    made = make_adapter(data, options, settings)
-    return None if made is None else made.write()
+    adapter = make_adapter(data, options, settings)
+    return None if adapter is None else adapter.write()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,9 +190,9 @@ class MadeAdapter:
 
     def write(self, *lines: str) -> Checkpoint:
         """Returns the checkpoint, with further lines about what it reads, and deletes the state of the training."""
-        made = write_checkpoint(self.out, replace(self.export, reads=[*self.export.reads, *lines]))
+        checkpoint = write_checkpoint(self.out, replace(self.export, reads=[*self.export.reads, *lines]))
         self.leave()
-        return made
+        return checkpoint
 
     def leave(self) -> None:
         """Deletes the state of the training."""

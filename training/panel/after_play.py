@@ -69,19 +69,19 @@ def ended(view: View, plans: Sequence[AskPlan], way: str) -> Ended:
             form = np.where(asked, part.answer_class, UNREADABLE_CLASS)
             answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
             _, p = view.model.classes_of(answers, view.odds[rows])
-            own = answers.answer_class[np.arange(len(rows)), played.kept[rows]]
-            same = (answers.answer_class == own[:, None]).sum(axis=1)
+            kept_class = answers.answer_class[np.arange(len(rows)), played.kept[rows]]
+            same = (answers.answer_class == kept_class[:, None]).sum(axis=1)
             came = (answers.answer_class >= 0).sum(axis=1)
             weight = np.full(len(rows), share / len(plans))
-            before, score = p[np.arange(len(rows)), own], played.score[rows]
+            before, score = p[np.arange(len(rows)), kept_class], played.score[rows]
             parts.append([before, came, same - 1, score, weight, rows])
     return Ended(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def fit_after(held: Sequence[Ended]) -> After:
+def fit_after(endings: Sequence[Ended]) -> After:
     """Returns the correction of P(right) after the play: a logistic regression, shrunk towards no correction."""
-    X = np.concatenate([one.columns for one in held])
-    y, weight = (np.concatenate([getattr(one, name) for one in held]) for name in ("score", "weight"))
+    X = np.concatenate([ending.columns for ending in endings])
+    y, weight = (np.concatenate([getattr(ending, name) for ending in endings]) for name in ("score", "weight"))
     precision = np.diag(np.array(AFTER_SD) ** -2.0)
     w = np.zeros(X.shape[1])
     for _ in range(20):  # Newton's steps; from a start at no correction it takes a handful

@@ -26,14 +26,17 @@ def with_learned_sources(panel: Panel, data: Panels) -> Panels:
     with np.errstate(over="ignore"):
         mean = -np.exp(signals[..., ANSWER_SIGNALS.index("mean")])
     for column, name in enumerate(data.agents):
-        at = 0 if len(agents.names) == 1 else agents.agent(name)
-        learned = source_for(panel.sources, agents.names[at] if at < len(agents.names) else None)
-        own = data.agent == column
+        row = 0 if len(agents.names) == 1 else agents.agent(name)
+        learned = source_for(panel.sources, agents.names[row] if row < len(agents.names) else None)
+        of_agent = data.agent == column
         if is_from(learned, data.sources.get(name, "")):
             continue
-        levels = agents.scales[at][agents.signals.index(STATED)]
-        known = [mean_confidence(one, levels) if learned in FROM_LOGPROBS else np.nan for one in mean[own].tolist()]
-        signals[own, place] = known
+        levels = agents.scales[row][agents.signals.index(STATED)]
+        confidences = [
+            mean_confidence(logprob, levels) if learned in FROM_LOGPROBS else np.nan
+            for logprob in mean[of_agent].tolist()
+        ]
+        signals[of_agent, place] = confidences
     return replace(data, signals=signals)
 
 
@@ -46,7 +49,7 @@ def other_sources(panel: Panel, data: Panels) -> str:
     lost = came & ~read
     if not lost.any():
         return ""
-    names = sorted({data.agents[at] for at in data.agent[lost].tolist()})
+    names = sorted({data.agents[column] for column in data.agent[lost].tolist()})
     return (
         f"{int(lost.sum())} confidences (of {', '.join(names)}) are from another source than those that the panel "
         "learned from, and were left out"
@@ -61,8 +64,14 @@ def view_of(panel: Panel, data: Panels) -> View:
     dimension = where[data.dimension]
     answers = data.answers(agents, dimension=dimension)
     shift = np.stack([panel.asks.words.shifts(text) for text in data.questions])
-    told = {"gain": panel.gain, "shift": shift, "rate": agents.rate, "price": panel.asks.price, "sure": panel.asks.sure}
-    return View.of(panel, data, answers, panel.odds(answers), **told)
+    view_fields = {
+        "gain": panel.gain,
+        "shift": shift,
+        "rate": agents.rate,
+        "price": panel.asks.price,
+        "sure": panel.asks.sure,
+    }
+    return View.of(panel, data, answers, panel.odds(answers), **view_fields)
 
 
 def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
@@ -72,7 +81,7 @@ def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS
     where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
     answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
     placed = Placed(answers, panel.odds(answers), data.right)
-    held = play(panel, placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
+    played = play(panel, placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
     # Where several answers can be right no gain is learned, and no way to stop goes by one.
-    by_gain = any(one.way == ASKED_ON for one in panel.settings)
-    return held.with_gain(panel.gain) if data.sampled and by_gain else held
+    by_gain = any(setting.way == ASKED_ON for setting in panel.settings)
+    return played.with_gain(panel.gain) if data.sampled and by_gain else played

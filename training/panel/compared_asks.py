@@ -58,33 +58,35 @@ def cross_played(
         on_step: called with the name of each step.
     """
     counts = count_words(data.questions)
-    spent = [one.cost for settings in fitted.settings.values() for one in settings]
+    spent = [setting.cost for settings in fitted.settings.values() for setting in settings]
     budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGET_COUNT)
     came = {way: np.zeros((2, BUDGET_COUNT, len(data))) for way in fitted.settings}
     right = np.zeros(len(data), dtype=np.int64)
-    for number, (rest, here) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
+    for number, (rest, test_rows) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
         on_step(f"whom to ask: fold {number + 1} of {OUTER}")
         part = data.take(rest)
         tuned = fit_asks(part, counts[rest], crossed(rest), fitted.pick, ways=tuple(fitted.settings), seed=seed)
-        view = tuned.view(data.take(here), counts[here])
+        view = tuned.view(data.take(test_rows), counts[test_rows])
         for way in fitted.settings:
             settings = tuned.settings.get(way) or tuned.settings[ONE]  # answers may hardly ever be equal in a fold
-            played = {one: play_setting(view, one, fitted.pick) for one in settings}
+            played = {setting: play_setting(view, setting, fitted.pick) for setting in settings}
             for place, budget in enumerate(budgets.tolist()):
                 first, second, share = mixed(settings, budget)
                 both = expected_of(played[first], played[second], share)
-                came[way][:, place, here] = both.score, both.cost
-    held = {way: _at_spending(score, cost, budgets) for way, (score, cost) in came.items()}
-    accuracy = {way: values.mean(axis=1) for way, values in held.items()}
+                came[way][:, place, test_rows] = both.score, both.cost
+    at_budgets = {way: _at_spending(score, cost, budgets) for way, (score, cost) in came.items()}
+    accuracy = {way: values.mean(axis=1) for way, values in at_budgets.items()}
     prior = standing_way(fitted.settings, bool(fitted.panel.agents.leading))
     margin = {}
-    for way in held:
+    for way in at_budgets:
         if way != prior:  # both spend the same, also where one of the two cannot spend as little as the budget
-            least = max(float(came[one][1].mean(axis=1).min()) for one in (way, prior))
-            at = np.maximum(budgets, least)
-            own, standing = (_at_spending(came[one][0], came[one][1], at) for one in (way, prior))
+            least = max(float(came[setting][1].mean(axis=1).min()) for setting in (way, prior))
+            budgets_reachable = np.maximum(budgets, least)
+            own, standing = (
+                _at_spending(came[setting][0], came[setting][1], budgets_reachable) for setting in (way, prior)
+            )
             margin[way] = accuracy[way] - accuracy[prior] - _surely_ahead(own - standing, data.groups)
-    return Curves(fitted.settings, budgets, accuracy, margin), held
+    return Curves(fitted.settings, budgets, accuracy, margin), at_budgets
 
 
 def _at_spending(score: Floats, cost: Floats, budgets: Floats) -> Floats:

@@ -148,52 +148,52 @@ class _Fit:
         self.own_variance[:] = 1 / own_precision
         m = len(self.common)
         for part in self.parts:
-            known = part.dimension < self.D
-            score = part.common @ self.common + (part.own @ self.own[part.dimension] if known else 0.0)
+            has_dimension = part.dimension < self.D
+            score = part.common @ self.common + (part.own @ self.own[part.dimension] if has_dimension else 0.0)
             p = 1 / (1 + np.exp(-score))
             slope = (self.weigh * np.maximum(p * (1 - p), 1e-4))[:, None]
             error, weighted = self.weigh * (part.y - p), part.common * slope
             gradient += part.common.T @ error
             curvature += weighted.T @ part.common
-            if known:
+            if has_dimension:
                 block = (part.own * slope).T @ part.own + np.diag(own_precision)
                 mixed = weighted.T @ part.own  # (m, q)
                 pull = part.own.T @ error - own_precision * self.own[part.dimension]
                 inverse = np.linalg.inv(block)
-                here = solved[part.dimension] = np.column_stack([inverse @ mixed.T, inverse @ pull])
-                gradient -= mixed @ here[:, m]
-                curvature -= mixed @ here[:, :m]
+                solutions = solved[part.dimension] = np.column_stack([inverse @ mixed.T, inverse @ pull])
+                gradient -= mixed @ solutions[:, m]
+                curvature -= mixed @ solutions[:, :m]
                 self.own_variance[part.dimension] = np.diag(inverse)
         common_step = np.linalg.solve(curvature, gradient)
         own_step = -self.own.copy()  # a dimension without answers goes to its prior's mean
-        for d, here in solved.items():
-            own_step[d] = here[:, m] - here[:, :m] @ common_step
+        for d, solutions in solved.items():
+            own_step[d] = solutions[:, m] - solutions[:, :m] @ common_step
         longest = max(float(np.abs(common_step).max()), float(np.abs(own_step).max(initial=0.0)), 1e-12)
         part_of_step = min(1.0, LONGEST / longest)
         self.common, self.own = self.common + part_of_step * common_step, self.own + part_of_step * own_step
         covariance = np.linalg.inv(curvature)
         self.common_variance = np.diag(covariance).copy()
-        for d, here in solved.items():
-            self.own_variance[d] += ((here[:, :m] @ covariance) * here[:, :m]).sum(axis=1)
+        for d, solutions in solved.items():
+            self.own_variance[d] += ((solutions[:, :m] @ covariance) * solutions[:, :m]).sum(axis=1)
 
     def effects_by_kind(self) -> list[tuple[Floats, Floats]]:
         """Returns weights and variances of each kind of effect: of agents, dimensions and both, for each scale."""
         found = []
         for s in range(self.scales):
-            at, end = s * (1 + self.A), (s + 1) * (1 + self.A)
-            found.append((self.common[at + 1 : end], self.common_variance[at + 1 : end]))
-            found.append((self.own[:, at], self.own_variance[:, at]))
-            found.append((self.own[:, at + 1 : end].ravel(), self.own_variance[:, at + 1 : end].ravel()))
+            start, end = s * (1 + self.A), (s + 1) * (1 + self.A)
+            found.append((self.common[start + 1 : end], self.common_variance[start + 1 : end]))
+            found.append((self.own[:, start], self.own_variance[:, start]))
+            found.append((self.own[:, start + 1 : end].ravel(), self.own_variance[:, start + 1 : end].ravel()))
         return found
 
     def tables(self) -> list[Floats]:
         """Returns for each scale the sums (A, D + 1) of the common weight and all effects."""
         found = []
         for s in range(self.scales):
-            at, end = s * (1 + self.A), (s + 1) * (1 + self.A)
-            usual = self.common[at] + self.common[at + 1 : end]
-            known = usual[:, None] + self.own[:, at] + self.own[:, at + 1 : end].T
-            found.append(np.concatenate([known, usual[:, None]], axis=1))
+            start, end = s * (1 + self.A), (s + 1) * (1 + self.A)
+            usual = self.common[start] + self.common[start + 1 : end]
+            effects = usual[:, None] + self.own[:, start] + self.own[:, start + 1 : end].T
+            found.append(np.concatenate([effects, usual[:, None]], axis=1))
         return found
 
 

@@ -99,8 +99,8 @@ class FittedAsks:
         answers = data.answers(agents)
         odds = self.panel.odds.score(answer_rows(answers, agents))
         gain, shift = self.gain.score if self.gain else None, word_shifts(self.words, counts)
-        known = {"gain": gain, "shift": shift, "rate": agents.rate, "price": self.price, "sure": self.sure}
-        return View.of(self.panel, data, answers, odds, **known)
+        view_fields = {"gain": gain, "shift": shift, "rate": agents.rate, "price": self.price, "sure": self.sure}
+        return View.of(self.panel, data, answers, odds, **view_fields)
 
 
 def fit_asks(
@@ -119,13 +119,17 @@ def fit_asks(
     rng = np.random.default_rng([seed, 2])
     views = []
     for number, model in enumerate(cross.models):  # each inner fold, by what the other folds show
-        here, rest = np.flatnonzero(cross.fold == number), np.flatnonzero(cross.fold != number)
-        answers, odds, others = cross.placed.answers.rows(here), cross.placed.odds[here], data.take(rest)
+        test_rows, train_rows = np.flatnonzero(cross.fold == number), np.flatnonzero(cross.fold != number)
+        answers, odds, others = (
+            cross.placed.answers.rows(test_rows),
+            cross.placed.odds[test_rows],
+            data.take(train_rows),
+        )
         rate = agents_in(others).rate
         usual = probability_of(rate[:, others.dimension].T)
-        shift = word_shifts(fit_words(counts[rest], others.score - usual), counts[here])
-        known = {"gain": None, "shift": shift, "rate": rate, "price": mean_prices(others)}
-        views.append(View.of(model, data.take(here), answers, odds, **known))
+        shift = word_shifts(fit_words(counts[train_rows], others.score - usual), counts[test_rows])
+        view_fields = {"gain": None, "shift": shift, "rate": rate, "price": mean_prices(others)}
+        views.append(View.of(model, data.take(test_rows), answers, odds, **view_fields))
     learned = [_gained(view, way, rng) for view in views] if GAIN in ways else []
     if learned:
         trees = [grow_gain(ASK_TREES, learned, seed, without=fold) for fold in range(PANEL_FOLDS)]
@@ -238,7 +242,7 @@ def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) ->
         if name in (ONE, TABLE, WORDS):
             costs, scores, settings = _of_one(views, settings, name)
         else:
-            played = [[play_setting(view, one, way) for view in views] for one in settings]
+            played = [[play_setting(view, setting, way) for view in views] for setting in settings]
             costs = np.array([np.concatenate([part.cost for part in parts]).mean() for parts in played])
             if name == PRICED:
                 believed = [
@@ -275,10 +279,10 @@ def _agreements(views: Sequence[View]) -> list[AskSetting]:
     for i, j, k in permutations(by_cost[:MOST_IN_THREES], 3):
         if by_cost.index(i) < by_cost.index(j):
             same, read = equal[:, i, j], form[:, [i, j, k]] >= 0
-            own = np.where(
+            same_answer = np.where(
                 same, score[:, j], np.where(read[:, 2], score[:, k], np.where(read[:, 1], score[:, j], score[:, i]))
             )
-            points.append((float((cost[:, i] + cost[:, j] + ~same * cost[:, k]).mean()), float(own.mean())))
+            points.append((float((cost[:, i] + cost[:, j] + ~same * cost[:, k]).mean()), float(same_answer.mean())))
             chains.append((i, j, k))
     corners = hull_corners(*np.array(points).T)
     return [AskSetting(AGREE, 0.0, chains[corner], (), *points[corner]) for corner in corners]
@@ -289,7 +293,7 @@ def _cascades(views: Sequence[View]) -> list[AskSetting]:
     score, cost, odds = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost", "odds"))
     by_cost = np.argsort(cost.mean(axis=0), kind="stable").tolist()
     points: list[tuple[float, float]] = []
-    made: list[AskSetting] = []
+    cascades: list[AskSetting] = []
     for length in range(1, MAX_CASCADE_AGENTS + 1):
         for chain in combinations(by_cost, length):
             cuts = []
@@ -298,11 +302,11 @@ def _cascades(views: Sequence[View]) -> list[AskSetting]:
                 cuts.append(np.concatenate([[inner[0] - 1], inner, [inner[-1] + 1]]))
             costs, scores = _at_all_cuts(score, cost, odds, chain, cuts)
             for corner in hull_corners(costs.ravel(), scores.ravel()):
-                at = np.unravel_index(corner, costs.shape)
-                points.append((float(costs[at]), float(scores[at])))
-                thresholds = tuple(float(cut[place]) for cut, place in zip(cuts, at, strict=True))
-                made.append(AskSetting(CASCADE, 0.0, chain, thresholds, *points[-1]))
-    return [made[corner] for corner in hull_corners(*np.array(points).T)]
+                thresholds_at = np.unravel_index(corner, costs.shape)
+                points.append((float(costs[thresholds_at]), float(scores[thresholds_at])))
+                thresholds = tuple(float(cut[place]) for cut, place in zip(cuts, thresholds_at, strict=True))
+                cascades.append(AskSetting(CASCADE, 0.0, chain, thresholds, *points[-1]))
+    return [cascades[corner] for corner in hull_corners(*np.array(points).T)]
 
 
 def _at_all_cuts(
@@ -337,14 +341,14 @@ def _of_one(views: Sequence[View], settings: Sequence[AskSetting], way: str) -> 
     """
     chance = np.concatenate([view.chance if way == WORDS else probability_of(view.rate_here) for view in views])
     price = np.concatenate([view.price for view in views])
-    best = [(chance - one.price * price)[:, list(one.agents)].argmax(axis=1) for one in settings]
-    agent = np.stack([np.array(one.agents)[at] for one, at in zip(settings, best, strict=True)])
+    best = [(chance - setting.price * price)[:, list(setting.agents)].argmax(axis=1) for setting in settings]
+    agent = np.stack([np.array(setting.agents)[place] for setting, place in zip(settings, best, strict=True)])
     score, cost = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost"))
     starts = np.flatnonzero(np.concatenate([[True], (agent[1:] != agent[:-1]).any(axis=1)]))
     middle = (starts + np.append(starts[1:], len(agent)) - 1) // 2
     rows, counted = np.arange(len(score)), score if way == ONE else chance
     return (
-        np.array([cost[rows, agent[at]].mean() for at in middle]),
-        np.array([counted[rows, agent[at]].mean() for at in middle]),
-        [settings[at] for at in middle],
+        np.array([cost[rows, agent[place]].mean() for place in middle]),
+        np.array([counted[rows, agent[place]].mean() for place in middle]),
+        [settings[place] for place in middle],
     )

@@ -129,14 +129,14 @@ class Placed:
         A panel with fewer answers keeps all of them.
         """
         rank = np.where(self.answers.present, rng.random(self.answers.present.shape), 2.0)
-        at = np.argsort(rank, axis=1)[:, :size]
-        odds, right = (np.take_along_axis(values, at, axis=1) for values in (self.odds, self.right))
-        return Placed(renumbered(self.answers.take(at)), odds, right)
+        columns = np.argsort(rank, axis=1)[:, :size]
+        odds, right = (np.take_along_axis(values, columns, axis=1) for values in (self.odds, self.right))
+        return Placed(renumbered(self.answers.take(columns)), odds, right)
 
     def first(self, size: int) -> "Placed":
         """Returns the first `size` answers of each panel. The classes keep their numbers."""
-        at = np.broadcast_to(np.arange(size), (len(self.odds), size))
-        return Placed(self.answers.take(at), self.odds[:, :size], self.right[:, :size])
+        columns = np.broadcast_to(np.arange(size), (len(self.odds), size))
+        return Placed(self.answers.take(columns), self.odds[:, :size], self.right[:, :size])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,9 +159,9 @@ def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = l
     answers, fold = data.answers(agents), _fold_numbers(data, seed)
     odds = np.zeros(data.answer_class.shape)
     for number in range(PANEL_FOLDS):
-        here = np.flatnonzero(fold == number)
+        test_rows = np.flatnonzero(fold == number)
         model = _fit_odds(data.take(np.flatnonzero(fold != number)), agents)
-        odds[here] = model.score(answer_rows(answers.rows(here), agents))
+        odds[test_rows] = model.score(answer_rows(answers.rows(test_rows), agents))
     placed = Placed(answers, odds, data.right)
     odds_model = _fit_odds(data, agents)
     models = []
@@ -189,18 +189,18 @@ def _fold_numbers(data: Panels, seed: int) -> Ints:
 def _fit_odds(data: Panels, agents: Agents) -> Linear:
     """Fits the answers' log-odds of being right, on answers that can be read and have a label."""
     answers = data.answers(agents)
-    known = data.present & (data.answer_class >= 0) & np.isfinite(data.right)
+    is_labelled = data.present & (data.answer_class >= 0) & np.isfinite(data.right)
     A, D, width = len(agents.names), len(agents.dimensions), len(answer_columns(agents))
-    y = data.right[known]
+    y = data.right[is_labelled]
     if not len(y) or y.min() == y.max():
         rate = (y.sum() + 1) / (len(y) + 2)
         return Linear(np.zeros(width), float(np.log(rate / (1 - rate))))
-    scaled, lead = answers.scaled[known], None
+    scaled, lead = answers.scaled[is_labelled], None
     others = [s for s, name in enumerate(agents.signals) if name != agents.leading]
     if agents.leading:
         lead = scaled[:, agents.signals.index(agents.leading)]
-    dimension = np.broadcast_to(answers.dimension[:, None], known.shape)[known]
-    found = fit_effects(answers.agent[known], dimension, y, (A, D), lead=lead, others=scaled[:, others])
+    dimension = np.broadcast_to(answers.dimension[:, None], is_labelled.shape)[is_labelled]
+    found = fit_effects(answers.agent[is_labelled], dimension, y, (A, D), lead=lead, others=scaled[:, others])
     # The effects as weights of `answer_columns`: what all agents share, then what each adds, everywhere and on each
     # dimension. With one agent there is no column of an agent, and all of its own is shared.
     signals = np.zeros(len(agents.signals))
@@ -243,14 +243,14 @@ def _solve(
     """
     optimize = require("scipy.optimize", "fit")
     F = tables[0][0].shape[2]
-    used = np.concatenate([X[with_none(there)] for X, there, _ in tables])
+    used = np.concatenate([X[with_none(exists)] for X, exists, _ in tables])
     spread = used.astype(np.float64).std(axis=0)
     spread = np.where(spread > 1e-9, spread, np.inf)
-    scaled = [(X / spread, there, with_none(there), y, _targets(y * there)) for X, there, y in tables]
+    scaled = [(X / spread, exists, with_none(exists), y, _targets(y * exists)) for X, exists, y in tables]
 
     def loss(beta: Floats) -> tuple[float, Floats]:
         total, gradient = 0.5 * PENALTY * float(beta @ beta), PENALTY * beta
-        for X, there, legal, y, target in scaled:
+        for X, exists, legal, y, target in scaled:
             S = X @ beta
             if exclusive:
                 p = softmax_rows(S, legal)
@@ -258,7 +258,7 @@ def _solve(
                 error = weight * (target - p)
             else:
                 logit = S[:, :-1]
-                share = weight * there / np.maximum(there.sum(axis=1), 1)[:, None]
+                share = weight * exists / np.maximum(exists.sum(axis=1), 1)[:, None]
                 total += float((share * (np.logaddexp(0, logit) - y * logit)).sum())
                 error = np.zeros(S.shape)
                 error[:, :-1] = share * (y - 1 / (1 + np.exp(-logit)))

@@ -115,12 +115,12 @@ class Panels:
     def take(self, rows: Ints) -> "Panels":
         """Returns the questions of these rows."""
         arrays = ("dimension", "agent", "answer_class", "right", "signals", "present", "score", "cost", "tokens")
-        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
+        fields_taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
         if self.literal is not None:
-            taken["literal"] = self.literal[rows]
+            fields_taken["literal"] = self.literal[rows]
         for name in ("ids", "groups", "questions"):
-            taken[name] = tuple(getattr(self, name)[row] for row in rows)
-        return replace(self, **taken)
+            fields_taken[name] = tuple(getattr(self, name)[row] for row in rows)
+        return replace(self, **fields_taken)
 
     @property
     def sampled(self) -> bool:
@@ -577,9 +577,9 @@ class LoggedPanels:
         prior = RATE_PRIOR_ANSWERS * weight.sum(axis=0) / (weight > 0).sum(axis=0)
         found = np.zeros(weight.shape)
         for place in np.unique(dimension):
-            here = dimension == place
-            above = (weight[here] * values[here, None]).sum(axis=0) + prior * overall
-            found[here] = above / (weight[here].sum(axis=0) + prior)
+            in_dimension = dimension == place
+            above = (weight[in_dimension] * values[in_dimension, None]).sum(axis=0) + prior * overall
+            found[in_dimension] = above / (weight[in_dimension].sum(axis=0) + prior)
         return found
 
     def laid_out(self) -> Panels:

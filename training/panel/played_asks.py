@@ -314,16 +314,16 @@ class Expected:
     """Expected number of agents that are asked."""
 
 
-def expected_of(one: Played, two: Played, share: float) -> Expected:
+def expected_of(first: Played, second: Played, share: float) -> Expected:
     """Returns the mixed result of two settings, if the first decides the fraction `share` of the questions."""
     return Expected(
-        share * one.score + (1 - share) * two.score,
-        share * one.cost + (1 - share) * two.cost,
-        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
+        share * first.score + (1 - share) * second.score,
+        share * first.cost + (1 - share) * second.cost,
+        share * first.asked.sum(axis=1) + (1 - share) * second.asked.sum(axis=1),
     )
 
 
 def expected_at(view: View, plan: AskPlan, way: str) -> Expected:
     """Returns a plan's expected result on the questions of a view. `way`: one of `PICKS`, which keeps an answer."""
-    first, second = (play_setting(view, one, way) for one in (plan.first, plan.second))
+    first, second = (play_setting(view, setting, way) for setting in (plan.first, plan.second))
     return expected_of(first, second, plan.share)

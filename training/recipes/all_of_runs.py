@@ -180,7 +180,7 @@ class TrainedRuns:
         if twice := sorted({name for run in RunStore(unseen) for name in _names_of(run.item)} & learned_names):
             raise RecordError(f"{unseen} holds questions that are learned from, such as {twice[0]!r}; expected others")
         further = sample_methods(stores)
-        answers = study(stores, own=lambda evidence, names: further, folds=folds, seed=seed, on_step=on_step)
+        answers = study(stores, own_methods=lambda evidence, names: further, folds=folds, seed=seed, on_step=on_step)
         with ReplaceOptions(replace=True).replacing():
             on_step("intervals")
             compared = comparison_of_study(answers, notes=notes, command=command, on_step=on_step)
@@ -194,11 +194,11 @@ class TrainedRuns:
         advised = recommended(compared)
         used = flag_answers(path, unseen, seed=seed)
         follows_advice = advised is not None and advised.name == use.name
-        made = cls(
+        trained = cls(
             compared, report, use.name, follows_advice, checkpoint, used, unseen, stage_of_labels(load_runs(stores))
         )
-        made.write_flags()
-        return made
+        trained.write_flags()
+        return trained
 
     @staticmethod
     def require() -> None:

@@ -92,17 +92,18 @@ SCORE_COLUMNS = ("call_id", "score")
 
 
 def own_methods(
-    paths: Sequence[Path], table: AnswerTable, call_ids_of_runs: Collection[str], taken: Collection[str]
+    paths: Sequence[Path], table: AnswerTable, call_ids_of_runs: Collection[str], names_taken: Collection[str]
 ) -> list[GivenScore]:
     """Returns a method for each CSV file with the columns `call_id` and `score`, called like the file.
 
     A higher score stands for an answer that is likelier right. Every answer of the table needs a row; rows of other
     calls among `call_ids_of_runs` are passed over. Raises `RecordError` for a file that cannot be read so, for
-    an id that is unknown, given twice or missing, for a score that is no finite number, and for a name in `taken`.
+    an id that is unknown, given twice or missing, for a score that is no finite number, and for a name in
+    `names_taken`.
     """
     methods: list[GivenScore] = []
     for path in paths:
-        if path.stem in {*taken, *(method.name for method in methods)}:
+        if path.stem in {*names_taken, *(method.name for method in methods)}:
             raise RecordError(f"{path}: a method is called {path.stem!r} already; rename the file")
         scores = _read_scores(path)
         strangers = [call_id for call_id in scores if call_id not in call_ids_of_runs]
@@ -517,9 +518,9 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
         f"compare     each method is fitted in {options.folds} folds, then audited"
         + (f"; {' or '.join(faster)} takes less time" if faster else "")
     )
-    made = study(
+    study_result = study(
         stores,
-        own=own,
+        own_methods=own,
         bare=True,
         target=options.target,
         stage=options.stage,
@@ -528,18 +529,18 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
         seed=options.seed,
         on_step=options.on_step,
     )
-    learning = learning_curve(made, on_step=options.on_step) if options.learning_curves else None
+    learning = learning_curve(study_result, on_step=options.on_step) if options.learning_curves else None
     options.on_step("intervals")
     command = options.recorded("compare")
-    compared = comparison_of_study(made, learning=learning, command=command, on_step=options.on_step)
+    compared = comparison_of_study(study_result, learning=learning, command=command, on_step=options.on_step)
     use = recommended(compared)
     if options.export is not None and use is not None:
         options.on_step(f"audit and export: {use.name}")
-        checkpoint = write_method(options.export, made, use.name, options=options, command=command)
+        checkpoint = write_method(options.export, study_result, use.name, options=options, command=command)
         compared = with_place_read(compared, use.name, checkpoint)
         options.on_line(f"checkpoint  {checkpoint.path} ({use.name})")
     options.on_step("report: tables and figures")
-    write_report(options.out, compared, made)
+    write_report(options.out, compared, study_result)
     if options.export is not None and use is None:
         raise RecordError(
             f"the report in {options.out} recommends no method yet, so no checkpoint was written to "

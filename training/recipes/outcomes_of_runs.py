@@ -96,15 +96,15 @@ def outcomes_of(
 
 
 def _outcome(
-    run: Run, agent: str, known: AgentOutcome, prices: Mapping[str, Price], source: SignalSource | None
+    run: Run, agent: str, outcome: AgentOutcome, prices: Mapping[str, Price], source: SignalSource | None
 ) -> AgentOutcome:
     """Returns the outcome of one agent in one run, with the wanted confidence and its source."""
     paid_calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
     if source is None:
         calls = {call.id for call in paid_calls}
         read_sources = [label.source for label in run.labels if label.name == READ and label.call_id in calls]
-        confidence_source = "" if known.confidence is None else read_sources[0] if read_sources else "stated"
-        confidence = known.confidence
+        confidence_source = "" if outcome.confidence is None else read_sources[0] if read_sources else "stated"
+        confidence = outcome.confidence
     else:
         answer = [call for call in paid_calls if call.stage == ANSWER][-1]
         stated = next((v for call in paid_calls if (v := run.stated(STATED, call.id)) is not None), None)
@@ -115,10 +115,10 @@ def _outcome(
     cost = sum(_price(call, prices) for call in paid_calls)
     has_tokens = all(call.usage.prompt_tokens for call in paid_calls)
     return AgentOutcome(
-        score=known.score,
+        score=outcome.score,
         confidence=confidence,
         cost_usd=cost,
-        latency_ms=known.latency_ms,
+        latency_ms=outcome.latency_ms,
         confidence_source=confidence_source,
         prompt_tokens=sum(call.usage.prompt_tokens for call in paid_calls) if has_tokens else None,
         completion_tokens=sum(call.usage.completion_tokens for call in paid_calls) if has_tokens else None,

@@ -427,7 +427,7 @@ def _reliability(
     """
     if not ends:
         return {}
-    said = np.concatenate([
+    predicted = np.concatenate([
         fold_ends.probability(fit_after([other for place, other in enumerate(learned) if place != fold]))
         for fold, fold_ends in enumerate(ends)
     ])  # fmt: skip
@@ -439,12 +439,12 @@ def _reliability(
     )
     found = {}
     for count in range(1, 4):
-        here = came == count
-        if share[here].sum() >= LEAST_ENDED:
-            weights, share_here = cluster_weights(group[here]), share[here]
+        stopped_here = came == count
+        if share[stopped_here].sum() >= LEAST_ENDED:
+            weights, share_here = cluster_weights(group[stopped_here]), share[stopped_here]
             found[str(count)] = (
-                _share_mean(said[here], share_here, weights),
-                _share_mean(right[here], share_here, weights),
+                _share_mean(predicted[stopped_here], share_here, weights),
+                _share_mean(right[stopped_here], share_here, weights),
             )
     return found
 
@@ -505,8 +505,8 @@ def _export(
             f"by {plan.first.way}, over {asks.simple}: accuracy {format_interval(asks.over_simple, 4, signed=True)}"
         )
         audits.append(("whom to ask: not behind a simple way", asks.over_simple.low >= -NOT_BEHIND, detail))
-        for count, (said, right) in asks.reliability.items():
-            metrics |= {f"asking.after_{count}.said": said, f"asking.after_{count}.right": right}
+        for count, (predicted, right) in asks.reliability.items():
+            metrics |= {f"asking.after_{count}.said": predicted, f"asking.after_{count}.right": right}
         standing = standing_way(asks.asks.curves.settings, bool(fitted.agents.leading))
         summary += (
             f" Whom to ask is decided by the {standing}, or at a budget by another way that was ahead of it there on "
@@ -593,14 +593,14 @@ def _metrics(plays: PlayedPanels, way: str) -> dict[str, Interval]:
     metrics: dict[str, Interval] = {}
     for size in sizes_shown(K):
         rows = plays.answers >= size
-        here = cluster_weights(plays.groups[rows].tolist()) if not rows.all() else weights
+        row_weights = cluster_weights(plays.groups[rows].tolist()) if not rows.all() else weights
         panel_accuracy, vote = (plays.right[name][:, rows, size - 1].mean(axis=0) for name in (way, MAJORITY))
-        metrics[f"accuracy_{size}"] = mean_interval(panel_accuracy, here)
-        metrics[f"accuracy_{size}_over_majority"] = mean_interval(panel_accuracy - vote, here)
+        metrics[f"accuracy_{size}"] = mean_interval(panel_accuracy, row_weights)
+        metrics[f"accuracy_{size}_over_majority"] = mean_interval(panel_accuracy - vote, row_weights)
         y, p = plays.right[JOINT][0, rows, size - 1], plays.score[0, rows, size - 1]
         if y.min() < y.max():
-            metrics[f"kept_{size}.auroc"] = interval(auroc, y, p, here)
-            metrics[f"kept_{size}.ece"] = ece_interval(y, p, here)
+            metrics[f"kept_{size}.auroc"] = interval(auroc, y, p, row_weights)
+            metrics[f"kept_{size}.ece"] = ece_interval(y, p, row_weights)
     return metrics
 
 

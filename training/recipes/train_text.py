@@ -319,12 +319,12 @@ def adapter_step(texts: TextData, reached: TextMethod, options: TextOptions) -> 
     adapter_options = AdapterOptions(
         **shared_options, llm=options.adapter, when="after", command=options.recorded("train_text")
     )
-    made = require("metaprobe.training.adapter", "train").make_adapter(texts, adapter_options)
+    adapter = require("metaprobe.training.adapter", "train").make_adapter(texts, adapter_options)
     roles = require("metaprobe.training.adapter", "train").adapter_roles(texts.table, seed=options.seed)
     below = reached.fit(texts.evidence, roles, seed=options.seed).score(roles.test)
-    scores = [(ADAPTER, made.probability["after"]), (reached.name, below)]
+    scores = [(ADAPTER, adapter.probability["after"]), (reached.name, below)]
     own_scores, other = (Judged(name, "learned", values, values, 1.0) for name, values in scores)
-    return made, TextLadderStep(ADAPTER, reached.name, auroc_gain(texts.table.rows(roles.test), own_scores, other))
+    return adapter, TextLadderStep(ADAPTER, reached.name, auroc_gain(texts.table.rows(roles.test), own_scores, other))
 
 
 @writes(TEXT_KIND)
