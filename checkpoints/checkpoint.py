@@ -146,10 +146,10 @@ def _runtime() -> Any:
     On Linux and macOS, since version 1.29, this environment variable turns it off, if it is set before the first
     import. On Windows the function call does. A user who sets the variable to 0 keeps the telemetry.
     """
-    wanted = os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1") == "0"
+    telemetry_wanted = os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1") == "0"
     import onnxruntime
 
-    if not wanted:
+    if not telemetry_wanted:
         onnxruntime.disable_telemetry_events()
     return onnxruntime
 
@@ -741,5 +741,5 @@ def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
     hint = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
     if kind in REPLACED:
         hint = f": it is of an earlier version, and a panel took its place; train one with {REPLACED[kind]}"
-    wanted = " or ".join(map(repr, expected))
-    raise ContractMismatch(f"{shown_path} is a checkpoint of kind {kind!r}; expected {wanted}{hint}")
+    kinds = " or ".join(map(repr, expected))
+    raise ContractMismatch(f"{shown_path} is a checkpoint of kind {kind!r}; expected {kinds}{hint}")

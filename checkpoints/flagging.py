@@ -216,11 +216,11 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
     """
     needed = labels_needed(option, value)
     what_to_do = f"expected {needed}: adapt or train the checkpoint with these (`metaprobe adapt`), or give"
-    came = f"of {labels}" if labels else "of its labels"
+    label_text = f"of {labels}" if labels else "of its labels"
     stored = [promise for promise in promises if promise.option == option]
     if not stored:
         raise ContractMismatch(
-            f"{option}={value:g}: the checkpoint, {came}, stores no threshold that was shown to keep such a "
+            f"{option}={value:g}: the checkpoint, {label_text}, stores no threshold that was shown to keep such a "
             f"promise for your answers; {what_to_do} flag_rate or flag_below"
         )
     strength = 1 if option == "catch" else -1  # more is promised by a larger catch, and by a smaller risk
@@ -230,7 +230,7 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
             return promise.threshold
     bound = "catch up to" if option == "catch" else "risk from"
     raise ContractMismatch(
-        f"{option}={value:g}: the checkpoint, {came}, carries {bound} {stored[-1].value:g}; {what_to_do} a "
+        f"{option}={value:g}: the checkpoint, {label_text}, carries {bound} {stored[-1].value:g}; {what_to_do} a "
         "weaker promise, flag_rate or flag_below"
     )
 

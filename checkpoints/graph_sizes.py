@@ -157,8 +157,8 @@ def squeeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor = needed(node, inputs, 0)
     axes = certain(node, inputs, 1, "axes")
     ones = [place for place, length in enumerate(tensor.shape) if length == 1]
-    gone = {axis_of(node, axis, len(tensor.shape)) for axis in (ones if axes is None else axes)}
-    return _reshaped(tensor, [length for place, length in enumerate(tensor.shape) if place not in gone])
+    removed_axes = {axis_of(node, axis, len(tensor.shape)) for axis in (ones if axes is None else axes)}
+    return _reshaped(tensor, [length for place, length in enumerate(tensor.shape) if place not in removed_axes])
 
 
 def reshape_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -318,9 +318,11 @@ def _reduce(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     rank, keeps_axes = len(tensor.shape), node.integer("keepdims", 1)
     if not axes and node.integer("noop_with_empty_axes", 0):
         return [tensor]
-    gone = {axis_of(node, axis, rank) for axis in axes} if axes else set(range(rank))
+    reduced_axes = {axis_of(node, axis, rank) for axis in axes} if axes else set(range(rank))
     lengths = [
-        1 if place in gone else length for place, length in enumerate(tensor.shape) if keeps_axes or place not in gone
+        1 if place in reduced_axes else length
+        for place, length in enumerate(tensor.shape)
+        if keeps_axes or place not in reduced_axes
     ]
     return [sized(tensor.elem, lengths)]
 
@@ -575,13 +577,13 @@ def _steps(
         raise UnsafeModel(f"{node.kind} has a tree with two first nodes")
     down = np.full((2, len(keys)), -1, np.int64)
     down[:, branch] = places.reshape(2, -1)
-    level, seen, steps = roots, 0, 0
+    level, nodes_seen, steps = roots, 0, 0
     for _ in range(DEEPEST):
         if not len(level):
             break
-        seen, steps = seen + len(level), steps + len(np.unique(trees[level]))
+        nodes_seen, steps = nodes_seen + len(level), steps + len(np.unique(trees[level]))
         level = down[:, level[branch[level]]].ravel()
-    if len(level) or seen != len(keys):  # what was not reached is a circle, for every node has one parent at most
+    if len(level) or nodes_seen != len(keys):  # what was not reached is a circle, for every node has one parent at most
         raise UnsafeModel(f"{node.kind} has nodes in a circle, or trees of more than {DEEPEST} levels; expected trees")
     return steps
 

@@ -247,11 +247,11 @@ class Interviewer:
             interview.requests += 1
             async with self._endpoint.slot() as client:
                 # The answer is taken as text: `records` reads it, and a stream's [DONE] is seen.
-                came = await self._endpoint.once(client.post(CHAT_PATH, body=body, cast_to=str), name)
+                reply_text = await self._endpoint.once(client.post(CHAT_PATH, body=body, cast_to=str), name)
             if body.get("stream"):
-                reply = read_stream(came)
+                reply = read_stream(reply_text)
             else:
-                parsed = from_json(came)
+                parsed = from_json(reply_text)
                 if not isinstance(parsed, Mapping):
                     raise InvalidResponse(f"JSON of the kind {type(parsed).__name__} came; expected an object")
                 refuse_error(parsed)
@@ -265,12 +265,12 @@ class Interviewer:
         return reply
 
 
-def read_stream(came: str) -> EndpointReply:
+def read_stream(text: str) -> EndpointReply:
     """Returns the chunks of a stream's text. Raises `InvalidResponse` if a chunk is not JSON."""
     chunks: list[Any] = []
     ends = 0
     # Not by splitlines: JSON may hold U+2028 as it is.
-    for line in re.split(r"\r\n|\n|\r", came):
+    for line in re.split(r"\r\n|\n|\r", text):
         data = line.removeprefix("data:").strip()
         if not line.startswith("data:") or not data:
             continue
@@ -279,7 +279,7 @@ def read_stream(came: str) -> EndpointReply:
         else:
             chunks.append(from_json(data))
     if not chunks:
-        raise InvalidResponse(f"a stream came without chunks ({came[:60]!r}); expected `data:` and JSON, line by line")
+        raise InvalidResponse(f"a stream came without chunks ({text[:60]!r}); expected `data:` and JSON, line by line")
     return EndpointReply(chunks, ends=ends)
 
 
@@ -430,18 +430,18 @@ def _check_plain_answer(asked: Interview, plain: ParsedReply | None) -> Found:
         return "fault", f"asking for log-probabilities makes the request fail: {why}", "fails"
     if not plain.tokens:
         return "fault", f"none came, though they were asked for: {plain.refusal}", "given"
-    came = f"{len(plain.tokens)} log-probabilities of the first answer"
+    received = f"{len(plain.tokens)} log-probabilities of the first answer"
     if not asked.has_alternatives:
-        return "unknown", f"{came}, without alternatives and temperature; with them: {why}", "top"
+        return "unknown", f"{received}, without alternatives and temperature; with them: {why}", "top"
     if why is not None:
-        return "unknown", f"{came}, at the second attempt; the first failed: {why}", "again"
-    return "ok", came, ""
+        return "unknown", f"{received}, at the second attempt; the first failed: {why}", "again"
+    return "ok", received, ""
 
 
 def check_numbers(answer: ParsedReply) -> Found:
     """Checks that the tokens spell the text, that each has a log-probability, and that the usage counts as many."""
-    thinks, came = answer.parsed_text.thinking is not None, len(answer.tokens)
-    counts = f"{answer.name}: {came} numbers, and {answer.counted} tokens by the usage"
+    thinks, token_count = answer.parsed_text.thinking is not None, len(answer.tokens)
+    counts = f"{answer.name}: {token_count} numbers, and {answer.counted} tokens by the usage"
     if PLAIN_QUESTION in answer.parsed_text.text:
         return "fault", f"{answer.name}: the answer repeats the question", "echo"
     if answer.parsed is None:
@@ -452,9 +452,10 @@ def check_numbers(answer: ParsedReply) -> Found:
         # So hot, OpenAI may draw a token that is none of the likeliest 20, and gives no number for it.
         strange = answer.name == "hot" and answer.parsed.logprobs.min() <= NO_LOGPROB
         return "unknown" if strange else "fault", f"{answer.name}: {wrong}", "numbers"
-    if came < answer.counted - 1 and thinks:
+    if token_count < answer.counted - 1 and thinks:
         return "unknown", f"{counts}, which counts the thinking too", "thinking"
-    if answer.counted and abs(came - answer.counted) > 1:  # an end token may be counted and not given, or the reverse
+    # An end token may be counted and not given, or the reverse.
+    if answer.counted and abs(token_count - answer.counted) > 1:
         return "fault", counts, "numbers"
     notes = [note for note in answer.parsed.note.split("; ") if note and note not in _HARMLESS]
     if notes:
@@ -463,7 +464,7 @@ def check_numbers(answer: ParsedReply) -> Found:
     if not names_tokens(answer.tokens):
         return "unknown", "the tokens do not say their texts, so nothing tells whose numbers they have", "ids"
     if not answer.counted:
-        return "unknown", f"{answer.name}: {came} numbers, and the usage counts no tokens", "usage"
+        return "unknown", f"{answer.name}: {token_count} numbers, and the usage counts no tokens", "usage"
     return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {answer.counted}", ""
 
 
@@ -486,8 +487,8 @@ def check_alternatives(answer: ParsedReply) -> Found:
             )
             return "fault", f"{answer.name}: {wrong}", "numbers"
     if widths[0] < ALTERNATIVES:
-        came = f"{widths[0]} to {widths[-1]}" if widths[0] < widths[-1] else str(widths[0])
-        return "unknown", f"{answer.name}: {came} a token of {ALTERNATIVES} asked for", "fewer"
+        widths_text = f"{widths[0]} to {widths[-1]}" if widths[0] < widths[-1] else str(widths[0])
+        return "unknown", f"{answer.name}: {widths_text} a token of {ALTERNATIVES} asked for", "fewer"
     if answer.name != "hot" and not answer.likeliest_only:
         return "unknown", f"{answer.name}: at temperature 0 a token was drawn that is not the likeliest", "penalty"
     return "ok", f"{widths[0]} a token, with numbers", ""
@@ -534,11 +535,11 @@ def _finish(plain: ParsedReply, cut: ParsedReply | None) -> Found:
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
     whole, short = plain.parsed_text.finish_reason, cut.parsed_text.finish_reason
-    came = max(len(cut.tokens), cut.counted)
+    token_count = max(len(cut.tokens), cut.counted)
     words = f"the whole answer says {whole!r}, the cut one {short!r}"
-    if came > CUT_AT + 1:
-        return "fault", f"max_tokens {CUT_AT} gave {came} tokens", "limit"
-    if not whole or not short or (short == STOP and came >= CUT_AT):
+    if token_count > CUT_AT + 1:
+        return "fault", f"max_tokens {CUT_AT} gave {token_count} tokens", "limit"
+    if not whole or not short or (short == STOP and token_count >= CUT_AT):
         return "fault", words, "finish"
     if (whole, short) == (LENGTH, LENGTH):
         return "unknown", "no answer ended by itself, so only a cut one was seen", "talks"
@@ -592,9 +593,9 @@ def _apart(a: Sequence[float | None], b: Sequence[float | None]) -> float:
 
 def _two(asked: Interview) -> Found:
     body = fields(asked.body("two")) or {}
-    came = len(as_list(body.get("choices")) or ())
-    if came != 2:
-        return "unknown", f"{came} of 2 answers came ({asked.failure('two') or 'no error'})", "once"
+    answer_count = len(as_list(body.get("choices")) or ())
+    if answer_count != 2:
+        return "unknown", f"{answer_count} of 2 answers came ({asked.failure('two') or 'no error'})", "once"
     first, second = (parse_reply(f"answer {i + 1}", body, i) for i in range(2))
     if first is None or second is None or not first.tokens or not second.tokens:
         return "fault", "an answer came without log-probabilities", "once"

@@ -62,8 +62,8 @@ class StopTexts:
         window = tokens[-self.window :]
         newest = self._decode(window)
         whole = newest.rstrip("\ufffd")  # a character whose last bytes are still to come
-        begun = [n for stop in self._stops for n in range(1, len(stop)) if whole.endswith(stop[:n])]
-        return len(tokens) - len(window) + self._needed(window, whole[: len(whole) - max(begun, default=0)])
+        possible_stops = [n for stop in self._stops for n in range(1, len(stop)) if whole.endswith(stop[:n])]
+        return len(tokens) - len(window) + self._needed(window, whole[: len(whole) - max(possible_stops, default=0)])
 
     def _needed(self, tokens: Sequence[int], text: str) -> int:
         """Returns the fewest tokens whose text begins with `text`. At most a window of tokens is left out."""
@@ -318,10 +318,10 @@ class BatchRecorder(LogitsProcessor):
 
     def shrink(self) -> list[int]:
         """Drops the rows that have ended, and returns the previous indices of the others."""
-        going = [place for place, row in enumerate(self._rows) if row.ended is None]
-        self._rows = [self._rows[place] for place in going]
-        self._generators = [self._generators[place] for place in going]
-        return going
+        unfinished = [place for place, row in enumerate(self._rows) if row.ended is None]
+        self._rows = [self._rows[place] for place in unfinished]
+        self._generators = [self._generators[place] for place in unfinished]
+        return unfinished
 
     def _draw(self, logprobs: Tensor) -> tuple[Tensor, Tensor]:
         """Draws tokens: greedily, or with the Gumbel-max trick, where argmax(log p + Gumbel noise) is a draw from p."""

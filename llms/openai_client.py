@@ -91,8 +91,8 @@ async def post(client: openai.AsyncOpenAI, path: str, body: Mapping[str, Any]) -
     except json.JSONDecodeError as error:
         raise InvalidResponse(f"it sent what is not JSON ({error}); was it cut off?") from None
     if not isinstance(answer, Mapping):  # another content type comes as text
-        what = "what is not JSON" if isinstance(answer, str) else f"JSON of the kind {type(answer).__name__}"
-        raise InvalidResponse(f"it sent {what}; expected an object: is this the address of an API?")
+        received = "what is not JSON" if isinstance(answer, str) else f"JSON of the kind {type(answer).__name__}"
+        raise InvalidResponse(f"it sent {received}; expected an object: is this the address of an API?")
     return answer
 
 

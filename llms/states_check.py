@@ -149,11 +149,11 @@ def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
     states_read = replay.read([replay.reading(call, "") for call in calls])
     order = [positions.index(position) for position in replay.positions]
     of_canaries = usual.values[:, :, [CANARY_POSITIONS.index(position) for position in replay.positions]]
-    came = np.stack([hidden.values[:, order] for hidden in stored_states])
-    again = np.stack([reading.hidden.values for reading in states_read])
+    states_stored = np.stack([hidden.values[:, order] for hidden in stored_states])
+    states_now = np.stack([reading.hidden.values for reading in states_read])
     limit = TOLERANCES.get(llm.dtype, TOLERANCES["bfloat16"])
     names = [f"call {call.id}" for call in calls]
-    states = compare_states(again, came, layers, layers, names, limit, usual=of_canaries)
+    states = compare_states(states_now, states_stored, layers, layers, names, limit, usual=of_canaries)
     head_limit = HEAD_TOLERANCES.get(llm.dtype, max(HEAD_TOLERANCES.values()))
     return CallsCheck(len(calls), states, head_difference(llm, calls), head_limit)
 

@@ -94,10 +94,10 @@ class Watcher(StoppingCriteria):
             self._check_finite_states(states, "the last prompt token")
             self._rows = [_WatchedRow(self._read(state)) for state in states]
         else:
-            going = [number for number, row in enumerate(self._rows) if not row.ended]
-            if going:
-                self._check_finite_states(states[going], f"answer token {self._rows[going[0]].length - 1}")
-            for number in going:
+            unfinished = [number for number, row in enumerate(self._rows) if not row.ended]
+            if unfinished:
+                self._check_finite_states(states[unfinished], f"answer token {self._rows[unfinished[0]].length - 1}")
+            for number in unfinished:
                 row = self._rows[number]
                 row.confidence.append(float(row.estimate.push(states[number])))
         for number, (row, token) in enumerate(zip(self._rows, input_ids[:, -1].tolist(), strict=True)):

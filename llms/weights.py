@@ -205,7 +205,7 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     return encode_text(tokenizer, tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 
 
-def check_room(request: Request, name: str, context: int, prompt: int, more: int, what: str) -> None:
+def check_room(request: Request, name: str, context: int, prompt: int, more: int, text_kind: str) -> None:
     """Raises `LLMError` if the prompt and `more` tokens exceed the model's context.
 
     Args:
@@ -214,11 +214,11 @@ def check_room(request: Request, name: str, context: int, prompt: int, more: int
         context: most tokens that the model reads at once.
         prompt: tokens of the prompt.
         more: additional tokens.
-        what: what the additional tokens are, for errors.
+        text_kind: what the additional tokens are, for errors.
     """
     if prompt + more > context:
         raise LLMError(
-            f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of {name} "
+            f"request {request.id}: a prompt of {prompt} tokens and {text_kind} {more} exceed the context of {name} "
             f"({context} tokens): shorten one of them"
         )
 

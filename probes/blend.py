@@ -200,13 +200,13 @@ class BlendPredictor(QualityPredictor):
 
     def _missing(self, inputs: Mapping[str, InputRow], *, has_logprobs: bool) -> str:
         """Returns the note on what did not come. Raises `InvalidResponse` where nothing came."""
-        came = {*inputs, *([FEATURES_INPUT] if has_logprobs else [])}
-        lacking = [INPUT_NAMES[name] for name in self._nothing if name not in came]
-        if not came:
+        inputs_present = {*inputs, *([FEATURES_INPUT] if has_logprobs else [])}
+        lacking = [INPUT_NAMES[name] for name in self._nothing if name not in inputs_present]
+        if not inputs_present:
             raise InvalidResponse(f"nothing came that this blend reads; expected {' or '.join(lacking)}")
         if not lacking:
             return ""
-        used = [INPUT_NAMES[name] for name in self._nothing if name in came]
+        used = [INPUT_NAMES[name] for name in self._nothing if name in inputs_present]
         return f"without {' and '.join(lacking)}: scored by {' and '.join(used)}"
 
     def _inputs(self, read: Read) -> dict[str, InputRow]:

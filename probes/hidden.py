@@ -241,10 +241,12 @@ class HiddenProbe(Pretrained):
         hidden = call.hidden
         if hidden is None or not {*self.layers} <= {*hidden.layers} or self.position not in hidden.positions:
             wanted_states = f"{', '.join(f'layer {layer}' for layer in self.layers)} at {self.position}"
-            came = "it came without states: read a stored one by RunStore.runs(hidden=True), or capture or extract them"
+            received = (
+                "it came without states: read a stored one by RunStore.runs(hidden=True), or capture or extract them"
+            )
             if hidden is not None:
-                came = f"kept were layers {hidden.layers}, positions {hidden.positions}. Ask with a capture of that"
-            raise InvalidResponse(f"call {call.id}: this probe reads {wanted_states}; {came}")
+                received = f"kept were layers {hidden.layers}, positions {hidden.positions}. Ask with a capture of that"
+            raise InvalidResponse(f"call {call.id}: this probe reads {wanted_states}; {received}")
         if self.on_mismatch != "ignore" and (fault := self.guard.fault(hidden)):
             raise InvalidResponse(f"call {call.id}: {fault}")
         layer_places = [hidden.layers.index(layer) for layer in self.layers]
@@ -344,16 +346,16 @@ class HiddenProbe(Pretrained):
         return hidden.reshape(len(hidden), flat)
 
 
-def _pooled(states: FloatArray, tokens: Sequence[str], part: str, which: str) -> FloatArray:
+def _pooled(states: FloatArray, tokens: Sequence[str], part: str, part_of_answer: str) -> FloatArray:
     """Returns the first, last or mean state of the tokens of the answer or of the thinking. `states`: those of all
     tokens (T, ...)."""
     kind: SegmentKind = "thinking" if part == "thinking" else "answer"
     states_of_kind: FloatArray = states[tokens_of(marked(tokens), kind, len(tokens))]
     if not len(states_of_kind):
         raise InvalidResponse(f"the answer has no tokens of {kind}, which this probe reads; expected some")
-    if which == "mean":
+    if part_of_answer == "mean":
         return np.asarray(states_of_kind.astype(np.float64).mean(axis=0))
-    return np.asarray(states_of_kind[0 if which == "first" else -1])
+    return np.asarray(states_of_kind[0 if part_of_answer == "first" else -1])
 
 
 class _KeptFolder:

@@ -147,14 +147,14 @@ class TextReader(Pretrained):
 
     def _terms(self, logprobs: Sequence[ArrayLike] | None, count: int) -> NDArray[np.float32]:
         """Returns the terms (n, 7) of the answers' log-probabilities."""
-        came = [] if logprobs is None else [check_logprobs(series) for series in logprobs]
-        if len(came) != count:
+        series_checked = [] if logprobs is None else [check_logprobs(series) for series in logprobs]
+        if len(series_checked) != count:
             raise InvalidResponse(
-                f"log-probabilities of {len(came)} answers came for {count}; this reader reads "
+                f"log-probabilities of {len(series_checked)} answers came for {count}; this reader reads "
                 "them beside the words: ask the server for `logprobs`"
             )
         terms_schema = schema(self.checkpoint.manifest.contract[LOGPROBS])
-        return np.stack([features_one(terms_schema, series) for series in came]).astype(np.float32)
+        return np.stack([features_one(terms_schema, series) for series in series_checked]).astype(np.float32)
 
     def predict_many(
         self, questions: Sequence[str], answers: Sequence[str], logprobs: Sequence[ArrayLike] | None = None

@@ -331,7 +331,7 @@ def _fitting(
     )
 
 
-def _check_held(wanted: Sequence[Any], stored: Sequence[Any], what: str) -> None:
+def _check_held(wanted: Sequence[Any], stored: Sequence[Any], kind: str) -> None:
     for name in wanted:
         if name not in stored:
-            raise RecordError(f"{what} {name!r} was not kept; the store holds {what}s {list(stored)}")
+            raise RecordError(f"{kind} {name!r} was not kept; the store holds {kind}s {list(stored)}")

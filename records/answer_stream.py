@@ -502,9 +502,9 @@ class _Outputs:
         answer = self._answers.setdefault(index, _OutputSoFar())
         ids, logprobs = as_list(get(output, "token_ids")) or (), get(output, "logprobs")
         if logprobs is not None and (as_list(logprobs) is None or len(logprobs) != len(ids)):
-            came = type(logprobs).__name__ if as_list(logprobs) is None else f"{len(logprobs)} positions"
+            received = type(logprobs).__name__ if as_list(logprobs) is None else f"{len(logprobs)} positions"
             raise InvalidResponse(
-                f"a vLLM output has {came} of log-probabilities and {len(ids)} token_ids; expected as many of both"
+                f"a vLLM output has {received} of log-probabilities and {len(ids)} token_ids; expected as many of both"
             )
         shown, cumulative, known_count = text(get(output, "text")), get(output, "cumulative_logprob"), 0
         if answer.ids and list(ids[: len(answer.ids)]) == answer.ids:

@@ -96,25 +96,25 @@ class BadFile:
         if self.keep is not None:
             self.keep.add(error.source)
 
-    def leave_out_line(self, number: int, what: str, line: object) -> None:
+    def leave_out_line(self, number: int, reason: str, line: object) -> None:
         """Counts a line as bad, and keeps it, as `leave_out` does.
 
         Args:
             number: the line, counted from 1.
-            what: what is wrong with it.
+            reason: what is wrong with it.
             line: what the line holds.
         """
-        self.leave_out(at_line(self.path, number, what, line))
+        self.leave_out(at_line(self.path, number, reason, line))
 
-    def leave_out_record(self, number: int, what: str, record: object = None) -> None:
+    def leave_out_record(self, number: int, reason: str, record: object = None) -> None:
         """Counts a record as bad, and keeps it if it is given, as `leave_out` does.
 
         Args:
             number: the record, counted from 1.
-            what: what is wrong with it.
+            reason: what is wrong with it.
             record: its content; None if it cannot be kept.
         """
-        error = of_kind(f"{self.path}, record {number}: {what}", words_of_reason(what))
+        error = of_kind(f"{self.path}, record {number}: {reason}", words_of_reason(reason))
         if record is not None:
             error.line, error.source = number, record
         self.leave_out(error)
@@ -247,18 +247,18 @@ def reason_of(error: Exception) -> str:
     return words_of_reason(str(error))
 
 
-def at_line(path: str | Path, number: int, what: str | Exception, source: object = None) -> ImportFileError:
+def at_line(path: str | Path, number: int, message: str | Exception, source: object = None) -> ImportFileError:
     """Returns an error about one line of a file.
 
     Args:
         path: the file.
         number: number of the line, from 1.
-        what: what is wrong with the line: a message, or the error that says it.
+        message: what is wrong with the line: a message, or the error that says it.
         source: object or bytes of the line, for the file of bad lines.
     """
-    error = ImportFileError(f"{path}:{number}: {what}")
+    error = ImportFileError(f"{path}:{number}: {message}")
     error.line, error.source = number, source
-    error.kind = reason_of(what if isinstance(what, Exception) else ImportFileError(what))
+    error.kind = reason_of(message if isinstance(message, Exception) else ImportFileError(message))
     return error
 
 

@@ -261,8 +261,11 @@ def compare_canaries(
         limit = replace(limit, drift=OTHER_LIBRARY * limit.drift)
     rows = [golden.ids.index(name) for name in seen.ids if name in golden.ids]
     names = [golden.ids[row] for row in rows]
-    came = seen.values[[seen.ids.index(name) for name in names]][:, [seen.layers.index(layer) for layer in layers]]
-    judged = compare_states(golden.values[rows], came, golden.layers, layers, [f"canary {n!r}" for n in names], limit)
+    seen_rows, seen_layers = [seen.ids.index(name) for name in names], [seen.layers.index(layer) for layer in layers]
+    seen_states = seen.values[seen_rows][:, seen_layers]
+    judged = compare_states(
+        golden.values[rows], seen_states, golden.layers, layers, [f"canary {n!r}" for n in names], limit
+    )
     if seen.dtype == golden.dtype:
         return judged
     return replace(judged, reason=f"{judged.reason}; its number format is {seen.dtype}, the golden one {golden.dtype}")
@@ -270,7 +273,7 @@ def compare_canaries(
 
 def compare_states(
     golden: FloatArray,
-    came: FloatArray,
+    states: FloatArray,
     golden_layers: Sequence[int],
     layers: Sequence[int],
     names: Sequence[str],
@@ -284,7 +287,7 @@ def compare_states(
 
     Args:
         golden: golden states (n, golden layers, positions, width).
-        came: states to compare (n, layers, positions, width).
+        states: states to compare (n, layers, positions, width).
         golden_layers: layers of the golden states.
         layers: layers of the states to compare.
         names: name of each text in the reason.
@@ -292,7 +295,7 @@ def compare_states(
         usual: states of different texts (m, golden layers, ...), whose spread is the unit of all differences; by
             default the golden states.
     """
-    expected, seen_values = golden.astype(np.float64), came.astype(np.float64)
+    expected, seen_values = golden.astype(np.float64), states.astype(np.float64)
     layer_places = [list(golden_layers).index(layer) for layer in layers]
     spread = _channel_spread(expected if usual is None else usual.astype(np.float64))
     off = _apart(seen_values, expected[:, layer_places], spread[:, layer_places])  # (n, layers, positions)
@@ -356,7 +359,7 @@ def _apart(first: NDArray[np.float64], other: NDArray[np.float64], spread: NDArr
 
 
 def _explanation(
-    came: NDArray[np.float64],
+    states: NDArray[np.float64],
     expected: NDArray[np.float64],
     spread: NDArray[np.float64],
     golden_layers: tuple[int, ...],
@@ -369,12 +372,12 @@ def _explanation(
     layer_places = [golden_layers.index(layer) for layer in layers]
     for i, layer in enumerate(layers):
         for j, other in enumerate(golden_layers):
-            as_other = _apart(came[:, i], expected[:, j], spread[:, j])
+            as_other = _apart(states[:, i], expected[:, j], spread[:, j])
             if other != layer and np.median(as_other) <= limit.drift:
                 return f"its layer {layer} is the layer {other} of the training; number layers as the training did"
     wrong = np.flatnonzero(off.max(axis=(1, 2)) > limit.worst)
     for row in map(int, wrong):
-        others = _apart(came[row][None], expected[:, layer_places], spread[:, layer_places]).max(axis=(1, 2))
+        others = _apart(states[row][None], expected[:, layer_places], spread[:, layer_places]).max(axis=(1, 2))
         others[row] = np.inf
         if others.min() <= limit.worst:
             return (

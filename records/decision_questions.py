@@ -206,7 +206,7 @@ def _distribution(
     """
     if not isinstance(value, list):
         raise InvalidResponse(f"{place}.probabilities is {_short_repr(value)}; expected a list")
-    came: dict[str, float] = {}
+    probabilities: dict[str, float] = {}
     for number, option in enumerate(value):
         fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.probabilities[{number}]"
         key = "value" if kind == "choice" else "label"
@@ -221,25 +221,27 @@ def _distribution(
             raise InvalidResponse(
                 f"{where} names {_short_repr(fields_of_option[key])}; expected one of the question's options"
             )
-        if name in came:
+        if name in probabilities:
             raise InvalidResponse(f"{where} names {name!r} again; expected each option once, and none written alike")
-        came[name] = _share(fields_of_option.get("probability"), f"{where}.probability")
+        probabilities[name] = _share(fields_of_option.get("probability"), f"{where}.probability")
     if kind == "score":
         levels = [option["value"] for option in value]
         known_names = [_option_name(option) for option in options] if options is not None else None
-        for name, level in zip(came, levels, strict=True):
+        for name, level in zip(probabilities, levels, strict=True):
             if known_names is not None and (not 0 <= level < len(known_names) or known_names[level] != name):
                 raise InvalidResponse(f"{place}.probabilities: level {level} is named {name!r}; expected {known_names}")
         order = sorted(range(len(levels)), key=levels.__getitem__)
         if known_names is None and [levels[i] for i in order] != list(range(len(levels))):
             raise InvalidResponse(f"{place}.probabilities has levels {sorted(levels)}; expected each from 0 up once")
-        names = tuple(known_names) if known_names is not None else tuple(list(came)[i] for i in order)
+        names = tuple(known_names) if known_names is not None else tuple(list(probabilities)[i] for i in order)
     else:
-        names = tuple(came) if options is None else tuple(_option_name(option) for option in options)
-    total = math.fsum(came.values())
-    if total > 1 + PROBABILITY_ROUNDING or (came and len(came) == len(names) and total < 1 - PROBABILITY_ROUNDING):
+        names = tuple(probabilities) if options is None else tuple(_option_name(option) for option in options)
+    total = math.fsum(probabilities.values())
+    if total > 1 + PROBABILITY_ROUNDING or (
+        probabilities and len(probabilities) == len(names) and total < 1 - PROBABILITY_ROUNDING
+    ):
         raise InvalidResponse(f"{place}.probabilities add up to {total:g}; expected 1")
-    return names, tuple(came.get(name) for name in names)
+    return names, tuple(probabilities.get(name) for name in names)
 
 
 def _score(value: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:

@@ -73,9 +73,9 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
     if logprobs is None:
         raise InvalidResponse("the vLLM output holds no log-probabilities; generate with SamplingParams(logprobs=k)")
     if ids is None or as_list(logprobs) is None or len(logprobs) != len(ids):
-        came = f"{len(logprobs)} positions" if as_list(logprobs) is not None else type(logprobs).__name__
+        received = f"{len(logprobs)} positions" if as_list(logprobs) is not None else type(logprobs).__name__
         raise InvalidResponse(
-            f"the vLLM output has {came} of log-probabilities and {'no' if ids is None else len(ids)} token_ids;"
+            f"the vLLM output has {received} of log-probabilities and {'no' if ids is None else len(ids)} token_ids;"
             " expected as many of both: was the output edited?"
         )
     parsed = parse_entries(

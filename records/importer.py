@@ -173,9 +173,11 @@ class LineWithRun:
     label_source: str = ""
     """Source of the label `correct`, as in `LoggedAnswer.label_source`."""
 
-    def error(self, path: Path, what: str) -> ImportFileError:
+    def error(self, path: Path, message: str) -> ImportFileError:
         """Returns an error about this line."""
-        return _error_at(path, LoggedAnswer(self.place, self.record, number=None if self.place else self.number), what)
+        return _error_at(
+            path, LoggedAnswer(self.place, self.record, number=None if self.place else self.number), message
+        )
 
     def without_answer(self) -> "LineWithRun":
         """Returns the line without its large fields, because thousands of lines wait for comparison with the store."""
@@ -298,11 +300,11 @@ def _run_of_line(
         return run_of_line(line, default_id, plain=options.plain)
 
 
-def _error_at(path: Path, answer: LoggedAnswer, what: str | Exception) -> ImportFileError:
+def _error_at(path: Path, answer: LoggedAnswer, message: str | Exception) -> ImportFileError:
     source = answer.line if answer.source is None else answer.source
     if answer.number is not None:
-        return at_line(path, answer.number, what, source)
-    error = ImportFileError(f"{path}: {answer.place}: {what}")
+        return at_line(path, answer.number, message, source)
+    error = ImportFileError(f"{path}: {answer.place}: {message}")
     error.source = source
-    error.kind = reason_of(what if isinstance(what, Exception) else ImportFileError(what))
+    error.kind = reason_of(message if isinstance(message, Exception) else ImportFileError(message))
     return error

@@ -61,7 +61,9 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
     try:
         with io.BufferedReader(io.FileIO(path) if on_bytes is None else _Telling(path, on_bytes), READ_BYTES) as file:
             start = file.peek(6)[:6]  # a pipe cannot be read twice
-            if unread := next((what for first, what in UNREAD_COMPRESSIONS.items() if start.startswith(first)), ""):
+            if unread := next(
+                (compression for first, compression in UNREAD_COMPRESSIONS.items() if start.startswith(first)), ""
+            ):
                 raise ImportFileError(f"{path} is {unread}")
             if path.suffix == ".gz" or start.startswith(GZIP):
                 with gzip.open(file) as unpacked:
@@ -188,8 +190,8 @@ def iter_json_lines(
             for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
                 if len(raw) > MAX_LINE and not raw.endswith(b"\n"):
                     # A few kilobytes of gzip can unpack to a line that fills the memory.
-                    what = f"the line is longer than {MAX_LINE} bytes; expected one response a line"
-                    error = at_line(path, number, what, raw[:MAX_SHOWN])
+                    fault = f"the line is longer than {MAX_LINE} bytes; expected one response a line"
+                    error = at_line(path, number, fault, raw[:MAX_SHOWN])
                     if not _to_end_of_line(file):
                         raise error
                     hand_over(error, on_error)
@@ -222,8 +224,8 @@ def iter_json_lines(
         except Exception as error:
             if not is_damage(error):
                 raise
-            what = f"the compressed file is damaged or cut off here ({error}); copy or make it again"
-            raise at_line(path, number + 1, what) from error
+            fault = f"the compressed file is damaged or cut off here ({error}); copy or make it again"
+            raise at_line(path, number + 1, fault) from error
 
 
 MAX_SHOWN = 1000
@@ -272,8 +274,8 @@ def json_object(raw: bytes) -> dict[str, Any]:
         raise of_kind(message, NOT_UTF8) from error
     except (ValueError, RecursionError) as error:
         # Its own message would speak of "line 1" of this line.
-        what = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        message = f"not JSON: {what} (the line is {len(raw)} bytes long); expected one whole JSON object a line:"
+        fault = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        message = f"not JSON: {fault} (the line is {len(raw)} bytes long); expected one whole JSON object a line:"
         raise of_kind(f"{message} if it was cut off, write it again or remove it", NOT_JSON) from error
     if not isinstance(record, dict):
         raise of_kind(f"came {name_value(record)}; expected one JSON object a line", NOT_JSON)
@@ -337,13 +339,13 @@ def iter_csv(
             try:
                 head = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter, strict=True), [])]
             except csv.Error as error:
-                what = f"it cannot be read as CSV ({error}); expected a first row that names the columns"
-                raise at_line(path, 1, what) from error
+                fault = f"it cannot be read as CSV ({error}); expected a first row that names the columns"
+                raise at_line(path, 1, fault) from error
             twice = next((name for name in head if head.count(name) > 1), None)
             if len(head) < 2 or "" in head or twice is not None:
-                came = f"the column {twice!r} twice" if twice else f"the head {', '.join(head)[:80]!r}"
+                received = f"the column {twice!r} twice" if twice else f"the head {', '.join(head)[:80]!r}"
                 raise ImportFileError(
-                    f"{path} has {came}; expected a first row that names each column once, as CSV has it"
+                    f"{path} has {received}; expected a first row that names each column once, as CSV has it"
                 )
             raw_head = _as_came(first)
             rows = _CsvRows(path, text, delimiter, len(head))
@@ -351,8 +353,8 @@ def iter_csv(
                 number = row.number
                 raw = _as_came(row.text)
                 if row.fault:
-                    kind, what = row.fault
-                    problem = at_line(path, number, what, RawLine({}, raw, raw_head))
+                    kind, fault = row.fault
+                    problem = at_line(path, number, fault, RawLine({}, raw, raw_head))
                     problem.kind = kind
                     hand_over(problem, on_error)
                 elif any(cell.strip() for cell in row.cells):
@@ -360,16 +362,16 @@ def iter_csv(
     except Exception as error:
         if not is_damage(error):
             raise
-        what = f"the compressed file is damaged or cut off here ({error}); copy or make it again"
-        raise at_line(path, number, what) from error
+        fault = f"the compressed file is damaged or cut off here ({error}); copy or make it again"
+        raise at_line(path, number, fault) from error
 
 
 def _check_utf8(path: Path, head: str) -> None:
     try:
         head.encode("utf-8")
     except UnicodeEncodeError as error:
-        what = "it is not UTF-8; save it as CSV UTF-8, or convert it with iconv"
-        raise at_line(path, 1, what) from error
+        fault = "it is not UTF-8; save it as CSV UTF-8, or convert it with iconv"
+        raise at_line(path, 1, fault) from error
 
 
 def _as_came(text: str) -> bytes:
@@ -419,8 +421,8 @@ class _CsvRows:
             if not line:
                 return None
             if len(line) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
-                what = f"the row is longer than {MAX_LINE} characters; expected one response a row"
-                raise at_line(self._path, self._number + 1 + len(self._ahead), what)
+                fault = f"the row is longer than {MAX_LINE} characters; expected one response a row"
+                raise at_line(self._path, self._number + 1 + len(self._ahead), fault)
             self._ahead.append(line)
         return self._ahead[place]
 
@@ -440,14 +442,14 @@ class _CsvRows:
         try:
             cells = next(csv.reader(lines(), delimiter=self._delimiter, strict=True), [])
         except csv.Error as error:
-            what = "a quote is left open" if "unexpected end" in str(error) else str(error)
-            why = f"it cannot be read as CSV ({what}); expected whole rows: is a quote in the wrong place?"
+            problem = "a quote is left open" if "unexpected end" in str(error) else str(error)
+            why = f"it cannot be read as CSV ({problem}); expected whole rows: is a quote in the wrong place?"
             long = f"the row is longer than {MAX_LINE} characters or {MAX_OPEN} lines; expected one response a row"
-            fault = NO_ROW, long if what == TOO_LONG else why
+            fault = NO_ROW, long if problem == TOO_LONG else why
         text = self._ahead[place] if lines_read == 1 else "".join(self._ahead[place : place + lines_read])
         if fault is None and len(cells) != self._width and any(cell.strip() for cell in cells):
-            came = f"the row has {len(cells)} cells, and the head has {self._width}"
-            fault = OTHER_CELLS, f"{came}; expected as many: was it cut off?"
+            received = f"the row has {len(cells)} cells, and the head has {self._width}"
+            fault = OTHER_CELLS, f"{received}; expected as many: was it cut off?"
         if fault is None and not text.isascii():
             try:
                 text.encode("utf-8")

@@ -64,8 +64,8 @@ def read_native(response: Mapping[str, Any], choice: int, top: bool = True) -> P
     chosen = as_chat["choices"][0]
     if not chosen["logprobs"]["content"] and chosen["finish_reason"] != TOOL_CALL:
         average = any(_get(candidate, "avgLogprobs") is not None for candidate in each(response.get("candidates")))
-        came = "only the average of them (avgLogprobs)" if average else "no log-probabilities"
-        raise NoLogprobs(f"the answer of {native.name} holds {came}; expected one for each token: {native.ask}")
+        received = "only the average of them (avgLogprobs)" if average else "no log-probabilities"
+        raise NoLogprobs(f"the answer of {native.name} holds {received}; expected one for each token: {native.ask}")
     return read_completion(as_chat, 0, top)
 
 

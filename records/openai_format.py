@@ -188,10 +188,10 @@ def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Map
         in_order = sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))
         choices = [listed for _, listed in in_order]
     if choices is None or not 0 <= choice < len(choices):
-        came = f"the keys {some_keys(response)}" if choices is None else f"{len(choices)} choices"
+        received = f"the keys {some_keys(response)}" if choices is None else f"{len(choices)} choices"
         if error := error_message(response):
-            came += f" and the error {error!r}"
-        raise InvalidResponse(f"the response has {came}; expected a chat completion with choices[{choice}]")
+            received += f" and the error {error!r}"
+        raise InvalidResponse(f"the response has {received}; expected a chat completion with choices[{choice}]")
     chosen = fields(choices[choice]) or {}
     message, logprobs = fields(chosen.get("message")), fields(chosen.get("logprobs"))
     for part in filter(None, (response, chosen, message, logprobs)):
@@ -369,9 +369,9 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
             raise NoLogprobs(f"the response holds text without log-probabilities; {_ASK}")
         entries.extend(logprobs or ())
     if not entries:
-        came = ", ".join(sorted(other)) or "no output"
+        received = ", ".join(sorted(other)) or "no output"
         raise InvalidResponse(
-            f"the response holds no text with log-probabilities (it came with {came}); expected a message of"
+            f"the response holds no text with log-probabilities (it came with {received}); expected a message of"
             f" output_text: leave refusals and tool calls out; otherwise {_ASK}"
         )
     counted, ended = fields(response.get("usage")) or {}, _ended(response)

@@ -85,23 +85,25 @@ def table_records(
     """
     columns, looking = columns_of(path)
     agents = list(agents) or agents_of_columns(columns)
-    came = f"{path} has the columns {', '.join(columns[:40]) or 'none'}"
+    received = f"{path} has the columns {', '.join(columns[:40]) or 'none'}"
     expected = "expected one row a question, with `id` or `question`, and the agents' scores as columns"
     if not agents and not asked_later:
         hint = f": {', '.join(looking)} hold only such numbers" if looking else ""
         raise ImportFileError(
-            f"{came}; {expected} NAME.correct or NAME.score, or name the columns with scores from 0 to 1 (--agent NAME;"
-            f" of train success --candidate NAME){hint}"
+            f"{received}; {expected} NAME.correct or NAME.score, or name the columns with scores from 0 to 1 "
+            f"(--agent NAME; of train success --candidate NAME){hint}"
         )
     columns_by_agent = {agent: _columns_of_agent(agent, columns) for agent in agents}
     lacking = [agent for agent, found in columns_by_agent.items() if not found]
     if lacking and not asked_later:
         raise ImportFileError(
-            f"{came}, and none of {', '.join(lacking)}; {expected}: NAME, NAME.correct or NAME.score for each agent"
+            f"{received}, and none of {', '.join(lacking)}; {expected}: NAME, NAME.correct or NAME.score for each agent"
         )
     question = next((name for name in QUESTION_COLUMNS if name in columns), "")
     if not question and "id" not in columns:
-        raise ImportFileError(f"{came}, and none for the question; {expected}: call it {' or '.join(QUESTION_COLUMNS)}")
+        raise ImportFileError(
+            f"{received}, and none for the question; {expected}: call it {' or '.join(QUESTION_COLUMNS)}"
+        )
     dimension = next((name for name in DIMENSION_COLUMNS if name in columns), "")
     for number, row in iter_csv(path, on_error=on_error) if is_csv(path) else records_of(path, on_error=on_error):
         try:

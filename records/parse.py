@@ -301,14 +301,14 @@ def _unknown(response: Mapping[str, Any]) -> str:
     """Returns what is wrong with a mapping that is no response."""
     if refusal := native_formats.refusal_of(response):
         return refusal
-    came = f"the response has the keys {some_keys(response)}"
+    received = f"the response has the keys {some_keys(response)}"
     for key in ("response", "body"):  # a line of an import file, or of Batch output
         if isinstance(response.get(key), (Mapping, list)):
-            return f"{came}; expected what stands under its {key!r}: hand over that"
+            return f"{received}; expected what stands under its {key!r}: hand over that"
     if message := error_message(response):
         return f"the response is an error message ({message!r}); expected an answer: leave it out"
     return (
-        f"{came}; expected a chat completion (choices), a response of the Responses API (output) or an engine's own"
+        f"{received}; expected a chat completion (choices), a response of the Responses API (output) or an engine's own"
         f" answer ({native_formats.NATIVE_FORMAT_NAMES}, vLLM, SGLang, llama.cpp): if this is an error message, "
         "leave it out"
     )
@@ -466,8 +466,8 @@ _sent_canaries: dict[str, CanaryStates] = {}
 def _listed_states(response_fields: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
     values = response_fields.get(key)
     if not isinstance(values, list | tuple) or not values or any(type(value) is not kind for value in values):
-        what = "layer numbers" if kind is int else "names"
-        raise InvalidResponse(f"{key} of the hidden states are {values!r:.80}; expected a list of {what}")
+        expected = "layer numbers" if kind is int else "names"
+        raise InvalidResponse(f"{key} of the hidden states are {values!r:.80}; expected a list of {expected}")
     return tuple(values)
 
 

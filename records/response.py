@@ -471,8 +471,8 @@ def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
     sums, must_look = [], False
     try:
         for entry in few:
-            came, token, drawn = entry["top_logprobs"], entry["token"], entry["logprob"]
-            row: Sequence[Any] | None = came if type(came[0]) is dict else all_fields(came)
+            alternatives, token, drawn = entry["top_logprobs"], entry["token"], entry["logprob"]
+            row: Sequence[Any] | None = alternatives if type(alternatives[0]) is dict else all_fields(alternatives)
             if row is None:
                 return None
             names = [row_entry["token"] for row_entry in row]
@@ -647,35 +647,35 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
 
 def _of_all(parsed: ParsedResponse, counted: int) -> str:
     """Returns a note if the number of tokens differs from `counted`; else an empty text."""
-    came = len(parsed.logprobs) + parsed.left_out
-    if not counted or abs(counted - came) <= 1:  # an end token is counted or not
+    token_count = len(parsed.logprobs) + parsed.left_out
+    if not counted or abs(counted - token_count) <= 1:  # an end token is counted or not
         return ""
-    if came < counted:
-        return f"the log-probabilities are of {came} of the {counted} tokens that the server counts"
-    return f"log-probabilities came for {came} tokens, and the server counts {counted}"
+    if token_count < counted:
+        return f"the log-probabilities are of {token_count} of the {counted} tokens that the server counts"
+    return f"log-probabilities came for {token_count} tokens, and the server counts {counted}"
 
 
 _COUNTED = "log-probabilities of "
 """Beginning of the note on an answer whose last marks have no log-probability. A stored answer has the note already."""
 
 
-def _of_how_many(parsed: ParsedResponse, came: int, counted: int, missing: str) -> str:
+def _of_how_many(parsed: ParsedResponse, received_count: int, counted: int, missing: str) -> str:
     """Returns the note on an answer whose missing marks at the end have no log-probability.
 
     If the server's count is higher, it is used: it may include the end token. Otherwise the marks count as one token.
 
     Args:
         parsed: the response.
-        came: number of tokens with log-probabilities.
+        received_count: number of tokens with log-probabilities.
         counted: how many tokens the server drew.
         missing: the marks without tokens.
     """
     if _COUNTED in parsed.note:
         return ""
-    total, how = came + 1, "counted as one token"
+    total, how = received_count + 1, "counted as one token"
     if counted - parsed.left_out > total:
         total, how = counted - parsed.left_out, f"the server counts {counted}"
-    return f"{_COUNTED}{came} of {total} tokens: none came for {missing!r} at the end ({how})"
+    return f"{_COUNTED}{received_count} of {total} tokens: none came for {missing!r} at the end ({how})"
 
 
 def _noted(parsed: ParsedResponse, note: str) -> ParsedResponse:
@@ -701,12 +701,14 @@ def _byte_rows(entries: Sequence[Any], places: Sequence[int]) -> list[bytes | No
 
 def without_last(parsed: ParsedResponse, count: int = 1) -> ParsedResponse:
     """Returns the response without its last tokens. Raises `InvalidResponse` if no token would be left."""
-    came = len(parsed.logprobs)
+    token_count = len(parsed.logprobs)
     if not count:
         return parsed
-    if count >= came:
-        raise InvalidResponse(f"the answer is empty: its {came} tokens only end it; expected words: leave it out")
-    remaining = came - count
+    if count >= token_count:
+        raise InvalidResponse(
+            f"the answer is empty: its {token_count} tokens only end it; expected words: leave it out"
+        )
+    remaining = token_count - count
     return replace(
         parsed,
         tokens=parsed.tokens[:remaining],

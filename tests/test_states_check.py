@@ -156,7 +156,7 @@ def test_a_wrong_capture_while_answering_is_noticed(llm, golden, monkeypatch) ->
     monkeypatch.setattr(
         StateReader,
         "_keep_last_position",
-        lambda self, layer, hidden: self._seen.update({layer: hidden[:, 0].float().clone()}),
+        lambda self, layer, hidden: self._states_by_layer.update({layer: hidden[:, 0].float().clone()}),
     )
     [call, *_] = answered(tiny(llm.model), ["a", "bc", "def"])
     assert not compare_canaries(golden, call.hidden.canaries, READ).passed

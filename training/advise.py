@@ -250,19 +250,20 @@ def _advise_outcomes(path: Path) -> Advised:
     )
 
 
-def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Iterator[Advice]:
+def _signals(contents: Contents, first: tuple[str, ...], runs: str, lines: str) -> Iterator[Advice]:
     """Yields the advice for each signal. `first`: what makes the run store `runs`; `lines`: the file of lines that
     every command reads as it is; empty where there is none."""
-    labelled, fewer = it.labels[TARGET], min(len(it.right), len(it.wrong))
+    labelled, fewer = contents.labels[TARGET], min(len(contents.right), len(contents.wrong))
     label = () if labelled else (f"metaprobe label {runs}",)
-    n, model = it.with_logprobs, next(iter(+it.models), "MODEL")
+    n, model = contents.with_logprobs, next(iter(+contents.models), "MODEL")
     texts, unstored = (quote(lines), ()) if lines else (runs, first)
-    data, before = (texts, unstored) if n == it.answers else (runs, first)
+    data, before = (texts, unstored) if n == contents.answers else (runs, first)
     score = f"metaprobe score bundled:quality {texts}"
-    gates = it.long[True] >= FEWEST_LONG_RIGHT and it.long[False] >= FEWEST_LONG_WRONG
+    gates = contents.long[True] >= FEWEST_LONG_RIGHT and contents.long[False] >= FEWEST_LONG_WRONG
     gate = (f"metaprobe train gate {data} --out {OUT}/gate",) * gates
     gated = (
-        f"; {it.long.total():,} are of {LONG_ANSWER_TOKENS} tokens and more: a gate may stop such streams early" * gates
+        f"; {contents.long.total():,} are of {LONG_ANSWER_TOKENS} tokens and more: a gate may stop such streams early"
+        * gates
     )
     if not n:
         yield Advice("log-probabilities", False, "no answer has any: ask the server for `logprobs`", ())
@@ -279,26 +280,26 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         yield Advice("log-probabilities", True, f"{why}{TRAINING_PAYS} labels{gated}", commands)
     else:
         commands = (score, *first, *label) if lines else (*first, score, *label)
-        yield Advice("log-probabilities", True, f"{n:,} answers have them; {_lacking(it)} to adapt", commands)
-    stated = it.with_stated
+        yield Advice("log-probabilities", True, f"{n:,} answers have them; {_lacking(contents)} to adapt", commands)
+    stated = contents.with_stated
     trains = fewer >= FEWEST_TO_TRAIN
     compare = (*before, f"metaprobe compare {data} --out {OUT}/report") if trains else (*first, *label)
     why = f"{stated:,} answers state one" if stated else "no answer states one: ask for it, or leave it"
     yield Advice("stated", bool(stated), why, compare if stated else ())
-    questions = it.by_question if lines else it.by_item
+    questions = contents.by_question if lines else contents.by_item
     repeated = sum(count > 1 for count in questions.values())
     if not repeated:
         why = "no question has two answers: sample each a few times"
-        if max(it.by_question.values()) > 1:
+        if max(contents.by_question.values()) > 1:
             why = f"answers share a group, and in a run store that is no question: give the lines a {QUESTION_KEY}"
         yield Advice("samples", False, why, ())
     else:
-        stage = it.by_stage.most_common(1)[0][0] if it.by_stage else ""
+        stage = contents.by_stage.most_common(1)[0][0] if contents.by_stage else ""
         sampled = f" --sampled {quote(stage)}" if stage and not lines else ""
         panel = f"metaprobe train panel {texts}{sampled} --out {OUT}/panel"
         commands = (*unstored, panel) if trains else (*first, *label)
         why = f"{repeated:,} questions have several answers"
-        if n == it.answers and repeated >= MIN_QUESTIONS and labelled < TRAINING_PAYS:
+        if n == contents.answers and repeated >= MIN_QUESTIONS and labelled < TRAINING_PAYS:
             why += "; a predictor can learn without labels which of them agree"
             teach = f"metaprobe train quality {data} --target agreement --out {OUT}/taught"
             commands = (
@@ -310,14 +311,19 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
                 why += f", and `adapt` joins agreement with the {labelled} labels"
                 commands = (*commands, f"metaprobe adapt {OUT}/taught {data} --out {OUT}/joined")
         yield Advice("samples", True, why, commands)
-    readable = min(it.with_texts, it.with_prompts)
+    readable = min(contents.with_texts, contents.with_prompts)
     # A probe is compared with log-probabilities: where there are none, the model reads them beside its states.
-    read_commands, both = (f"metaprobe extract {runs} --logprobs {quote(model)} --out {OUT}/read",), n or it.states
+    read_commands, both = (
+        (f"metaprobe extract {runs} --logprobs {quote(model)} --out {OUT}/read",),
+        n or contents.states,
+    )
     store = runs if both else f"{OUT}/read"
-    extract = () if it.states else (*(() if both else read_commands), f"metaprobe extract {store} --llm {quote(model)}")
+    extract = (
+        () if contents.states else (*(() if both else read_commands), f"metaprobe extract {store} --llm {quote(model)}")
+    )
     train = (f"metaprobe train hidden {store} --when after --out {OUT}/probe",) if trains and (n or not both) else label
-    if it.states:
-        yield Advice("weights", True, f"{it.states:,} answers have stored hidden states", (*first, *train))
+    if contents.states:
+        yield Advice("weights", True, f"{contents.states:,} answers have stored hidden states", (*first, *train))
     elif readable and _at_hand(model):
         why = f"{readable:,} answers have prompt and text, from which {model} itself can read its states"
         yield Advice("weights", True, why, (*first, *extract, *train))
@@ -330,18 +336,18 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         yield Advice("weights", False, why, ())
     else:
         yield Advice("weights", False, "prompts or texts are not kept, so that states cannot be read again", ())
-    if not it.with_texts:
+    if not contents.with_texts:
         yield Advice("text", False, "no answer has its text", ())
     else:
         why = (
-            f"{it.with_texts:,} answers have texts, whose words can be learned from; a small model's states beside "
-            f"them told more on half of the sets: --read-by {DEFAULT_MODEL}"
+            f"{contents.with_texts:,} answers have texts, whose words can be learned from; a small model's states "
+            f"beside them told more on half of the sets: --read-by {DEFAULT_MODEL}"
         )
         learn = (*unstored, f"metaprobe train text {texts} --out {OUT}/text")
         yield Advice("text", True, why, learn if trains else (*first, *label))
-    if it.judged:
+    if contents.judged:
         then = (f"metaprobe train quality {runs} --reads decisions --out {OUT}/decided",) if trains else label
-        yield Advice("decisions", True, f"{len(it.judged):,} answers were judged by one", (*first, *then))
+        yield Advice("decisions", True, f"{len(contents.judged):,} answers were judged by one", (*first, *then))
     else:
         yield Advice("decisions", False, "no answer was judged by one: ask it, if you have one (docs/text.md)", ())
 
@@ -352,9 +358,9 @@ def _at_hand(model: str) -> bool:
     return model in EMBEDDED or (path / "config.json").is_file() or (path.suffix == ".gguf" and path.is_file())
 
 
-def _lacking(it: Contents) -> str:
+def _lacking(contents: Contents) -> str:
     """Returns which labels are missing, as a clause."""
     return (
-        f"{it.labels[TARGET]} labels `{TARGET}`, of {MIN_ADAPT_LABELS} with {MIN_ADAPT_LABELS_OF_A_KIND} right and "
-        f"{MIN_ADAPT_LABELS_OF_A_KIND} wrong ones that it takes"
+        f"{contents.labels[TARGET]} labels `{TARGET}`, of {MIN_ADAPT_LABELS} with {MIN_ADAPT_LABELS_OF_A_KIND} right "
+        f"and {MIN_ADAPT_LABELS_OF_A_KIND} wrong ones that it takes"
     )

@@ -369,8 +369,8 @@ def flagging_of(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) ->
             lacking += "; no threshold `accept`: so many labels do not carry its promise, or no score is sure enough"
         stored = StoredFlags(accept, points, promises, lacking=lacking)
     wrong = answers.expected_wrong
-    came = f"{len(table.y)} labels ({int((1 - table.y).sum())} wrong) of {len(np.unique(table.groups))} groups"
-    flag = threshold_of(stored, asked, labels=came)
+    labels_text = f"{len(table.y)} labels ({int((1 - table.y).sum())} wrong) of {len(np.unique(table.groups))} groups"
+    flag = threshold_of(stored, asked, labels=labels_text)
     if not asked.flags and not few:
         flag = match_share(answers.exported, 1 - wrong)
     return with_flag(stored, flag, asked, answers, wrong, seed=seed)

@@ -323,12 +323,12 @@ def promote_success(
             }
             for version in (new, running)
         ]
-        both = [name for name in score if made[0][name] is not None and made[1][name] is not None]
+        in_both = [name for name in score if made[0][name] is not None and made[1][name] is not None]
         by_running += sum(p is not None for p in made[1].values())
-        by_both += len(both)
-        if both:
-            lower = [_log_loss(made[1][name], score[name]) - _log_loss(made[0][name], score[name]) for name in both]
-            each = [1 / (question.agents[name].label_propensity or 1.0) for name in both]
+        by_both += len(in_both)
+        if in_both:
+            lower = [_log_loss(made[1][name], score[name]) - _log_loss(made[0][name], score[name]) for name in in_both]
+            each = [1 / (question.agents[name].label_propensity or 1.0) for name in in_both]
             gains.append(float(np.average(lower, weights=each)))
             weights.append(float(np.mean(each)))
             groups.append(question.group)
@@ -393,18 +393,20 @@ def promote_panel(
     if new.same != running.same:
         raise RecordError(f"one compares answers by {new.same} and the other by {running.same}: train both alike")
     data = panels_of_outcomes(questions, same=new.same)
-    seen = {p.checkpoint.manifest.training.fingerprint for p in (new, running) if p.checkpoint.manifest.training}
-    if data.fingerprint in seen:
+    fingerprints = {
+        p.checkpoint.manifest.training.fingerprint for p in (new, running) if p.checkpoint.manifest.training
+    }
+    if data.fingerprint in fingerprints:
         raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")
-    laid = by_agent(data, sorted({*new.agents.names, *running.agents.names}), fewest=MIN_BOOTSTRAP_GROUPS)
+    panels = by_agent(data, sorted({*new.agents.names, *running.agents.names}), fewest=MIN_BOOTSTRAP_GROUPS)
     values = []
     for panel in (new, running):
-        view = view_of(panel, by_agent(laid, panel.agents.names, fewest=1))
-        came = expected_at(view, panel.ask_plan(price=dollar), panel.pick)
-        values.append(came.score - dollar * came.cost)
-    gain = mean_interval(values[0] - values[1], cluster_weights(list(laid.groups)))
+        view = view_of(panel, by_agent(panels, panel.agents.names, fewest=1))
+        expected = expected_at(view, panel.ask_plan(price=dollar), panel.pick)
+        values.append(expected.score - dollar * expected.cost)
+    gain = mean_interval(values[0] - values[1], cluster_weights(list(panels.groups)))
     better = gain.low > 0
-    reason = f"gain {format_interval(gain, 4, signed=True)} at a price of {dollar:.4g} on {len(laid)} questions"
+    reason = f"gain {format_interval(gain, 4, signed=True)} at a price of {dollar:.4g} on {len(panels)} questions"
     return PanelPromotion(
         better,
         gain,

@@ -57,7 +57,7 @@ async def multi_expert(session: Session) -> Run:
         answers, note = await answering, None
     if session.variant == PANEL:
         return session.run(final_answer(session.item, session.keep(answers).text))
-    said_by = "\n\n".join(f"{who}:\n{quote(call)}" for who, call in zip(experts, answers, strict=True))
+    said_by = "\n\n".join(f"{expert_name}:\n{quote(call)}" for expert_name, call in zip(experts, answers, strict=True))
     critique = await criticise_experts(session, said_by) if session.variant == WITH_CONTROL else None
     merged = await ask_answer(
         session,

@@ -51,8 +51,8 @@ def _check_texts(system: System) -> None:
             raise _wrong(system, f"{field} is empty; expected at least one name")
 
 
-def _wrong(system: System, what: str) -> RecordError:
-    return RecordError(f"system {system.name!r} contradicts itself: {what}")
+def _wrong(system: System, problem: str) -> RecordError:
+    return RecordError(f"system {system.name!r} contradicts itself: {problem}")
 
 
 def check_suitability(
@@ -84,10 +84,10 @@ def check_suitability(
     # Signals that the policy, or one of its constants, needs may be missing.
     given_names = {key.partition("@")[0] for key in signals.description}
     needed: Mapping[str, Sequence[str]] = getattr(getattr(policy, "policy", policy), "needs", {})
-    for what, names in needed.items():
+    for purpose, names in needed.items():
         if not set(names) & given_names:
             raise RecordError(
-                f"policy {_name(policy)}: {what} needs the signal {' or '.join(names)}, and "
+                f"policy {_name(policy)}: {purpose} needs the signal {' or '.join(names)}, and "
                 f"{_list(sorted(given_names)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
             )
 

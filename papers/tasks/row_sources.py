@@ -72,8 +72,8 @@ def _cell(path: Path, number: int, name: str, cell: str) -> Any:
     if name in _TEXTS:
         return value if isinstance(value, list) and all(isinstance(part, str) for part in value) else cell
     if not isinstance(value, list if name == "choices" else dict):
-        what = '["Paris", "Rome"]' if name == "choices" else '{"name": "text"}'
-        raise ImportFileError(f"{path}:{number}: {name} is {cell[:60]!r}; expected JSON, such as {what}")
+        example = '["Paris", "Rome"]' if name == "choices" else '{"name": "text"}'
+        raise ImportFileError(f"{path}:{number}: {name} is {cell[:60]!r}; expected JSON, such as {example}")
     return value
 
 

@@ -73,8 +73,8 @@ class Row:
         return Row(value, f"{self.where}: in {name!r}") if isinstance(value, dict) else self._wrong(name, "an object")
 
     def _wrong(self, name: str, expected: str) -> Any:
-        came = f"is {self.values[name]!r}"[:200] if name in self.values else "is missing"
-        raise ImportFileError(f"{self.where}: field {name!r} {came}; expected {expected}")
+        received = f"is {self.values[name]!r}"[:200] if name in self.values else "is missing"
+        raise ImportFileError(f"{self.where}: field {name!r} {received}; expected {expected}")
 
 
 def shuffle_options(choices: Sequence[str], seed: int, item_id: str) -> tuple[str, ...]:

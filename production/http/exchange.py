@@ -424,11 +424,11 @@ class Passing:
                 exchange.declined.gave(exchange.model, exchange.added)
         return True
 
-    async def _begin_stream(self, came: bytes, end: int) -> None:
+    async def _begin_stream(self, first_bytes: bytes, end: int) -> None:
         """Passes on the beginning of a stream, unless its first event, which ends at `end`, is a failure."""
         self._first = None
-        if self._passes(failure_in(data_of(came[:end].removeprefix(BYTE_ORDER_MARK)))):
-            await self._feed(came)
+        if self._passes(failure_in(data_of(first_bytes[:end].removeprefix(BYTE_ORDER_MARK)))):
+            await self._feed(first_bytes)
 
     async def _feed(self, data: bytes) -> None:
         assert self.stream is not None
@@ -730,12 +730,13 @@ class UpstreamExchange(Exchange, Response):
                         self.metrics.upstream_seconds.observe(time.perf_counter() - self.started)
                         self.metrics.added_seconds.observe(self._seconds_here + passing.stream.seconds)
             elif not passing.failed:
-                came = await self._read_whole_answer(answer, passing)
-                if came is None:
+                answer_body = await self._read_whole_answer(answer, passing)
+                if answer_body is None:
                     return
                 done = time.perf_counter()
-                came = await passing.judge(came)  # one copy: a large answer is not held twice while it is sent
-                if came is None:
+                # The judged answer replaces the first, so that a large answer is not held twice while it is sent.
+                answer_body = await passing.judge(answer_body)
+                if answer_body is None:
                     return
                 self.metrics.upstream_seconds.observe(done - self.started)
                 if 300 <= answer.status < 400:
@@ -744,7 +745,7 @@ class UpstreamExchange(Exchange, Response):
                     self.metrics.errors.labels("upstream_status").inc()
                 else:
                     self.metrics.added_seconds.observe(self._seconds_here + time.perf_counter() - done)
-                await passing.send_whole(came)
+                await passing.send_whole(answer_body)
 
     async def _read_whole_answer(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:
         """Returns the whole answer; None if it was passed on unread, because there was no memory for it.

@@ -131,14 +131,14 @@ class Seldom:
         self._clock = clock
         self._said: dict[str, tuple[float, int]] = {}
 
-    def __call__(self, what: str) -> None:
+    def __call__(self, event: str) -> None:
         now = self._clock()
-        last, unsaid = self._said.get(what, (-SAY_AGAIN_S, 0))
+        last, unsaid = self._said.get(event, (-SAY_AGAIN_S, 0))
         if now - last < SAY_AGAIN_S:
-            self._said[what] = (last, unsaid + 1)
+            self._said[event] = (last, unsaid + 1)
             return
-        self._log.warning("%s%s", what, f" ({unsaid + 1} times since it was last said)" if unsaid else "")
-        self._said[what] = (now, 0)
+        self._log.warning("%s%s", event, f" ({unsaid + 1} times since it was last said)" if unsaid else "")
+        self._said[event] = (now, 0)
 
 
 def say_out_of_files_once(loop: asyncio.AbstractEventLoop) -> None:

@@ -707,12 +707,12 @@ class _Asking:
             why, pause_s = f"its stream cannot be read: {error}", UNREADABLE_S
             chooser.unstreamed[agent] = now + pause_s  # also if there is no time left for a whole answer
         else:
-            status, _, came, _ = reply
+            status, _, reply_headers, _ = reply
             if status == 200:
                 chooser.streaming.add(agent)
                 chooser.unstreamed.pop(agent, None)
             may_refuse = final and agent not in chooser.streaming
-            if status not in NO_STREAM or not (may_refuse or _NAMES_STREAMS.search(came)):
+            if status not in NO_STREAM or not (may_refuse or _NAMES_STREAMS.search(reply_headers)):
                 return reply
             why = f"it answered {status} to a request for a stream"
         reply = await self._whole(agent, body, end)
@@ -755,21 +755,21 @@ class _Asking:
                                 size += len(part)
                                 if joined.done:  # the end is waited for a little: the connection can be used again
                                     last_wait.reschedule(asyncio.get_running_loop().time() + CLOSING_S)
-                    came = await aside(size, joined.body, begun=True)
+                    reply_body = await aside(size, joined.body, begun=True)
                 except InvalidResponse:
                     self.discarded += [agent] * joined.begun
                     raise
                 self.discarded += [agent] * (joined.begun and joined.failed)
             else:
-                came = await answer.whole(limit, hold)
-                await aside(len(came), lambda: hold(len(came), values_bytes(came)), begun=True)
-                if streamed and answer.status == 200 and not came.lstrip().startswith(b"{"):
+                reply_body = await answer.whole(limit, hold)
+                await aside(len(reply_body), lambda: hold(len(reply_body), values_bytes(reply_body)), begun=True)
+                if streamed and answer.status == 200 and not reply_body.lstrip().startswith(b"{"):
                     raise InvalidResponse("it is not called a stream, and is no JSON object")
         if 300 <= answer.status < 400:
             raise redirect(answer)
         seconds = time.perf_counter() - started
         chooser.metrics.upstream_seconds.observe(seconds)
-        return answer.status, answer.headers, came, seconds
+        return answer.status, answer.headers, reply_body, seconds
 
     async def _scored(self, completion: UpstreamCompletion, *, kept: bool) -> dict[str, Any]:
         """Returns the verdict on one answer, logged with the agent's name and whether the answer was kept."""

@@ -326,7 +326,7 @@ def batch(body: bytes, most: int) -> list[bytes] | None:
         return _lenient_batch(body, most)
 
 
-def bounded(array: bytes, most: int, decode: Callable[[bytes], list[Element]], what: str) -> list[Element]:
+def bounded(array: bytes, most: int, decode: Callable[[bytes], list[Element]], name: str) -> list[Element]:
     """Returns the elements of a list. If they may be very many, they are counted before they are decoded.
 
     Raises `Refusal` (413) for more than `most`.
@@ -335,12 +335,12 @@ def bounded(array: bytes, most: int, decode: Callable[[bytes], list[Element]], w
         array: JSON of the list.
         most: most elements that are accepted.
         decode: decodes the list.
-        what: name of the elements in errors.
+        name: name of the elements in errors.
     """
     count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
     elements = [] if count > most else decode(array)
     if max(count, len(elements)) > most:
-        message = f"{max(count, len(elements))} {what} in one request; at most {most} are taken at once"
+        message = f"{max(count, len(elements))} {name} in one request; at most {most} are taken at once"
         raise Refusal(413, "batch_too_large", message)
     return elements
 

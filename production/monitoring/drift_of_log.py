@@ -329,16 +329,16 @@ def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
             (earlier if len(earlier) else raw_values[is_valid]).astype(np.str_), return_counts=True
         )
         commonest = str(names[counts.argmax()]) if len(names) else ""
-        numbers, what = (raw_values == commonest).astype(np.float64), f"share of {commonest!r}"
+        numbers, measured = (raw_values == commonest).astype(np.float64), f"share of {commonest!r}"
     else:
         numbers = raw_values.astype(np.float64)
-        what = "label less score" if alarm.stream == LABEL_STREAM else f"mean {alarm.stream}"
+        measured = "label less score" if alarm.stream == LABEL_STREAM else f"mean {alarm.stream}"
         is_valid = np.isfinite(numbers)
     times, numbers = times[is_valid], numbers[is_valid]
     compared = times >= alarm.first if alarm.stream != LABEL_STREAM and np.isfinite(alarm.first) else np.isfinite(times)
     before, after = compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
     means = [float(some.mean()) if len(some) else float("nan") for some in (numbers[before], numbers[after])]
-    return Move(what, *means)
+    return Move(measured, *means)
 
 
 def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:

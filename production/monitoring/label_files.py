@@ -504,10 +504,10 @@ class _BadRecords:
         self._records = dict(records)
         self.bad.sound = len(records)
 
-    def leave_out(self, number: int, what: str) -> None:
+    def leave_out(self, number: int, reason: str) -> None:
         """Counts a record as bad. Raises `ImportFileError` if the first bad record stops the reading."""
         if number in self._records:
-            self.bad.leave_out_record(number, what, self._records.pop(number))
+            self.bad.leave_out_record(number, reason, self._records.pop(number))
             self.bad.sound -= 1
 
     def check(self) -> None:

@@ -113,8 +113,8 @@ def _implausible(run: Execute, before: float, now: float) -> str:
         before: time before which answers are deleted.
         now: seconds since 1970.
     """
-    going = int(run(sa.select(sa.func.count()).where(scores.c.time < before))[0][0])
-    if not going:
+    rows_to_delete = int(run(sa.select(sa.func.count()).where(scores.c.time < before))[0][0])
+    if not rows_to_delete:
         return ""
     clock = read_mark(run, _CLOCK)
     if clock is None:
@@ -126,11 +126,11 @@ def _implausible(run: Execute, before: float, now: float) -> str:
     if now - clock > STEP_S:
         return (
             f"the clock says {_minute(now)}, {(now - clock) / DAY:.0f} days after the last prune or answer of this log "
-            f"({_minute(clock)}): it has jumped, or nothing ran meanwhile; {going} of {total} answers would go"
+            f"({_minute(clock)}): it has jumped, or nothing ran meanwhile; {rows_to_delete} of {total} answers would go"
         )
     limit = read_mark(run, _LIMIT)
-    if going > MAX_DELETED_SHARE * total and (limit is None or before - limit > STEP_S):
-        return f"{going} of {total} answers would go at once, all from before {_minute(before)}"
+    if rows_to_delete > MAX_DELETED_SHARE * total and (limit is None or before - limit > STEP_S):
+        return f"{rows_to_delete} of {total} answers would go at once, all from before {_minute(before)}"
     return ""
 
 

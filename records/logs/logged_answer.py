@@ -117,10 +117,10 @@ class _JsonText:
         self._held, self._at, self._passed = "", 0, 0
         self._ended = False
 
-    def error(self, what: str) -> ImportFileError:
+    def error(self, message: str) -> ImportFileError:
         """Returns an error with the file and the number of the character."""
         return ImportFileError(
-            f"{self._path}: character {self._passed + self._at + 1}: {what}; expected one whole JSON document of its"
+            f"{self._path}: character {self._passed + self._at + 1}: {message}; expected one whole JSON document of its"
             " format: copy or write it again"
         )
 
@@ -361,21 +361,21 @@ def short_name(value: object) -> str:
     )
 
 
-def mapping(value: object, what: str) -> Mapping[str, Any]:
+def mapping(value: object, name: str) -> Mapping[str, Any]:
     """Returns the value if it is an object, an empty one for null. Raises `ImportFileError` for anything else."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ImportFileError(f"{what} is {name_value(value)}; expected an object")
+        raise ImportFileError(f"{name} is {name_value(value)}; expected an object")
     return value
 
 
-def sequence(value: object, what: str) -> Sequence[Any]:
+def sequence(value: object, name: str) -> Sequence[Any]:
     """Returns the value if it is a list, and an empty one for null. Raises `ImportFileError` for anything else."""
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
-        raise ImportFileError(f"{what} is {name_value(value)}; expected a list")
+        raise ImportFileError(f"{name} is {name_value(value)}; expected a list")
     return value
 
 

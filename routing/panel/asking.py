@@ -372,8 +372,8 @@ class _Loop:
     def next(self) -> str | None:
         """Returns the agent that the panel names, of those that can be asked, or None to stop. An agent whose request
         failed is not asked again: its price is infinite."""
-        gone = {agent for agent, _ in self.failed} | (self.slow if self.responses else set())
-        legal = [name for name in self.clients if name not in gone]
+        unavailable = {agent for agent, _ in self.failed} | (self.slow if self.responses else set())
+        legal = [name for name in self.clients if name not in unavailable]
         if not legal:
             self.stopped = "no client is left that did not fail or take too long"
             return None

@@ -320,8 +320,8 @@ class PanelJudge(Pretrained):
         most = MOST_TEXT_TOGETHER // len(response_list)
         agent_of_answer: Sequence[str | None] = [None] * len(response_list) if agent_names is None else agent_names
         read_answers = [
-            self._read_answer(answer, who, item, same, most, needs_call)
-            for answer, who in zip(response_list, agent_of_answer, strict=True)
+            self._read_answer(answer, agent_name, item, same, most, needs_call)
+            for answer, agent_name in zip(response_list, agent_of_answer, strict=True)
         ]
         agent_names = [answer.agent for answer in read_answers] if agent_names is None else agent_names
         forms = [answer.form for answer in read_answers]

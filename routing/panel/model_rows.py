@@ -177,11 +177,11 @@ def answer_rows(answers: Answers, agents: Agents) -> NDArray[np.float32]:
     """Returns one row for each answer, (b, k, P) in the order of `answer_columns`."""
     b, k = answers.answer_class.shape
     A, D = len(agents.names), len(agents.dimensions)
-    who = answers.agent[..., None] == np.arange(A)  # nobody for an agent that is not known
-    here = who[..., :, None] & (answers.dimension[:, None, None, None] == np.arange(D))
+    is_agent = answers.agent[..., None] == np.arange(A)  # nobody for an agent that is not known
+    here = is_agent[..., :, None] & (answers.dimension[:, None, None, None] == np.arange(D))
     lead = answers.scaled[..., agents.signals.index(agents.leading), None] if agents.leading else None
     parts: list[NDArray[Any]] = [answers.scaled]
-    for place in (who[..., : A if A > 1 else 0], here.reshape(b, k, A * D)):
+    for place in (is_agent[..., : A if A > 1 else 0], here.reshape(b, k, A * D)):
         parts += [place] if lead is None else [place, place * lead]
     return np.concatenate(parts, axis=2, dtype=np.float32, casting="same_kind")
 
@@ -277,9 +277,9 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
     member = (form[:, None, :] == np.arange(c)[:, None]) & present[:, None, :]  # (b, c, k)
     odds = np.minimum(np.maximum(odds, -FURTHEST), FURTHEST)
     summed = np.stack([np.ones(form.shape), np.maximum(odds, LEAST_WEIGHT), odds], axis=2)
-    who = answers.agent[..., None] == np.arange(several)
+    is_agent = answers.agent[..., None] == np.arange(several)
     # A row an answer: what is summed over a class.
-    table = np.concatenate([summed, answers.scaled, who, who * odds[..., None]], axis=2) * present[..., None]
+    table = np.concatenate([summed, answers.scaled, is_agent, is_agent * odds[..., None]], axis=2) * present[..., None]
     sums = np.matmul(member.astype(np.float64), table)  # (b, c, ...): over the answers of each class,
     readable, everything = sums.sum(axis=1), table.sum(axis=1)  # (b, ...): over those in any class, and over all
     count, weight, n = sums[..., 0], sums[..., 1], np.maximum(everything[:, 0], 1.0)
@@ -319,17 +319,17 @@ def one_panel(
     several, c = A if A > 1 else 0, max(form) + 1
     sums = [[0.0] * (3 + S + 2 * several) for _ in range(c + 1)]  # the last one of `UNREADABLE_CLASS`
     highest, usual_rates, rate = [-math.inf] * (c + 1), agents.usual[dimension], [-math.inf] * (c + 1)
-    for number, who, signals, answer_odds in zip(form, agent, scaled, odds, strict=True):
+    for number, agent_column, signals, answer_odds in zip(form, agent, scaled, odds, strict=True):
         class_sums, clipped_odds = sums[number], min(max(answer_odds, -FURTHEST), FURTHEST)
         class_sums[0] += 1.0
         class_sums[1] += max(clipped_odds, LEAST_WEIGHT)
         class_sums[2] += clipped_odds
         for place, value in enumerate(signals, 3):
             class_sums[place] += value
-        if who < several:
-            class_sums[3 + S + who] += 1.0
-            class_sums[3 + S + several + who] += clipped_odds
-        highest[number], rate[number] = max(highest[number], clipped_odds), max(rate[number], usual_rates[who])
+        if agent_column < several:
+            class_sums[3 + S + agent_column] += 1.0
+            class_sums[3 + S + several + agent_column] += clipped_odds
+        highest[number], rate[number] = max(highest[number], clipped_odds), max(rate[number], usual_rates[agent_column])
     everything, best = list(map(sum, zip(*sums, strict=True))), highest[:-1]
     readable, weights, read_odds = map(sub, everything[:3], sums.pop())
     count, weight = [class_sums[0] for class_sums in sums], [class_sums[1] for class_sums in sums]

@@ -399,28 +399,28 @@ def next_agent(setting: AskSetting, progress: QuestionProgress, gain: Sequence[f
             `QuestionProgress.worth`, if it is already computed.
     """
     done = any(progress.answered)
-    left = [agent for agent in progress.left if agent in setting.agents]
+    agents_left = [agent for agent in progress.left if agent in setting.agents]
     if setting.way == PRICED:
         worth = progress.worth(setting) if gain is None else gain
-        best = max(left, key=worth.__getitem__, default=-1)
-        if left and (not done or (worth[best] > 0 and sum(progress.answered) < MOST_PRICED)):
+        best = max(agents_left, key=worth.__getitem__, default=-1)
+        if agents_left and (not done or (worth[best] > 0 and sum(progress.answered) < MOST_PRICED)):
             return best
     elif setting.way == AGREE:
-        came = [progress.answer_class[agent] for agent in setting.agents if progress.answered[agent]]
-        if left and len(set(came)) == len(came):
-            return next(agent for agent in setting.agents if agent in left)
+        classes_so_far = [progress.answer_class[agent] for agent in setting.agents if progress.answered[agent]]
+        if agents_left and len(set(classes_so_far)) == len(classes_so_far):
+            return next(agent for agent in setting.agents if agent in agents_left)
     elif setting.way == CASCADE:  # an agent that cannot be asked, or whose answer cannot be read, is passed over
         for agent, threshold in zip(setting.agents, (*setting.thresholds, -math.inf), strict=True):
             if agent in progress.left:
                 return agent
             if progress.answered[agent] and progress.odds[agent] >= threshold:
                 return -1
-    elif left and not (done and (setting.way != GAIN or sum(progress.asked) >= MOST_ASKED)):
+    elif agents_left and not (done and (setting.way != GAIN or sum(progress.asked) >= MOST_ASKED)):
         merit = progress.chance if gain is None else gain
         if setting.way == TABLE:
             merit = [1 / (1 + math.exp(-odds)) for odds in progress.rate_here]
-        value = {agent: merit[agent] - setting.price * progress.price[agent] for agent in left}
-        best = max(left, key=value.__getitem__)
+        value = {agent: merit[agent] - setting.price * progress.price[agent] for agent in agents_left}
+        best = max(agents_left, key=value.__getitem__)
         if not done or value[best] > GAIN_MARGIN:
             return best
     return max(progress.left, key=progress.rate_here.__getitem__) if progress.left and not done else -1
@@ -438,7 +438,9 @@ def kept_by(setting: AskSetting, answered: Sequence[bool], odds: Sequence[float]
         odds: log-odds that each agent's answer is right (A,).
     """
     if setting.way == PRICED:
-        return max((agent for agent, came in enumerate(answered) if came), key=odds.__getitem__, default=-1)
+        return max(
+            (agent for agent, has_answered in enumerate(answered) if has_answered), key=odds.__getitem__, default=-1
+        )
     if setting.way not in KEEPS_LAST:
         return -1
     return next((agent for agent in reversed(setting.agents) if answered[agent]), -1)
@@ -659,8 +661,8 @@ def read_asks(record: Mapping[str, Any], words: bytes, agents: int, dimensions: 
     settings: dict[str, list[AskSetting]] = {}
     for way, many in record["settings"].items():
         settings[str(way)] = [
-            AskSetting(way, float(price), tuple(who), tuple(map(float, limits)), float(cost), float(accuracy))
-            for price, who, limits, cost, accuracy in many[: MAX_ASK_SETTINGS + 1]
+            AskSetting(way, float(price), tuple(asked_agents), tuple(map(float, limits)), float(cost), float(accuracy))
+            for price, asked_agents, limits, cost, accuracy in many[: MAX_ASK_SETTINGS + 1]
         ]
     budgets = np.array(record["budgets"], dtype=np.float64)
     accuracy = {way: np.array(record["accuracy"][way], dtype=np.float64) for way in settings}

@@ -91,11 +91,11 @@ def with_learned_confidence(answer: PanelAnswer, learned: str, levels: Sequence[
         return replace(answer, stated=None), "the scale on which the panel read log-probabilities is not known"
     if answer.stated is None:
         return answer, ""
-    came = source_in_words(answer.stated_source) if answer.stated_source else "of no source that is named"
+    source_text = source_in_words(answer.stated_source) if answer.stated_source else "of no source that is named"
     learned_from = f"the panel learned from one that is {source_in_words(learned)}"
     if not learned:
         learned_from = "the panel does not name the source of those that it learned from (train it again)"
-    return replace(answer, stated=None), f"the confidence is {came}, and {learned_from}: it was left out"
+    return replace(answer, stated=None), f"the confidence is {source_text}, and {learned_from}: it was left out"
 
 
 def source_in_words(source: str) -> str:

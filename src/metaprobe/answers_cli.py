@@ -95,8 +95,8 @@ def import_(
     counts |= {"relabelled": report.relabelled, "skipped": report.bad, "left_out": sum(report.left_out.values())}
     counts |= {name: getattr(report, name) for name in ("labelled", "groups", "without_logprobs")}
     click.echo(json.dumps(counts))
-    for what, count in report.taken.most_common():
-        click.echo(f"{report.form}: {count} x {what}", err=True)
+    for source, count in report.taken.most_common():
+        click.echo(f"{report.form}: {count} x {source}", err=True)
     for reason, count in report.left_out.items():
         click.echo(f"left out: {count} x {reason}", err=True)
     for doubt, count in report.doubts.most_common():

@@ -110,7 +110,7 @@ def advice_table(advised: Line) -> Iterator[str]:
     yield f"{advised['what']}: {advised['answers']:,} answers to {advised['questions']:,} questions"
     labels = ", ".join(f"{name} {count:,}" for name, count in advised["labels"].items()) or "none"
     yield f"labels: {labels}; {advised['right']:,} questions with a right answer, {advised['wrong']:,} with a wrong one"
-    yield from (f"  {count:,} x {what}" for what, count in advised["taken"].items())
+    yield from (f"  {count:,} x {source}" for source, count in advised["taken"].items())
     if advised["left_out"]:
         yield f"{advised['left_out']:,} more cannot be read:"
         yield from (f"  {count:,} x {reason}" for reason, count in advised["reasons"].items())

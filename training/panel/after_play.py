@@ -71,10 +71,10 @@ def ended(view: View, plans: Sequence[AskPlan], way: str) -> Ended:
             _, p = view.model.classes_of(answers, view.odds[rows])
             kept_class = answers.answer_class[np.arange(len(rows)), played.kept[rows]]
             same = (answers.answer_class == kept_class[:, None]).sum(axis=1)
-            came = (answers.answer_class >= 0).sum(axis=1)
+            readable_count = (answers.answer_class >= 0).sum(axis=1)
             weight = np.full(len(rows), share / len(plans))
             before, score = p[np.arange(len(rows)), kept_class], played.score[rows]
-            parts.append([before, came, same - 1, score, weight, rows])
+            parts.append([before, readable_count, same - 1, score, weight, rows])
     return Ended(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 

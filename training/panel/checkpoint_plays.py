@@ -44,9 +44,9 @@ def other_sources(panel: Panel, data: Panels) -> str:
     """Describes the confidences that the panel cannot read, because it learned from another source; empty if none."""
     if STATED not in panel.agents.signals:
         return ""
-    came = data.present & np.isfinite(data.signals[..., ANSWER_SIGNALS.index(STATED)])
+    is_stated = data.present & np.isfinite(data.signals[..., ANSWER_SIGNALS.index(STATED)])
     read = np.isfinite(with_learned_sources(panel, data).signals[..., ANSWER_SIGNALS.index(STATED)])
-    lost = came & ~read
+    lost = is_stated & ~read
     if not lost.any():
         return ""
     names = sorted({data.agents[column] for column in data.agent[lost].tolist()})
@@ -77,9 +77,9 @@ def view_of(panel: Panel, data: Panels) -> View:
 def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
     """Returns the questions played by the panel of a checkpoint, in so many random orders of their answers."""
     data = with_learned_sources(panel, data)
-    who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
+    agent_columns = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
     where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
-    answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
+    answers = data.answers(panel.agents, agent=agent_columns[data.agent], dimension=where[data.dimension])
     placed = Placed(answers, panel.odds(answers), data.right)
     played = play(panel, placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
     # Where several answers can be right no gain is learned, and no way to stop goes by one.

@@ -60,7 +60,7 @@ def cross_played(
     counts = count_words(data.questions)
     spent = [setting.cost for settings in fitted.settings.values() for setting in settings]
     budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGET_COUNT)
-    came = {way: np.zeros((2, BUDGET_COUNT, len(data))) for way in fitted.settings}
+    by_budget = {way: np.zeros((2, BUDGET_COUNT, len(data))) for way in fitted.settings}
     right = np.zeros(len(data), dtype=np.int64)
     for number, (rest, test_rows) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
         on_step(f"whom to ask: fold {number + 1} of {OUTER}")
@@ -73,17 +73,18 @@ def cross_played(
             for place, budget in enumerate(budgets.tolist()):
                 first, second, share = mixed(settings, budget)
                 both = expected_of(played[first], played[second], share)
-                came[way][:, place, test_rows] = both.score, both.cost
-    at_budgets = {way: _at_spending(score, cost, budgets) for way, (score, cost) in came.items()}
+                by_budget[way][:, place, test_rows] = both.score, both.cost
+    at_budgets = {way: _at_spending(score, cost, budgets) for way, (score, cost) in by_budget.items()}
     accuracy = {way: values.mean(axis=1) for way, values in at_budgets.items()}
     prior = standing_way(fitted.settings, bool(fitted.panel.agents.leading))
     margin = {}
     for way in at_budgets:
         if way != prior:  # both spend the same, also where one of the two cannot spend as little as the budget
-            least = max(float(came[setting][1].mean(axis=1).min()) for setting in (way, prior))
+            least = max(float(by_budget[setting][1].mean(axis=1).min()) for setting in (way, prior))
             budgets_reachable = np.maximum(budgets, least)
             own, standing = (
-                _at_spending(came[setting][0], came[setting][1], budgets_reachable) for setting in (way, prior)
+                _at_spending(by_budget[setting][0], by_budget[setting][1], budgets_reachable)
+                for setting in (way, prior)
             )
             margin[way] = accuracy[way] - accuracy[prior] - _surely_ahead(own - standing, data.groups)
     return Curves(fitted.settings, budgets, accuracy, margin), at_budgets

@@ -117,8 +117,8 @@ def _parts_of(
     for d in range(shape[1] + 1):
         rows = np.flatnonzero(dimension == d)
         if len(rows):
-            who = (agent[rows, None] == np.arange(shape[0])).astype(np.float64)
-            effects = [np.concatenate([scale[rows, None], who * scale[rows, None]], axis=1) for scale in scales]
+            is_agent = (agent[rows, None] == np.arange(shape[0])).astype(np.float64)
+            effects = [np.concatenate([scale[rows, None], is_agent * scale[rows, None]], axis=1) for scale in scales]
             own = np.concatenate(effects, axis=1)
             parts.append(_Part(d, np.concatenate([own, further[rows]], axis=1), own, y[rows]))
     return parts

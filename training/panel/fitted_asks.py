@@ -160,22 +160,22 @@ def fit_surety(views: Sequence[View], signals: bool) -> Surety:
     odds, rate, score = (
         np.concatenate([getattr(view, name) for view in views]) for name in ("odds", "rate_here", "score")
     )
-    came = np.concatenate([view.answers.answer_class for view in views]) >= 0
+    is_readable = np.concatenate([view.answers.answer_class for view in views]) >= 0
     A = odds.shape[1]
-    if not signals or not came.any():
+    if not signals or not is_readable.any():
         return Surety(np.zeros(A), 0.0, 0.0)
-    apart = np.where(came, np.clip(odds, -FURTHEST_ODDS, FURTHEST_ODDS) - rate, 0.0)
-    count = came.sum(axis=0)
-    variance = (apart**2).sum(axis=0) - apart.sum(axis=0) ** 2 / np.maximum(count, 1)
+    odds_beyond_rate = np.where(is_readable, np.clip(odds, -FURTHEST_ODDS, FURTHEST_ODDS) - rate, 0.0)
+    count = is_readable.sum(axis=0)
+    variance = (odds_beyond_rate**2).sum(axis=0) - odds_beyond_rate.sum(axis=0) ** 2 / np.maximum(count, 1)
     pooled = variance.sum() / max(count.sum() - A, 1)
     sure = Surety(
         np.sqrt((variance + SPREAD_PRIOR * pooled) / (count + SPREAD_PRIOR)), 0.0, SLACK + SLACK_OF_FEW / len(odds)
     )
     centre = sure.centred(rate)
-    surprise = np.where(came, np.clip(odds, -FURTHEST_ODDS, FURTHEST_ODDS) - centre, 0.0)
+    surprise = np.where(is_readable, np.clip(odds, -FURTHEST_ODDS, FURTHEST_ODDS) - centre, 0.0)
     losses = np.zeros(len(CARRIES))
     for agent in range(A):
-        rows, others = np.flatnonzero(came[:, agent]), [other for other in range(A) if other != agent]
+        rows, others = np.flatnonzero(is_readable[:, agent]), [other for other in range(A) if other != agent]
         right, before = score[rows][:, others], centre[rows][:, others]
         for place, carry in enumerate(CARRIES.tolist()):
             logit = before + carry * surprise[rows, agent, None]

@@ -145,7 +145,7 @@ class Panels:
             answer_class=self.answer_class,
             agent=agent,
             dimension=self.dimension if dimension is None else dimension,
-            scaled=np.array([agents.scaled(row, who) for row, who in rows]).reshape(signals.shape),
+            scaled=np.array([agents.scaled(row, agent_column) for row, agent_column in rows]).reshape(signals.shape),
             present=self.present,
         )
 

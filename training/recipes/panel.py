@@ -373,30 +373,30 @@ def fit_whom_to_ask(
     if data.sampled:
         return None, ""
     try:
-        laid = by_agent(logged.laid_out() if logged else data)
+        by_agent_panels = by_agent(logged.laid_out() if logged else data)
     except RecordError as error:
         return None, f"nothing is learned of whom to ask next: {error}"
 
     def crossed(rows: Ints) -> CrossFitPanel:
-        part = laid.take(rows)
+        part = by_agent_panels.take(rows)
         return cross_fit(part, seed=seed) if logged is None else _alone(cross_fit(data.take(rows), seed=seed), part)
 
     if logged is not None:
-        cross = _alone(cross, laid)
-    elif len(laid) < len(data) or not np.array_equal(laid.agent, data.agent):
-        cross = cross_fit(laid, seed=seed, on_step=on_step)
+        cross = _alone(cross, by_agent_panels)
+    elif len(by_agent_panels) < len(data) or not np.array_equal(by_agent_panels.agent, data.agent):
+        cross = cross_fit(by_agent_panels, seed=seed, on_step=on_step)
     on_step("whom to ask")
     ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
-    fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
-    curves, accuracy_of_way = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
-    groups = [np.array(laid.groups)[cross.fold == fold] for fold in range(PANEL_FOLDS)]
+    fitted = fit_asks(by_agent_panels, count_words(by_agent_panels.questions), cross, way, ways=ways, seed=seed)
+    curves, accuracy_of_way = cross_played(by_agent_panels, fitted, crossed, seed=seed, on_step=on_step)
+    groups = [np.array(by_agent_panels.groups)[cross.fold == fold] for fold in range(PANEL_FOLDS)]
     spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(np.concatenate(groups)))
-    tokens = np.stack([by_dimension(laid.tokens[..., kind], laid) for kind in range(2)])
+    tokens = np.stack([by_dimension(by_agent_panels.tokens[..., kind], by_agent_panels) for kind in range(2)])
     ends = [ended(view, [curves.plan()], way) for view in fitted.views] if logged is None else []
     learned = [ended(view, plans_of(curves), way) for view in fitted.views] if logged is None else []
     after = fit_after(learned) if learned else After()
     asks = Asks(curves, fitted.price, fitted.words, tokens, fitted.sure, after)
-    plan, weights = curves.plan(), cluster_weights(list(laid.groups))
+    plan, weights = curves.plan(), cluster_weights(list(by_agent_panels.groups))
     place = int(np.abs(curves.budgets - plan.cost).argmin())
     accuracy_here, over = (
         accuracy_of_way[plan.first.way][place],
@@ -456,10 +456,10 @@ def _share_mean(values: Floats, share: Floats, weights: NDArray[np.integer]) -> 
     return statistic_interval(lambda weight: weight @ (share * values) / (weight @ share), weights)
 
 
-def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
-    """Returns the models of logged decisions with the questions `laid`, one column per agent, and log-odds 0."""
-    answers = laid.answers(cross.fitted.agents)
-    return replace(cross, placed=Placed(answers, np.zeros(answers.answer_class.shape), laid.right))
+def _alone(cross: CrossFitPanel, panels: Panels) -> CrossFitPanel:
+    """Returns the models of logged decisions with the questions `panels`, one column per agent, and log-odds 0."""
+    answers = panels.answers(cross.fitted.agents)
+    return replace(cross, placed=Placed(answers, np.zeros(answers.answer_class.shape), panels.right))
 
 
 def _export(

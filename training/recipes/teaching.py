@@ -274,31 +274,31 @@ async def ask_all(llm: LLM, requests: Sequence[Request], options: TeachOptions) 
     Until one answer has come in words with log-probabilities, one call is made at a time: a failure then raises, so
     that no more is paid for. Later failures are left out, up to `MOST_FAILURES` of them.
     """
-    came: dict[str, Call] = {}
+    finished_calls: dict[str, Call] = {}
     failures: Counter[str] = Counter()
     free = asyncio.Semaphore(options.concurrency)
 
     async def ask(request: Request) -> None:
         async with free:
             try:
-                came[request.id] = await llm.complete(request)
+                finished_calls[request.id] = await llm.complete(request)
             except Unwritable:  # no call's own fault: the next one could not be kept either
                 raise
             except LLMError as error:
                 failures[_without_name(str(error), request)] += 1
                 if failures.total() >= MOST_FAILURES:
                     raise LLMError(
-                        f"{failures.total()} calls failed, the last: {error}. {len(came)} are kept in "
+                        f"{failures.total()} calls failed, the last: {error}. {len(finished_calls)} are kept in "
                         f"{options.cache_file}: the same command goes on from there"
                     ) from error
-            options.on_step(f"asked {len(came)} of {len(requests)}")
+            options.on_step(f"asked {len(finished_calls)} of {len(requests)}")
 
     rest = list(requests)
     options.on_step(f"asked 0 of {len(requests)}")
-    while rest and not any(answers_in_words(call) and call.text.strip() for call in came.values()):
+    while rest and not any(answers_in_words(call) and call.text.strip() for call in finished_calls.values()):
         first = rest.pop(0)
         try:
-            came[first.id] = await llm.complete(first)
+            finished_calls[first.id] = await llm.complete(first)
         except LLMError as error:
             raise _first_failure(error, llm) from error
     try:
@@ -307,7 +307,7 @@ async def ask_all(llm: LLM, requests: Sequence[Request], options: TeachOptions) 
                 group.create_task(ask(request))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the others are the same, or follow from it
-    return [came[request.id] for request in requests if request.id in came], failures
+    return [finished_calls[request.id] for request in requests if request.id in finished_calls], failures
 
 
 def _without_name(message: str, request: Request) -> str:
@@ -321,8 +321,8 @@ def _first_failure(error: LLMError, llm: LLM) -> LLMError:
     if not refused and not isinstance(error, WithoutLogprobs):
         return error
     remedies = require("metaprobe.llms.doctor", "api").REMEDIES
-    what = remedies["fails" if refused else "given"]
-    message = f"{error}. {what}. `metaprobe doctor URL {llm.name}` says what the endpoint does to log-probabilities"
+    remedy = remedies["fails" if refused else "given"]
+    message = f"{error}. {remedy}. `metaprobe doctor URL {llm.name}` says what the endpoint does to log-probabilities"
     return LLMError(f"{message}; nothing more was asked")
 
 
@@ -401,16 +401,16 @@ def write_answers(
     Raises `RecordError` where no answer is left.
     """
     question_of_id = {question.id: question for question in questions}
-    left: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
     lines: list[dict[str, Any]] = []
     cut = 0
     for call in calls:
         if why := _left_out(call):
-            left[why] += 1
+            left_out[why] += 1
             continue
         cut += call.finish_reason != STOP
         lines.append(line_of(call, question_of_id[call.id.rpartition("/")[0]]))
-    for why, count in left.items():
+    for why, count in left_out.items():
         on_line(f"left out: {count} x {why}")
     if cut:
         on_line(

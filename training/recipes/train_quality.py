@@ -542,9 +542,9 @@ def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[
     A head is learned from the answers that have its label.
     """
     studies: dict[str, Study | GradedStudy] = {}
-    which = {"stage": options.stage, "agent": options.agent, "source": options.label_source}
+    selection = {"stage": options.stage, "agent": options.agent, "source": options.label_source}
     decisions = options.reads == "decisions"
-    heads = load_heads(stores, options.targets, **which, decisions=decisions, same=options.same)
+    heads = load_heads(stores, options.targets, **selection, decisions=decisions, same=options.same)
     for place, (target, data) in enumerate(heads.items(), 1):
         head = f"head {place} of {len(heads)}, {target}"
 
@@ -790,14 +790,14 @@ class _Heads:
             # The card's figures are of what each fold reached. To fit every fold with the step that all labels chose
             # would take the labels of the test rows into the choice.
             alike = sum(number == head.scorer.number for number in chosen)
-            what = (
+            calibration_note = (
                 f"the order is that of {fits[ladder.name].calibrated_control}, and "
                 if fits[ladder.name].calibrated_control
                 else ""
             )
             notes.append(
-                f"{alike} of {len(chosen)} folds reached the same step by themselves; {what}the "
-                f"{'other ' * bool(what)}held-out figures are of what each fold reached"
+                f"{alike} of {len(chosen)} folds reached the same step by themselves; {calibration_note}the "
+                f"{'other ' * bool(calibration_note)}held-out figures are of what each fold reached"
             )
         notes += raw_number(evidence, target, head.scorer, held_out, seed)
         self.lines += [line, *(f"{target}: {step}" for step in notes)]
