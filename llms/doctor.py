@@ -193,12 +193,13 @@ class Interviewer:
         interview = self._interview
         try:
             if failure := (await self._make_request("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:
-                # Is it asking for log-probabilities that makes the request fail?
+                # Find out whether the request fails because it asks for log-probabilities.
                 bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
                 if (await self._make_request("without", PLAIN_QUESTION, SHORT_LIMIT, **bare)).failure:
                     raise LLMError(f"the endpoint could not be asked: {failure}") from None
                 interview.first_failure = failure
-                if (await self._make_request("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:  # not by chance
+                # A second attempt tells whether the first one failed by chance.
+                if (await self._make_request("plain", PLAIN_QUESTION, SHORT_LIMIT)).failure:
                     interview.has_alternatives = False
                     await self._make_request("plain", PLAIN_QUESTION, SHORT_LIMIT)
             interview.thinks = _thinks(interview.body("plain"))
@@ -391,47 +392,48 @@ def _number_or_none(value: object) -> float | None:
     return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
 
 
-def diagnose(asked: Interview) -> tuple[Diagnosis, ...]:
+def diagnose(interview: Interview) -> tuple[Diagnosis, ...]:
     """Returns all findings, in the order of the report."""
     return tuple(
-        Diagnosis(check, verdict, words, REMEDIES[do] if do else "") for check, (verdict, words, do) in _findings(asked)
+        Diagnosis(check, verdict, words, REMEDIES[do] if do else "")
+        for check, (verdict, words, do) in _findings(interview)
     )
 
 
-def _findings(asked: Interview) -> Iterator[tuple[str, Found]]:
-    replies = {name: parse_reply(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
+def _findings(interview: Interview) -> Iterator[tuple[str, Found]]:
+    replies = {
+        name: parse_reply(name, interview.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")
+    }
     plain, cut, hot = replies["plain"], replies["cut"], replies["hot"]
-    yield "given", _check_plain_answer(asked, plain)
+    yield "given", _check_plain_answer(interview, plain)
     if plain is None or not plain.tokens:
-        yield "streamed", _streamed(asked, plain, replies["streamed"])
+        yield "streamed", _check_stream(interview, plain, replies["streamed"])
         return
     # The short answers of a model that thinks are cut within the thinking.
-    answers = [
-        answer_look for answer_look in (plain, *((cut, hot) if not asked.thinks else ())) if answer_look is not None
-    ]
+    answers = [reply for reply in (plain, *((cut, hot) if not interview.thinks else ())) if reply is not None]
     for name, check in REPLY_CHECKS.items():  # the worst finding; of equals, the first
         yield (
             name,
             min((check(found) for found in answers), key=lambda found: ("fault", "unknown", "ok").index(found[0])),
         )
-    yield "temperature", _temperature(asked, cut, hot)
-    yield "finish", _finish(plain, cut)
-    yield "streamed", _streamed(asked, plain, replies["streamed"])
-    yield "n = 2", _two(asked)
-    yield "tool call", _tool(asked)
-    yield "thinking", _thinking(asked, plain if asked.thinks else replies["thinking"])
+    yield "temperature", _check_temperature(interview, cut, hot)
+    yield "finish", _check_finish_reason(plain, cut)
+    yield "streamed", _check_stream(interview, plain, replies["streamed"])
+    yield "n = 2", _check_two_answers(interview)
+    yield "tool call", _check_tool_call(interview)
+    yield "thinking", _check_thinking(interview, plain if interview.thinks else replies["thinking"])
 
 
-def _check_plain_answer(asked: Interview, plain: ParsedReply | None) -> Found:
-    why = asked.first_failure
+def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> Found:
+    why = interview.first_failure
     if plain is None:
-        if asked.body("plain") is not None:
+        if interview.body("plain") is not None:
             return "fault", "the answer cannot be read as a chat completion", "address"
         return "fault", f"asking for log-probabilities makes the request fail: {why}", "fails"
     if not plain.tokens:
         return "fault", f"none came, though they were asked for: {plain.refusal}", "given"
     received = f"{len(plain.tokens)} log-probabilities of the first answer"
-    if not asked.has_alternatives:
+    if not interview.has_alternatives:
         return "unknown", f"{received}, without alternatives and temperature; with them: {why}", "top"
     if why is not None:
         return "unknown", f"{received}, at the second attempt; the first failed: {why}", "again"
@@ -497,16 +499,16 @@ def check_alternatives(answer: ParsedReply) -> Found:
 REPLY_CHECKS = {"numbers": check_numbers, "alternatives": check_alternatives}
 
 
-def _temperature(asked: Interview, cold: ParsedReply | None, hot: ParsedReply | None) -> Found:
+def _check_temperature(interview: Interview, cold: ParsedReply | None, hot: ParsedReply | None) -> Found:
     """Checks whether the first token has the same distribution at both temperatures.
 
     Args:
-        asked: the interview.
+        interview: the interview.
         cold: the answer at temperature 0.
         hot: the answer at a higher temperature.
     """
     if cold is None or hot is None or not cold.tokens or not hot.tokens:
-        why = asked.failure("hot") or asked.failure("cut")
+        why = interview.failure("hot") or interview.failure("cut")
         broken = why is not None and (why.status or 0) >= 500
         return "unknown", f"nothing to compare: {why}", "fails" if broken else "mode"
     if not any(cold.numbers) and None not in cold.numbers and any(hot.numbers):
@@ -530,7 +532,7 @@ def _temperature(asked: Interview, cold: ParsedReply | None, hot: ParsedReply | 
     return "ok", f"raw: the same at temperature 0 and {HOT:g}", "mode"
 
 
-def _finish(plain: ParsedReply, cut: ParsedReply | None) -> Found:
+def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> Found:
     """Checks that an ended answer and a cut answer state how they ended."""
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
@@ -546,10 +548,10 @@ def _finish(plain: ParsedReply, cut: ParsedReply | None) -> Found:
     return ("ok", words, "") if (whole, short) == (STOP, LENGTH) else ("unknown", words, "finish")
 
 
-def _streamed(asked: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> Found:
-    reply = asked.replies.get("streamed")
+def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> Found:
+    reply = interview.replies.get("streamed")
     if reply is None or not reply.body:
-        return "fault", f"no stream came: {asked.failure('streamed')}", "stream"
+        return "fault", f"no stream came: {interview.failure('streamed')}", "stream"
     errors = [error for chunk in reply.body if (error := error_of(fields(chunk) or {}))]
     if errors or parsed is None:
         return "fault", f"the stream holds an error: {errors or reply.body[:1]}"[:200], "stream"
@@ -568,9 +570,10 @@ def _streamed(asked: Interview, plain: ParsedReply | None, parsed: ParsedReply |
         if plain.tokens[:whole] != parsed.tokens[:streamed]:
             return "fault", f"{streamed} tokens for a text of {whole} tokens", "stream"
         places = [
-            _apart([*a.values()], [*b.values()]) for a, b in zip(plain.top[:whole], parsed.top[:streamed], strict=True)
+            _mean_difference([*a.values()], [*b.values()])
+            for a, b in zip(plain.top[:whole], parsed.top[:streamed], strict=True)
         ]
-        worst = max(_apart(plain.numbers[:whole], parsed.numbers[:streamed]), float(np.mean(places or [0.0])))
+        worst = max(_mean_difference(plain.numbers[:whole], parsed.numbers[:streamed]), float(np.mean(places or [0.0])))
         if worst > FAR_APART:
             return "fault", f"other numbers than without streaming, {worst:.2f} nats apart on average", "chunks"
     if reply.ends != 1:
@@ -585,17 +588,17 @@ def _count_up_to_text(tokens: Sequence[str]) -> int:
     return max((place for place, token in enumerate(tokens, start=1) if token), default=0)
 
 
-def _apart(a: Sequence[float | None], b: Sequence[float | None]) -> float:
+def _mean_difference(a: Sequence[float | None], b: Sequence[float | None]) -> float:
     """Returns the mean difference of two rows of numbers, over the places at which both have numbers."""
     pairs = [(x, y) for x, y in zip(a, b, strict=False) if x is not None and y is not None]
     return float(np.mean([abs(x - y) for x, y in pairs])) if pairs else 0.0
 
 
-def _two(asked: Interview) -> Found:
-    body = fields(asked.body("two")) or {}
+def _check_two_answers(interview: Interview) -> Found:
+    body = fields(interview.body("two")) or {}
     answer_count = len(as_list(body.get("choices")) or ())
     if answer_count != 2:
-        return "unknown", f"{answer_count} of 2 answers came ({asked.failure('two') or 'no error'})", "once"
+        return "unknown", f"{answer_count} of 2 answers came ({interview.failure('two') or 'no error'})", "once"
     first, second = (parse_reply(f"answer {i + 1}", body, i) for i in range(2))
     if first is None or second is None or not first.tokens or not second.tokens:
         return "fault", "an answer came without log-probabilities", "once"
@@ -608,18 +611,18 @@ def _two(asked: Interview) -> Found:
     return "ok", "both answers have numbers of their own", ""
 
 
-def _tool(asked: Interview) -> Found:
-    called = parse_reply("tool", asked.body("tool"))
+def _check_tool_call(interview: Interview) -> Found:
+    called = parse_reply("tool", interview.body("tool"))
     if called is not None and TOOL_NAME in called.parsed_text.text and "{" in called.parsed_text.text:
         return "fault", f"a call came as words: {called.parsed_text.text[:60]!r}", "tool"
     if called is not None and called.parsed_text.finish_reason == TOOL_CALL:
         return "ok", "a call is marked as such", ""
-    return "unknown", f"no call came: {asked.failure('tool') or 'the model answered in words'}", "tool"
+    return "unknown", f"no call came: {interview.failure('tool') or 'the model answered in words'}", "tool"
 
 
-def _thinking(asked: Interview, reply: ParsedReply | None) -> Found:
+def _check_thinking(interview: Interview, reply: ParsedReply | None) -> Found:
     if reply is None or (
-        reply.parsed_text.thinking is None and not (reply.parsed and reply.parsed.segments) and not asked.thinks
+        reply.parsed_text.thinking is None and not (reply.parsed and reply.parsed.segments) and not interview.thinks
     ):
         cut = " before the answer was cut" if reply is not None and reply.parsed_text.finish_reason == LENGTH else ""
         return "unknown", f"no thinking came{cut}", "think"
@@ -629,7 +632,7 @@ def _thinking(asked: Interview, reply: ParsedReply | None) -> Found:
         answer = cut_to_answer(reply.parsed)
     except InvalidResponse as error:  # it was cut while it thought
         return "unknown", str(error), "thinking"
-    if asked.thinks and not reply.parsed.segments:
+    if interview.thinks and not reply.parsed.segments:
         return "fault", "thinking came, and its tokens are not told from the answer's", "thinking"
     thought = 0 if answer.thinking is None else len(answer.thinking)
     return "ok", f"told apart: numbers of {thought} tokens of the thinking, {len(answer.logprobs)} of the answer", ""

@@ -44,7 +44,9 @@ from metaprobe.records.types import Call, Message, Sampling, Usage
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    asked: "_Job"
+    """A request that waits for its answer."""
+
+    job: "_Job"
     kind: int
     """Only requests of one kind share a batch: those with similar token limits."""
     length: int
@@ -79,24 +81,25 @@ class BatchQueue:
         self._choose = choose
         self._waiting: list[_Waiting] = []
         self._worker: asyncio.Task[None] | None = None
-        # One thread, always the same: each new one would keep memory of its own for tensors it has long freed.
+        # Always the same thread: each new thread would keep memory of its own for tensors that are freed.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metaprobe-llm")
 
-    async def submit(self, asked: "_Job", *, kind: int, length: int) -> Call:
+    async def submit(self, job: "_Job", *, kind: int, length: int) -> Call:
         """Returns the answer to one request; raises the exception that `run` returned for it.
 
         Args:
-            asked: the request.
+            job: the request.
             kind: only requests of one kind share a batch.
             length: tokens of the prompt.
         """
-        waiting = _Waiting(asked, kind, length, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(job, kind, length, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
+            self._worker = asyncio.create_task(self._answer_waiting())
         return await waiting.answer
 
-    async def _work(self) -> None:
+    async def _answer_waiting(self) -> None:
+        """Answers batches until no request waits."""
         batch: list[_Waiting] = []
         abandoned = Event()
         try:
@@ -107,7 +110,7 @@ class BatchQueue:
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 batch = self._take_batch()
-                jobs = [waiting.asked for waiting in batch]
+                jobs = [waiting.job for waiting in batch]
                 answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, jobs, abandoned)
                 for waiting, answer in zip(batch, answers, strict=True):
                     if waiting.answer.done():  # its task was cancelled meanwhile
@@ -117,7 +120,7 @@ class BatchQueue:
                     else:
                         waiting.answer.set_result(answer)
         except BaseException as error:
-            # Nobody is left waiting for ever: not where a whole batch fails, nor where this task is cancelled.
+            # Every waiting task gets an outcome, also if a whole batch fails or if this task is cancelled.
             for waiting in [*batch, *self._waiting]:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(error) if isinstance(error, Exception) else waiting.answer.cancel()
@@ -133,7 +136,7 @@ class BatchQueue:
         kind, _ = Counter(waiting.kind for waiting in self._waiting).most_common(1)[0]
         batch = sorted((w for w in self._waiting if w.kind == kind), key=lambda w: w.length)
         if len(batch) > self._batch_size and self._choose is not None:
-            batch = [batch[i] for i in self._choose([w.asked for w in batch], self._batch_size)]
+            batch = [batch[i] for i in self._choose([w.job for w in batch], self._batch_size)]
         batch = batch[-self._batch_size :]
         batch_ids = {id(waiting) for waiting in batch}
         self._waiting = [waiting for waiting in self._waiting if id(waiting) not in batch_ids]
@@ -197,10 +200,10 @@ class LocalLLM:
         )
         self._computing = _computing(str(model.device))
         self._canaries: CanaryStates | None = _UNREAD
-        # Every token that ends an answer, by the tokenizer and by the model's own generation settings.
-        configured = model.generation_config.eos_token_id if model.generation_config is not None else None
-        listed = [*(configured if isinstance(configured, list) else [configured]), tokenizer.eos_token_id]
-        self._eos_ids = sorted({int(token) for token in listed if token is not None})
+        # Tokens that end an answer: those of the tokenizer, and those of the model's generation settings.
+        configured_eos = model.generation_config.eos_token_id if model.generation_config is not None else None
+        eos_ids = [*(configured_eos if isinstance(configured_eos, list) else [configured_eos]), tokenizer.eos_token_id]
+        self._eos_ids = sorted({int(token) for token in eos_ids if token is not None})
         text_config = model.config.get_text_config()
         self.vocabulary: int = text_config.vocab_size
         """Upper bound of token ids, exclusive."""
@@ -261,7 +264,7 @@ class LocalLLM:
         Raises `LLMError` for a prompt that leaves no room in the model's context, and for a JSON Schema that cannot be
         enforced.
         """
-        return await self._generated(request)
+        return await self._submit(request)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """Yields the tokens as they arrive, then the call that `complete` would return.
@@ -274,7 +277,7 @@ class LocalLLM:
         def put(token: Token) -> None:  # in the thread that computes
             loop.call_soon_threadsafe(tokens.put_nowait, token)
 
-        answer = asyncio.create_task(self._generated(request, put))
+        answer = asyncio.create_task(self._submit(request, put))
         answer.add_done_callback(lambda _: tokens.put_nowait(None))
         try:
             while (token := await tokens.get()) is not None:
@@ -283,7 +286,7 @@ class LocalLLM:
         finally:
             answer.cancel()
 
-    async def _generated(self, request: Request, on_token: Callable[[Token], None] | None = None) -> Call:
+    async def _submit(self, request: Request, on_token: Callable[[Token], None] | None = None) -> Call:
         sampling = request.sampling
         prompt = self.encode(request.messages) if request.messages else []
         if not prompt:

@@ -16,7 +16,7 @@ from metaprobe.eval.metrics.ranked import auroc, risk_coverage
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 
 SURE_FIRST = 3
-"""How many sentences on reliability stand on the first screen; the section below it has all of them."""
+"""Number of sentences on reliability that the first screen shows; the section below it shows all of them."""
 TELLS_CUT = 0.8
 """A signal with at least this AUROC, of cut against uncut answers, counts as telling mostly which were cut."""
 FEW_GROUPS = 100
@@ -142,25 +142,25 @@ def brief(comparison: Comparison) -> Brief:
             "right. Which are they? What the model says of its own confidence may tell, or what it gives off while it "
             "answers."
         ),
-        signal=_signal(comparison, learned),
-        learned=_learned(learned),
-        wins=_wins(learned),
+        signal=_signal_sentences(comparison, learned),
+        learned=_learned_sentence(learned),
+        wins=_controls_beaten(learned),
         do=tuple(_advice(comparison, stated, learned)),
         found=tuple(_findings(comparison, stated, learned)),
         sure=tuple(_reliability(comparison)),
     )
 
 
-def _signal(comparison: Comparison, learned: MethodResult | None) -> str:
+def _signal_sentences(comparison: Comparison, learned: MethodResult | None) -> str:
     """Returns which signal the report recommends, how well it does, and how the learned method stands beside it."""
-    use, sentences = recommended(comparison), [_learned(learned), _wins_over(learned)]
-    if use is None:
+    recommended_method, sentences = recommended(comparison), [_learned_sentence(learned), _wins_over(learned)]
+    if recommended_method is None:
         sentences = ["None yet.", *sentences]
-    elif use is learned:
-        sentences = [*sentences, _cut_alone(comparison, use)]
+    elif recommended_method is learned:
+        sentences = [*sentences, _cut_alone(comparison, recommended_method)]
     else:
-        how_well = f"{_capital(control_named(use.name))}: {_describe_auroc(use)}."
-        sentences = [how_well, _chosen_here(comparison), _cut_alone(comparison, use), *sentences]
+        how_well = f"{_capital(control_named(recommended_method.name))}: {_describe_auroc(recommended_method)}."
+        sentences = [how_well, _chosen_here(comparison), _cut_alone(comparison, recommended_method), *sentences]
     return " ".join(filter(None, sentences))
 
 
@@ -176,21 +176,26 @@ def _chosen_here(comparison: Comparison) -> str:
     return f"{first}; the {advance.name}, chosen in advance: {_times_in_100(advance)}." if advance else f"{first}."
 
 
-def _cut_alone(comparison: Comparison, use: MethodResult) -> str:
+def _cut_alone(comparison: Comparison, recommended_method: MethodResult) -> str:
     """Says that a signal mostly tells which answers were cut. Empty unless being cut tells right from wrong, the
     interval of the difference holds 0, and the signal ranks cut answers below the others.
     """
     cut = next((method for method in comparison.controls if method.name == CUT), None)
-    if cut is None or cut is use or cut.auroc.low <= 0.5:
+    if cut is None or cut is recommended_method or cut.auroc.low <= 0.5:
         return ""
     difference_from_cut = next(
-        (c.difference for c in (use.controls.controls if use.controls else ()) if c.name == CUT), None
+        (
+            c.difference
+            for c in (recommended_method.controls.controls if recommended_method.controls else ())
+            if c.name == CUT
+        ),
+        None,
     )
     # If the number is a control, the row of `cut` holds the difference: it is compared with the strongest control.
-    gain = cut.diff_control if use is comparison.controls[0] else difference_from_cut
+    gain = cut.diff_control if recommended_method is comparison.controls[0] else difference_from_cut
     if gain is None or not gain.low <= 0 <= gain.high:
         return ""
-    if auroc(cut.order == cut.order.max(), use.order) < TELLS_CUT:
+    if auroc(cut.order == cut.order.max(), recommended_method.order) < TELLS_CUT:
         return ""
     return f"It mostly tells which answers were cut: {CUT} alone has {_times_in_100(cut)}."
 
@@ -205,34 +210,38 @@ def _times_in_100(method: MethodResult) -> str:
 
 def _wins_over(learned: MethodResult | None) -> str:
     """Returns which controls the learned method beats, as a sentence of its own; empty where it met none."""
-    wins = _wins(learned)
+    wins = _controls_beaten(learned)
     return f"It beats {wins[:1].lower()}{wins[1:]}" if wins else ""
 
 
-def _learned(learned: MethodResult | None) -> str:
+def _learned_sentence(learned: MethodResult | None) -> str:
+    """Says how well the learned method ranks, also within runs; empty if nothing was learned."""
     if learned is None:
         return ""
-    itself = f", which is {control_named(learned.calibrated_control)}, calibrated" if learned.calibrated_control else ""
-    inside = learned.within_runs
-    one_run = f"; of two answers of one run {number(100 * inside.estimate, 0)} times" if inside else ""
-    return f"{_capital(learned.name)}{itself}: {_describe_auroc(learned)}{one_run}."
+    calibrated_text = (
+        f", which is {control_named(learned.calibrated_control)}, calibrated" if learned.calibrated_control else ""
+    )
+    within_runs = learned.within_runs
+    one_run = f"; of two answers of one run {number(100 * within_runs.estimate, 0)} times" if within_runs else ""
+    return f"{_capital(learned.name)}{calibrated_text}: {_describe_auroc(learned)}{one_run}."
 
 
-def _wins(learned: MethodResult | None) -> str:
+def _controls_beaten(learned: MethodResult | None) -> str:
     """Says how many controls the learned method beats, and names the hardest of the others. A tie is not
     called a win.
     """
     if learned is None or learned.controls is None:
         return ""
-    over, count = learned.controls, len(learned.controls.controls)
-    first = over.strongest if over.beaten else over.standing[0]
+    compared, count = learned.controls, len(learned.controls.controls)
+    first = compared.strongest if compared.beaten else compared.standing[0]
     others = "other controls" if learned.calibrated_control else "controls"
-    if over.beaten:
-        text = f"Each of {count} {others}; the strongest is {_over(first)}."
+    if compared.beaten:
+        text = f"Each of {count} {others}; the strongest is {_control_and_gain(first)}."
     else:
-        missed = len(over.standing)
+        standing_count = len(compared.standing)
         text = (
-            f"{count - missed} of {count} {others}. Not shown for {missed}; the strongest of these is {_over(first)}."
+            f"{count - standing_count} of {count} {others}. Not shown for {standing_count}; the strongest of these is "
+            f"{_control_and_gain(first)}."
         )
     gain = learned.diff_stated
     if gain is not None and difference_word(gain) == "better":
@@ -240,7 +249,7 @@ def _wins(learned: MethodResult | None) -> str:
     return text
 
 
-def _over(control: ControlDifference) -> str:
+def _control_and_gain(control: ControlDifference) -> str:
     """Returns a control and the method's gain over it: `the free number length (+0.04 [0.01, 0.07] AUROC)`."""
     return f"{control_named(control.name)} ({format_interval(control.difference, signed=True)} AUROC)"
 
@@ -250,6 +259,7 @@ def _capital(text: str) -> str:
 
 
 def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
+    """Returns sentences on what was found: stated confidence, decision model, controls, and the half that is kept."""
     sentences = []
     if stated is not None:
         source = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
@@ -277,7 +287,7 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
 
 def _as_stated(method: MethodResult) -> list[str]:
     """Returns a sentence that compares stated probabilities with recalibrated ones; nothing if none was stated."""
-    stated, again = method.stated, method.brier
+    stated, recalibrated_brier = method.stated, method.brier
     if stated is None:
         return []
     sentence = (
@@ -285,7 +295,11 @@ def _as_stated(method: MethodResult) -> list[str]:
         f"{percent(stated.accuracy)} are right: expected calibration error {number(stated.ece.estimate)} as stated, "
         f"{number(method.ece.estimate)} recalibrated"
     )
-    brier = f"; Brier score {number(stated.brier.estimate)} and {number(again.estimate)}" if again else ""
+    brier = (
+        f"; Brier score {number(stated.brier.estimate)} and {number(recalibrated_brier.estimate)}"
+        if recalibrated_brier
+        else ""
+    )
     return [f"{sentence}{brier}."]
 
 
@@ -301,6 +315,7 @@ def _describe_auroc(method: MethodResult) -> str:
 
 
 def _reliability(comparison: Comparison) -> list[str]:
+    """Returns sentences on how sure the numbers are."""
     size = comparison.methods[0].auroc
     sentences = [
         f"Every answer was judged by models that saw no answer to its group of questions; there are {size.groups:,} "
@@ -351,44 +366,50 @@ def recommended(comparison: Comparison) -> MethodResult | None:
 
 
 def _advice(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
+    """Returns sentences on what to do next. Numbers that failed an audit are not recommended."""
     failed = disqualifying_audits(comparison.audits)
     if "" in failed:
         return ["Do not act on these numbers before the audits that failed are settled."]
-    use = recommended(comparison)
+    recommended_method = recommended(comparison)
     if learned is not None and learned.name in failed:
         learned = None
     informative = learned is not None and learned.auroc.low > 0.5
-    written = f": {comparison.exported} Then `metaprobe score C NEW` flags new answers." if comparison.exported else "."
+    export_hint = (
+        f": {comparison.exported} Then `metaprobe score C NEW` flags new answers." if comparison.exported else "."
+    )
     advice = []
-    if learned is not None and use is learned and learned.controls is not None:
-        advice.append(f"Use the learned method ({learned.name}) to decide which answers to check{written}")
-        if (inside := learned.controls_within) is not None and not inside.beaten:
+    if learned is not None and recommended_method is learned and learned.controls is not None:
+        advice.append(f"Use the learned method ({learned.name}) to decide which answers to check{export_hint}")
+        if (within_runs := learned.controls_within) is not None and not within_runs.beaten:
             advice.append(
-                f"Among answers of one run it is not shown to beat {_over(inside.standing[0])}: where one model is "
-                "used for one task, that will do."
+                f"Among answers of one run it is not shown to beat {_control_and_gain(within_runs.standing[0])}: where "
+                "one model is used for one task, that will do."
             )
     elif (
-        use is None
+        recommended_method is None
         and learned is not None
         and informative
         and learned.controls is not None
         and learned.controls.strongest.beaten
     ):
-        over, others = learned.controls.strongest, ", ".join(control_named(c.name) for c in learned.controls.standing)
-        advice.append(
-            f"The learned method ({learned.name}) beats the strongest control ({control_named(over.name)}) by "
-            f"{format_interval(over.difference, signed=True)} AUROC, but is not shown to beat {others}: collect more "
-            "answers before it decides anything."
+        strongest, others = (
+            learned.controls.strongest,
+            ", ".join(control_named(c.name) for c in learned.controls.standing),
         )
-    elif use is not None:
-        advice.append(f"Use {control_named(use.name)} to decide which answers to check{written}")
+        advice.append(
+            f"The learned method ({learned.name}) beats the strongest control ({control_named(strongest.name)}) by "
+            f"{format_interval(strongest.difference, signed=True)} AUROC, but is not shown to beat {others}: collect "
+            "more answers before it decides anything."
+        )
+    elif recommended_method is not None:
+        advice.append(f"Use {control_named(recommended_method.name)} to decide which answers to check{export_hint}")
         if learned is not None and learned.calibrated_control:
             advice.append(f"The learned method is {control_named(learned.calibrated_control)}, calibrated.")
         elif learned is not None and learned.controls is not None:
             first = learned.controls.strongest
-            less = "does worse" if difference_word(first.difference) == "worse" else "is not shown to do better"
+            verdict = "does worse" if difference_word(first.difference) == "worse" else "is not shown to do better"
             advice.append(
-                f"The learned method {less} than {control_named(first.name)} here "
+                f"The learned method {verdict} than {control_named(first.name)} here "
                 f"({format_interval(first.difference, signed=True)} AUROC): train it on more answers, or do without."
             )
     elif informative:

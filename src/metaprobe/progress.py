@@ -48,14 +48,14 @@ class Lines(TokenBar):
     """
 
     def __init__(self, *, ends: bool = False, **tqdm_options: Any) -> None:
-        self._said_at = time.monotonic()
+        self._written_at = time.monotonic()
         self._ends, self._closed = ends, False
         super().__init__(mininterval=0, miniters=1, **{"bar_format": LINE, **tqdm_options})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Writes a line if the last one is older than `LINE_S`."""
-        if time.monotonic() - self._said_at >= LINE_S:
-            self._say()
+        if time.monotonic() - self._written_at >= LINE_S:
+            self._write_line()
 
     def clear(self, nolock: bool = False) -> None:
         """Does nothing: a log has no line that could be wiped."""
@@ -66,12 +66,12 @@ class Lines(TokenBar):
             return
         self._closed = True
         if self._ends and (self.n or self.total):
-            self._say()
+            self._write_line()
         self.disable: bool = True
         self._decr_instances(self)
 
-    def _say(self) -> None:
-        self._said_at, self._ends = time.monotonic(), True
+    def _write_line(self) -> None:
+        self._written_at, self._ends = time.monotonic(), True
         self.fp.write(f"{str(self).rstrip()}\n")
         self.fp.flush()
 
@@ -99,11 +99,12 @@ def progress_bar(
         try:
             yield bar
         finally:
-            bar.leave = bool(bar.n or bar.total)  # else nothing came of it, and an error follows
+            bar.leave = bool(bar.n or bar.total)  # an empty bar is wiped: an error follows
 
 
 def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
-    """Yields the same lines, and shows in a bar how many of the file's lines are done. No bar if stdout is a terminal.
+    """Yields the lines unchanged, and shows in a bar how many of the file's lines are done. If stdout is a terminal,
+    there is no bar.
 
     Args:
         what: text before the bar.
@@ -113,11 +114,11 @@ def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
     if sys.stdout.isatty():
         yield from lines
         return
-    many = None  # not known of a compressed file, or of no file
+    line_count = None  # unknown for a compressed file, and without a file
     if file.is_file() and file.suffix != ".gz":
         with file.open("rb") as opened:
-            many = sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
-    with progress_bar(what, " lines", many) as bar:
+            line_count = sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
+    with progress_bar(what, " lines", line_count) as bar:
         for line in lines:
             yield line
             bar.update(1)
@@ -126,19 +127,19 @@ def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
 @contextmanager
 def steps(first: str = "reading runs") -> Iterator[Callable[[str], None]]:
     """Yields a function that shows the current step, such as `fold 2 of 5, method 3 of 9`, beside the time passed."""
-    kind = tqdm if sys.stderr.isatty() else Lines
-    with kind(desc=f"{first:56}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar, _ticking(bar):
+    bar_class = tqdm if sys.stderr.isatty() else Lines
+    with bar_class(desc=f"{first:56}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar, _ticking(bar):
         yield lambda what: bar.set_description_str(f"{what:56}")
 
 
 @contextmanager
 def _ticking(bar: Any) -> Iterator[None]:
-    """Redraws the bar every `TICK_S` seconds, so that a long step or a call that ends no run is seen to progress."""
-    ended = Event()
-    every = TICK_S if sys.stderr.isatty() else LINE_S
+    """Redraws the bar every `TICK_S` seconds, so that its clock also runs during a long step."""
+    is_done = Event()
+    interval_s = TICK_S if sys.stderr.isatty() else LINE_S
 
     def tick() -> None:
-        while not ended.wait(every):
+        while not is_done.wait(interval_s):
             bar.refresh()
 
     thread = Thread(target=tick, daemon=True)
@@ -146,7 +147,7 @@ def _ticking(bar: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        is_done.set()
         thread.join()
 
 
