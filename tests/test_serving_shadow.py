@@ -95,7 +95,7 @@ def test_a_canary_judges_its_share_also_of_ids_that_count_on(
     two: tuple[Checkpoint, Checkpoint], share: float, name: str
 ) -> None:
     seat = Seat(*(Scorer(QualityPredictor(checkpoint), Metrics()) for checkpoint in two))
-    judged = sum(seat.of(name.format(number), share) is seat.canary_scorer for number in range(1000))
+    judged = sum(seat.of(name.format(number), share) is seat.trial_scorer for number in range(1000))
     assert abs(judged / 1000 - share) < 3 * (share * (1 - share) / 1000) ** 0.5
 
 

@@ -238,7 +238,7 @@ class DecisionDesk:
             subject: the messages.
             questions: the questions.
             model: model that the request names.
-            request_id: id of the request, by which a canary is chosen.
+            request_id: id of the request; it decides whether a checkpoint on trial judges it.
         """
         answering = subject.response.model if isinstance(subject.response, ParsedResponse) else model
         measured = self.judges.pick(answering, request_id)

@@ -28,7 +28,8 @@ REQUEST_ID = "metaprobe-request-id"
 
 
 def trial_id(request: Request) -> str:
-    """Returns the id by which a canary is chosen: the caller's id of the request, else ours; empty outside the guard.
+    """Returns the id that decides whether a checkpoint on trial judges the request: the caller's id, else ours. It is
+    empty outside the guard.
 
     A caller that repeats a request under the same id gets the same judge.
     """

@@ -236,15 +236,15 @@ class Seat:
     """Scorers of one model's answers, or of all models without a seat of their own."""
 
     judge: Scorer
-    canary_scorer: Scorer | None = None
+    trial_scorer: Scorer | None = None
     """Judges a share of the answers instead of `judge`."""
 
     def of(self, request_id: str, share: float) -> Scorer:
-        """Returns the scorer of this request: `canary_scorer` for this share of the ids, else `judge`."""
+        """Returns the scorer of this request: `trial_scorer` for this share of the ids, else `judge`."""
         # Not by a checksum: of ids that count on, as 0 to 999, checksums fall on one side.
         drawn = int.from_bytes(hashlib.blake2b(request_id.encode("utf-8", "replace"), digest_size=4).digest())
-        on_trial = self.canary_scorer is not None and drawn < share * (1 << 32)
-        return self.canary_scorer if on_trial and self.canary_scorer is not None else self.judge
+        on_trial = self.trial_scorer is not None and drawn < share * (1 << 32)
+        return self.trial_scorer if on_trial and self.trial_scorer is not None else self.judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Judges:
     seats: Mapping[str, Seat]
     """Seats by the name of the model that answers. The empty name is for all other models."""
     share: float = 0.0
-    """Share of the requests that canary checkpoints judge."""
+    """Share of the requests that the checkpoints on trial judge."""
     texts: Mapping[str, Seat] = field(default_factory=dict)
     """Text readers by the head that they give. They score requests for decisions that have no log-probabilities."""
 
@@ -300,8 +300,8 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
     places, runs = _places(settings, load), settings.run_by_model
     shadows = _places_by_model(settings.shadows, "in the shadow", load)
-    canary_checkpoints = _places_by_model(settings.canary_checkpoints, "on trial", load)
-    if unknown := (shadows.keys() | canary_checkpoints.keys() | runs.keys()) - places.keys():
+    trial_checkpoints = _places_by_model(settings.canary_checkpoints, "on trial", load)
+    if unknown := (shadows.keys() | trial_checkpoints.keys() | runs.keys()) - places.keys():
         raise SettingsError(
             f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
             f" beside it; expected one of {', '.join(sorted(filter(None, places)))}, or no name"
@@ -317,9 +317,9 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
     seats = {}
     for name, place in places.items():
-        in_trial = name in canary_checkpoints
-        canary_scorer = scorer(canary_checkpoints[name], name, "canary") if in_trial else None
-        seats[name] = Seat(scorer(place, name, "judge"), canary_scorer)
+        on_trial = name in trial_checkpoints
+        trial_scorer = scorer(trial_checkpoints[name], name, "canary") if on_trial else None
+        seats[name] = Seat(scorer(place, name, "judge"), trial_scorer)
     texts = {name.removeprefix(TEXT_PREFIX): seats.pop(name) for name in places if name.startswith(TEXT_PREFIX)}
     return Judges(seats, settings.canary_share, texts)
 
@@ -376,7 +376,8 @@ def _places(settings: Settings, load: Load) -> dict[str, PinnedPath]:
 
 
 def _places_by_model(written: Sequence[str], where: str, load: Load) -> dict[str, PinnedPath]:
-    """Maps the name of a model to the location of its shadow or canary checkpoint; the empty name is for all others.
+    """Maps the name of a model to the location of its checkpoint in the shadow or on trial. The empty name is for all
+    others.
 
     Args:
         written: texts [NAME=]CHECKPOINT.

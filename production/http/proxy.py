@@ -218,16 +218,16 @@ class Chooser:
             )
         self._trials: set[asyncio.Task[Any]] = set()
         budget = settings.panel_budget
-        self.control = panel.budget_control(budget) if several and budget is not None else None
+        self.budget_controller = panel.budget_control(budget) if several and budget is not None else None
         """Keeps the mean spending at the budget; None without a budget. A restart and each worker begin it anew."""
         self.under_way = 0
         """Requests for which the panel chooses whom to ask, and which have not ended."""
-        if self.control is not None:
-            metrics.panel_correction.set(self.control.correction)
+        if self.budget_controller is not None:
+            metrics.panel_correction.set(self.budget_controller.correction)
 
     def next_budget(self) -> float | None:
         """Returns the budget that a request's plan is made for, in US dollars for 1,000; None without one."""
-        return None if self.control is None else self.control.next_budget(self.under_way)
+        return None if self.budget_controller is None else self.budget_controller.next_budget(self.under_way)
 
     def pay(self, bills: "Sequence[_Bill]", means: Mapping[str, float], questions: int = 1) -> None:
         """Takes in what a caller's request cost. A request that nobody bills is left out.
@@ -237,13 +237,13 @@ class Chooser:
             means: dollars by agent to count where a bill is not known.
             questions: 0 for an answer that came after its request, which is counted already.
         """
-        if self.control is None or not bills:
+        if self.budget_controller is None or not bills:
             return
         dollars = sum(means.get(agent, math.nan) if cost is None else cost for agent, cost in bills)
-        if self.control.paid(dollars, questions):
+        if self.budget_controller.paid(dollars, questions):
             self.metrics.panel_questions.inc(questions)
             self.metrics.panel_spent.inc(dollars)
-            self.metrics.panel_correction.set(self.control.correction)
+            self.metrics.panel_correction.set(self.budget_controller.correction)
 
     def _breaker(self, agent: str) -> Breaker:
         shown = self.metrics.agent_state.labels(agent)
