@@ -155,7 +155,7 @@ _DASHES = re.compile(
 )
 """Matches signs that mean minus before a digit, or after a letter that stands alone, such as a grade."""
 _ACCENTS = re.compile(
-    "[\u0300-\u0333\u0339-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed]"
+    "[\u0300-\u0333\u0339-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed]"
 )
 """Matches accents of letters and points of Hebrew and Arabic, which some writers leave out.
 
