@@ -29,17 +29,18 @@ from metaprobe.probes.prompt_reader import READER_GRAPH, PromptLayout, PromptRea
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import as_list, fields
 from metaprobe.records.types import Message
-from metaprobe.routing.panel.planner import QuestionWords, read_words
+from metaprobe.routing.question_surface import LabelledForms, QuestionSurface, read_forms, read_surface
 
 SUCCESS_KIND = "success"
-RUNGS = "candidate rate", "dimension table", "question words", "prompt states"
+RUNGS = "candidate rate", "dimension table", "question surface", "prompt states"
 """Steps of the ladder, the simplest first."""
-RATE, DIMENSION, WORDS, STATES = RUNGS
+RATE, DIMENSION, SURFACE, STATES = RUNGS
 PRIOR, STATE = "prior", "state"
 """Inputs of the graph: log-odds without prompt states (n, A), and the state of the prompt (n, D)."""
 OUTPUT = "p"
 """Beginning of the names of the graph's outputs `p0`, `p1`, ...: P(success) (n, 1) of each candidate."""
-WORDS_FILE, PLACE_FILE, LABELLED_FILE, DRAWS_FILE = "words.f32", "place.f32", "labelled.u8", "draws.f32"
+SURFACE_FILE, FORMS_FILE, PLACE_FILE = "surface.f32", "forms.f32", "place.f32"
+LABELLED_FILE, DRAWS_FILE = "labelled.u8", "draws.f32"
 SAMPLE_REQUEST = 'What is 3 + 4?\n\n"7", naïve – 日本 \t{x}'
 """A prompt whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
 MIN_CANDIDATE_LABELS = 30
@@ -200,7 +201,10 @@ class SuccessEstimator(Pretrained):
         self._counts = _numbers(contract["labels"], (A, D + 1))
         self._weighted = contract.get("label_weights") == LABEL_WEIGHTS
         self._calibration = _numbers(contract["calibration"], (A, 2))
-        self._words: QuestionWords | None = read_words(files[WORDS_FILE], A) if WORDS_FILE in files else None
+        base = contract["base"]
+        self._surface: QuestionSurface | None = read_surface(files[SURFACE_FILE], A) if base == SURFACE else None
+        reads_text = self.rung in (SURFACE, STATES)
+        self._forms: LabelledForms | None = read_forms(files[FORMS_FILE]) if reads_text else None
         draws = int(contract["draws"])
         reader = contract.get("reader")
         self._reader: PromptReader | None = None
@@ -224,6 +228,8 @@ class SuccessEstimator(Pretrained):
             _check_sample(self._reader, _numbers(reader["sample_state"], (width,)))
         if (reader is not None) != (self.rung == STATES):
             raise ValueError(f"the step is {self.rung!r}, and a reader is {'' if reader else 'not '}stored")
+        if base not in RUNGS[:-1] or (self.rung != STATES and base != self.rung):
+            raise ValueError(f"the step is {self.rung!r}, and the step without a reader {base!r}")
         values = np.frombuffer(files[DRAWS_FILE], dtype="<f4").astype(np.float64)
         sizes = [draws * A * (D + 1)] + ([draws * A * (width + 1)] if heads else [])
         if draws < 2 or len(values) != sum(sizes) or not np.isfinite(values).all():
@@ -281,11 +287,17 @@ class SuccessEstimator(Pretrained):
             doubts.append(f"{dimension_note}: the rate over all dimensions counts")
         state: NDArray[np.float32] | None = None
         distances: NDArray[np.float64] | None = None
-        if self.rung in (WORDS, STATES):
+        if self._forms is not None:
             if unread:
                 reasons.append(f"the request holds {unread}, which is not read")
             elif not text.strip():
                 reasons.append("the request holds no text")
+            elif not (distance := self._forms.distance(text)) <= self._forms.limit:
+                reasons.append(
+                    "the request has another form than what was labelled (length, numbers, capitals, commas, line "
+                    f"ends): its distance is {distance:.3g}, and 99 in 100 labelled questions lie within "
+                    f"{self._forms.limit:.3g} of others"
+                )
         if self._reader is not None and self._place is not None and not reasons:
             state = self._reader.state(text)
             distances = self._place.distances(state)
@@ -317,15 +329,9 @@ class SuccessEstimator(Pretrained):
         self, text: str, place: int, state: NDArray[np.float32] | None
     ) -> tuple[list[float], list[tuple[float, float]]]:
         """Returns P(success) of every candidate, and the interval of each."""
-        shift = self._words.shifts(text) if self._words is not None else np.zeros(len(self.candidates))
-
-        def prior_of(table: NDArray[np.float64]) -> NDArray[np.float64]:
-            if self._words is None:
-                return table
-            return log_odds(np.clip(probability(table) + shift, 0.01, 0.99))
-
-        inputs: dict[str, Any] = {PRIOR: prior_of(self._table[:, place])[None].astype(np.float32)}
-        logits = prior_of(self._prior_draws[:, :, place])
+        shift = self._surface.shifts(text) if self._surface is not None else np.zeros(len(self.candidates))
+        inputs: dict[str, Any] = {PRIOR: (self._table[:, place] + shift)[None].astype(np.float32)}
+        logits = self._prior_draws[:, :, place] + shift
         if state is not None and self._head_draws is not None:
             inputs[STATE] = state[None]
             logits = logits + self._head_draws[:, :, :-1] @ state.astype(np.float64) + self._head_draws[:, :, -1]

@@ -10,7 +10,7 @@ import serving_clients
 from made_once import MadeOnce
 from served import KEY
 from serving_clients import Served, serving
-from test_success import by_words
+from test_success import HARD_REQUEST, by_words
 
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.http.success import MAX_CANDIDATES
@@ -35,7 +35,7 @@ def server(checkpoint: Path, success: Path) -> Iterator[Served]:
 
 
 def test_the_estimates_are_those_of_the_library(server: Served, success: Path) -> None:
-    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "prove that cat"}], "candidates": ["small", "x"]}
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": HARD_REQUEST}], "candidates": ["small", "x"]}
     told = server.post("/v1/success", asked)
     assert told.status_code == 200
     own = [one.to_dict() for one in SuccessEstimator.load(success).estimate(asked["messages"], asked["candidates"])]
@@ -44,7 +44,7 @@ def test_the_estimates_are_those_of_the_library(server: Served, success: Path) -
 
 
 def test_another_serving_version_is_insufficient(server: Served) -> None:
-    told = server.post("/v1/success", {"messages": "prove that", "versions": {"small": "v9"}}).json()["estimates"]
+    told = server.post("/v1/success", {"messages": HARD_REQUEST, "versions": {"small": "v9"}}).json()["estimates"]
     assert {one["candidate"]: one["evidence"] for one in told} == {"small": "insufficient", "large": "measured"}
 
 

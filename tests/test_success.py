@@ -17,17 +17,20 @@ from metaprobe.checkpoints import CheckpointError, ContractMismatch, GoldenMisma
 from metaprobe.probes.prompt_reader import PromptLayout, PromptReader, PromptTokens
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.routing.success_estimator import MIN_CANDIDATE_LABELS, STATES, WORDS, SuccessEstimator
+from metaprobe.routing.question_surface import read_surface
+from metaprobe.routing.success_estimator import MIN_CANDIDATE_LABELS, STATES, SURFACE, SuccessEstimator
 from metaprobe.training.export import GraphBuilder
 from metaprobe.training.recipes import prompt_states as states_module
 from metaprobe.training.recipes import train_success as recipe
 from metaprobe.training.recipes.prompt_states import ReaderFiles, cut_reader, export_reader, output_name, prompt_states
 from metaprobe.training.recipes.train_success import success_graph, train_success
-from metaprobe.training.success_fit import fit_logistic, rate_tables, success_data
+from metaprobe.training.success_fit import fit_logistic, fit_prior, fit_success, rate_tables, success_data
 from metaprobe.training.success_options import SuccessOptions
+from metaprobe.training.surface_fit import read_surfaces, surface_shifts
 from metaprobe.training.training_options import WrongOptions
 
 TOPICS = "cat dog sun moon tree car".split()
+HARD_REQUEST, EASY_REQUEST = "prove that cat dog sun moon 7", "greet the cat dog sun moon 7"
 
 
 def worded(n: int = 240, *, seed: int = 0) -> list[QuestionOutcomes]:
@@ -57,18 +60,16 @@ def estimator(made_once: MadeOnce) -> SuccessEstimator:
     return loaded
 
 
-def test_words_are_taken_where_they_pay_and_dimensions_without_meaning_are_not(estimator: SuccessEstimator) -> None:
-    assert estimator.rung == WORDS
+def test_the_surface_is_taken_where_it_pays_and_dimensions_without_meaning_are_not(estimator: SuccessEstimator) -> None:
+    assert estimator.rung == SURFACE
     ladder = estimator.checkpoint.manifest.contract["ladder"]
     assert ["not taken" in step for step in ladder] == [True, False]
-    hard, easy = (
-        estimator.estimate([{"role": "user", "content": text}]) for text in ("prove that cat", "greet the cat")
-    )
+    hard, easy = (estimator.estimate([{"role": "user", "content": text}]) for text in (HARD_REQUEST, EASY_REQUEST))
     for one, other in zip(hard, easy, strict=True):
         assert one.candidate == other.candidate
         assert one.p is not None
         assert other.p is not None
-        assert one.p < 0.5 < other.p
+        assert one.p < other.p - 0.3
 
 
 def test_a_rate_that_is_the_same_for_every_question_tells_no_answers_apart(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_the_gain_over_the_rates_is_that_over_chance(estimator: SuccessEstimator
 
 
 def test_p_lies_in_its_interval_and_candidates_keep_their_order(estimator: SuccessEstimator) -> None:
-    for one in estimator.estimate("prove that dog", ["small", "large"]):
+    for one in estimator.estimate(HARD_REQUEST, ["small", "large"]):
         assert one.p is not None
         assert one.interval is not None
         assert 0 <= one.interval[0] <= one.p <= one.interval[1] <= 1
@@ -115,7 +116,7 @@ def test_p_lies_in_its_interval_and_candidates_keep_their_order(estimator: Succe
 def test_what_is_not_known_is_insufficient_and_has_no_number(
     estimator: SuccessEstimator, given: dict[str, object], noun: str
 ) -> None:
-    made = estimator.estimate(**{"messages": "prove that cat"} | given)  # type: ignore[arg-type]
+    made = estimator.estimate(**{"messages": HARD_REQUEST} | given)  # type: ignore[arg-type]
     (told,) = [one for one in made if noun in one.reason][:1]
     assert told.evidence == "insufficient"
     assert told.p is None
@@ -124,12 +125,12 @@ def test_what_is_not_known_is_insufficient_and_has_no_number(
 
 def test_labels_too_old_or_without_a_date_are_insufficient(estimator: SuccessEstimator, tmp_path: Path) -> None:
     aged = SuccessEstimator.load(estimator.checkpoint.path, max_age=30)
-    assert aged.estimate("greet", today=datetime.date(2026, 12, 1))[0].evidence == "measured"
-    late = aged.estimate("greet", today=datetime.date(2026, 12, 2))[0]
+    assert aged.estimate(EASY_REQUEST, today=datetime.date(2026, 12, 1))[0].evidence == "measured"
+    late = aged.estimate(EASY_REQUEST, today=datetime.date(2026, 12, 2))[0]
     assert late.evidence == "insufficient"
     assert "31 days" in late.reason
     train_success(worded(80), SuccessOptions(out=tmp_path / "c"))
-    undated = metaprobe.load(tmp_path / "c", max_age=30).estimate("greet")[0]
+    undated = metaprobe.load(tmp_path / "c", max_age=30).estimate(EASY_REQUEST)[0]
     assert undated.evidence == "insufficient"
     assert "labels_until" in undated.reason.replace("-", "_")
 
@@ -143,7 +144,7 @@ def test_too_few_labels_of_one_candidate_are_insufficient_for_it_alone(tmp_path:
         }
         thin.append(QuestionOutcomes(one.id, one.group, one.question, "", agents))
     train_success(thin, SuccessOptions(out=tmp_path / "c"))
-    by_name = {one.candidate: one for one in metaprobe.load(tmp_path / "c").estimate("greet the cat")}
+    by_name = {one.candidate: one for one in metaprobe.load(tmp_path / "c").estimate(EASY_REQUEST)}
     assert by_name["large"].evidence == "insufficient"
     assert "29 labels" in by_name["large"].reason
     assert by_name["small"].evidence == "measured"
@@ -159,11 +160,11 @@ def test_words_of_a_candidate_do_not_fade_where_other_candidates_alone_have_labe
     p = {
         (name, text): metaprobe.load(tmp_path / name).estimate(text, ["small"])[0].p
         for name in ("alone", "beside")
-        for text in ("prove that cat", "greet the cat")
+        for text in (HARD_REQUEST, EASY_REQUEST)
     }
-    gap = {name: p[name, "greet the cat"] - p[name, "prove that cat"] for name in ("alone", "beside")}
+    gap = {name: p[name, EASY_REQUEST] - p[name, HARD_REQUEST] for name in ("alone", "beside")}
     assert gap["alone"] > 0.3
-    assert abs(gap["beside"] - gap["alone"]) < 0.1
+    assert abs(gap["beside"] - gap["alone"]) < 0.15
 
 
 def test_arguments_of_another_type_are_refused(estimator: SuccessEstimator) -> None:
@@ -235,6 +236,81 @@ def test_a_dimension_with_few_labels_stays_near_the_overall_rate() -> None:
     table = rate_tables(data, by_dimension=True)
     assert table.shape == (2, 3)
     assert np.abs(rate_tables(data, by_dimension=False) - table[:, -1:]).max() < 1e-12
+
+
+# The surface of questions.
+
+
+def test_a_request_is_read_as_the_labelled_questions_were() -> None:
+    data = success_data(worded(120))
+    texts = [*data.questions[:40], "", "Naïve – 日本, 7\n\nB: \ud800", "long " * 5000]
+    prior, _ = fit_prior(data, read_surfaces(data.questions), SURFACE, by_dimension=False, seed=0)
+    assert prior.surface is not None
+    assert np.abs(prior.surface.words).max() > 0.1
+    stored = read_surface(prior.surface.to_bytes(), len(data.candidates))
+    shifts = surface_shifts(prior.surface, read_surfaces(texts))
+    assert np.abs(shifts - [stored.shifts(text) for text in texts]).max() < 1e-4
+
+
+def test_forms_of_a_word_that_no_label_has_are_known_by_their_pieces(estimator: SuccessEstimator) -> None:
+    hard, easy = (
+        estimator.estimate(f"{words} cat dog sun moon 7", ["small"])[0].p for words in ("proven thats", "greeted them")
+    )
+    assert hard is not None
+    assert easy is not None
+    assert hard < easy
+
+
+def test_a_step_above_the_surface_sees_what_it_says_of_questions_it_did_not_learn_from() -> None:
+    """Labels that no text explains are still fitted on the questions themselves."""
+    rng = np.random.default_rng(5)
+    outcomes = [replace(one, agents={"s": AgentOutcome(score=float(rng.random() < 0.5))}) for one in worded(200)]
+    data = success_data(outcomes)
+    rows = read_surfaces(data.questions)
+    prior, left_out = fit_prior(data, rows, SURFACE, by_dimension=False, seed=0)
+
+    def gap(logit: np.ndarray) -> float:
+        return float(logit[data.score[:, 0] == 1].mean() - logit[data.score[:, 0] == 0].mean())
+
+    assert gap(prior.log_odds(data, rows)) > 0.05
+    assert gap(left_out) < 0.5 * gap(prior.log_odds(data, rows))
+
+
+def test_states_replace_the_surface_where_they_are_ahead_of_it_and_surely_ahead_of_the_rates() -> None:
+    data, rng = success_data(worded(150)), np.random.default_rng(0)
+    hard = np.array([question.startswith("prove") for question in data.questions])
+    gains = []
+    for noise in (0.3, 1.0, 2.0, 4.0):
+        states = {"mean1": hard[:, None] + noise * rng.normal(size=(len(hard), 4))}
+        fitted = fit_success(data, states)
+        (over_surface,) = [step for step in fitted.steps if (step.name, step.over) == (STATES, SURFACE)]
+        gains.append(over_surface)
+        assert (fitted.rung == STATES) == (over_surface.gain.estimate > 0)
+    assert any(step.gain.estimate > 0 and not step.taken for step in gains)
+    assert any(step.gain.estimate <= 0 for step in gains)
+
+
+@pytest.mark.parametrize("text", ["Prove That CAT DOG, SUN, MOON, TREE, CAR, 1, 2, 3, 4, 5", "prove that cat\n" * 40])
+def test_a_request_of_another_form_is_insufficient_and_a_comma_more_is_not(
+    estimator: SuccessEstimator, text: str
+) -> None:
+    (other,) = estimator.estimate(text, ["small"])
+    assert other.p is None
+    assert "form" in other.reason
+    assert estimator.estimate("prove that, cat dog", ["small"])[0].evidence == "measured"
+
+
+def test_a_checkpoint_of_another_surface_is_refused(estimator: SuccessEstimator) -> None:
+    checkpoint = estimator.checkpoint
+    older = {name: value for name, value in checkpoint.manifest.contract.items() if name != "base"}
+    for contract, extra in (
+        (older, checkpoint.extra),
+        (checkpoint.manifest.contract, checkpoint.extra | {"surface.f32": checkpoint.extra["surface.f32"][:-4]}),
+        (checkpoint.manifest.contract, checkpoint.extra | {"forms.f32": checkpoint.extra["forms.f32"][:-4]}),
+        ({**checkpoint.manifest.contract, "rung": STATES, "base": STATES}, checkpoint.extra),
+    ):
+        with pytest.raises(ContractMismatch, match="train it again"):
+            SuccessEstimator(replace(checkpoint, manifest=replace(checkpoint.manifest, contract=contract), extra=extra))
 
 
 # The reader of prompts. A handmade graph stands for the language model: embeddings, and their mean.

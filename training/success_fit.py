@@ -1,4 +1,4 @@
-"""Fits P(success) of each candidate before it is asked: rates, dimensions, words, prompt states, and their ladder.
+"""Fits P(success) of each candidate before it is asked: rates, dimensions, surface, prompt states, and their ladder.
 
 Every step is judged on groups left out. All models are logistic and share one form: the log-odds of the step below as
 an offset, and a linear map beside it.
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.panel.planner import QuestionWords
-from metaprobe.routing.success_estimator import DIMENSION, RATE, RUNGS, STATES, WORDS, Place, log_odds, probability
-from metaprobe.training.panel.question_words import count_words, fit_words, word_shifts
+from metaprobe.routing.question_surface import LabelledForms, QuestionSurface
+from metaprobe.routing.success_estimator import DIMENSION, RATE, RUNGS, STATES, SURFACE, Place, log_odds, probability
+from metaprobe.training.surface_fit import SurfaceRows, fit_forms, read_surfaces, surface_shifts, surface_span
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,6 +33,11 @@ COMPONENTS = (8, 32, 96)
 """Numbers of principal components that are tried. At most half as many as learning rows are used."""
 SUCCESS_PENALTIES = (3.0, 10.0, 30.0, 100.0)
 """L2 penalties of the heads, on the summed loss, that are tried. The first component has variance 1."""
+SURFACE_PENALTIES = (1.0, 3.0, 10.0, 30.0)
+"""L2 penalties of the surface, on the summed loss, that are tried."""
+FORM_SCALES = (0.1, 0.3)
+"""Standard deviations that are tried for a count of form, beside words of length 2 and pieces of length 1. Form tells
+much on word problems, and nothing on trivia."""
 STEADY = 10.0
 """Weight of a candidate's overall rate in its rate on a dimension, in questions."""
 SUCCESS_RESAMPLES = 32
@@ -216,31 +221,63 @@ def rate_tables(data: SuccessData, drawn: Floats | None = None, *, by_dimension:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """Holds what is known without prompt states: rates, and words where they pay."""
+    """Holds what is known without prompt states: rates, and the surface of questions where it pays."""
 
     rung: str
     table: Floats
     """Log-odds (A, D + 1) of each candidate on each dimension; the last column is over all dimensions."""
-    words: QuestionWords | None = None
+    surface: QuestionSurface | None = None
 
-    def log_odds(self, data: SuccessData, counts: Any) -> Floats:
-        """Returns log-odds (n, A) of questions; `counts`: their words, as `count_words` gives them."""
+    def log_odds(self, data: SuccessData, rows: SurfaceRows) -> Floats:
+        """Returns log-odds (n, A) of questions; `rows`: their surface, as `read_surfaces` gives it."""
         base = self.table[:, data.dimension].T
-        if self.words is None:
-            return np.asarray(base)
-        return log_odds(np.clip(probability(base) + word_shifts(self.words, counts), 0.01, 0.99))
+        return np.asarray(base if self.surface is None else base + surface_shifts(self.surface, rows))
 
 
-def fit_prior(data: SuccessData, counts: Any, rung: str, *, by_dimension: bool) -> Prior:
-    """Returns the prior of a rung; `by_dimension`: whether words stand on the dimension table."""
+def fit_prior(
+    data: SuccessData, rows: SurfaceRows, rung: str, *, by_dimension: bool, seed: int
+) -> tuple[Prior, Floats]:
+    """Returns the prior of a rung, and its log-odds (n, A) of the questions it learned from, for a step above it.
+
+    Those of the surface are by folds that did not learn from the question's group: a step above would else take it for
+    surer than it is on new questions.
+
+    Args:
+        data: the labelled questions.
+        rows: their surface.
+        rung: the rung that is fitted.
+        by_dimension: whether the surface stands on the dimension table.
+        seed: seed of the folds.
+    """
     table = rate_tables(data, by_dimension=rung == DIMENSION or by_dimension)
-    if rung != WORDS:
-        return Prior(rung, table)
-    rest = data.score - probability(table[:, data.dimension].T)
-    # A candidate without a label on a question teaches nothing there: no residual, and no weight.
-    labelled = np.isfinite(rest)
-    weight = data.weight if data.is_weighted or not labelled.all() else None
-    return Prior(rung, table, fit_words(counts, np.where(labelled, rest, 0.0), weight))
+    base = np.asarray(table[:, data.dimension].T)
+    if rung != SURFACE:
+        return Prior(rung, table), base
+    weight, fold = data.weight, fold_numbers(data.groups, INNER_FOLDS, seed + 1)
+    losses: dict[tuple[float, float], float] = {}
+    fits = {}
+    for form_scale in FORM_SCALES:
+        span = surface_span(rows, form_scale=form_scale, seed=seed)
+        Z = span.project(rows)
+        for penalty in SURFACE_PENALTIES:
+            logit = left_out_log_odds(Z, data, base, penalty, fold, weight)
+            losses[form_scale, penalty] = float(np.nansum(log_loss(logit, data.score) * weight) / weight.sum())
+            fits[form_scale, penalty] = span, Z, logit
+    choice = min(losses, key=losses.__getitem__)
+    span, Z, logit = fits[choice]
+    return Prior(rung, table, span.surface(fit_logistic(Z, base, data.score, choice[1], weight))), logit
+
+
+def left_out_log_odds(
+    Z: Floats, data: SuccessData, prior: Floats, penalty: float, fold: Ints, weight: Floats
+) -> Floats:
+    """Returns log-odds (n, A) of each question by heads on Z (n, d) that were fitted on the other folds."""
+    logit = np.array(prior)
+    for number in np.unique(fold).tolist():
+        in_fold = fold == number
+        W = fit_logistic(Z[~in_fold], prior[~in_fold], data.score[~in_fold], penalty, weight[~in_fold])
+        logit[in_fold] += Z[in_fold] @ W[:, :-1].T + W[:, -1]
+    return logit
 
 
 # Prompt states.
@@ -315,11 +352,7 @@ def choose(
                 continue
             part = Z[:, :count]
             for penalty in SUCCESS_PENALTIES:
-                logit = np.array(prior)
-                for number in range(INNER_FOLDS):
-                    in_fold = fold == number
-                    W = fit_logistic(part[~in_fold], prior[~in_fold], data.score[~in_fold], penalty, weight[~in_fold])
-                    logit[in_fold] += part[in_fold] @ W[:, :-1].T + W[:, -1]
+                logit = left_out_log_odds(part, data, prior, penalty, fold, weight)
                 loss = np.nansum(log_loss(logit, data.score) * weight) / weight.sum()
                 losses[StatesChoice(output, part.shape[1], penalty)] = float(loss)
     return min(losses, key=losses.__getitem__), fitted
@@ -398,6 +431,8 @@ class FittedSuccess:
     """Heads of the resamples (B, A, d + 1); None without prompt states."""
     place: Place | None
     """The labelled questions in the reader's space; None without prompt states."""
+    forms: LabelledForms | None
+    """The forms of the labelled questions; None where their texts are not read."""
     steps: tuple[SuccessStep, ...]
     held: HeldOut
 
@@ -416,7 +451,7 @@ def fit_success(
     fold = fold_numbers(data.groups, SUCCESS_FOLDS, seed)
     weights, label_weight = cluster_weights(data.groups), data.weight
     question_weight = label_weight.sum(axis=1) / np.isfinite(data.score).sum(axis=1)
-    counts = count_words(data.questions)
+    rows = read_surfaces(data.questions)
     logit: dict[str, Floats] = {}
     steps: list[SuccessStep] = []
     reached, by_dimension = RATE, False
@@ -426,23 +461,29 @@ def fit_success(
         logit[name] = made
         if name == RATE:
             return
-        lower, fold_rows = (question_loss(logit[step], data, label_weight) for step in (reached, name))
-        steps.append(SuccessStep(name, reached, mean_interval(lower - fold_rows, weights, question_weight)))
+        steps.append(step_over(name, reached))
+        # Surface and states both read the question: states need not be surely ahead of the surface, only of the rates.
+        if name == STATES and reached == SURFACE and steps[-1].gain.estimate > 0 and not steps[-1].taken:
+            steps.append(step_over(name, DIMENSION if by_dimension else RATE))
         if steps[-1].taken:
             by_dimension = by_dimension or name == DIMENSION
             reached = name
 
-    # Rates, dimensions and words, each on the step that was reached.
+    def step_over(name: str, lower: str) -> SuccessStep:
+        lower_loss, loss = (question_loss(logit[step], data, label_weight) for step in (lower, name))
+        return SuccessStep(name, lower, mean_interval(lower_loss - loss, weights, question_weight))
+
+    # Rates, dimensions and surface, each on the step that was reached.
     for name in RUNGS[:-1]:
         if name == DIMENSION and len(data.dimensions) < 2:
             continue
-        if name == WORDS and not any(data.questions):
+        if name == SURFACE and not any(data.questions):
             continue
         on_step(f"held out: {name}")
         made = np.empty(data.score.shape)
         for rest, fold_rows in _parts(fold):
-            prior = fit_prior(data.take(rest), counts[rest], name, by_dimension=by_dimension)
-            made[fold_rows] = prior.log_odds(data.take(fold_rows), counts[fold_rows])
+            prior, _ = fit_prior(data.take(rest), rows[rest], name, by_dimension=by_dimension, seed=seed)
+            made[fold_rows] = prior.log_odds(data.take(fold_rows), rows[fold_rows])
         try_rung(name, made)
     base = reached
     if states is not None:
@@ -450,15 +491,14 @@ def fit_success(
         for number, (rest, fold_rows) in enumerate(_parts(fold), start=1):
             on_step(f"held out: {STATES}, fold {number} of {SUCCESS_FOLDS}")
             part = data.take(rest)
-            prior = fit_prior(part, counts[rest], base, by_dimension=by_dimension)
-            of_fold = fit_heads(_rows(states, rest), part, prior.log_odds(part, counts[rest]), seed=seed)
-            prior_odds = prior.log_odds(data.take(fold_rows), counts[fold_rows])
+            prior, learned_odds = fit_prior(part, rows[rest], base, by_dimension=by_dimension, seed=seed)
+            of_fold = fit_heads(_rows(states, rest), part, learned_odds, seed=seed)
+            prior_odds = prior.log_odds(data.take(fold_rows), rows[fold_rows])
             made[fold_rows] = of_fold.log_odds(states[of_fold.choice.output][fold_rows], prior_odds)
         try_rung(STATES, made)
     # The step that was reached, fitted on all questions.
     on_step(f"fit {reached}")
-    prior = fit_prior(data, counts, base, by_dimension=by_dimension)
-    prior_logit = prior.log_odds(data, counts)
+    prior, prior_logit = fit_prior(data, rows, base, by_dimension=by_dimension, seed=seed)
     heads = None if reached != STATES or states is None else fit_heads(states, data, prior_logit, seed=seed)
     draws = cluster_weights(data.groups, SUCCESS_RESAMPLES, seed + 7).astype(np.float64)
     tables = np.stack([rate_tables(data, drawn, by_dimension=by_dimension or base == DIMENSION) for drawn in draws])
@@ -486,6 +526,7 @@ def fit_success(
         prior_draws=tables,
         head_draws=head_draws,
         place=place,
+        forms=fit_forms(rows.form, data.groups, SEEN_SHARE) if reached in (SURFACE, STATES) else None,
         steps=tuple(steps),
         held=HeldOut(fold, logit, calibrated),
     )

@@ -3,8 +3,8 @@
 python -m research.before.choice measure DATA [SET ...]     # docs/measured/before_choice.json, then the page
 python -m research.before.choice page
 
-Rates, dimensions and words, as `metaprobe train success` fits them without `--read-by`. The last set has prompt states
-too, of the questions that `research.before.states` has read.
+Rates, dimensions and surface, as `metaprobe train success` fits them without `--read-by`. The last set has prompt
+states too, of the questions that `research.before.states` has read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.success_choice import SuccessChoice, best_at_worth, cheapest_meeting, worth_meeting
 from metaprobe.routing.success_estimator import SuccessEstimate, probability
 from metaprobe.training.folds import join_groups
-from metaprobe.training.panel.question_words import count_words
 from metaprobe.training.recipes.prompt_states import prompt_states, reader_files
 from metaprobe.training.success_fit import SuccessData, fit_success, success_data
+from metaprobe.training.surface_fit import read_surfaces
 from research.before.measure import PAGE
 from research.before.tasks import outcomes as task_outcomes
 from research.blocks import DOCS, keep_figures, markdown, read_figures, write
@@ -91,7 +91,7 @@ def measured(outcomes: Sequence[QuestionOutcomes], states: States | None) -> dic
     whole = _binary(whole)
     cost = _costs(outcomes, whole)
     groups, note = join_groups(whole.groups, whole.questions)
-    names, counts = np.unique(groups), count_words(whole.questions)
+    names, rows = np.unique(groups), read_surfaces(whole.questions)
     found: dict[str, Any] = {"questions": len(whole.questions), "joined": note, "splits": []}
     found["candidates"] = list(whole.candidates)
     for split in range(SPLITS):
@@ -104,7 +104,7 @@ def measured(outcomes: Sequence[QuestionOutcomes], states: States | None) -> dic
         train = whole.take(labelled)
         own = None if states is None else {output: values[labelled] for output, values in states.items()}
         fitted = fit_success(train, own, seed=split)
-        logit = fitted.prior.log_odds(whole.take(test), counts[test])
+        logit = fitted.prior.log_odds(whole.take(test), rows[test])
         if fitted.heads is not None and states is not None:
             logit = fitted.heads.log_odds(states[fitted.heads.choice.output][test], logit)
         p = probability(logit * fitted.calibration[:, 0] + fitted.calibration[:, 1])

@@ -7,9 +7,8 @@ python -m research.before.measure page                # the page alone
 """
 
 import hashlib
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from metaprobe.eval.metrics.bootstrap import MetricValues, cluster_weights, cont
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.weights import cache_folder
 from metaprobe.records.extras import require
+from metaprobe.routing.question_surface import form_counts
 from metaprobe.training.folds import join_groups
 from metaprobe.training.recipes.prompt_states import _cached, prompt_states, reader_files
 from metaprobe.training.success_fit import (
@@ -39,6 +39,9 @@ from research.blocks import DOCS, ROOT, markdown, read_figures, write, write_fig
 EMBEDDINGS = ROOT / "out" / "before"
 """Folder of the embeddings that `research.before.minilm` keeps, and of the figures of each task."""
 PAGE, KEPT = DOCS / "research" / "before.md", DOCS / "measured" / "before.json"
+STEP, RECIPE = "question surface", "Switchyard recipe"
+FURTHER = {STEP: DOCS / "measured" / "before_surface.json", RECIPE: DOCS / "measured" / "before_switchyard.json"}
+"""Figures of `research.before.surface` and `research.before.switchyard`: further columns of the page."""
 SPEED = DOCS / "measured" / "reader_speed.json"
 """Figures of `benchmarks.reader_speed`."""
 LABELS = (200, 1000)
@@ -53,6 +56,8 @@ OWN, TFIDF, TABLE, BOTH, MINILM = "states", "TF-IDF", "dimension table", "TF-IDF
 SURFACE = "surface"
 """Control of all that needs no language model: words, characters, the form of the question and its dimension."""
 METHODS = (OWN, TFIDF, TABLE, BOTH, SURFACE, MINILM)
+SHOWN = (OWN, TFIDF, SURFACE, MINILM)
+"""Methods in the table of the page itself; its page of further tables has all."""
 FORM_SCALE = 0.3
 """Standard deviation of the columns of form beside TF-IDF vectors of length 1."""
 LENGTH, SHUFFLED = "question length", "shuffled labels"
@@ -107,23 +112,16 @@ def measured(
     others: Mapping[str, Mapping[str, NDArray[Any]]],
 ) -> dict[str, Any]:
     """Returns the figures of one task."""
-    groups, note = join_groups(whole.groups, whole.questions)
-    names = np.unique(groups)
-    drawn = np.random.default_rng(0).permutation(len(names))
-    tested = set(names[drawn[: round(TEST_SHARE * len(names))]].tolist())
-    is_test = np.array([group in tested for group in groups.tolist()])
-    test, rest = np.flatnonzero(is_test), np.flatnonzero(~is_test)
+    groups, note, test, rest = split_groups(whole)
     weights = cluster_weights(groups[test].tolist(), RESAMPLES)
     found: dict[str, Any] = {"questions": len(whole.questions), "test": len(test), "joined": note, "labels": {}}
     for labels in LABELS:
-        if len(rest) < 0.9 * labels:
+        if len(groups) - len(test) < 0.9 * labels:
             continue
         values: dict[str, dict[str, list[MetricValues]]] = {}
         foreign: list[dict[str, float]] = []
         for draw in range(DRAWS):
-            order = np.random.default_rng(100 + draw).permutation(names[drawn[len(tested) :]])
-            place = {name: at for at, name in enumerate(order.tolist())}
-            train = np.sort(sorted(rest.tolist(), key=lambda row: place[groups[row]])[:labels])
+            train = drawn_labels(groups, rest, labels, draw)
             scores, told = scores_of(
                 whole, train, test, states, embedded, others if labels == max(LABELS) else {}, draw
             )
@@ -137,6 +135,23 @@ def measured(
         if foreign:
             found["foreign"] = {name: float(np.mean([one[name] for one in foreign])) for name in foreign[0]}
     return found
+
+
+def split_groups(whole: SuccessData) -> tuple[NDArray[Any], str, NDArray[Any], list[str]]:
+    """Returns the joined groups (n,), a note on what was joined, the test rows, and the names of the other groups."""
+    groups, note = join_groups(whole.groups, whole.questions)
+    names = np.unique(groups)
+    drawn = names[np.random.default_rng(0).permutation(len(names))]
+    tested = round(TEST_SHARE * len(names))
+    return groups, note, np.flatnonzero(np.isin(groups, drawn[:tested])), drawn[tested:].tolist()
+
+
+def drawn_labels(groups: NDArray[Any], others: Sequence[str], labels: int, draw: int) -> NDArray[Any]:
+    """Returns the labelled rows of a draw, rising: those of the first groups of `others` in a drawn order."""
+    order = np.random.default_rng(100 + draw).permutation(np.array(others))
+    place = {name: at for at, name in enumerate(order.tolist())}
+    rows = [row for row, group in enumerate(groups.tolist()) if group in place]
+    return np.sort(sorted(rows, key=lambda row: place[groups[row]])[:labels])
 
 
 def compared(values: Mapping[str, list[MetricValues]], weights: NDArray[Any]) -> dict[str, Any]:
@@ -213,22 +228,10 @@ def word_columns(whole: SuccessData, train: NDArray[Any], **units: Any) -> Any:
 def surface_columns(whole: SuccessData, train: NDArray[Any]) -> Any:
     """Returns (n, D): TF-IDF of words and of 2 to 5 characters, and seven counts of the form of the question."""
     sparse = require("scipy.sparse", "fit")
-    form = np.array([_form(question) for question in whole.questions])
+    form = np.array([form_counts(question) for question in whole.questions])
     form = FORM_SCALE * (form - form[train].mean(axis=0)) / (form[train].std(axis=0) + 1e-9)
     characters = word_columns(whole, train, analyzer="char_wb", ngram_range=(2, 5))
     return sparse.hstack([characters, word_columns(whole, train), sparse.csr_matrix(form)]).tocsr()
-
-
-def _form(question: str) -> tuple[float, ...]:
-    """Returns length, words, numbers, mean length of a word, words with a capital, commas and line ends."""
-    words = question.split()
-    length = float(np.mean([len(word) for word in words])) if words else 0.0
-    counts = len(re.findall(r"\d+", question)), sum(word[:1].isupper() for word in words)
-    return (
-        *(float(np.log1p(count)) for count in (len(question), len(words))),
-        length,
-        *map(float, (*counts, question.count(","), question.count("\n"))),
-    )
 
 
 def text_control(
@@ -324,24 +327,26 @@ def page() -> None:
     head = ("task", "labels", "model", *METHODS, "states over the strongest")
     write(PAGE, "rows-all", markdown(head, table))
     # The mean over the models of a task stands on the page itself.
+    further = {name: read_figures(path).get("tasks", {}) for name, path in FURTHER.items()}
     means_of = []
     for task, found in tasks.items():
         for labels, many in found["labels"].items():
-            values = [
-                f"{np.mean([row['auroc'][name] for row in many.values()]):.3f}"
-                if all(name in row["auroc"] for row in many.values())
-                else "-"
-                for name in METHODS
-            ]
+            columns = [[row["auroc"].get(name) for row in many.values()] for name in SHOWN]
+            for name, others in further.items():
+                rows_there = others.get(task, {}).get("labels", {}).get(labels, {})
+                columns.append([rows_there[target]["auroc"][name] if rows_there else None for target in many])
             stands = [standing(row) for row in many.values()]
             counted = ", ".join(str(stands.count(word)) for word in ("ahead", "level", "behind"))
+            values = ["-" if None in column else f"{np.mean(column):.3f}" for column in columns]
             means_of.append([task, labels, str(len(many)), *values, counted])
-    write(PAGE, "rows", markdown(("task", "labels", "models", *METHODS, "ahead, level, behind"), means_of))
+    write(PAGE, "rows", markdown(("task", "labels", "models", *SHOWN, *FURTHER, "ahead, level, behind"), means_of))
+    write(PAGE, "further", _further(further))
     seen, foreign = [], []
     for task, found in tasks.items():
         if "foreign" in found:
             seen.append(found["foreign"]["new questions"])
             foreign += [(share, other, task) for other, share in found["foreign"].items() if other != "new questions"]
+    by_form = read_figures(FURTHER[STEP]).get("forms", {})
     if foreign:
         least, other, task = min(foreign)
         sure = sum(share >= 0.95 for share, _, _ in foreign)
@@ -350,7 +355,7 @@ def page() -> None:
             f"{len(foreign)} pairs of tasks (least {100 * least:.0f}%, {other} after {task}), and of new questions of "
             f"the same task {100 * np.mean(seen):.0f}%."
         )
-        write(PAGE, "foreign", [told_apart])
+        write(PAGE, "foreign", [told_apart, *_by_form(by_form)])
     speed = read_figures(SPEED)
     first, *others = (
         f"{row['processor_ms']:.0f} ms{' of the processor' if at == 0 else ''} at layer {layer}"
@@ -365,6 +370,47 @@ def page() -> None:
         f"programs kept both cores busy. The aim of {AIM_MS:.0f} ms was {reached}."
     )
     write(PAGE, "cost", [cost])
+
+
+def _further(further: Mapping[str, Any]) -> list[str]:
+    """Returns sentences on the step that needs no language model, and on the recipe."""
+    sentences = []
+    for labels in map(str, LABELS):
+        rows = [row for task in further[STEP].values() for row in task["labels"].get(labels, {}).values()]
+        if rows:
+            auroc_of, loss_of = (
+                [float(np.mean([row[key][name] for row in rows])) for name in (STEP, SURFACE, TFIDF)]
+                for key in ("auroc", "log_loss")
+            )
+            names = (f"`{STEP}`", f"the control {SURFACE}", TFIDF)
+            sentences.append(
+                f"With {int(labels):,} labels AUROC and log loss are "
+                + ", ".join(f"{auroc_of[at]:.3f} and {loss_of[at]:.3f} with {name}" for at, name in enumerate(names))
+                + "."
+            )
+    for labels in map(str, LABELS):
+        rows = [row for task in further[RECIPE].values() for row in task["labels"].get(labels, {}).values()]
+        if rows:
+            gains = [row["gain"] for row in rows]
+            sentences.append(
+                f"With {int(labels):,} labels states less {RECIPE} is {np.mean([gain[0] for gain in gains]):+.3f} in "
+                f"the mean, ahead on {sum(low > 0 for _, low, _ in gains)} of {len(gains)} pairs and behind on "
+                f"{sum(high < 0 for _, _, high in gains)}, each by its own interval."
+            )
+    return [" ".join(sentences)]
+
+
+def _by_form(forms: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Returns a sentence on requests that are told apart by their form alone."""
+    shares = [share for task, others in forms.items() for other, share in others.items() if other != task]
+    if not shares:
+        return []
+    seen = float(np.mean([others[task] for task, others in forms.items()]))
+    return [
+        "",
+        f"By the form alone at least 95% count as unseen in {sum(share >= 0.95 for share in shares)} of {len(shares)} "
+        f"pairs, and of new questions of the same task {100 * seen:.0f}%.",
+    ]
 
 
 if __name__ == "__main__":

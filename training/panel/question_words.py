@@ -24,13 +24,12 @@ def count_words(questions: Sequence[str]) -> Any:
     return sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(questions), QUESTION_BUCKETS))
 
 
-def fit_words(counts: Any, residual: Floats, weight: Floats | None = None) -> QuestionWords:
+def fit_words(counts: Any, residual: Floats) -> QuestionWords:
     """Fits a ridge regression of residuals on TF-IDF of the words.
 
     Args:
         counts: words of the questions, (n, QUESTION_BUCKETS).
         residual: how far each agent's score lies above its usual score, (n, A).
-        weight: weight of each residual, (n, A), at least 0; all 1 by default.
     """
     linear = require("sklearn.linear_model", "fit")
     n, A = residual.shape
@@ -42,11 +41,7 @@ def fit_words(counts: Any, residual: Floats, weight: Floats | None = None) -> Qu
     length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
     X = require("scipy.sparse", "fit").diags(1 / np.maximum(length, 1e-12)) @ X
     model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4)
-    if weight is None:
-        coefficients = np.reshape(model.fit(X, residual).coef_, (A, QUESTION_BUCKETS))
-    else:
-        fits = (model.fit(X, residual[:, column], sample_weight=weight[:, column]).coef_ for column in range(A))
-        coefficients = np.stack([np.array(weights_of_agent) for weights_of_agent in fits])
+    coefficients = np.reshape(model.fit(X, residual).coef_, (A, QUESTION_BUCKETS))
     return QuestionWords((coefficients.T * idf[:, None]).astype(np.float32), (idf**2).astype(np.float32))
 
 

@@ -1,4 +1,4 @@
-"""The recipe of P(success) before asking: outcomes, ladder of rates, dimensions, words and prompt states, export."""
+"""The recipe of P(success) before asking: outcomes, ladder of rates, dimensions, surface and prompt states, export."""
 
 import datetime
 import json
@@ -23,6 +23,7 @@ from metaprobe.records.labelled_scores import equal_chance_mask
 from metaprobe.records.outcomes import QuestionOutcomes, only_agents, read_outcomes
 from metaprobe.routing.success_estimator import (
     DRAWS_FILE,
+    FORMS_FILE,
     LABEL_WEIGHTS,
     LABELLED_FILE,
     MOST_CANDIDATES,
@@ -33,11 +34,10 @@ from metaprobe.routing.success_estimator import (
     STATE,
     STATES,
     SUCCESS_KIND,
-    WORDS_FILE,
+    SURFACE_FILE,
     probability,
 )
 from metaprobe.training.export import Export, GraphBuilder, write_checkpoint, writes
-from metaprobe.training.panel.question_words import count_words
 from metaprobe.training.recipes.prompt_states import ReaderFiles, cut_reader, prompt_states, reader_files
 from metaprobe.training.success_fit import (
     SUCCESS_FOLDS,
@@ -53,6 +53,7 @@ from metaprobe.training.success_fit import (
     success_data,
 )
 from metaprobe.training.success_options import SuccessOptions
+from metaprobe.training.surface_fit import read_surfaces
 from metaprobe.training.training_options import WrongOptions
 
 EMBEDDED_READER = "embedded"
@@ -135,7 +136,7 @@ def _export(
     """Returns the estimator's export. `until`: time of the newest outcome, in seconds since 1970; None if unknown."""
     heads, A = fitted.heads, len(data.candidates)
     # The inputs of golden rows, and the log-odds that the graph must give for them.
-    prior = fitted.prior.log_odds(data, count_words(data.questions)).astype(np.float32)
+    prior = fitted.prior.log_odds(data, read_surfaces(data.questions)).astype(np.float32)
     inputs: dict[str, NDArray[Any]] = {PRIOR: prior[:16]}
     logit = inputs[PRIOR].astype(np.float64)
     extra: dict[str, bytes] = {}
@@ -149,9 +150,12 @@ def _export(
         assert fitted.place is not None
         draws += np.stack([unfolded(heads, weights) for weights in fitted.head_draws]).astype("<f4").tobytes()
         extra, reader = _reader_parts(data, fitted, heads, files)
-    # Further files: the words, and the resampled models.
-    if fitted.prior.words is not None:
-        extra[WORDS_FILE] = fitted.prior.words.to_bytes()
+    # Further files: the surface, and the resampled models.
+    if fitted.prior.surface is not None:
+        extra[SURFACE_FILE] = fitted.prior.surface.to_bytes()
+    if fitted.forms is not None:
+        kept_rows = _stored_rows(len(fitted.forms.points))
+        extra[FORMS_FILE] = replace(fitted.forms, points=fitted.forms.points[kept_rows]).to_bytes()
     extra[DRAWS_FILE] = draws
     expected = probability(logit * fitted.calibration[:, 0] + fitted.calibration[:, 1])
     # Held-out figures, and the checkpoint's fields.
@@ -170,6 +174,7 @@ def _export(
             "candidates": list(data.candidates),
             "dimensions": list(data.dimensions),
             "rung": fitted.rung,
+            "base": fitted.prior.rung,
             "by_dimension": by_dimension,
             "table": table.tolist(),
             "labels": label_counts(data).tolist(),
@@ -214,9 +219,7 @@ def _reader_parts(
     place = fitted.place
     assert place is not None
     graph, tokens = cut_reader(files.graph, heads.choice.output), PromptTokens(files.tokenizer, files.layout)
-    stored_rows = np.arange(len(place.points))
-    if len(stored_rows) > MAX_LEARNED_QUESTIONS:
-        stored_rows = np.sort(np.random.default_rng(0).permutation(len(stored_rows))[:MAX_LEARNED_QUESTIONS])
+    stored_rows = _stored_rows(len(place.points))
     place = place.with_points(place.points[stored_rows])
     extra = {
         READER_GRAPH: graph,
@@ -242,6 +245,11 @@ def _reader_parts(
         "neighbours": place.neighbours,
     }
     return extra, reader
+
+
+def _stored_rows(count: int) -> Ints:
+    """Returns the labelled questions whose coordinates are stored: all, or a draw of `MAX_LEARNED_QUESTIONS`."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:MAX_LEARNED_QUESTIONS])
 
 
 def _weights_told(data: SuccessData) -> list[str]:
