@@ -34,7 +34,7 @@ from metaprobe.training.success_fit import (
     success_data,
 )
 from research.before.tasks import TASKS, outcomes
-from research.blocks import DOCS, ROOT, markdown, read_figures, write, write_figures
+from research.blocks import DOCS, ROOT, ahead, behind, markdown, read_figures, write, write_figures
 
 EMBEDDINGS = ROOT / "out" / "before"
 """Folder of the embeddings that `research.before.minilm` keeps, and of the figures of each task."""
@@ -56,7 +56,7 @@ OWN, TFIDF, TABLE, BOTH, MINILM = "states", "TF-IDF", "dimension table", "TF-IDF
 SURFACE = "surface"
 """Control of all that needs no language model: words, characters, the form of the question and its dimension."""
 METHODS = (OWN, TFIDF, TABLE, BOTH, SURFACE, MINILM)
-SHOWN = (OWN, TFIDF, SURFACE, MINILM)
+SHOWN = (OWN, TFIDF, SURFACE)
 """Methods in the table of the page itself; its page of further tables has all."""
 FORM_SCALE = 0.3
 """Standard deviation of the columns of form beside TF-IDF vectors of length 1."""
@@ -338,8 +338,8 @@ def page() -> None:
             stands = [standing(row) for row in many.values()]
             counted = ", ".join(str(stands.count(word)) for word in ("ahead", "level", "behind"))
             values = ["-" if None in column else f"{np.mean(column):.3f}" for column in columns]
-            means_of.append([task, labels, str(len(many)), *values, counted])
-    write(PAGE, "rows", markdown(("task", "labels", "models", *SHOWN, *FURTHER, "ahead, level, behind"), means_of))
+            means_of.append([task, labels, *values, counted])
+    write(PAGE, "rows", markdown(("task", "labels", *SHOWN, *FURTHER, "ahead, level, behind"), means_of))
     write(PAGE, "further", _further(further))
     seen, foreign = [], []
     for task, found in tasks.items():
@@ -373,30 +373,27 @@ def page() -> None:
 
 
 def _further(further: Mapping[str, Any]) -> list[str]:
-    """Returns sentences on the step that needs no language model, and on the recipe."""
-    sentences = []
-    for labels in map(str, LABELS):
-        rows = [row for task in further[STEP].values() for row in task["labels"].get(labels, {}).values()]
-        if rows:
-            auroc_of, loss_of = (
-                [float(np.mean([row[key][name] for row in rows])) for name in (STEP, SURFACE, TFIDF)]
-                for key in ("auroc", "log_loss")
+    """Returns a sentence on the step that needs no language model, and one on the recipe."""
+    steps, recipes = [], []
+    for labels in LABELS:
+        rows = {
+            name: [row for task in tasks.values() for row in task["labels"].get(str(labels), {}).values()]
+            for name, tasks in further.items()
+        }
+        if rows[STEP]:
+            means = (
+                " and ".join(f"{np.mean([row[key][name] for row in rows[STEP]]):.3f}" for key in ("auroc", "log_loss"))
+                for name in (STEP, SURFACE, TFIDF)
             )
-            names = (f"`{STEP}`", f"the control {SURFACE}", TFIDF)
-            sentences.append(
-                f"With {int(labels):,} labels AUROC and log loss are "
-                + ", ".join(f"{auroc_of[at]:.3f} and {loss_of[at]:.3f} with {name}" for at, name in enumerate(names))
-                + "."
+            own, of_surface, of_words = means
+            steps.append(f"{own} with {labels:,} labels ({SURFACE} {of_surface}, {TFIDF} {of_words})")
+        if gains := [row["gain"] for row in rows[RECIPE]]:
+            recipes.append(
+                f"{np.mean([gain[0] for gain in gains]):+.3f} with {labels:,}, ahead on {ahead(gains)} and behind on "
+                f"{behind(gains)} of {len(gains)} pairs"
             )
-    for labels in map(str, LABELS):
-        rows = [row for task in further[RECIPE].values() for row in task["labels"].get(labels, {}).values()]
-        if rows:
-            gains = [row["gain"] for row in rows]
-            sentences.append(
-                f"With {int(labels):,} labels states less {RECIPE} is {np.mean([gain[0] for gain in gains]):+.3f} in "
-                f"the mean, ahead on {sum(low > 0 for _, low, _ in gains)} of {len(gains)} pairs and behind on "
-                f"{sum(high < 0 for _, _, high in gains)}, each by its own interval."
-            )
+    sentences = [f"AUROC and log loss of `{STEP}`: {'; '.join(steps)}."] if steps else []
+    sentences += [f"States less {RECIPE}: {'; '.join(recipes)}, by their own intervals."] if recipes else []
     return [" ".join(sentences)]
 
 
