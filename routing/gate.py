@@ -24,7 +24,7 @@ from metaprobe.probes.question_form import QUESTION_FORM, question_form
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import LOGPROB_ROUNDING
 
-Action = Literal["continue", "stop", "escalate"]
+GateAction = Literal["continue", "stop", "escalate"]
 
 GATE = "gate"
 GATE_INPUT = "features"
@@ -347,7 +347,7 @@ class Gate:
         """P(good) at the last look, also after the gate has fired; None before the first look. With a `token_limit`,
         P(ends by itself).
         """
-        self.action: Action = "continue"
+        self.action: GateAction = "continue"
         """The action that the last push returned."""
         self.fired_at: int | None = None
         """Number of tokens seen when the gate fired; None until it fires."""
@@ -357,7 +357,7 @@ class Gate:
         """The token limit by which answers are cut, for a gate that learned which ones are; else None."""
         return self._gates.token_limit
 
-    def push(self, logprob: float) -> Action:
+    def push(self, logprob: float) -> GateAction:
         """Reads one token and returns the action. Once the gate has fired, the action stays the same.
 
         `logprob`: nats. Raises `InvalidResponse` for a number that is no log-probability; the gate is then unchanged.

@@ -52,7 +52,7 @@ LABEL_WEIGHTS = "1 / propensity"
 NORMAL_95 = 1.96
 """Standard errors on either side of a 95 % interval."""
 
-Evidence = Literal["measured", "insufficient"]
+EstimateBasis = Literal["measured", "insufficient"]
 
 
 def probability(log_odds: ArrayLike) -> NDArray[np.float64]:
@@ -85,7 +85,7 @@ class SuccessEstimate:
     """Date of the newest label (ISO 8601); empty if the training was not told."""
     source: str
     """Name of the step that gave the estimate, and the digest of the checkpoint."""
-    evidence: Evidence
+    evidence: EstimateBasis
     reason: str
     """Why the evidence is insufficient, or what is doubtful; empty if nothing is."""
 

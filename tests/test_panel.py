@@ -37,7 +37,7 @@ from metaprobe.routing.panel.model_rows import (
     SCORE,
     SINGLE,
     STATED,
-    Agents,
+    AgentProfiles,
     Answers,
     answer_signals,
     class_columns,
@@ -127,7 +127,7 @@ def test_a_panel_is_judged_alike_alone_and_among_many_and_in_every_order(
     forms: list[int], seed: int, exclusive: bool
 ) -> None:
     rng, k = np.random.default_rng(seed), len(forms)
-    agents = Agents(
+    agents = AgentProfiles(
         ("a", "b"), ("x",), rng.normal(size=(2, 2)), ANSWER_SIGNALS[:2], np.full((3, 2, QUANTILE_COUNT), np.nan)
     )
     who, scaled, odds = rng.integers(0, 3, k), rng.normal(size=(k, 2)), rng.normal(size=k)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from panel_worlds import panels
 
-from metaprobe.routing.panel.model_rows import PANEL_STATE, PICKS, Agents
+from metaprobe.routing.panel.model_rows import PANEL_STATE, PICKS, AgentProfiles
 from metaprobe.training.panel.labelled_panels import Panels, agents_in
 from metaprobe.training.panel.played_panels import PlayedPanels
 from research.panel.field import (
@@ -58,13 +58,13 @@ def test_a_batch_spends_its_mean_on_the_questions_that_are_least_sure() -> None:
 
 
 @pytest.fixture
-def voted() -> tuple[Agents, Panels]:
+def voted() -> tuple[AgentProfiles, Panels]:
     form = [[0, 0, 1, 1, 1, 1, 1, 1]] * 8
     data = panels(form, [[1, 1, 0, 0, 0, 0, 0, 0]] * 8)
     return agents_in(data), data
 
 
-def test_a_vote_of_the_surest_keeps_the_few_that_are_sure(voted: tuple[Agents, Panels]) -> None:
+def test_a_vote_of_the_surest_keeps_the_few_that_are_sure(voted: tuple[AgentProfiles, Panels]) -> None:
     agents, data = voted
     surest = np.array([[-0.1] * 2 + [-0.6] * 6] * 8)
     votes = votes_of(data, agents, {"mean": surest[None]})

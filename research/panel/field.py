@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Run
-from metaprobe.routing.panel.model_rows import MAJORITY, Agents, Floats, Ints
+from metaprobe.routing.panel.model_rows import MAJORITY, AgentProfiles, Floats, Ints
 from metaprobe.routing.panel.planner import CONSISTENT
 from metaprobe.training.panel.fitted_panel import Placed, class_right
 from metaprobe.training.panel.labelled_panels import MAX_LEARNED_ANSWERS, Panels
@@ -93,7 +93,7 @@ class Votes:
         }
 
 
-def votes_of(data: Panels, agents: Agents, confidences: Confidences) -> Votes:
+def votes_of(data: Panels, agents: AgentProfiles, confidences: Confidences) -> Votes:
     """Returns what the votes keep after several numbers of answers, in the orders of `played_by` with the seed 0."""
     K = data.answer_class.shape[1]
     sizes = [size for size in FIELD_SIZES if size <= K]
@@ -143,7 +143,7 @@ class Stopped:
     """(o, n)"""
 
 
-def tokens_in_order(data: Panels, agents: Agents) -> Floats:
+def tokens_in_order(data: Panels, agents: AgentProfiles) -> Floats:
     """Returns the tokens of the first 1, ..., K answers, (o, n, K), in the orders of `played_by` with the seed 0."""
     placed = Placed(data.answers(agents), np.nan_to_num(data.tokens[..., 1]), data.right)
     K, rng = data.answer_class.shape[1], np.random.default_rng(0)

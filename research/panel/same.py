@@ -26,7 +26,7 @@ from metaprobe.routing.panel.compared_answers import OVERLAP, number_classes, ov
 from metaprobe.routing.panel.model_rows import ANSWER_SIGNALS, JOINT, MAJORITY, Floats
 from metaprobe.routing.panel.stored_panels import read_of_run
 from metaprobe.training.panel.fitted_panel import cross_fit
-from metaprobe.training.panel.labelled_panels import Panels, _Answer, _arrays, _Row
+from metaprobe.training.panel.labelled_panels import Panels, _Answer, _arrays, _LabelledPanel
 from metaprobe.training.panel.played_panels import play_panels
 from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, signed, write, write_figures
 from research.panel.measure import auroc_over_orders
@@ -116,7 +116,7 @@ def _pairs(data: Panels) -> list[int]:
 
 
 def _compared(
-    rows: Callable[[Form], list[_Row]], meaning: Mapping[str, Callable[[Forms], list[int]]] | None = None
+    rows: Callable[[Form], list[_LabelledPanel]], meaning: Mapping[str, Callable[[Forms], list[int]]] | None = None
 ) -> dict[str, Panels]:
     """Answers as panels, by each way to compare their texts."""
     ways: dict[str, tuple[Form, Callable[[Forms], list[int]]]] = {
@@ -132,12 +132,12 @@ def _as_given(_: Item, text: str) -> str:
     return text.strip()
 
 
-def _sampled(store: Path, form: Form) -> list[_Row]:
+def _sampled(store: Path, form: Form) -> list[_LabelledPanel]:
     runs = [run for run in RunStore(store) if run.item.check == "exact"]
     return [_row(run.item, [_answer(run, call, call.agent, form) for call in run.calls]) for run in runs]
 
 
-def _metacog(form: Form) -> list[_Row]:
+def _metacog(form: Form) -> list[_LabelledPanel]:
     asked = [
         (run.item, [_answer(run, call, call.agent, form) for call in run.calls if _labelled(run, call)])
         for run in RunStore(ROOT / "recorded" / "metacog-every-agent")
@@ -146,7 +146,7 @@ def _metacog(form: Form) -> list[_Row]:
     return [_row(item, answers) for item, answers in asked if len(answers) > 1]
 
 
-def _breadth(form: Form) -> list[_Row]:
+def _breadth(form: Form) -> list[_LabelledPanel]:
     items: dict[str, Item] = {}
     answers: dict[str, list[_Answer]] = {}
     for model in MODELS:
@@ -175,8 +175,8 @@ def _answer(run: Run, call: Call, agent: str, form: Form) -> _Answer:
     )
 
 
-def _row(item: Item, answers: list[_Answer]) -> _Row:
-    return _Row(item.id, group_of(item), item.dimension, item.question, answers)
+def _row(item: Item, answers: list[_Answer]) -> _LabelledPanel:
+    return _LabelledPanel(item.id, group_of(item), item.dimension, item.question, answers)
 
 
 def _by_meaning(vector: Callable[[str], Any], cosine: float, answers: Forms) -> list[int]:

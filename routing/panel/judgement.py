@@ -61,7 +61,7 @@ from metaprobe.routing.panel.model_rows import (
     QUANTILE_COUNT,
     SCORE,
     STATED,
-    Agents,
+    AgentProfiles,
     Answers,
     Classes,
     Floats,
@@ -869,7 +869,7 @@ class PanelJudge(Pretrained):
 
 
 @lru_cache(maxsize=64)
-def _chance(asks: Asks, agents: Agents, question: str, dimension: int) -> list[float]:
+def _chance(asks: Asks, agents: AgentProfiles, question: str, dimension: int) -> list[float]:
     """Returns P(right) of each agent before anybody is asked, (A,). A question is looked at after every answer."""
     return list(chance_of(agents.rate[:, dimension], asks.words.shifts(question)).tolist())
 
@@ -908,14 +908,14 @@ def _texts(name: str, value: object, expected: str) -> tuple[str, ...]:
     return tuple(str(member or "") for member in members)
 
 
-def agents_json(agents: Agents) -> bytes:
+def agents_json(agents: AgentProfiles) -> bytes:
     """Returns the bytes of agents.json; NaN as null."""
     levels = np.ma.masked_invalid(agents.levels).tolist()  # NaN is null
     record = {"names": agents.names, "dimensions": agents.dimensions, "rate": agents.rate.tolist()}
     return json.dumps({**record, "signals": agents.signals, "levels": levels, "leading": agents.leading}).encode()
 
 
-def read_agents(data: bytes) -> Agents:
+def read_agents(data: bytes) -> AgentProfiles:
     """Returns the agents in the content of agents.json. Raises `ValueError`, `KeyError` or `TypeError` if the content
     is incomplete.
     """
@@ -939,4 +939,4 @@ def read_agents(data: bytes) -> Agents:
     leading = str(record["leading"])
     if leading and leading not in signals:
         raise ValueError(f"the leading signal is {leading!r}")
-    return Agents(names, dimensions, rate, signals, levels, leading)
+    return AgentProfiles(names, dimensions, rate, signals, levels, leading)

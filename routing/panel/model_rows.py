@@ -46,7 +46,7 @@ FURTHEST = 4.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Agents:
+class AgentProfiles:
     """Describes the agents: how often each is right, and the scale of its signals."""
 
     names: tuple[str, ...]
@@ -162,7 +162,7 @@ class Answers:
         )
 
 
-def answer_columns(agents: Agents) -> tuple[str, ...]:
+def answer_columns(agents: AgentProfiles) -> tuple[str, ...]:
     """Returns the names of the columns of `answer_rows`."""
     several = agents.names if len(agents.names) > 1 else ()
     agent_columns = [f"agent {name}" for name in several]
@@ -173,7 +173,7 @@ def answer_columns(agents: Agents) -> tuple[str, ...]:
     return (*agents.signals, *agent_columns, *lead, *on, *lead_on)
 
 
-def answer_rows(answers: Answers, agents: Agents) -> NDArray[np.float32]:
+def answer_rows(answers: Answers, agents: AgentProfiles) -> NDArray[np.float32]:
     """Returns one row for each answer, (b, k, P) in the order of `answer_columns`."""
     b, k = answers.answer_class.shape
     A, D = len(agents.names), len(agents.dimensions)
@@ -193,7 +193,7 @@ _NONE = ("none", "log_answers", "unreadable", "entropy", "classes", "odds_best",
 """Columns of the row for "none of these", 0 in all other rows."""
 
 
-def class_columns(agents: Agents) -> tuple[str, ...]:
+def class_columns(agents: AgentProfiles) -> tuple[str, ...]:
     """Returns the names of the columns of `class_rows`."""
     several = agents.names if len(agents.names) > 1 else ()
     return (
@@ -263,7 +263,7 @@ class Classes:
         return np.asarray(self.count > 0)
 
 
-def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: bool = True) -> Classes:
+def class_rows(answers: Answers, odds: Floats, agents: AgentProfiles, *, exclusive: bool = True) -> Classes:
     """Returns the classes of panels whose answers have log-odds (b, k) of being right.
 
     If classes are `exclusive`, the panel's own columns are in the row of "none of these", because its probability and
@@ -302,7 +302,13 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
 
 
 def one_panel(
-    form: list[int], agent: list[int], dimension: int, scaled: Any, odds: list[float], agents: Agents, exclusive: bool
+    form: list[int],
+    agent: list[int],
+    dimension: int,
+    scaled: Any,
+    odds: list[float],
+    agents: AgentProfiles,
+    exclusive: bool,
 ) -> Classes:
     """Returns the classes of one panel with at least one answer: the result of `class_rows` for one row.
 

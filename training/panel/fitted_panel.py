@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.extras import require
 from metaprobe.routing.panel.model_rows import (
-    Agents,
+    AgentProfiles,
     Answers,
     Classes,
     Floats,
@@ -62,7 +62,7 @@ class Linear:
 class FittedPanel:
     """The models of a panel, before their export."""
 
-    agents: Agents
+    agents: AgentProfiles
     odds: Linear
     classes: Linear
     exclusive: bool
@@ -186,7 +186,7 @@ def _fold_numbers(data: Panels, seed: int) -> Ints:
     return number
 
 
-def _fit_odds(data: Panels, agents: Agents) -> Linear:
+def _fit_odds(data: Panels, agents: AgentProfiles) -> Linear:
     """Fits the answers' log-odds of being right, on answers that can be read and have a label."""
     answers = data.answers(agents)
     is_labelled = data.present & (data.answer_class >= 0) & np.isfinite(data.right)
@@ -216,7 +216,7 @@ def _fit_odds(data: Panels, agents: Agents) -> Linear:
     return Linear(np.concatenate(weights), float(usual[0]))
 
 
-def _fit_classes(placed: Placed, agents: Agents, exclusive: bool, rng: np.random.Generator) -> Linear:
+def _fit_classes(placed: Placed, agents: AgentProfiles, exclusive: bool, rng: np.random.Generator) -> Linear:
     """Fits the classes' scores on draws of every size. The draws of one question weigh as one question together."""
     count = placed.answers.present.sum(axis=1)
     tables: list[tuple[NDArray[np.float32], NDArray[np.bool_], Floats]] = []

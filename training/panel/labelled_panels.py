@@ -25,7 +25,7 @@ from metaprobe.routing.panel.model_rows import (
     SCORE,
     STATED,
     UNREADABLE_CLASS,
-    Agents,
+    AgentProfiles,
     Answers,
     Floats,
     Ints,
@@ -133,7 +133,7 @@ class Panels:
         right = right_classes(self.answer_class, self.present, self.right)
         return bool((right.sum(axis=1) > 1).mean() <= EXCLUSIVE)
 
-    def answers(self, agents: Agents, agent: Ints | None = None, dimension: Ints | None = None) -> Answers:
+    def answers(self, agents: AgentProfiles, agent: Ints | None = None, dimension: Ints | None = None) -> Answers:
         """Returns the answers in the form that the models read, scaled by the agents' quantiles.
 
         `agent` (n, K), `dimension` (n,): columns of `agents`, by default those of the panels themselves.
@@ -158,7 +158,7 @@ def right_classes(form: Ints, present: Mask, right: Floats) -> Floats:
     return np.asarray((sums > member.sum(axis=2) / 2).astype(np.float64))
 
 
-def agents_in(data: Panels) -> Agents:
+def agents_in(data: Panels) -> AgentProfiles:
     """Returns the agents of these questions: their rates on each dimension, and the scale of every signal."""
     A, D, is_labelled = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.score)
     usual = [name for name, share in zip(ANSWER_SIGNALS, _carried(data).max(axis=0), strict=True) if share >= USUAL]
@@ -173,7 +173,7 @@ def agents_in(data: Panels) -> Agents:
             levels[a, s] = quantiles(values[data.present & (data.agent == a)])
         levels[A, s] = quantiles(values[data.present])
     leading = next((name for name in (STATED, "mean") if name in usual), "")
-    return Agents(data.agents, data.dimensions, np.log(rate / (1 - rate)), tuple(usual), levels, leading)
+    return AgentProfiles(data.agents, data.dimensions, np.log(rate / (1 - rate)), tuple(usual), levels, leading)
 
 
 def _carried(data: Panels) -> Floats:
@@ -284,7 +284,7 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
             tokens = call.usage.prompt_tokens or None, call.usage.completion_tokens
             label, read_answer = run.label("correct", call.id), read_of_run(run, call, score_by)
             answers.append(_labelled_answer(item, item.check, read_answer, label, call.cost_usd, tokens))
-        rows.append(_Row(f"{item.task}/{item.id}".strip("/"), group, item.dimension, item.question, answers))
+        rows.append(_LabelledPanel(f"{item.task}/{item.id}".strip("/"), group, item.dimension, item.question, answers))
     [same] = checks
     note = "; ".join(filter(None, [note, _cut_short(sum(len(many) > MAX_LEARNED_ANSWERS for _, many in panels))]))
     return _arrays(rows, same, fingerprint(runs), generator=generator_of(calls), note=note)
@@ -318,7 +318,7 @@ def panels_of_outcomes(
                 )
                 answers.append(_labelled_answer(item, same, answer_of_agent, outcome.score, outcome.cost_usd, tokens))
         if len(answers) > 1 - logged:
-            rows.append(_Row(question.id, question.group, question.dimension, question.question, answers))
+            rows.append(_LabelledPanel(question.id, question.group, question.dimension, question.question, answers))
     if any(answer.agent == "" for row in rows for answer in row.answers):
         raise RecordError('an agent has the empty name ""; expected a name for each')
     if any(len(row.answers) > MAX_LEARNED_ANSWERS for row in rows):
@@ -389,7 +389,7 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Row:
+class _LabelledPanel:
     identity: str
     group: str
     dimension: str
@@ -456,7 +456,7 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
             _labelled_answer(item, same, *pair)
             for pair in zip(labelled_question.answers, labelled_question.labels, strict=True)
         ]
-        rows.append(_Row(name, labelled_question.group, question.dimension, question.question, answers))
+        rows.append(_LabelledPanel(name, labelled_question.group, question.dimension, question.question, answers))
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
     unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
     many = sum(len(labelled_answers) > MAX_LEARNED_ANSWERS for _, labelled_answers in labelled.values())
@@ -471,7 +471,7 @@ def _cut_short(questions: int) -> str:
 
 
 def _arrays(
-    rows: Sequence[_Row],
+    rows: Sequence[_LabelledPanel],
     same: str,
     fingerprint: str,
     *,

@@ -50,7 +50,7 @@ TRIAL_FOLDS = 4
 """Number of folds by group. The reading is chosen on all folds but one, and measured on that one."""
 FORM_SHARE = 0.5
 """Least share of the answers that must have a form, such as a number, for this form to be their reading."""
-Reading = Callable[[PanelAnswer, str], Hashable]
+AnswerReading = Callable[[PanelAnswer, str], Hashable]
 """Function from an answer and its question to a form in which equal answers are equal; None for no answer."""
 AUDIT = "equal answers have equal labels"
 """Name of the audit of how a panel tells equal answers."""
@@ -184,7 +184,7 @@ def equality_audit(form: Ints, literal: Ints, right: Floats, groups: Sequence[st
 
 
 def choose_reading(
-    questions: Sequence[LabelledQuestion], *, readings: Mapping[str, Reading] | None = None
+    questions: Sequence[LabelledQuestion], *, readings: Mapping[str, AnswerReading] | None = None
 ) -> ChosenReading:
     """Returns the reading by which a panel of these questions compares answers. The same questions give the same one.
 
@@ -256,11 +256,11 @@ def own_form(questions: Sequence[LabelledQuestion]) -> tuple[str, str]:
     return EXACT, f"most of {total} answers are neither a number, nor a letter, nor code"
 
 
-def _reading(same: str) -> Reading:
+def _reading(same: str) -> AnswerReading:
     return lambda answer, question: comparable_form(answer, item_of(question, same), same)[0]
 
 
-def _classes(questions: Sequence[LabelledQuestion], reading: Reading, same: str) -> Ints:
+def _classes(questions: Sequence[LabelledQuestion], reading: AnswerReading, same: str) -> Ints:
     """Returns the class of each answer (n, K) by a reading."""
     K = max(len(question.answers) for question in questions)
     form = np.full((len(questions), K), UNREADABLE_CLASS)

@@ -47,7 +47,7 @@ from metaprobe.routing.panel.model_rows import (
     SCORE,
     STATED,
     UNREADABLE_CLASS,
-    Agents,
+    AgentProfiles,
     Floats,
     Ints,
     answer_columns,
@@ -564,13 +564,13 @@ def _export(
     )
 
 
-def _signal_sources(agents: Agents, data: Panels) -> dict[str, str]:
+def _signal_sources(agents: AgentProfiles, data: Panels) -> dict[str, str]:
     """Returns the source of each signal that the panel reads; of a confidence whose agents have several, none."""
     source_of_signal = {STATED: source_for(data.sources, None), SCORE: data.score_by}
     return {name: source_of_signal.get(name, FROM_LOGPROBS[0]) for name in agents.signals}
 
 
-def _sources_told(agents: Agents, data: Panels) -> Iterator[str]:
+def _sources_told(agents: AgentProfiles, data: Panels) -> Iterator[str]:
     """Yields a line for the card about the source of each confidence that the panel reads."""
     if set(agents.signals) - {STATED, SCORE}:
         yield "log-probabilities of the answer's own tokens"
