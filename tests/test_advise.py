@@ -254,7 +254,7 @@ def test_a_question_id_names_one_question_to_advice_import_and_panel_alike(tmp_p
         [command] = samples.commands
         assert command.startswith(f"metaprobe train panel {data}")
         panels = labelled_panels.panels_at(data)
-        assert (len(panels), len(set(panels.groups)), panels.form.shape[1]) == (30, 30, 8)
+        assert (len(panels), len(set(panels.groups)), panels.answer_class.shape[1]) == (30, 30, 8)
 
 
 def test_unlabelled_lines_are_labelled_by_hand_and_adapted_by_the_advised_commands(
