@@ -123,9 +123,9 @@ class Flagging(Protocol):
     def operating(self) -> OperatingPoint | None: ...
 
 
-def promise_refused(asked: FlagOptions) -> str:
+def promise_refused(flags: FlagOptions) -> str:
     """Returns why a promise about wrong answers cannot be kept without labelled answers; empty for other options."""
-    for option, value in asked.flags.items():
+    for option, value in flags.flags.items():
         if option in PROMISES:
             return (
                 f"{option}={value:g} is a promise about wrong answers, and 0 labels came; expected "
@@ -158,7 +158,7 @@ def labels_needed(option: str, value: float) -> str:
     return f"at least {labels} labelled answers of your model to different questions, more where the surest ones err"
 
 
-def threshold_of(stored: Flagging, asked: FlagOptions, *, labels: str = "") -> float | None:
+def threshold_of(stored: Flagging, flags: FlagOptions, *, labels: str = "") -> float | None:
     """Returns the score below which answers are flagged; None if no option is given and no threshold is stored.
 
     Every command and `load` use this function, so that one option means one threshold. `labels`: how many labels came,
@@ -167,12 +167,12 @@ def threshold_of(stored: Flagging, asked: FlagOptions, *, labels: str = "") -> f
     labels.
     """
     unlabelled = getattr(stored, "contract", {}).get(FLAGGED_BY) == AGREEMENT  # a manifest has a contract
-    if unlabelled and (refused := promise_refused(asked)):
+    if unlabelled and (refused := promise_refused(flags)):
         raise ContractMismatch(refused)
     training = getattr(stored, "training", None)
     if not labels and training is not None:
         labels = f"{training.n:,} labels of {training.groups:,} groups"
-    match asked.flags:
+    match flags.flags:
         case {"flag_below": below}:
             return float(below)
         case {"flag_rate": rate}:
@@ -235,11 +235,11 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
     )
 
 
-def _lacking(asked: str, what: str) -> ContractMismatch:
+def _lacking(option_text: str, missing: str) -> ContractMismatch:
     return ContractMismatch(
-        f"{asked}: the checkpoint stores no {what}; older ones have none, nor do those of too few labelled answers "
-        "(its card says how many it takes), for new tasks, or without a head `correct`: adapt, recalibrate or train it "
-        "again, with enough labels, or give flag_below, a score of your own"
+        f"{option_text}: the checkpoint stores no {missing}; older ones have none, nor do those of too few labelled "
+        "answers (its card says how many it takes), for new tasks, or without a head `correct`: adapt, recalibrate or "
+        "train it again, with enough labels, or give flag_below, a score of your own"
     )
 
 

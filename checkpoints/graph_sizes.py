@@ -532,10 +532,12 @@ def _targets(node: Node, kind: str, sorted_keys: NDArray[np.int64]) -> int:
         raise UnsafeModel(f"{node.kind} gives {many} numbers, and has weights for others")
     if node.count("base_values") not in (0, many, 1):
         raise UnsafeModel(f"{node.kind}: {node.count('base_values')} base values of {many}")
-    wanted = trees << 32 | ids
+    weighted_keys = trees << 32 | ids
     if (
-        len(wanted)
-        and not (sorted_keys[np.searchsorted(sorted_keys, wanted).clip(max=len(sorted_keys) - 1)] == wanted).all()
+        len(weighted_keys)
+        and not (
+            sorted_keys[np.searchsorted(sorted_keys, weighted_keys).clip(max=len(sorted_keys) - 1)] == weighted_keys
+        ).all()
     ):
         raise UnsafeModel(f"{node.kind} has weights at nodes that do not exist")
     return many

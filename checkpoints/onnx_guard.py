@@ -208,16 +208,16 @@ def _check_tensor(tensor: WireMessage) -> None:
     data_type = next(iter(tensor.integers("data_type")), 0)
     if data_type not in ELEMENT_BYTES:
         raise UnsafeModel(f"tensor {_format(tensor, 'name')} has element type {data_type}; expected numbers")
-    stated = wanted = math.prod(tensor.integers("dims"))
+    stated = expected = math.prod(tensor.integers("dims"))
     others = {name: count for name in _DATA if (count := tensor.count(name))}
     if raw := tensor.chunks("raw_data"):
-        present, wanted = raw[0].end - raw[0].start, stated * ELEMENT_BYTES[data_type]
+        present, expected = raw[0].end - raw[0].start, stated * ELEMENT_BYTES[data_type]
     else:
         present = others.pop(_PLACES.get(data_type, ""), 0)
-    if present != wanted or others:
+    if present != expected or others:
         raise UnsafeModel(
             f"tensor {_format(tensor, 'name')} of {stated} elements holds {present} values or bytes"
-            f" where {wanted} belong"
+            f" where {expected} belong"
         )
 
 

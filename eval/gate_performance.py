@@ -265,11 +265,11 @@ def _rate_result(held_out: HeldOutLooks, alpha: float, again: Again | None, resa
     if again is not None:
         dearer = Again(np.full(len(table), STRONGER_ACCURACY), again.tokens * STRONGER_PRICE, "")
         uses = {"asked again": again, "escalated": dearer}
-    left = np.where(fired > 0, table.tokens - fired, 0)
+    tokens_after = np.where(fired > 0, table.tokens - fired, 0)
     weights = cluster_weights(table.groups.tolist(), resamples, seed)
 
     def saved(rows: NDArray[np.bool_]) -> Interval:
-        return statistic_interval(lambda weight: (weight @ (left * rows)) / (weight @ table.tokens), weights)
+        return statistic_interval(lambda weight: (weight @ (tokens_after * rows)) / (weight @ table.tokens), weights)
 
     return RateResult(
         alpha=alpha,

@@ -327,10 +327,10 @@ def _readings(store: RunStore, llm: CallReader, replay: Readings, todo: set[str]
         replay: reads the calls.
         todo: ids of the calls to read.
     """
-    left = set(todo)
+    remaining_ids = set(todo)
     for run, call in _calls(store):
-        if call.id in left:
-            left.remove(call.id)
+        if call.id in remaining_ids:
+            remaining_ids.remove(call.id)
             yield partial(replay.reading, _as_shown(call, llm), run.final_answer)
 
 

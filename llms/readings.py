@@ -111,10 +111,10 @@ class Readings(ABC):
         """
         self._reader = reader
         self.layers = chosen_layers(layers, config)
-        wanted = Capture(self.layers).positions if positions is None else positions
-        if unknown := set(wanted) - set(POSITIONS):
+        kept_positions = Capture(self.layers).positions if positions is None else positions
+        if unknown := set(kept_positions) - set(POSITIONS):
             raise LLMError(f"unknown positions {sorted(unknown)}; known: {', '.join(POSITIONS)}")
-        self.positions = tuple(position for position in POSITIONS if position in wanted)
+        self.positions = tuple(position for position in POSITIONS if position in kept_positions)
         if not self.positions:
             raise LLMError(f"no position to keep: give at least one of {', '.join(POSITIONS)}")
         self._tokens = tokens

@@ -46,9 +46,9 @@ class PairReader:
             )
 
     @classmethod
-    def load(cls, wanted: Mapping[str, Any]) -> "PairReader":
+    def load(cls, entry: Mapping[str, Any]) -> "PairReader":
         """Returns the reader that a contract's entry `states` names. Raises `LLMError` as the constructor does."""
-        return cls(str(wanted["model"]), str(wanted["revision"]))
+        return cls(str(entry["model"]), str(entry["revision"]))
 
     @property
     def positions(self) -> tuple[str, ...]:

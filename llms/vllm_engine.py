@@ -111,16 +111,16 @@ class EngineSteps:
         self._open.clear()
 
 
-def _deliver(asked: _EngineRequest, what: object) -> None:
+def _deliver(request: _EngineRequest, outcome: object) -> None:
     def give() -> None:
-        if not asked.answer.done():
-            if isinstance(what, Exception):
-                asked.answer.set_exception(what)
+        if not request.answer.done():
+            if isinstance(outcome, Exception):
+                request.answer.set_exception(outcome)
             else:
-                asked.answer.set_result(what)
+                request.answer.set_result(outcome)
 
-    if not asked.loop.is_closed():
-        asked.loop.call_soon_threadsafe(give)
+    if not request.loop.is_closed():
+        request.loop.call_soon_threadsafe(give)
 
 
 def import_vllm() -> Any:

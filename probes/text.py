@@ -137,9 +137,9 @@ class TextReader(Pretrained):
         if not all(answer.strip() for answer in answers):
             raise InvalidResponse("an answer is empty: there is no text to judge")
         inputs = text_rows(questions, answers)
-        if wanted := self.states_of:
-            self._model = self._model or module_to("read texts").PairReader.load(wanted)
-            states = self._model.states(questions, answers, [wanted["layer"]], [wanted["position"]])
+        if states_entry := self.states_of:
+            self._model = self._model or module_to("read texts").PairReader.load(states_entry)
+            states = self._model.states(questions, answers, [states_entry["layer"]], [states_entry["position"]])
             inputs[HIDDEN] = states[:, 0, 0].astype(np.float32)
         if self.reads_logprobs:
             inputs[HIDDEN] = self._terms(logprobs, len(answers))

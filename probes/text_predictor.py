@@ -60,21 +60,21 @@ class TextPredictor:
             if reader.states_of:
                 reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
 
-            def by_reader(asked: TextAnswer) -> Verdict:
-                if not asked.answered:
+            def by_reader(answer: TextAnswer) -> Verdict:
+                if not answer.answered:
                     raise InvalidResponse(
                         "the checkpoint judges answers: the input must end with the assistant's answer"
                     )
-                return reader.predict(asked.question or "", asked.text)
+                return reader.predict(answer.question or "", answer.text)
 
             return cls(checkpoint, reader.target, by_reader, reader.scale)
         probe = AdapterProbe.of(checkpoint, on_mismatch="note")
 
-        def by_adapter(asked: TextAnswer) -> Verdict:
-            if ("after" if asked.answered else "before") not in probe.when:
-                wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
-                raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
-            value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
+        def by_adapter(answer: TextAnswer) -> Verdict:
+            if ("after" if answer.answered else "before") not in probe.when:
+                expected_end = "end with the assistant's answer" if not answer.answered else "end before it is answered"
+                raise InvalidResponse(f"the checkpoint was not trained for this: the input must {expected_end}")
+            value = float(probe.probability([answer.question or ""], [answer.text] if answer.answered else None)[0])
             digest, heads = checkpoint.digest, {probe.target: value}
             if probe.target == Verdict.critical_head:
                 return Verdict(None, heads, value, None, digest)
@@ -89,10 +89,10 @@ class TextPredictor:
             raise InvalidResponse(f"came {type(response).__name__}; expected a TextAnswer, with its question")
         return response
 
-    def predict(self, asked: TextAnswer) -> Verdict:
+    def predict(self, answer: TextAnswer) -> Verdict:
         """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""
-        if asked.question is None:
+        if answer.question is None:
             raise InvalidResponse("the input holds no user message, and the answer is read beside its question")
-        if asked.answered and not asked.text.strip():
+        if answer.answered and not answer.text.strip():
             raise InvalidResponse("the answer is empty: there is no text to judge")
-        return self._judge(asked)
+        return self._judge(answer)

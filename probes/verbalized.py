@@ -84,8 +84,8 @@ def parse_named_confidence(text: str) -> float | None:
     """Returns the stated confidence of an answer that speaks of other things as well: a number counts only beside the
     name, as in `Confidence: 80%` or `80% sure`."""
     spaced = _spaced(text)
-    beside = (rf"\b(?:{_CONFIDENCE.names})\b{_LINK}{_NUMBER}", rf"{_NUMBER} ?(?:{_CONFIDENCE.adjectives})\b")
-    return _stated(text, _CONFIDENCE, 100) if any(re.search(pattern, spaced) for pattern in beside) else None
+    patterns = (rf"\b(?:{_CONFIDENCE.names})\b{_LINK}{_NUMBER}", rf"{_NUMBER} ?(?:{_CONFIDENCE.adjectives})\b")
+    return _stated(text, _CONFIDENCE, 100) if any(re.search(pattern, spaced) for pattern in patterns) else None
 
 
 def _stated(text: str, subject: _Subject, scale: float) -> float | None:

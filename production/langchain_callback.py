@@ -38,7 +38,7 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
         self._metadata: dict[Any, Mapping[str, Any]] = {}  # run_id -> metadata: only the start of a run carries it
 
     def on_chat_model_start(
-        self, serialized: Any, asked: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+        self, serialized: Any, messages: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
     ) -> None:
         """Stores the run's metadata."""
         self._metadata[run_id] = metadata or {}

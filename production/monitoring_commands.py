@@ -183,8 +183,8 @@ def sample(
             digest = None if checkpoint is None else find_version(opened, checkpoint)
             choice: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": wanted}
             drawn = draw_sheet(opened, budget, **choice, floor=floor, seed=seed)
-            beside = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
-            click.echo(f"drew {len(drawn.rows)} of {drawn.candidates} answers{beside}", err=True)
+            known_text = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
+            click.echo(f"drew {len(drawn.rows)} of {drawn.candidates} answers{known_text}", err=True)
         if warning := will_not_count(opened, drawn.rows):
             click.echo(f"warning: {warning}", err=True)
         click.echo(f"sheet {drawn.name}")  # by which --sheet gives it again, should it not be written now
@@ -484,10 +484,12 @@ def delete(
 
     with opened_log(log) as opened:
         unknown = opened.delete_all(request_ids)
-        left = [name for request_id in request_ids for name in further_answers(opened.tables, request_id)]
+        further_ids = [name for request_id in request_ids for name in further_answers(opened.tables, request_id)]
     click.echo(f"took away {len(request_ids) - len(unknown)} requests")
-    if left:
-        click.echo(f"other answers to these requests stay: {', '.join(left)}; name them to take them away", err=True)
+    if further_ids:
+        click.echo(
+            f"other answers to these requests stay: {', '.join(further_ids)}; name them to take them away", err=True
+        )
     if unknown:
         raise click.ClickException(f"nothing is known of {', '.join(unknown)}; expected ids that came with verdicts")
 
@@ -583,8 +585,8 @@ def export(
                     counts["taken"] += request.verdicts - bad
                 except NotPosted as error:
                     failed = str(error)
-    if left := counts["answers"] - counts["verdicts"]:
-        click.echo(f"{left} answers without a score are left out: {to} takes none without a value", err=True)
+    if without_verdict := counts["answers"] - counts["verdicts"]:
+        click.echo(f"{without_verdict} answers without a score are left out: {to} takes none without a value", err=True)
     if out is not None:
         click.echo(f"wrote {counts['verdicts']} verdicts for {to}")
     if send is not None:

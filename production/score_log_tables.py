@@ -78,8 +78,8 @@ def promotion_table(decided: Line) -> Iterator[str]:
     yield from text_table(rows)
     yield f"run       {decided['digest']}"
     if checked := decided.get("check"):
-        beside = f"{checked['status']} beside the new version's own held-out figures"
-        yield from text_table([], [("check", ": ".join(filter(None, [beside, "; ".join(checked["reasons"])])))])
+        status_text = f"{checked['status']} beside the new version's own held-out figures"
+        yield from text_table([], [("check", ": ".join(filter(None, [status_text, "; ".join(checked["reasons"])])))])
     reasons = decided.get("reasons") or [decided.get("reason")]
     yield from text_table([], (("reason", reason) for reason in reasons))
 

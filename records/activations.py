@@ -216,15 +216,15 @@ def gather(
         raise RecordError("the store holds no hidden states; collect with layers to keep, or run `metaprobe extract`")
     files = _fitting(files, call_ids, layers, positions, model)
     stored_ids = dict.fromkeys(call_id for file in files for call_id in file.call_ids)
-    wanted = list(stored_ids) if call_ids is None else list(call_ids)
-    if missing := [call_id for call_id in wanted if call_id not in stored_ids]:
+    ids = list(stored_ids) if call_ids is None else list(call_ids)
+    if missing := [call_id for call_id in ids if call_id not in stored_ids]:
         raise RecordError(
-            f"no hidden states are stored for {len(missing)} of {len(wanted)} calls, such as {missing[:5]};"
+            f"no hidden states are stored for {len(missing)} of {len(ids)} calls, such as {missing[:5]};"
             " leave them out, or run `metaprobe extract`"
         )
     layers = files[0].layout.layers if layers is None else tuple(layers)
     positions = files[0].layout.positions if positions is None else tuple(positions)
-    return Activations(tuple(wanted), join_activations(files, wanted, layers, positions), layers, positions)
+    return Activations(tuple(ids), join_activations(files, ids, layers, positions), layers, positions)
 
 
 def join_activations(
@@ -331,7 +331,7 @@ def _fitting(
     )
 
 
-def _check_held(wanted: Sequence[Any], stored: Sequence[Any], kind: str) -> None:
-    for name in wanted:
+def _check_held(names: Sequence[Any], stored: Sequence[Any], kind: str) -> None:
+    for name in names:
         if name not in stored:
             raise RecordError(f"{kind} {name!r} was not kept; the store holds {kind}s {list(stored)}")

@@ -202,8 +202,10 @@ class AnswerStream:
         if self.kind == "text":
             choice |= {"text": "".join(self._text), "logprobs": self._columns or None}
         else:
-            beside = {"refusal": "".join(self._refusal), "reasoning_content": "".join(self._thinking)}
-            message = {"role": "assistant", "content": "".join(self._text)} | {k: v for k, v in beside.items() if v}
+            other_texts = {"refusal": "".join(self._refusal), "reasoning_content": "".join(self._thinking)}
+            message = {"role": "assistant", "content": "".join(self._text)} | {
+                k: v for k, v in other_texts.items() if v
+            }
             # The tokens of a refusal stand under a key of their own, also without streaming.
             logprob_entries = (
                 {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}

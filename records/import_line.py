@@ -130,8 +130,8 @@ def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if record.get(place) is None and not (place == "question" and record.get("messages")):
             yield key, f'"{key}" is not read; if it was meant for "{place}", write "{place}": {example}'
     for name in record.get("labels") or ():
-        if name not in LABEL_VALUES and (near := get_close_matches(name.lower(), LABEL_VALUES, 1, cutoff=0.9)):
-            yield f"label {name}", f"label {name!r} is stored under that name; did you mean {near[0]!r}?"
+        if name not in LABEL_VALUES and (close_names := get_close_matches(name.lower(), LABEL_VALUES, 1, cutoff=0.9)):
+            yield f"label {name}", f"label {name!r} is stored under that name; did you mean {close_names[0]!r}?"
 
 
 def statements_of(record: dict[str, Any], response: object, call_id: str) -> tuple[Statement, ...]:
@@ -327,8 +327,8 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
-        if near := get_close_matches(key, known_keys, 1, cutoff=0.83):
-            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
+        if close_keys := get_close_matches(key, known_keys, 1, cutoff=0.83):
+            raise ImportFileError(f"unknown key {key!r}; did you mean {close_keys[0]!r}? rename it, or remove it")
     if record.get("response") is None and not record.get("decisions"):
         if labels_alone(record.keys()):
             raise ImportFileError(f"the line {LABELS_ALONE.format(file='FILE')}")

@@ -275,10 +275,10 @@ class _Import:
         A line whose answer differs from the stored one is bad. `ended` says that the whole file was read, so it is
         known whether most of its lines are bad.
         """
-        left, self._again = {line.run.id: line for line in self._again}, []
-        shards = {self._shards[id] for id in left}
+        waiting_lines, self._again = {line.run.id: line for line in self._again}, []
+        shards = {self._shards[id] for id in waiting_lines}
         runs = (run for shard in sorted(shards) for run in self._store.runs_of(shard))
-        others = [left[run.id] for run in runs if self._is_other(run, left)]
+        others = [waiting_lines[run.id] for run in runs if self._is_other(run, waiting_lines)]
         errors = self._errors(sorted(others, key=lambda line: line.number))
         self._bad.sound -= len(errors)
         for error in errors if not self._bad.strict else ():
@@ -286,25 +286,25 @@ class _Import:
         if ended and not self._bad.strict:
             self._refuse_if_mostly_bad(self._bad)
         for line in others:
-            del left[line.run.id]
+            del waiting_lines[line.run.id]
 
         def told(stored: Run) -> Run:
-            line = left.get(stored.id)
+            line = waiting_lines.get(stored.id)
             if line is None:
                 return stored
             now = _updated(stored, as_stored(line.run), _keys(stored, line))
             self.report.relabelled += now is not stored
             return now
 
-        if left:
+        if waiting_lines:
             self._store.rewrite(told, shards)
-        self.report.already_stored += len(left)
+        self.report.already_stored += len(waiting_lines)
         if errors and self._bad.strict:
             raise errors[0]
 
-    def _is_other(self, stored: Run, left: dict[str, LineWithRun]) -> bool:
+    def _is_other(self, stored: Run, waiting_lines: dict[str, LineWithRun]) -> bool:
         """Returns whether a line held back has another answer than the stored run of its id."""
-        line = left.get(stored.id)
+        line = waiting_lines.get(stored.id)
         return line is not None and not _same_answer(stored, as_stored(line.run), _keys(stored, line))
 
     def _errors(self, others: list[LineWithRun]) -> list[ImportFileError]:

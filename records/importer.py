@@ -117,7 +117,7 @@ def format_of(path: Path, name: str = "auto") -> LogFormat:
 
 def _form_of(keys: Set[str]) -> LogFormat:
     """Returns the format of a document or line with these keys."""
-    return next((form for form in LOG_FORMATS if any(wanted <= keys for wanted in form.keys)), LINES)
+    return next((form for form in LOG_FORMATS if any(needed_keys <= keys for needed_keys in form.keys)), LINES)
 
 
 FORMAT_LINES = 9

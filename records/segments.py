@@ -191,13 +191,13 @@ class KindReader:
             marks: markers that may begin at the end of the text.
             kind: kind of the decided text.
         """
-        begun = len(text) - _begun(text, position, marks)
-        body = len(text[position:begun].rstrip(SPACE))
+        marker_start = len(text) - _begun(text, position, marks)
+        body = len(text[position:marker_start].rstrip(SPACE))
         if body:
             self._give(body, kind)
-        self._space += begun - position - body
-        self._text = text[begun:]
-        return begun
+        self._space += marker_start - position - body
+        self._text = text[marker_start:]
+        return marker_start
 
     def _give(self, count: int, kind: TokenKind | Literal["edge"]) -> None:
         """Gives the waiting white space and the next `count` characters this kind."""
@@ -379,10 +379,10 @@ def locate(pieces: Sequence[str], text: str, thinking: str | None = None, *, end
     raw = "".join(pieces)
     if thinking is None and raw == text and "<" not in raw and "[" not in raw:  # most answers: no marker can be there
         return Parts(kept_count)
-    begun = raw.lstrip(SPACE).startswith(OPENINGS)
-    closed = not begun and any(mark in raw for mark in CLOSINGS)
+    starts_open = raw.lstrip(SPACE).startswith(OPENINGS)
+    closed = not starts_open and any(mark in raw for mark in CLOSINGS)
     opened = closed and (bool(thinking) or ends_unopened(raw))
-    if begun or opened:
+    if starts_open or opened:
         return _checked(pieces, Parts(kept_count, marked(pieces, opened=opened)), text_of(text, "answer").strip(SPACE))
     if MESSAGE in raw:  # the prompt ended within a header of harmony's
         shifted = marked(("<|channel|>", *pieces))

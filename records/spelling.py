@@ -126,11 +126,11 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
         text: the answer's text.
         byte_rows: bytes of each token, if the server gives them; else empty.
     """
-    wanted = _bare(text)
+    bare_text = _bare(text)
     worst: Spelled | None = None
     lacking: Spelled | None = None
     for reading in _readings(pieces, byte_rows):
-        compared = _compare(_bare(reading), wanted)
+        compared = _compare(_bare(reading), bare_text)
         if compared.all:
             return compared
         folded = _compare(_bare(normalize("NFKC", reading)), _bare(normalize("NFKC", text)))
@@ -292,9 +292,9 @@ def _from_byte_level(pieces: Iterable[str]) -> list[bytes]:
     ]
 
 
-def _compare(reading: str, wanted: str) -> Spelled:
+def _compare(reading: str, text: str) -> Spelled:
     """Aligns a reading without white space with the text. A hole takes the fewest characters that let the rest fit."""
-    if reading == wanted:
+    if reading == text:
         return Spelled()
     place = 0
     hole = ""
@@ -306,9 +306,9 @@ def _compare(reading: str, wanted: str) -> Spelled:
             continue
         start = place
         if hole:  # takes as few characters as let the part fit
-            start = wanted.find(part, place, place + _room(hole) + len(part))
-        if start < 0 or not wanted.startswith(part, start) or not _fits(wanted[place:start], hole):
-            rest = wanted[place:]
+            start = text.find(part, place, place + _room(hole) + len(part))
+        if start < 0 or not text.startswith(part, start) or not _fits(text[place:start], hole):
+            rest = text[place:]
             if part.startswith(rest) or (not place and rest in part):
                 return Spelled(more=True)
             pairs = enumerate(zip(part, rest, strict=False))
@@ -316,9 +316,9 @@ def _compare(reading: str, wanted: str) -> Spelled:
             left_out = rest.find(part[shared:], shared) >= 0
             return Spelled(missing=rest[shared:], other="" if left_out else part[shared:])
         place, hole = start + len(part), ""
-    if _fits(wanted[place:], hole):
+    if _fits(text[place:], hole):
         return Spelled()
-    return Spelled(missing=wanted[place:])
+    return Spelled(missing=text[place:])
 
 
 def _room(hole: str) -> int:

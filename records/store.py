@@ -693,8 +693,8 @@ class RunStore:
                 changed = [change(run) for run in runs]
                 if not any(new is not old for new, old in zip(changed, runs, strict=True)):
                     continue
-                if left := [run for run in changed if run is not None]:
-                    write_shard(shard, [runs_to_batch(left)])
+                if remaining_runs := [run for run in changed if run is not None]:
+                    write_shard(shard, [runs_to_batch(remaining_runs)])
                 else:
                     shard.unlink()
 

@@ -89,8 +89,8 @@ def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ..
         chat = fields(chosen.get("message")) or {}
         calls = _of_message(chat)
         ended = read_end(chosen.get("finish_reason"))
-        if not calls and ended == TOOL_CALL and (left := text(chat.get("content")).strip()):
-            calls = [ToolCall("", left)]  # of a server without a parser for the model's calls
+        if not calls and ended == TOOL_CALL and (plain_text := text(chat.get("content")).strip()):
+            calls = [ToolCall("", plain_text)]  # of a server without a parser for the model's calls
         return tuple(calls), ended in _ENDS
     if is_response(body):
         items = [item for item in each(body.get("output")) if text(item.get("type")) in CALLER_ITEMS]

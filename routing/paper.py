@@ -188,8 +188,8 @@ class PaperRules:
             raise RecordError(f"the papers' rules know no point {state.point!r}; they know {', '.join(rules)}")
         if not legal_actions:
             raise RecordError(f"decision {state.decision_id} at {state.point} has no legal action")
-        wanted, scores, reason = rules[state.point](state, legal_actions)
-        action = wanted if wanted in legal_actions else legal_actions[0]
+        chosen_action, scores, reason = rules[state.point](state, legal_actions)
+        action = chosen_action if chosen_action in legal_actions else legal_actions[0]
         return state.make_decision(action, legal_actions, scores, reason + failed_clause)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:

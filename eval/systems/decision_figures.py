@@ -39,12 +39,13 @@ def decision_points(runs: Iterable[Run]) -> dict[str, PointDecisions]:
                 by_point.setdefault(decision.point, []).append(decision)
     summaries = {}
     for point, decisions in by_point.items():
-        left = [decision for decision in decisions if not _is_forced(decision)]
+        unforced = [decision for decision in decisions if not _is_forced(decision)]
         one_way = ""
-        if len({decision.action for decision in left}) == 1 and len(left) >= MIN_FREE_DECISIONS:
-            one_way = f"{point}: {left[0].action} in {len(left)} of {len(left)} decisions: {_why(point, left)}"
+        if len({decision.action for decision in unforced}) == 1 and len(unforced) >= MIN_FREE_DECISIONS:
+            count, reason = len(unforced), _why(point, unforced)
+            one_way = f"{point}: {unforced[0].action} in {count} of {count} decisions: {reason}"
         actions = dict(Counter(decision.action for decision in decisions))
-        summaries[point] = PointDecisions(actions, len(decisions) - len(left), one_way)
+        summaries[point] = PointDecisions(actions, len(decisions) - len(unforced), one_way)
     return summaries
 
 

@@ -185,9 +185,9 @@ async def _collect(
         for llm in setup.models.all:
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
-        wanted = {run_id(system, variant, setup, item) for item in items for variant in variants}
+        run_ids = {run_id(system, variant, setup, item) for item in items for variant in variants}
         store.check_settings(all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
-        watch.on_total(len(wanted - store.run_ids()))
+        watch.on_total(len(run_ids - store.run_ids()))
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         stack.enter_context(_said_when_full(cache))
         cached = {id(llm): cache.wrap(llm, on_call=watch.on_call) for llm in setup.models.all}
@@ -207,8 +207,8 @@ async def _collect(
             on_run=watch.on_run,
         )
     if plan.cache is None and not report.failed:
-        for beside in ("", "-wal", "-shm", "-journal"):  # what SQLite itself keeps there, and nothing of the user's
-            (out / f"{CACHE_FILE}{beside}").unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm", "-journal"):  # what SQLite itself keeps there, and nothing of the user's
+            (out / f"{CACHE_FILE}{suffix}").unlink(missing_ok=True)
     return report
 
 

@@ -142,14 +142,14 @@ def _check_reading(llm: LLM, replacement: Replacement) -> None:
 
 def _layers(layers: str | None, needed: set[int]) -> str | None:
     """Returns the layers to keep and those that checkpoints read, as `LocalLLM.load` takes them."""
-    wanted = ",".join(map(str, sorted(needed)))
+    needed_text = ",".join(map(str, sorted(needed)))
     if layers is None or not needed:
-        return layers or wanted or None
+        return layers or needed_text or None
     if layers == "all":
         return layers
     if not re.fullmatch(r"\d+(,\d+)*", layers):
         raise RecordError(
-            f"layers {layers!r} beside signals that read layers {wanted}: give all, or numbers such as these"
+            f"layers {layers!r} beside signals that read layers {needed_text}: give all, or numbers such as these"
         )
     return ",".join(map(str, sorted({*map(int, layers.split(",")), *needed})))
 

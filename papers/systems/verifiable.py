@@ -180,8 +180,8 @@ def occurs(quotation: str, source: Words) -> bool:
     """
     start = 0
     for part in _GAP.split(quotation):
-        wanted = plain_words(part)[:MOST_QUOTED_WORDS]
-        end = _end_of_match(wanted, source[start:]) if wanted else 0
+        quoted = plain_words(part)[:MOST_QUOTED_WORDS]
+        end = _end_of_match(quoted, source[start:]) if quoted else 0
         if end is None:
             return False
         start += end
@@ -271,17 +271,17 @@ def _side(clause: str) -> int:
     return (total > 0) - (total < 0)
 
 
-def _end_of_match(wanted: Words, source: Words) -> int | None:
-    """Returns where the best approximate match of `wanted` in `source` ends; None if none is good enough.
+def _end_of_match(quoted: Words, source: Words) -> int | None:
+    """Returns where the best approximate match of `quoted` in `source` ends; None if none is good enough.
 
     Sellers' algorithm over words: edit distance, with a free start and a free end in `source`.
     """
-    drop = [_weight(word) for word in wanted]
-    costs = [sum(drop[:i]) for i in range(len(wanted) + 1)]  # costs[i]: of matching the first i words up to here
-    best, end = len(wanted) // 5 + 1, None
+    drop = [_weight(word) for word in quoted]
+    costs = [sum(drop[:i]) for i in range(len(quoted) + 1)]  # costs[i]: of matching the first i words up to here
+    best, end = len(quoted) // 5 + 1, None
     for place, word in enumerate(source, 1):
         diagonal, add = costs[0], _weight(word)
-        for i, target in enumerate(wanted, 1):
+        for i, target in enumerate(quoted, 1):
             cost = min(costs[i] + add, costs[i - 1] + drop[i - 1])
             if diagonal < cost and _same(target, word):
                 cost = diagonal

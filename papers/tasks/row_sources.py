@@ -160,16 +160,16 @@ def _hub_rows(task: Task, data: str, split: str) -> Iterator[Row]:
     name, _, config = (data.removeprefix(HUB) or known_name).partition(":")
     if not name:
         raise RecordError(f"{data!r} names no data set; expected {HUB}OWNER/NAME or {HUB}OWNER/NAME:CONFIG")
-    wanted = (
+    split_read = (
         known_split if known_split and split == task.default_split and name == known_name.partition(":")[0] else split
     )
     datasets: Any = require("datasets", "hub")
     try:
-        table: Iterable[Record] = datasets.load_dataset(name, config or None, split=wanted)
+        table: Iterable[Record] = datasets.load_dataset(name, config or None, split=split_read)
     except (ValueError, OSError, RuntimeError) as error:
-        raise RecordError(f"task {task.name}: {data} split {wanted!r} could not be loaded: {error}") from error
+        raise RecordError(f"task {task.name}: {data} split {split_read!r} could not be loaded: {error}") from error
     for number, record in enumerate(table):
-        yield _adapted(task, record, f"{data} row {number} of {wanted}", f"{task.name}-{wanted}-{number}")
+        yield _adapted(task, record, f"{data} row {number} of {split_read}", f"{task.name}-{split_read}-{number}")
 
 
 def _adapted(task: Task, record: Record, where: str, row_id: str) -> Row:

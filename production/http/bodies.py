@@ -342,27 +342,27 @@ class Lease:
         self.hold(0, large=False)
         self.closed = True
 
-    def hold(self, wanted: int, *, large: bool) -> None:
-        """Sets the memory of this lease to `wanted` bytes. `large` says that the body is above `LARGE_BYTES`.
+    def hold(self, byte_count: int, *, large: bool) -> None:
+        """Sets the memory of this lease to `byte_count` bytes. `large` says that the body is above `LARGE_BYTES`.
 
         Raises `Refusal`: 413 if this is too much for any request, 429 if other requests hold the rest.
         """
         with self.memory.lock:
             if not self.closed:
-                self._hold(wanted, large)
+                self._hold(byte_count, large)
 
-    def _hold(self, wanted: int, large: bool) -> None:
-        memory, more = self.memory, wanted - self.held
+    def _hold(self, byte_count: int, large: bool) -> None:
+        memory, more = self.memory, byte_count - self.held
         most = int(memory.most * LARGE_SHARE) if large else memory.most
-        if wanted > most:
-            message = f"reading it takes about {wanted >> 20} MiB, and at most {most >> 20} are given to one"
+        if byte_count > most:
+            message = f"reading it takes about {byte_count >> 20} MiB, and at most {most >> 20} are given to one"
             raise Refusal(413, "too_many_values", f"{message}; send fewer or shorter responses")
         if more > 0 and memory.used + more > most:
             message = "other requests take the memory that there is for them; try again in 1 s"
             # Perhaps a part of the request is still on its way, and is not read.
             raise Refusal(429, "out_of_memory", message, {"retry-after": "1", "connection": "close"})
         memory.used += more
-        self.held = wanted
+        self.held = byte_count
 
 
 def reading_bytes(body: bytes) -> int:
@@ -488,14 +488,14 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    task, left = asyncio.ensure_future(work), asyncio.ensure_future(closed())
+    task, closing = asyncio.ensure_future(work), asyncio.ensure_future(closed())
     try:
-        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, closing), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise gone()
         return task.result()
     finally:
-        for running in (task, left):
+        for running in (task, closing):
             running.cancel()
             with suppress(asyncio.CancelledError, Exception):  # what counts was raised above
                 await running

@@ -102,13 +102,13 @@ class KeyLimits:
         if caller.per_minute is not None:
             now = self._clock()
             most = max(caller.per_minute, 1.0)
-            left, then = self._left.get(caller.digest, (most, now))
-            left = min(most, left + (now - then) * caller.per_minute / 60)
-            if left < 1:
-                wait = math.ceil((1 - left) * 60 / caller.per_minute)
+            tokens_left, then = self._left.get(caller.digest, (most, now))
+            tokens_left = min(most, tokens_left + (now - then) * caller.per_minute / 60)
+            if tokens_left < 1:
+                wait = math.ceil((1 - tokens_left) * 60 / caller.per_minute)
                 message = f"this key may ask {caller.per_minute:g} times a minute; try again in {wait} s"
                 raise Refusal(429, "rate_limited", message, {"retry-after": str(wait)})
-            self._left[caller.digest] = left - 1, now
+            self._left[caller.digest] = tokens_left - 1, now
         self._in_flight[caller.digest] = self._in_flight.get(caller.digest, 0) + 1
 
     def leave(self, caller: Caller) -> None:

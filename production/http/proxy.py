@@ -641,8 +641,8 @@ class _Asking:
             self.unanswered.append(agent)
             # By the server's own time, not the caller's: no header of a caller's makes an agent look slow.
             slow, waited = settings.hedge_after_s, clock() - started
-            left = self.task is not None and self.task.cancelling() > 0
-            overtaken = bool(slow) and slow is not None and waited >= slow and bool(self.came) and not left
+            caller_gone = self.task is not None and self.task.cancelling() > 0
+            overtaken = bool(slow) and slow is not None and waited >= slow and bool(self.came) and not caller_gone
             counts = overtaken or (clock() >= self.end and waited >= settings.total_timeout_s / 2)
             outcome = "overtaken" if overtaken else "cancelled"
             raise

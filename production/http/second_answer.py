@@ -181,9 +181,9 @@ class SecondAnswers:
                 self._named_fields.add(name)
                 logger.warning("questions with the field %r are not asked again: it may do more than ask", name[:64])
 
-    def _put(self, asked: _WaitingQuestion) -> None:
+    def _put(self, waiting: _WaitingQuestion) -> None:
         try:
-            self._waiting.put_nowait(asked)
+            self._waiting.put_nowait(waiting)
         except asyncio.QueueFull:
             self._metrics.asked_again.labels("queue_full").inc()
 
@@ -197,7 +197,7 @@ class SecondAnswers:
                 outcome = "failed"
             self._metrics.asked_again.labels(outcome).inc()
 
-    async def _ask_again(self, asked: _WaitingQuestion) -> str:
+    async def _ask_again(self, waiting: _WaitingQuestion) -> str:
         """Asks one question again, logs the agreement, and returns the outcome for the metrics."""
         breaker, settings = self._breaker, self._settings
         if breaker.state == "open" and not breaker.begin_trial():
@@ -206,7 +206,7 @@ class SecondAnswers:
         end = asyncio.get_running_loop().time() + settings.total_timeout_s
         try:
             async with self._client.asking(
-                asked.request, "POST", asked.path, asked.body, within_s=settings.timeout_s, end=end
+                waiting.request, "POST", waiting.path, waiting.body, within_s=settings.timeout_s, end=end
             ) as answer:
                 body = await answer.whole(MAX_SECOND_BYTES)
         except Refusal as refusal:
@@ -223,7 +223,7 @@ class SecondAnswers:
         breaker.answered()
         # Compare the answers, in a thread if they are long and callers' answers leave one free.
         try:
-            agreement = await aside(len(body) + len(asked.body), lambda: self._compared(asked, body))
+            agreement = await aside(len(body) + len(waiting.body), lambda: self._compared(waiting, body))
         except Busy:
             return "busy"
         if agreement is None:
@@ -244,7 +244,7 @@ class SecondAnswers:
             raise LogError(f"the first answer was not stored within {FLUSH_S:g} s; check the score log's database")
         self._log.log.add_agreement(agreement)
 
-    def _compared(self, asked: _WaitingQuestion, body: bytes) -> LoggedAgreement | None:
+    def _compared(self, waiting: _WaitingQuestion, body: bytes) -> LoggedAgreement | None:
         """Returns the agreement of the first answer with the one in a body; None if they cannot be compared."""
         try:
             completion = lenient_object(body)
@@ -258,17 +258,17 @@ class SecondAnswers:
         if usage is not None:
             self._metrics.asked_again_tokens.labels("prompt").inc(usage.prompt_tokens)
             self._metrics.asked_again_tokens.labels("completion").inc(usage.completion_tokens)
-            if price := self._log.price_of(str(completion.get("model", "")), asked.model):
+            if price := self._log.price_of(str(completion.get("model", "")), waiting.model):
                 cost_usd = price.cost_usd(Usage(usage.prompt_tokens, usage.completion_tokens))
         try:
             second = PanelAnswer.of(completion)
         except InvalidResponse:
             return None
-        same = None if second.calls else asked.answer.same_as(second, asked.question)
+        same = None if second.calls else waiting.answer.same_as(second, waiting.question)
         if same is None:
             return None
         return LoggedAgreement(
-            asked.request_id,
+            waiting.request_id,
             same,
             time.time(),
             prompt_tokens=None if usage is None else usage.prompt_tokens,

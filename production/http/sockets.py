@@ -30,8 +30,8 @@ def within_file_limit(settings: Settings) -> Settings:
     """
     most, files = settings.max_connections, _most_files()
     if files is not None:
-        left = max(files - OTHER_FILES, 2)
-        most = min(most, left - (min(settings.max_concurrency, left // 2) if settings.upstreams else 0))
+        file_limit = max(files - OTHER_FILES, 2)
+        most = min(most, file_limit - (min(settings.max_concurrency, file_limit // 2) if settings.upstreams else 0))
     if most < settings.max_connections:
         logger.warning(
             "%d files may be open, which leaves room for %d connections, not the %d asked for; raise the limit with"
@@ -211,9 +211,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._send_timer = self.loop.call_later(self._send_timeout_s, self._look_whether_read, unread)
 
     def _look_whether_read(self, unread: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left < unread:
-            self._await_reader(left)
+        unread_bytes = self.transport.get_write_buffer_size()
+        if unread_bytes < unread:
+            self._await_reader(unread_bytes)
         else:
             self._drop(f"closed a connection that read nothing of its answer for {self._send_timeout_s:g} s")
 

@@ -225,7 +225,7 @@ class ScoredStream:
     def __init__(
         self,
         scorer: Scorer,
-        asked: ChatRequest | None = None,
+        chat_request: ChatRequest | None = None,
         gates: StreamingGate | None = None,
         *,
         max_bytes: int,
@@ -236,8 +236,8 @@ class ScoredStream:
 
         Args:
             scorer: judges the answer.
-            asked: request of the chat completion; None for a request that passed unchanged, of whose answer nothing is
-                hidden.
+            chat_request: request of the chat completion; None for a request that passed unchanged, of whose answer
+                nothing is hidden.
             gates: the gate; None for none.
             max_bytes: most bytes of the answer that are read.
             gated_reason: finish reason of an answer that the gate ended.
@@ -245,22 +245,22 @@ class ScoredStream:
         """
         self._scorer = scorer
         self._gated_reason = gated_reason
-        self._asked = asked
-        self._hides = asked is not None and asked.changed
+        self._asked = chat_request
+        self._hides = chat_request is not None and chat_request.changed
         """Whether the caller gets fewer log-probabilities than arrive."""
-        self._hides_all = asked is not None and not asked.wants_logprobs
+        self._hides_all = chat_request is not None and not chat_request.wants_logprobs
         """Whether the caller gets no log-probabilities."""
         # One of several answers in one stream cannot be ended without the others.
-        if asked is None or asked.several:
+        if chat_request is None or chat_request.several:
             gates = None
-        reads_question = asked is not None and getattr(gates, "reads_question", False)
-        reads_limit = asked is not None and getattr(gates, "token_limit", None) is not None
+        reads_question = chat_request is not None and getattr(gates, "reads_question", False)
+        reads_limit = chat_request is not None and getattr(gates, "token_limit", None) is not None
         self._gated = GatedAnswer(
             gates,
-            question=asked.question if asked and reads_question else "",
-            max_tokens=asked.max_tokens if asked and reads_limit else None,
+            question=chat_request.question if chat_request and reads_question else "",
+            max_tokens=chat_request.max_tokens if chat_request and reads_limit else None,
         )
-        self._plain = PlainChunks() if asked is not None and gates is None and not asked.several else None
+        self._plain = PlainChunks() if chat_request is not None and gates is None and not chat_request.several else None
         """Chunks so far, as long as nobody needs them one by one; None if they are read one by one."""
         self._max_bytes = max_bytes
         self._events = EventSplitter()
@@ -274,7 +274,7 @@ class ScoredStream:
         """Whether events pass unread."""
         self._choices_beyond = 0
         """Number of choices of the answer if there are more than `MOST_CHOICES`, else 0; the rest are not followed."""
-        self._kind: str = "" if asked is None else "chat"
+        self._kind: str = "" if chat_request is None else "chat"
         self._choices: dict[int, AnswerStream] = {}
         self._known: dict[str, Any] = {}
         self._of_all: dict[str, Any] = {}

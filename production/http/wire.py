@@ -151,19 +151,19 @@ def _is_set(fields: Object, name: str) -> bool:
     return bytes(fields.get(name, b"")).strip() not in _FALSE
 
 
-def hide(data: bytes, asked: ChatRequest) -> bytes:
+def hide(data: bytes, chat_request: ChatRequest) -> bytes:
     """Returns a completion or chunk without log-probabilities that the caller did not request."""
-    if not asked.changed:
+    if not chat_request.changed:
         return data
     try:
         fields = _object.decode(data)
     except UNREADABLE:
-        return _hidden_from_python(data, asked)
-    bare = _hidden_fields(fields, asked)
+        return _hidden_from_python(data, chat_request)
+    bare = _hidden_fields(fields, chat_request)
     return data if bare is fields else _encode(bare)
 
 
-def _hidden_fields(fields: Object, asked: ChatRequest) -> dict[str, Any]:
+def _hidden_fields(fields: Object, chat_request: ChatRequest) -> dict[str, Any]:
     """Returns the fields of a completion without log-probabilities that were not requested.
 
     Nothing is encoded yet, so that a large answer is written once. An object without choices is returned unchanged.
@@ -172,10 +172,10 @@ def _hidden_fields(fields: Object, asked: ChatRequest) -> dict[str, Any]:
         choices = _array.decode(fields["choices"])
     except (*UNREADABLE, KeyError):
         return fields
-    return {**fields, "choices": [_hidden(choice, asked) for choice in choices]}
+    return {**fields, "choices": [_hidden(choice, chat_request) for choice in choices]}
 
 
-def _hidden_from_python(data: bytes, asked: ChatRequest) -> bytes:
+def _hidden_from_python(data: bytes, chat_request: ChatRequest) -> bytes:
     """Returns the result of `hide` for JSON that Python wrote. Its NaN is usually a log-probability, and is removed
     with it.
     """
@@ -184,7 +184,7 @@ def _hidden_from_python(data: bytes, asked: ChatRequest) -> bytes:
     except UNREADABLE:
         return data
     choices = completion.get("choices")
-    if asked.wants_logprobs or not isinstance(choices, list):
+    if chat_request.wants_logprobs or not isinstance(choices, list):
         return data
     bare = [
         {**choice, "logprobs": None} if isinstance(choice, dict) and "logprobs" in choice else choice
@@ -193,13 +193,13 @@ def _hidden_from_python(data: bytes, asked: ChatRequest) -> bytes:
     return json.dumps({**completion, "choices": bare}).encode()
 
 
-def _hidden(choice: Raw, asked: ChatRequest) -> object:
+def _hidden(choice: Raw, chat_request: ChatRequest) -> object:
     fields: dict[str, Any]
     try:
         fields = dict(_object.decode(choice))
     except UNREADABLE:
         return choice  # no object, so it holds none
-    if "logprobs" in fields and not asked.wants_logprobs:
+    if "logprobs" in fields and not chat_request.wants_logprobs:
         fields["logprobs"] = _NULL
     elif "logprobs" in fields:
         with suppress(*UNREADABLE):  # what cannot be read holds no alternatives
@@ -247,9 +247,9 @@ def choices_of(body: bytes) -> tuple[list[bytes], int]:
     encode: Callable[[object], bytes] = _encode
     try:
         fields = dict(_object.decode(body))
-        beside = sum(len(value) for name, value in fields.items() if name != "choices")
+        other_bytes = sum(len(value) for name, value in fields.items() if name != "choices")
     except UNREADABLE:
-        fields, encode, beside = lenient_object(body), _as_python, len(body)
+        fields, encode, other_bytes = lenient_object(body), _as_python, len(body)
         choices = fields.get("choices")
         if not isinstance(choices, list) or len(choices) < 2:
             raise  # the fault is this answer's own, which passes as it came
@@ -261,7 +261,7 @@ def choices_of(body: bytes) -> tuple[list[bytes], int]:
     if len(choices) < 2:
         return [body], 1
     del fields["choices"]
-    if beside > MOST_BESIDE:
+    if other_bytes > MOST_BESIDE:
         fields = {name: fields[name] for name in _ABOUT if name in fields and _is_short(fields[name])}
     fields["n"] = len(choices)
     return [encode({**fields, "choices": [choice]}) for choice in choices[:MOST_CHOICES]], len(choices)
@@ -280,20 +280,20 @@ def _as_python(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def with_verdict(body: bytes, verdict: dict[str, Any], asked: ChatRequest | None = None) -> bytes:
+def with_verdict(body: bytes, verdict: dict[str, Any], chat_request: ChatRequest | None = None) -> bytes:
     """Returns the JSON object with a verdict under `metaprobe`.
 
     Args:
         body: the object.
         verdict: the verdict.
-        asked: the caller's request; parts of the answer that it did not request are removed.
+        chat_request: the caller's request; parts of the answer that it did not request are removed.
     """
-    asked = asked if asked is not None and asked.changed else None
+    chat_request = chat_request if chat_request is not None and chat_request.changed else None
     try:
         fields = _object.decode(body)
-        return _encode({**(fields if asked is None else _hidden_fields(fields, asked)), VERDICT: verdict})
+        return _encode({**(fields if chat_request is None else _hidden_fields(fields, chat_request)), VERDICT: verdict})
     except UNREADABLE:  # JSON as Python writes it, which stays as it is
-        body = body if asked is None else _hidden_from_python(body, asked)
+        body = body if chat_request is None else _hidden_from_python(body, chat_request)
         return b"".join((body.rstrip()[:-1], b',"', VERDICT.encode(), b'":', _encode(verdict), b"}"))
 
 

@@ -88,9 +88,9 @@ class LogWatch:
     def save(self, path: Path) -> None:
         stored = {name: getattr(self, name) for name in _KEPT}
         stored |= {"counted": sorted(self.counted), "pending": self.pending}
-        beside = path.with_name(path.name + ".new")
-        beside.write_text(json.dumps({"watch": self.watch.to_json(), **stored}), encoding="utf-8")
-        beside.replace(path)  # a killed process leaves the old one whole
+        new_path = path.with_name(path.name + ".new")
+        new_path.write_text(json.dumps({"watch": self.watch.to_json(), **stored}), encoding="utf-8")
+        new_path.replace(path)  # a killed process leaves the old one whole
 
     def read(self, log: ScoreLog) -> list[dict[str, Any]]:
         """Returns the alarms of answers stored since the last reading, each as its event in the log.
@@ -240,11 +240,11 @@ def kept_watch(
     with OneWriter(path.parent, of=path.name):
         if path.exists():
             watch = LogWatch.load(path)
-            for name, wanted in settings.items():
+            for name, expected in settings.items():
                 had = watch.watch.batch if name == "batch" else getattr(watch, name)
-                if wanted is not None and wanted != had:
+                if expected is not None and expected != had:
                     raise RecordError(
-                        f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file"
+                        f"{path} has watched with {name} {had!r}, and {expected!r} was given: give another file"
                     )
         else:
             watch = LogWatch(DriftWatch(streams, batch=batch or 1), model, checkpoint, within or "")

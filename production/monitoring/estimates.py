@@ -260,13 +260,13 @@ def _from_labels(labelled: Labelled, level: float, method: str) -> Estimate:
     bounded = _within_bounds(labelled, level, estimate)
     if len(labelled.known) == labelled.answers or bounded.width < estimate.width:
         return bounded
-    if not (left := len(labelled.known) - len(labelled.y)):
+    if not (undrawn := len(labelled.known) - len(labelled.y)):
         return estimate
     assumption = (
-        f"{estimate.assumption}; {left} other labels are left out: their answers were not drawn, and who chose them "
+        f"{estimate.assumption}; {undrawn} other labels are left out: their answers were not drawn, and who chose them "
         "may have had a reason (all count once all answers are labelled)"
     )
-    return replace(estimate, assumption=assumption, left_out=left)
+    return replace(estimate, assumption=assumption, left_out=undrawn)
 
 
 def _within_bounds(labelled: Labelled, level: float, drawn: Estimate) -> Estimate:
@@ -439,8 +439,8 @@ def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[An
     else:
         groups = columns.tag(by)
     if len(groups) and not any(groups.tolist()):
-        wanted = "texts of questions (serve --log-texts)" if by == QUESTION_TAG else f"a tag {by!r}"
-        raise RecordError(f"no answer of the log has {wanted}: answers cannot be grouped by it")
+        needed = "texts of questions (serve --log-texts)" if by == QUESTION_TAG else f"a tag {by!r}"
+        raise RecordError(f"no answer of the log has {needed}: answers cannot be grouped by it")
     return groups
 
 

@@ -110,13 +110,13 @@ class ValueMap:
         return ["=".join(rule) for rule in self._rules if rule not in self._met]
 
 
-def _fits(wanted: str, value: object) -> bool:
+def _fits(expected: str, value: object) -> bool:
     """Returns whether a value equals the user's value, or lies within the user's limit."""
     number = _float_or_none(value)
-    if (limit := _LIMIT.fullmatch(wanted)) is not None:
+    if (limit := _LIMIT.fullmatch(expected)) is not None:
         return number is not None and bool(_COMPARED[limit[1]](number, float(limit[2])))
-    same = number is not None and number == _float_or_none(wanted)
-    return same or ("" if value is None else str(value)).strip().casefold() == wanted.casefold()
+    same = number is not None and number == _float_or_none(expected)
+    return same or ("" if value is None else str(value)).strip().casefold() == expected.casefold()
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,19 +175,19 @@ class ScoreLog:
         if not entries:
             return cls(reading, writing, None)
         start = spool_start(str(where).removeprefix("sqlite:///"), spool)
-        left = [*Spool.left_behind(start)]
+        left_spools = [*Spool.left_behind(start)]
         try:
-            lost = sum(_settle(reading, left_spool) for left_spool in left)
+            lost = sum(_settle(reading, left_spool) for left_spool in left_spools)
             own_spool = Spool.make(start)
         except (OSError, LogError) as error:
-            for left_spool in left:
+            for left_spool in left_spools:
                 left_spool.let_go()
             if isinstance(error, LogError):
                 raise
             raise LogError(
                 f"no counter can be kept beside the score log ({error}); check that its folder can be written"
             ) from error
-        writer = BackgroundWriter(writing, capacity=capacity, spool=own_spool, left=left)
+        writer = BackgroundWriter(writing, capacity=capacity, spool=own_spool, left=left_spools)
         return cls(reading, writing, writer, lost=lost)
 
     def __enter__(self) -> Self:
@@ -740,8 +740,8 @@ class AnswerLengths:
             longer = [length - tokens for length in self._by_model.get(model, ()) if length > tokens]
         if len(longer) < LEAST_LONGER:
             return None
-        left = round(sum(longer) / len(longer))
-        return left if most is None else max(0, min(left, most - tokens))
+        mean_left = round(sum(longer) / len(longer))
+        return mean_left if most is None else max(0, min(mean_left, most - tokens))
 
 
 def has_scored(where: str, digest: str) -> bool:

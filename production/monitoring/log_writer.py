@@ -184,9 +184,9 @@ class Spool:
         """Writes all data at the end of the file, or nothing."""
         end = os.lseek(self._file, 0, os.SEEK_END)
         try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(self._file, left) :]
+            unwritten = memoryview(data)
+            while unwritten:
+                unwritten = unwritten[os.write(self._file, unwritten) :]
             os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, end)

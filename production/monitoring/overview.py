@@ -300,9 +300,9 @@ def _expanded(bins: Sequence[Bin], most: int) -> tuple[Floats, NDArray[np.bool_]
     share = min(1.0, most / total) if total else 0.0
     means = np.array([scores / n for _, _, n, scores, _ in bins], dtype=np.float64)
     parts = []
-    for wanted in (np.array([n - f for _, _, n, _, f in bins]), np.array([f for *_, f in bins])):
+    for bin_counts in (np.array([n - f for _, _, n, _, f in bins]), np.array([f for *_, f in bins])):
         # Rounded in their running sum, so that many small bins do not all vanish.
-        ends = np.round(np.cumsum(wanted * share)).astype(np.int64) if len(bins) else np.zeros(0, dtype=np.int64)
+        ends = np.round(np.cumsum(bin_counts * share)).astype(np.int64) if len(bins) else np.zeros(0, dtype=np.int64)
         parts.append(np.repeat(means, np.diff(ends, prepend=0)))
     accepted = np.concatenate((np.ones(len(parts[0]), dtype=bool), np.zeros(len(parts[1]), dtype=bool)))
     return np.clip(np.concatenate(parts), 0, 1), accepted

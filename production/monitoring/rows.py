@@ -97,8 +97,8 @@ def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
 
 def batches(items: Iterable[Element], most: int = ROWS_PER_TRANSACTION) -> Iterator[list[Element]]:
     """Yields the items in lists of `most`; the last may be shorter."""
-    left = iter(items)
-    while some := list(islice(left, most)):
+    remaining = iter(items)
+    while some := list(islice(remaining, most)):
         yield some
 
 

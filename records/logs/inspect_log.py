@@ -278,9 +278,9 @@ def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], 
                     key if (by_name if isinstance(single, bool) else not LabelWords(str(scorer)).may_be_bad) else None
                 )
     sound = {name: value for name, value in scores.items() if name not in failed}
-    wanted = correct or right
-    if wanted in failed:
-        return labels_from(sound, None)[0], f"no label: {wanted}, {failed[wanted]}"
+    score_name = correct or right
+    if score_name in failed:
+        return labels_from(sound, None)[0], f"no label: {score_name}, {failed[score_name]}"
     return labels_from(sound, right, correct)
 
 

@@ -48,9 +48,9 @@ _EQUAL = 1e-6
 
 def read_lm_eval(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each answer of a file of samples: one a question, or one for each repeat."""
-    score, _, wanted = options.correct.partition(",")
+    score, _, filter_wanted = options.correct.partition(",")
     run = _run(path)
-    filter_read = wanted
+    filter_read = filter_wanted
     filters: dict[str, None] = {}
     for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
         filter_name = text_or_empty(record.get("filter"))
@@ -117,7 +117,7 @@ def _generated(
     number: int,
     record: Mapping[str, Any],
     line: dict[str, Any],
-    asked: tuple[object, ...],
+    request_arguments: tuple[object, ...],
     answers: Sequence[object],
     score: str,
 ) -> Iterator[LoggedAnswer]:
@@ -128,11 +128,11 @@ def _generated(
         number: line of the sample.
         record: the line.
         line: the import line, as far as it is known.
-        asked: context and settings of the request.
+        request_arguments: context and settings of the request.
         answers: texts of the repeats.
         score: name of the metric that gives `correct`.
     """
-    settings = asked[1] if len(asked) > 1 and isinstance(asked[1], Mapping) else {}
+    settings = request_arguments[1] if len(request_arguments) > 1 and isinstance(request_arguments[1], Mapping) else {}
     filtered = sequence(record.get("filtered_resps"), '"filtered_resps"')
     for repeat, text in enumerate(answers):
         if not isinstance(text, str):
@@ -152,7 +152,7 @@ def _generated(
         repeat_line = {
             **line,
             "id": line["id"] if len(answers) == 1 else f"{line['id']}-repeat-{repeat + 1}",
-            "messages": [{"role": "user", "content": text_or_empty(asked[0])}] if asked else [],
+            "messages": [{"role": "user", "content": text_or_empty(request_arguments[0])}] if request_arguments else [],
             "sampling": {key: value for key, value in sampling.items() if value is not None} or None,
             "labels": labels,
             "response": completion(text, None, model=line["model"]),
@@ -163,7 +163,7 @@ def _generated(
 def _chosen(
     record: Mapping[str, Any],
     line: dict[str, Any],
-    asked: Sequence[tuple[object, ...]],
+    option_requests: Sequence[tuple[object, ...]],
     answers: Sequence[object],
     score: str,
 ) -> tuple[dict[str, Any], str]:
@@ -172,7 +172,7 @@ def _chosen(
     Args:
         record: the line.
         line: the import line, as far as it is known.
-        asked: context and option of each request.
+        option_requests: context and option of each request.
         answers: likelihood of each option.
         score: name of the metric that gives `correct`.
     """
@@ -180,11 +180,11 @@ def _chosen(
         raise ImportFileError(
             f"{score!r} is of another answer than the likeliest option, which is read here; expected 'acc'"
         )
-    contexts = [text_or_empty(request[0]) if request else "" for request in asked]
-    half = len(asked) // 2
+    contexts = [text_or_empty(request[0]) if request else "" for request in option_requests]
+    half = len(option_requests) // 2
     # For the mutual information each option is asked for once more, without a context.
-    twice = len(asked) % 2 == 0 and all(contexts[:half]) and not any(contexts[half:])
-    options = asked[:half] if twice else asked
+    twice = len(option_requests) % 2 == 0 and all(contexts[:half]) and not any(contexts[half:])
+    options = option_requests[:half] if twice else option_requests
     likelihoods = [_likelihood(likelihood) for likelihood in answers[: len(options)]]
     texts = [text_or_empty(request[-1]).strip() if request else "" for request in options]
     if len(set(texts)) == 1:  # the options are beginnings of one text

@@ -146,15 +146,17 @@ def _objects(values: object, name: str) -> list[Mapping[str, Any]]:
     return [mapping(entry, f"an entry of {name}") for entry in sequence(values, f'"{name}"') if entry is not None]
 
 
-def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> tuple[list[_Check], bool]:
+def _checks(
+    components: Sequence[Mapping[str, Any]], assertions: Sequence[Mapping[str, Any]]
+) -> tuple[list[_Check], bool]:
     """Returns (the checks of the components, whether a set of them passes by its score).
 
     The parts of a component are stored in it, and follow it in the list once more.
     """
-    sets = iter([assertion for assertion in asked if assertion.get("type") == "assert-set"])
-    left = iter(components)
+    sets = iter([assertion for assertion in assertions if assertion.get("type") == "assert-set"])
+    remaining = iter(components)
     checks, weighed = [], False
-    for component in left:
+    for component in remaining:
         assertion = mapping(component.get("assertion"), '"assertion"')
         parts = _objects(component.get("componentResults"), "componentResults")
         kind = text_or_empty(assertion.get("type"))
@@ -165,7 +167,7 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
         if is_set and counts:
             weighed |= described.get("threshold") is not None
             continue
-        for _ in islice(left, len(parts)):
+        for _ in islice(remaining, len(parts)):
             pass
         if counts:
             passed = component.get("pass")

@@ -136,26 +136,26 @@ class Panel(PanelJudge):
             raise RecordError("n or stream was given; each request is of one whole answer: leave both out")
         if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
             raise RecordError(f"messages came as {type(messages).__name__}; expected a list of role and content")
-        asked = {"messages": list(messages), "logprobs": True, **request}
+        chat_request = {"messages": list(messages), "logprobs": True, **request}
         if not model and not isinstance(client, Mapping) and not is_llm(client):
             raise RecordError("model is missing; expected the name that the client's API knows")
         models = _models(clients, model)
         identity = request_id
         if not identity:  # equal requests get equal ids; where JSON cannot hold one, its fields' names decide
             try:
-                identity = json.dumps({**asked, "model": models}, sort_keys=True, default=str)
+                identity = json.dumps({**chat_request, "model": models}, sort_keys=True, default=str)
             except Exception:  # of an object that a caller made
-                identity = json.dumps(sorted([*asked, "model"]))
+                identity = json.dumps(sorted([*chat_request, "model"]))
         named: dict[str, Any] = {
             "dimension": dimension,
-            "question": self.question_in(asked["messages"]),
+            "question": self.question_in(chat_request["messages"]),
             "choices": choices,
             "same": same,
             "needs_call": requires_tool_call(request.get("tool_choice")),
         }
         for name, one in clients.items():
             if is_llm(one):
-                llm_request(asked, identity, name)
+                llm_request(chat_request, identity, name)
         if several and samples is not None:
             raise RecordError("samples is for one client; give a price where several clients are asked")
         if not several and budget is not None:
@@ -167,7 +167,7 @@ class Panel(PanelJudge):
             setting = self.plan(price=price, samples=samples).setting_for(identity)
         means = {"price": price, "budget": budget, "prices": prices or {}}
         most = min(at_most, self.most)
-        loop = _Loop(self, clients, asked, models, identity, named, means, most, in_turn or _at_once)
+        loop = _Loop(self, clients, chat_request, models, identity, named, means, most, in_turn or _at_once)
         end = None if within is None else time.monotonic() + within
         try:
             while agent := await loop.in_turn(loop.next if setting is None else partial(loop.next_sample, setting)):
@@ -284,10 +284,10 @@ class _Loop:
             hedge_after: seconds after which the next agent is asked beside; None for no such agent.
         """
         while True:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            hedges = hedge_after is not None and (left is None or hedge_after < left)
+            seconds_left = None if end is None else max(0.0, end - time.monotonic())
+            hedges = hedge_after is not None and (seconds_left is None or hedge_after < seconds_left)
             done, _ = await asyncio.wait(
-                self.pending, timeout=hedge_after if hedges else left, return_when=asyncio.FIRST_COMPLETED
+                self.pending, timeout=hedge_after if hedges else seconds_left, return_when=asyncio.FIRST_COMPLETED
             )
             if done:
                 break
@@ -363,8 +363,12 @@ class _Loop:
             self.stopped = f"{setting.way} ({setting.threshold:g})"
             return None
         most = min(setting.threshold, self.most) if setting.way == FIXED else self.most
-        left = int(most) - answers
-        if self.read and 0 < left <= len(self.pending) and self.panel.settled(self.read, left, **self.named):
+        samples_left = int(most) - answers
+        if (
+            self.read
+            and 0 < samples_left <= len(self.pending)
+            and self.panel.settled(self.read, samples_left, **self.named)
+        ):
             self.stopped = "no answer under way can change which is kept"
             return None
         return next(iter(self.clients))

@@ -313,10 +313,10 @@ def own_check(answer: PanelAnswer, question: str) -> str:
             return FUNCTION
     item = Item("", question, check=EXACT)  # type: ignore[arg-type]
     final = final_answer(item, answer.text)
-    left = canonical(item, final).strip() if final else ""
-    if _NUMBER.fullmatch(left):
+    canonical_answer = canonical(item, final).strip() if final else ""
+    if _NUMBER.fullmatch(canonical_answer):
         return NUMBER
-    if _LETTER.fullmatch(left):
+    if _LETTER.fullmatch(canonical_answer):
         return CHOICE
     code = function_code(answer.text)
     # "x = 5" alone is an equation rather than code.

@@ -785,7 +785,7 @@ class PanelJudge(Pretrained):
                     was_asked[column] = True
                     if read_answer.form is not None and not answered[column]:
                         answered[column], odds[column], form[column] = True, odds_of_answer, number[place]
-        price, left = (
+        price, agents_left = (
             self.asks.price[:, dimension_index].tolist(),
             [agent for agent in range(A) if not was_asked[agent]],
         )
@@ -793,10 +793,18 @@ class PanelJudge(Pretrained):
             price = [
                 1000 * prices.get(name, odds_of_answer) for name, odds_of_answer in self.mean_prices(dimension).items()
             ]
-            left = [agent for agent in left if math.isfinite(price[agent])]
+            agents_left = [agent for agent in agents_left if math.isfinite(price[agent])]
         chance = _chance(self.asks, self.agents, question[-MOST_TEXT:], dimension_index)
         return QuestionProgress(
-            was_asked, answered, left, odds, self.agents.usual[dimension_index][:A], chance, price, form, self.asks.sure
+            was_asked,
+            answered,
+            agents_left,
+            odds,
+            self.agents.usual[dimension_index][:A],
+            chance,
+            price,
+            form,
+            self.asks.sure,
         )
 
     def settled(

@@ -149,17 +149,17 @@ def plan_of(settings: Sequence[Setting], *, price: float | None = None, samples:
 
 def mixed_plan(settings: Sequence[Setting], samples: float) -> Plan:
     """Returns the plan of two neighbouring settings, that of fewest answers first, that asks for so many on average."""
-    left, right, share = neighbours([setting.samples for setting in settings], float(samples))
-    return Plan(settings[left], settings[right], share)
+    lower, upper, share = neighbours([setting.samples for setting in settings], float(samples))
+    return Plan(settings[lower], settings[upper], share)
 
 
 def neighbours(costs: Sequence[float], budget: float) -> tuple[int, int, float]:
     """Returns two neighbouring places of rising costs, and the share of the first at which both together spend the
     budget; the first place alone if every setting spends more, the last alone if every setting spends less.
     """
-    for left, (low, high) in enumerate(pairwise(costs)):
+    for place, (low, high) in enumerate(pairwise(costs)):
         if low <= budget <= high and low < high:
-            return left, left + 1, (high - budget) / (high - low)
+            return place, place + 1, (high - budget) / (high - low)
     end = 0 if budget < costs[0] else len(costs) - 1
     return end, end, 1.0
 
@@ -342,10 +342,10 @@ class QuestionProgress:
         if self.sure is None:
             raise RecordError("the checkpoint does not know how far answers move P(right); train it again")
         A = len(self.asked)
-        left = np.array([agent in self.left and agent in setting.agents for agent in range(A)])
+        can_ask = np.array([agent in self.left and agent in setting.agents for agent in range(A)])
         rate, price = (np.array([values], dtype=np.float64) for values in (self.rate_here, self.price))
         odds, answered = np.array([self.odds], dtype=np.float64), np.array([self.answered])
-        worth: list[float] = self.sure.worth(setting.price, rate, price, left[None], odds, answered)[0][0].tolist()
+        worth: list[float] = self.sure.worth(setting.price, rate, price, can_ask[None], odds, answered)[0][0].tolist()
         return worth
 
 
@@ -569,8 +569,8 @@ def _planned(curves: Curves, budget: float | None, price: float | None) -> AskPl
 
 def mixed(settings: Sequence[AskSetting], budget: float) -> tuple[AskSetting, AskSetting, float]:
     """Returns two neighbouring settings, cheapest first, and the share of the first at which they spend the budget."""
-    left, right, share = neighbours([setting.cost for setting in settings], budget)
-    return settings[left], settings[right], share
+    lower, upper, share = neighbours([setting.cost for setting in settings], budget)
+    return settings[lower], settings[upper], share
 
 
 AFTER_COLUMNS = "whole", "log_odds", "two answers", "more answers", "agreement"

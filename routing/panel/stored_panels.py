@@ -312,8 +312,8 @@ def _known_in(panel: Panel, record: PanelLine, number: int) -> tuple[QuestionOut
     """
     for key in sorted(record.keys() - set(KNOWN)):
         # A misspelt key would lose what it says without a word; other keys are the user's own.
-        if near := get_close_matches(key, KNOWN, 1, cutoff=0.8):
-            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
+        if close_keys := get_close_matches(key, KNOWN, 1, cutoff=0.8):
+            raise ImportFileError(f"unknown key {key!r}; did you mean {close_keys[0]!r}? rename it, or remove it")
     if record and not record.keys() & set(KNOWN):
         raise ImportFileError(f"the keys are {sorted(record)}; expected some of {', '.join(KNOWN)}")
     agents = {} if record.get("agents") is None else record["agents"]
