@@ -22,6 +22,9 @@ from metaprobe.checkpoints.manifest import (
 )
 from metaprobe.checkpoints.rendered_table import Table
 
+GAIN_OVER_BEFORE = "brier_gain_over_before"
+"""Metric of a recalibrated checkpoint: by how much its Brier score is lower than before, on held-out answers."""
+
 MAX_VALUE_CHARS = 100
 """Most characters shown of a value of a manifest."""
 MAX_POINTS = 8
@@ -66,6 +69,11 @@ def _lines(manifest: Manifest) -> Iterator[str]:
             "task; the metrics are of your labelled answers"
         )
     yield f"trust       {manifest.trust}: {trust}"
+    gain = manifest.metrics.get(GAIN_OVER_BEFORE)
+    if gain is not None and gain.high < 0:
+        yield f"WORSE       than before it was recalibrated: gain in Brier score {gain.estimate:+.3f}"
+        bounds = f"[{gain.low:+.3f}, {gain.high:+.3f}]"
+        yield f"            {bounds} on {gain.n} held-out answers; keep the old one, or label more"
     for head, clause in manifest.chance.items():
         yield f"CHANCE      {head or 'the scores'}: {clause}"
         yield f"            {manifest.after_chance(head)}"

@@ -352,7 +352,9 @@ class OpenAILLM(EndpointLLM):
         except InvalidResponse as error:
             if self._logprobs and not self._has_warned:
                 self._has_warned = True
-                logger.warning("%r: recorded without log-probabilities, now and maybe later: %s", self, error)
+                logger.warning(
+                    "%r: this answer is recorded without log-probabilities, and later ones may be: %s", self, error
+                )
         else:
             token_count, left_out, top = len(scored.tokens), scored.left_out, scored.top_logprobs
             # Some servers give more alternatives than were asked for.

@@ -12,6 +12,8 @@ from metaprobe.records.errors import MissingExtra
 EXTRAS = ("fit", "train", "api", "hub", "serve", "postgres", "math")
 """Extras of this package. A dependency of a single purpose has no extra; errors name the dependency itself."""
 
+OWN_PACKAGE = "metaprobe"
+
 
 def how_to_install(extra: str) -> str:
     """Returns the command that installs an extra of this package, or another requirement of pip."""
@@ -22,13 +24,18 @@ def how_to_install(extra: str) -> str:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Returns the imported module. If it is missing, raises `MissingExtra` with the command that installs it.
+    """Returns the imported module. If it is missing, or a module of this package needs one that is missing, raises
+    `MissingExtra` with the command that installs it.
 
     `extra` is one of `EXTRAS`, or a requirement of pip such as "clingo>=5.8,<6".
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
-            raise  # it is there, and something it needs is not: that message is the useful one
-        raise MissingExtra(f"{module} is needed here and not installed: {how_to_install(extra)}") from error
+        package, missing = module.split(".")[0], (error.name or "").split(".")[0]
+        is_ours = package == OWN_PACKAGE
+        if not missing or (missing == package) == is_ours:
+            raise  # a package is there, and something it needs is not: that message is the useful one
+        raise MissingExtra(
+            f"{error.name if is_ours else module} is needed here and not installed: {how_to_install(extra)}"
+        ) from error

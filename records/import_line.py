@@ -227,6 +227,8 @@ _KEYS = """id group run_id model task stage agent logprobs_mode messages respons
     segments decisions"""
 KEYS = (QUESTION_KEY, *_KEYS.split())
 """Keys that a line may have."""
+LABEL_KEY = "correct"
+"""Label that a line may have as a key of its own."""
 
 
 def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False) -> Run:
@@ -327,7 +329,8 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
-        if close_keys := get_close_matches(key, known_keys, 1, cutoff=0.83):
+        own_label = LABEL_KEY in key  # such as `incorrect`
+        if close_keys := get_close_matches(key, known_keys if own_label else (*known_keys, LABEL_KEY), 1, cutoff=0.83):
             raise ImportFileError(f"unknown key {key!r}; did you mean {close_keys[0]!r}? rename it, or remove it")
     if record.get("response") is None and not record.get("decisions"):
         if labels_alone(record.keys()):

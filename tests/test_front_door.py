@@ -21,6 +21,7 @@ from metaprobe.checkpoints.display import field_docs
 from metaprobe.cli import main
 from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import MissingExtra
+from metaprobe.records.extras import require
 from metaprobe.training import training_options as options
 from metaprobe.training.success_options import SuccessOptions
 
@@ -85,6 +86,20 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=rf"{package} .* pip install '\.\[fit\]'"):
         getattr(metaprobe, name)("runs", out=tmp_path / "out")
+
+
+def test_what_a_module_of_ours_needs_is_named_with_the_extra_and_what_anothers_needs_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delitem(sys.modules, "metaprobe.llms.openai_client", raising=False)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MissingExtra, match=r"openai .* pip install '\.\[api\]'"):
+        require("metaprobe.llms.openai_client", "api")
+    (tmp_path / "outer_package.py").write_text("import missing_inner_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="missing_inner_package") as raised:
+        require("outer_package", "api")
+    assert not isinstance(raised.value, MissingExtra)
 
 
 SHOWN = [

@@ -87,6 +87,7 @@ BAD_LINES = [
     ({**RESPONSE, "label": {"correct": 1}}, "unknown key 'label'; did you mean 'labels'"),
     (changed(verbalised_confidence=0.4), "unknown key 'verbalised_confidence'; did you mean 'verbalized_confidence'"),
     (changed(labels=None) | {"lables": {"correct": 1}}, "unknown key 'lables'; did you mean 'labels'"),
+    (changed(labels=None) | {"corect": 1}, "unknown key 'corect'; did you mean 'correct'"),
 ]
 
 

@@ -611,6 +611,12 @@ def test_numbers_name_questions_too_and_groups_stay_groups(tmp_path: Path) -> No
     assert "labels differ in 1.0000" in audit[2]
 
 
+def test_an_answer_without_an_agent_is_of_its_model(tmp_path: Path) -> None:
+    unnamed = {name: value for name, value in completion("It is 1").items() if name != "model"}
+    lines = [{"question_id": "q", "model": "llama", "response": unnamed, "correct": right} for right in (0, 1)]
+    assert panels_of_lines(lines_of(tmp_path / "a.jsonl", *lines), "number").agents == ("llama",)
+
+
 def test_a_label_is_of_one_answer_and_what_is_left_out_is_said(tmp_path: Path) -> None:
     several = {"question_id": "q", "response": completion("It is 1", "It is 2"), "correct": 1}
     own = [{"question_id": "q", "response": completion(f"It is {i}"), "correct": i} for i in range(2)]

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +76,15 @@ def test_it_stops_before_the_last_answer_where_the_answers_agree(panel: Panel) -
     assert answered.response in answered.responses
     assert answered.reason == ""
     assert all(request["logprobs"] is True for request in client.asked)
+
+
+def test_the_one_client_of_a_panel_whose_answers_named_no_agent_is_asked(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel, "agents", replace(panel.agents, names=("",)))
+    answered = ask(panel, Client("It is 7"), at_most=4)
+    assert answered.response is not None
+    assert "known" not in answered.reason, "the answers are of the agent that it learned from"
 
 
 def test_it_asks_all_where_it_never_stops_and_no_more(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:

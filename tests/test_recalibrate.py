@@ -11,6 +11,8 @@ from logged_answers import WEEK_46, answers, label_answers, stored, trained, wri
 from made_once import MadeOnce
 
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
+from metaprobe.checkpoints.description import GAIN_OVER_BEFORE, describe
+from metaprobe.checkpoints.manifest import Metric
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.quality import QualityPredictor
@@ -125,6 +127,15 @@ def test_where_the_labels_are_too_few_the_curve_of_before_moves_with_the_scores(
     assert "the curve of flag rates is that of the checkpoint before, its scores moved with the others" in card
     with pytest.raises(ContractMismatch, match=r"risk=0.2: .* no threshold .* was shown to keep such a promise"):
         QualityPredictor(made, risk=0.2)  # depends on the base rate, which is another one
+
+
+def test_a_version_that_is_worse_than_before_says_so_first(base: Path) -> None:
+    checkpoint = QualityPredictor.load(base).checkpoint
+    for estimate, high, is_worse in ((-0.03, -0.01, True), (-0.01, 0.02, False), (0.03, 0.05, False)):
+        metric = Metric(estimate, estimate - 0.03, high, 26)
+        manifest = dataclasses.replace(checkpoint.manifest, metrics={GAIN_OVER_BEFORE: metric})
+        head = describe(dataclasses.replace(checkpoint, manifest=manifest)).partition("metrics")[0]
+        assert ("WORSE" in head) == is_worse
 
 
 def test_labels_that_carry_no_threshold_give_none_and_the_card_says_so(base: Path, tmp_path: Path) -> None:

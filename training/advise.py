@@ -289,7 +289,7 @@ def _signals(contents: Contents, first: tuple[str, ...], runs: str, lines: str) 
     questions = contents.by_question if lines else contents.by_item
     repeated = sum(count > 1 for count in questions.values())
     if not repeated:
-        why = "no question has two answers: sample each a few times"
+        why = "no question has two answers: `metaprobe teach` asks each of your questions twice"
         if max(contents.by_question.values()) > 1:
             why = f"answers share a group, and in a run store that is no question: give the lines a {QUESTION_KEY}"
         yield Advice("samples", False, why, ())

@@ -22,6 +22,7 @@ from metaprobe.checkpoints import (
     check_target,
 )
 from metaprobe.checkpoints.checkpoint import LEARNED_UNTIL
+from metaprobe.checkpoints.description import GAIN_OVER_BEFORE
 from metaprobe.checkpoints.flagging import USUAL_FLAGS, threshold_at, threshold_of
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
 from metaprobe.eval.answer_table import bare_table
@@ -203,7 +204,7 @@ def measure_recalibrated(head: Rescaled, scores: Floats, seed: int) -> dict[str,
         return {}
     weights = cluster_weights(head.table.groups[head.plain].tolist(), seed=seed)
     metrics = {
-        "brier_gain_over_before": paired_difference(brier, y, before, p, weights),
+        GAIN_OVER_BEFORE: paired_difference(brier, y, before, p, weights),
         "mean_score_minus_share_right": interval(mean_gap, y, p, weights),
     }
     if 0 < y.sum() < len(y):

@@ -391,7 +391,9 @@ def promote_panel(
     assert running.asks is not None
     dollar = running.asks.curves.implied_price(plan.cost) if price is None else price
     if new.same != running.same:
-        raise RecordError(f"one compares answers by {new.same} and the other by {running.same}: train both alike")
+        raise RecordError(
+            f"one compares answers by {new.same} and the other by {running.same}: train both with --same {new.same}"
+        )
     data = panels_of_outcomes(questions, same=new.same)
     fingerprints = {
         p.checkpoint.manifest.training.fingerprint for p in (new, running) if p.checkpoint.manifest.training

@@ -260,7 +260,7 @@ def say_progress(log_watch: LogWatch) -> str:
         scope += "" if log_watch.checkpoint is None else f" of checkpoint {log_watch.checkpoint[:12]}"
         return f"nothing is watched yet: the log holds no answers{scope}"
     name, highest = max(watch.evidence.items(), key=lambda pair: pair[1])
-    text = f"no alarm; most evidence {highest:.2g} of {_short(name)}, rings at {watch.threshold:g}"
+    text = f"no alarm; most evidence: {highest:.2g}, for {_short(name)}; an alarm takes {watch.threshold:g}"
     learning = [
         f"{_short(key)} {watched.rows}"
         for key, watched in watch.watched_values.items()

@@ -471,6 +471,7 @@ def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any]
         labels = int(np.isfinite(columns.label[late]).sum())
         note = f"{int(late.sum())} answers came after the last one that was drawn, and are not part of it"
         note += f", nor are their {labels} labels" if labels else ""
+        note += ": `metaprobe sample` draws from them"
     noted = [replace(estimate, reason="; ".join(filter(None, (estimate.reason, note)))) for estimate in reached[1:]]
     return [
         whole[0],

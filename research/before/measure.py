@@ -40,7 +40,7 @@ EMBEDDINGS = ROOT / "out" / "before"
 """Folder of the embeddings that `research.before.minilm` keeps, and of the figures of each task."""
 PAGE, KEPT = DOCS / "research" / "before.md", DOCS / "measured" / "before.json"
 STEP, RECIPE = "question surface", "Switchyard recipe"
-FURTHER = {STEP: DOCS / "measured" / "before_surface.json", RECIPE: DOCS / "measured" / "before_switchyard.json"}
+STEP_FIGURES, RECIPE_FIGURES = DOCS / "measured" / "before_surface.json", DOCS / "measured" / "before_switchyard.json"
 """Figures of `research.before.surface` and `research.before.switchyard`: further columns of the page."""
 SPEED = DOCS / "measured" / "reader_speed.json"
 """Figures of `benchmarks.reader_speed`."""
@@ -327,7 +327,8 @@ def page() -> None:
     head = ("task", "labels", "model", *METHODS, "states over the strongest")
     write(PAGE, "rows-all", markdown(head, table))
     # The mean over the models of a task stands on the page itself.
-    further = {name: read_figures(path).get("tasks", {}) for name, path in FURTHER.items()}
+    files = {STEP: STEP_FIGURES, RECIPE: RECIPE_FIGURES}
+    further = {name: read_figures(path).get("tasks", {}) for name, path in files.items()}
     means_of = []
     for task, found in tasks.items():
         for labels, many in found["labels"].items():
@@ -339,14 +340,14 @@ def page() -> None:
             counted = ", ".join(str(stands.count(word)) for word in ("ahead", "level", "behind"))
             values = ["-" if None in column else f"{np.mean(column):.3f}" for column in columns]
             means_of.append([task, labels, *values, counted])
-    write(PAGE, "rows", markdown(("task", "labels", *SHOWN, *FURTHER, "ahead, level, behind"), means_of))
+    write(PAGE, "rows", markdown(("task", "labels", *SHOWN, *files, "ahead, level, behind"), means_of))
     write(PAGE, "further", _further(further))
     seen, foreign = [], []
     for task, found in tasks.items():
         if "foreign" in found:
             seen.append(found["foreign"]["new questions"])
             foreign += [(share, other, task) for other, share in found["foreign"].items() if other != "new questions"]
-    by_form = read_figures(FURTHER[STEP]).get("forms", {})
+    by_form = read_figures(STEP_FIGURES).get("forms", {})
     if foreign:
         least, other, task = min(foreign)
         sure = sum(share >= 0.95 for share, _, _ in foreign)

@@ -19,9 +19,9 @@ from metaprobe.training.success_fit import SEEN_SHARE, SuccessData, fit_prior, l
 from metaprobe.training.surface_fit import fit_forms, read_surfaces
 from research.before.measure import (
     FOREIGN,
-    FURTHER,
     LABELS,
     STEP,
+    STEP_FIGURES,
     SURFACE,
     TFIDF,
     drawn_labels,
@@ -34,7 +34,7 @@ from research.before.measure import (
 from research.before.tasks import TASKS, outcomes
 from research.blocks import keep_figures
 
-KEPT = FURTHER[STEP]
+KEPT = STEP_FIGURES
 Floats = NDArray[np.float64]
 
 

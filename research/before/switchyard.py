@@ -21,11 +21,11 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.extras import require
 from metaprobe.training.success_fit import SuccessData, fit_heads, rate_tables, success_data
 from research.before.layers import read_layers
-from research.before.measure import FURTHER, LABELS, OWN, RECIPE, RESAMPLES, drawn_labels, page, split_groups
+from research.before.measure import LABELS, OWN, RECIPE, RECIPE_FIGURES, RESAMPLES, drawn_labels, page, split_groups
 from research.before.tasks import TASKS, outcomes
 from research.blocks import keep_figures, packed, read_figures
 
-KEPT = FURTHER[RECIPE]
+KEPT = RECIPE_FIGURES
 RECIPE_COMPONENTS, HIDDEN, DROPPED = 200, (256, 128), (0.3, 0.2)
 RATE, DECAY, BATCH, EPOCHS, PATIENCE = 1e-3, 1e-4, 512, 150, 15
 LEARNED_SHARE = 0.85

@@ -473,9 +473,9 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     developed = sum(name.rsplit(", ", 1)[0] in DEVELOPED for name, _ in words)
     every = list(words.values())
     return [
-        f"At equal spending the panel is ahead of the way that is strongest in hindsight, its own ways among them, in "
-        f"{count['ahead']} of {len(rows)} comparisons on {len({name.rsplit(', ', 1)[0] for name in kept})} data sets, "
-        f"level with it in {count['tie']} ({level:+.2f} at worst), and behind in {count['behind']}{lost}. In the mean "
+        f"At equal spending ({len(rows)} comparisons, {len({name.rsplit(', ', 1)[0] for name in kept})} data sets) "
+        f"the panel is ahead of the way that is strongest in hindsight, its own ways among them, in {count['ahead']}, level "
+        f"in {count['tie']} ({level:+.2f} at worst), behind in {count['behind']}{lost}. In the mean "
         f"over budgets it is ahead, by Holm, of "
         f"{', '.join(f'{name} on {won} of {pairs}' for name, (won, pairs) in gains.items())}. "
         f"Of these {len(every)} it is ahead in {every.count('ahead')}, behind in {every.count('behind')}; {developed} "
@@ -537,9 +537,10 @@ def _spent(kept: dict[str, Any]) -> list[str]:
     labels = _sizes(kept)
     return [
         f"Of {plans.total()} budgets ({labels} labels) a plan alone keeps {plans['kept']} within 3 % on new questions; "
-        f"{plans['less']} are not spent, for all that helps is asked, the others missed. Where spending corrects the "
+        f"{plans['less']} are underspent, as nothing more helps; the rest miss. Where spending corrects the "
         f"next plans, as in `serve`, {streams['kept']} are kept, {streams['less']} not spent. In Python: `control = "
-        "team.budget_control(0.5)`, `budget=control.next_budget()`, `control.paid(dollars)`.",
+        "team.budget_control(0.5)`, `budget=control.next_budget()`, `control.paid(dollars)` with the sum of "
+        "`answered.spent`.",
         "",
     ]
 

@@ -124,7 +124,10 @@ class Panel(PanelJudge):
         failed is not asked again. Raises `RecordError` for `at_most` or `at_once` that are no counts of at least 1, for
         `within` or `hedge_after` that are no seconds, for `n` or `stream`, and as `plan`, `next` and `judge`.
         """
-        clients = dict(client) if isinstance(client, Mapping) else {self.agents.names[0]: client}
+        if isinstance(client, Mapping):
+            clients = dict(client)
+        else:  # the one agent of answers that named no agent has no name
+            clients = {self.agents.names[0] or str(model or "model"): client}
         several = isinstance(client, Mapping) and (len(clients) > 1 or not self.settings)
         at_once = (1 if several else AT_ONCE) if at_once is None else at_once
         if not all(type(count) is int and count >= 1 for count in (at_most, at_once)) or at_most > MOST_TOGETHER:

@@ -545,9 +545,9 @@ class PanelJudge(Pretrained):
         ]
         # Tool calls and confidences that the panel did not learn from.
         if not self.knows_calls and (called := sum(read_answer.calls for read_answer, _ in compared)):
+            callers = "1 answer calls" if called == 1 else f"{called} answers call"
             notes.append(
-                f"{called} answers call tools, and this checkpoint learned no tool calls: the most frequent answer is "
-                "kept"
+                f"{callers} tools, and this checkpoint learned no tool calls: the most frequent answer is kept"
             )
             compared = [(read_answer, agent) for read_answer, agent in compared if not read_answer.calls]
         left_out = [read_answer.left_out for read_answer, _ in compared if read_answer.left_out]

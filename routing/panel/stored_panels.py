@@ -174,7 +174,7 @@ def answers_of_line(record: Mapping[str, Any], identity: str, score_by: str = ""
             answers.append((name, error))
         else:
             agent, source = (
-                _line_name(record, "agent") or read_answer.agent,
+                _line_name(record, "agent") or _line_name(record, "model") or read_answer.agent,
                 STATED_BY_MODEL if stated is not None else "",
             )
             answers.append((name, replace(read_answer, agent=agent, stated=stated, stated_source=source)))

@@ -97,7 +97,7 @@ def quickstart_table(result: Line) -> Iterator[str]:
     yield ""
     yield "Next, with your own answers (one JSON object a line: docs/start.md):"
     yield ""
-    yield "  pip install '.[fit]'                                                 # in a checkout of metaprobe"
+    yield "  pip install '.[fit,api]'                                             # in a checkout of metaprobe"
     yield "  metaprobe teach URL questions.jsonl --out out/taught                 # no labels: each asked twice"
     yield "  metaprobe advise labelled.jsonl                                      # what your log can support"
     yield "  metaprobe adapt bundled:quality labelled.jsonl --out out/mine        # fifty labels, as here"
