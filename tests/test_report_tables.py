@@ -41,13 +41,13 @@ def ends(interval):
 
 def shown(table):
     """Keys of the columns that readers see."""
-    return [column.key for column in table.heads]
+    return [column.key for column in table.visible_columns]
 
 
 def column(table, key):
     """The cells that readers see in a column."""
     at = shown(table).index(key)
-    return [row[at] for row in table.shown]
+    return [row[at] for row in table.visible_rows]
 
 
 def marks(table, key):
@@ -116,7 +116,7 @@ def test_each_control_stands_with_its_difference_and_whether_it_is_beaten(compar
     )
     inside = replace(methods[-1], controls_within=ControlComparison(0.7, over.controls[:1]))
     table = tables.controls(replace(comparison, methods=(*methods[:-1], inside)))
-    assert [[cell.text for cell in row][:4] for row in table.shown] == [
+    assert [[cell.text for cell in row][:4] for row in table.visible_rows] == [
         [METHOD_OF_ALL, "all answers", "length", "0.66"],
         [METHOD_OF_ALL, "all answers", "prompt TF-IDF", "0.61"],
         [METHOD_OF_ALL, "within runs", "length", "0.66"],
@@ -193,7 +193,7 @@ def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
         Finding("broken", False, "d", "invalid"),
     )
     table = tables.audits(audits)
-    assert [row[0].text for row in table.shown] == ["broken", "faint", "fine"]
+    assert [row[0].text for row in table.visible_rows] == ["broken", "faint", "fine"]
     assert [cell.plain for cell in column(table, "result")] == [
         "failed the numbers cannot be believed",
         f"failed the numbers {MEANING['weak']}",
