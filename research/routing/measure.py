@@ -474,8 +474,8 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     every = list(words.values())
     return [
         f"At equal spending ({len(rows)} comparisons, {len({name.rsplit(', ', 1)[0] for name in kept})} data sets) "
-        f"the panel is ahead of the way that is strongest in hindsight, its own ways among them, in {count['ahead']}, level "
-        f"in {count['tie']} ({level:+.2f} at worst), behind in {count['behind']}{lost}. In the mean "
+        f"the panel is ahead of the way that is strongest in hindsight, its own ways among them, in {count['ahead']}, "
+        f"level in {count['tie']} ({level:+.2f} at worst), behind in {count['behind']}{lost}. In the mean "
         f"over budgets it is ahead, by Holm, of "
         f"{', '.join(f'{name} on {won} of {pairs}' for name, (won, pairs) in gains.items())}. "
         f"Of these {len(every)} it is ahead in {every.count('ahead')}, behind in {every.count('behind')}; {developed} "
