@@ -216,7 +216,7 @@ def gain(draws: dict[str, Any]) -> list[str]:
         f"flagging {cost} of the right answers** ({draws['draws']} draws). Of kept answers "
         f"{draws['right_among_kept']:.0%} are right, of all {draws['right']:.0%}. Cut alike, the mean "
         f"log-probability: {usual_found}, {usual_cost}; `scaled` (sum over root of length): "
-        f"{free_found}, {free_cost}. Repeat one:",
+        f"{free_found}, {free_cost}. Repeat:",
         "",
     ]
 
@@ -298,48 +298,48 @@ def in_short() -> list[list[str]]:
     return [
         [
             "no labels: ask a hundred of your questions twice ([teach](docs/no-labels.md))",
-            f"a flag; ranks answers like 50 labels; so does `{USUAL_FREE}` (AUROC {free:.3f} to {taught:.3f})",
+            f"a flag; orders answers as 50 labels do (AUROC {taught:.3f}; `{USUAL_FREE}` {free:.3f})",
             f"{SAMPLINGS[0][0] * SAMPLINGS[0][1]} answers",
             f"ahead of 50 labels on {ahead(as_labels)} of {len(few)} [stores](docs/research/no-labels.md), behind on "
             f"{behind(as_labels)} ({sizes(few)})",
         ],
         [
             "log-probabilities: [adapt](docs/adapt.md)",
-            f"P(right), a flag; by 50 ahead of `{USUAL_FREE}` on {ahead(by_fifty)} of {len(few)} stores, "
-            f"behind on {behind(by_fifty)}",
+            f"P(right), a flag; 50 labels beat `{USUAL_FREE}` on {ahead(by_fifty)} of {len(few)} stores, "
+            f"lose on {behind(by_fifty)}",
             "20-50 labels",
             f"800+ labels: ahead on {ahead(trained)} of {len(trained)} [sets](docs/research/ladder.md), behind on "
             f"{behind(trained)}",
         ],
         [
-            "a service: [proxy](docs/serve.md)",
-            "both, live",
+            "a service: [proxy](docs/serve.md), [watch](docs/watch.md)",
+            "both, live; drift",
             "another `base_url`",
-            "plain refusals are scored",
+            "plain refusals score",
         ],
         [
-            "outcomes of models: [estimate](docs/route.md#before-any-answer)",
-            f"P(right) before asking: beats every control on {stood.count('ahead')} of {len(stood)} "
-            "[pairs](docs/research/before.md)",
+            "outcomes of models: [predict](docs/route.md#before-any-answer)",
+            f"P(right) before asking; small models' states beat every control on "
+            f"{stood.count('ahead')} of {len(stood)} [pairs](docs/research/before.md)",
             "200 labels",
             f"behind on {len(stood) - stood.count('level') - stood.count('ahead')} (1,000 labels: ahead on "
             f"{by_thousand.count('ahead')})",
         ],
         [
-            "samples, agents: [panel](docs/several-answers.md)",
-            f"more accurate at equally many answers in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
+            "samples: [panel](docs/several-answers.md); agents: [router](docs/route.md)",
+            f"more accurate at equal answers in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
             f"less in {later}; agents: beats fixed ways in {fixed.count('ahead')} of {len(fixed)} "
             f"[pairs](docs/research/routing.md), behind in {fixed.count('behind')}",
             f"{MIN_PANEL_GROUPS} labelled questions",
-            f"keeps better on {better} of {len(stores)}; agents: behind the strongest at "
-            f"{asked.count('behind')} of {len(asked)} budgets, ahead at {asked.count('ahead')}",
+            f"better kept answer: {better} of {len(stores)}; agents: lose to the best way at "
+            f"{asked.count('behind')} of {len(asked)} budgets, win {asked.count('ahead')}",
         ],
         [
             "a stream: [gate](docs/streams.md)",
             "early stops",
             "labels",
             f"beats the mean log-probability at {looks_ahead()} [looks](docs/research/gate.md) ({looks_by_form()} by "
-            f"the question's form), behind at {sum(one['high'] < 0 for one in looks)} ({sizes(read('gate'))})",
+            f"question form), behind at {sum(one['high'] < 0 for one in looks)} ({sizes(read('gate'))})",
         ],
         [
             "weights: [probe](docs/probes.md)",
