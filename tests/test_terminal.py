@@ -12,7 +12,7 @@ import pytest
 from metaprobe.papers.collecting.live import live_collection
 from metaprobe.progress import lines_done, quiet_libraries
 from metaprobe.records.types import Call, Usage
-from metaprobe.terminal import command_line
+from metaprobe.terminal import asking_table, command_line
 
 
 class Screen(StringIO):
@@ -124,3 +124,22 @@ def test_lines_that_are_shown_on_a_terminal_have_no_bar_between_them(
 def test_a_recorded_command_is_one_that_a_shell_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/bin/metaprobe", "compare", "my runs", "--out", "hub:a/b@c"])
     assert command_line() == "metaprobe compare 'my runs' --out hub:a/b@c"
+
+
+@pytest.mark.parametrize(("spent", "said"), [(0.1, "80% less"), (0.62, "24% more"), (0.52, "")])
+def test_spending_far_from_its_budget_is_said_beside_it(spent: float, said: str) -> None:
+    way = {"accuracy": {"estimate": 0.7, "low": 0.6, "high": 0.8}, "cost_per_1000": 0.5}
+    gain = {"estimate": 0.0, "low": -0.1, "high": 0.1}
+    figure = {
+        "asked": 1.0,
+        "by": "one agent",
+        "accuracy": way["accuracy"],
+        "cost_per_1000": {"estimate": spent},
+        "ways": {"small": way | {"panel_over_it": gain}},
+        "best_single": way | {"agent": "small"},
+        "oracle": way,
+    }
+    figures = {"questions": 9, "groups": 9, "agents": ["small", "large"], "budgets": {"0.5": figure}}
+    [line] = [line for line in asking_table(figures) if line.startswith("budget")]
+    assert ("than the budget is spent" in line) == bool(said)
+    assert said in line

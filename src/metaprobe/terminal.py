@@ -14,6 +14,8 @@ from metaprobe.checkpoints.manifest import printable
 from metaprobe.checkpoints.rendered_table import TERMINAL_CHARS, Table, number
 
 Line = Mapping[str, Any]
+FAR_FROM_BUDGET = 0.1
+"""Share of a budget by which spending may differ from it without a word."""
 EXAMPLE_CHARS = 68
 """Characters of a question with its answer, beside the other columns of a line on a terminal."""
 
@@ -188,7 +190,11 @@ def asking_table(figures: Line) -> Iterator[str]:
         ):
             accuracy = end["accuracy"] if isinstance(end["accuracy"], float) else end["accuracy"]["estimate"]
             rows.append([name, shown_number(accuracy), "", f"{end['cost_per_1000']:.4g}", ""])
-        yield f"budget {budget} US dollars for 1,000 questions; {figure['asked']:.2f} agents asked of each"
+        line = f"budget {budget} US dollars for 1,000 questions; {figure['asked']:.2f} agents asked of each"
+        off = figure["cost_per_1000"]["estimate"] / float(budget) - 1
+        if abs(off) > FAR_FROM_BUDGET:
+            line += f"; {abs(off):.0%} {'more' if off > 0 else 'less'} than the budget is spent"
+        yield line
         yield from aligned(rows)
         yield ""
 
