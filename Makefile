@@ -51,8 +51,9 @@ docs: $(VENV)/dev.stamp $(VENV)/docs.stamp  ## the site, in out/site; a broken l
 dist: $(VENV)/dev.stamp  ## sdist, wheel and recorded runs of the last commit, in out/dist: the same bits for everyone
 	$(BIN)/python scripts/release.py
 
-release-check: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## all, twice, compared; then the base install on each Python, newest and lowest versions
+release-check: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## all, twice, compared; an index of this machine; the base install on each Python, newest and lowest versions
 	$(BIN)/python scripts/release.py --check
+	$(BIN)/python scripts/local_index.py out/dist
 	$(BIN)/python scripts/matrix.py out/dist/*.whl
 
 lowest: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## the quick suite with the lowest declared versions

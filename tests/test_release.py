@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import dependencies  # noqa: E402
+import local_index  # noqa: E402
 import release  # noqa: E402
 
 needs_git = pytest.mark.skipif(
@@ -25,12 +26,24 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release.copy_sources(tmp_path_factory.mktemp("tree"))
 
 
+@pytest.fixture(scope="session")
+def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> release.Built:
+    return release.built_twice(tree, tmp_path_factory.mktemp("built"), epoch=release.last_commit())
+
+
+@needs_git
+@pytest.mark.slow
+def test_a_release_is_checked_uploaded_to_an_index_and_runs_from_there(built: release.Built) -> None:
+    done = CliRunner().invoke(local_index.main, [str(built.wheel.parent)])
+    assert done.exit_code == 0, done.output
+    assert "of the wrong answers" in done.output
+
+
 @needs_git
 @pytest.mark.slow
 def test_sdist_and_recorded_runs_are_the_repository_and_build_twice_to_the_same_bits(
-    tree: Path, tmp_path: Path
+    built: release.Built, tmp_path: Path
 ) -> None:
-    built = release.built_twice(tree, tmp_path, epoch=release.last_commit())
     for archive in (built.sdist, built.recorded):
         with tarfile.open(archive) as tar:
             tar.extractall(tmp_path / "unpacked", filter="data")
