@@ -239,7 +239,8 @@ def _lacking(option_text: str, missing: str) -> ContractMismatch:
     return ContractMismatch(
         f"{option_text}: the checkpoint stores no {missing}; older ones have none, nor do those of too few labelled "
         "answers (its card says how many it takes), for new tasks, or without a head `correct`: adapt, recalibrate or "
-        "train it again, with enough labels, or give flag_below, a score of your own"
+        "train it again, with enough labels (for agreement, with more questions asked twice), or give flag_below, a "
+        "score of your own"
     )
 
 

@@ -47,6 +47,10 @@ _PROBABILITY = (0.0, 1.0)
 """Scale of a head whose scale the contract does not state."""
 _ROUNDED = 1e-4
 """How far rounding may move a head's value beyond its scale: as far as golden rows may differ."""
+ENDED_ONLY = "ended_only"
+"""Key of a contract: heads that were learned of answers that ended by themselves, so that a cut answer has none."""
+CUT_UNSCORED = "not scored: the token limit cut the answer, and P(right) was learned of answers that ended"
+"""Reason in a verdict without a score, if the token limit cut the answer."""
 
 
 class Read(NamedTuple):
@@ -132,6 +136,7 @@ class QualityPredictor(Pretrained):
             self._run = self._rates.named(run)
         # Choose the heads for the score and the flag, with their thresholds.
         self._main = next((name for name in MAIN_HEADS if name in names), None)
+        self._ended_only = frozenset(checkpoint.manifest.contract.get(ENDED_ONLY, ()))
         self._asked = FlagOptions(**flag)
         self._threshold = threshold_of(checkpoint.manifest, self._asked)
         self._flagged_by = next((name for name in FLAGGED_HEADS if name in names), None)
@@ -388,14 +393,20 @@ class QualityPredictor(Pretrained):
         if read.cut and AGREEMENT in heads:  # training left such answers out
             heads[AGREEMENT] = 0.0
             note = "; ".join(filter(None, (note, CUT_AGREES)))
+        unscored = read.cut and self._main in self._ended_only
+        if unscored:
+            note = "; ".join(filter(None, (note, CUT_UNSCORED)))
+            heads = {name: value for name, value in heads.items() if name not in self._ended_only}
         score = None
-        if self._main is not None:
+        if self._main is not None and not unscored:
             low, high = self._scales.get(self._main, _PROBABILITY)
             score = (heads[self._main] - low) / (high - low)
         # A score that the caller chose is compared whatever the run: it promises nothing about shares.
         compared = run_is_known or self._asked.flag_below is not None
         weighed = heads.get(AGREEMENT) if self._main is None else score
         flagged = None if self._threshold is None or weighed is None or not compared else weighed < self._threshold
+        if unscored and self._threshold is not None:  # it has no end that could be right
+            flagged = True
         critical = heads.get(Verdict.critical_head)
         if self._critical is not None and critical is not None and run_is_known:
             flagged = critical >= self._critical or bool(flagged)

@@ -332,6 +332,28 @@ def test_thirty_labels_make_a_score_of_it_in_nearly_the_same_order(taught: Path,
     assert abs(np.mean(scores) - right) < abs(np.mean(agreements) - right) + 0.05  # type: ignore[arg-type]
 
 
+def test_cut_answers_teach_no_score_and_get_none(taught: Path, tmp_path: Path) -> None:
+    calls = [run.calls[0] for run in planted_runs(90, 1, seed=9)]
+    labels = [float(call.text == "7") for call in calls[:60]]
+    cut = [replace(call, id=f"cut-{call.id}", finish_reason="length") for call in calls[:40]]
+    before = QualityPredictor.load(taught)
+    alone = before.adapt(calls[:60], labels, out=tmp_path / "alone")
+    mixed = before.adapt([*calls[:60], *cut], [*labels, *[0.0] * 40], out=tmp_path / "mixed")
+    again = mixed.adapt([*calls[:60], *cut], [*labels, *[0.0] * 40], out=tmp_path / "again")
+    assert mixed.checkpoint.manifest.training.n == alone.checkpoint.manifest.training.n == 60
+    assert again.checkpoint.manifest.training.n == 60
+    assert "40 labelled answers that were cut" in (tmp_path / "mixed" / "README.md").read_text()
+    expected = [one.score for one in alone.predict_many(calls[60:])]
+    assert [one.score for one in mixed.predict_many(calls[60:])] == pytest.approx(expected)
+    for adapted in (mixed, again):
+        flagging = QualityPredictor.load(adapted.checkpoint.path, flag_below=0.3)
+        for verdict in (flagging.predict(cut[0]), *flagging.predict_many(cut[:9])):
+            assert (verdict.score, verdict.agreement, verdict.flagged) == (None, 0.0, True)
+            assert "not scored" in verdict.reason
+    with pytest.raises(RecordError, match="all 40 labelled answers were cut"):
+        before.adapt(cut, [0.0, 1.0] * 20, out=tmp_path / "cut")
+
+
 def test_many_labels_correct_the_order_that_agreement_gives(taught: Path, tmp_path: Path) -> None:
     before, rng = QualityPredictor.load(taught), np.random.default_rng(3)
     calls = [run.calls[0] for run in planted_runs(400, 1, seed=9)]

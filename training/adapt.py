@@ -29,7 +29,7 @@ from metaprobe.probes.blend import INPUT_NAMES, STATED_INPUTS, BlendPredictor
 from metaprobe.probes.contract import ITSELF, BaseRates, other_reader
 from metaprobe.probes.decision_predictor import DecisionPredictor
 from metaprobe.probes.features import TERM_NAMES, features
-from metaprobe.probes.quality import FEATURES_INPUT, MAIN_HEADS, QualityPredictor
+from metaprobe.probes.quality import ENDED_ONLY, FEATURES_INPUT, MAIN_HEADS, QualityPredictor
 from metaprobe.probes.score_lines import StoredStates
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.bad_lines import BadFile, reason_of
@@ -173,7 +173,10 @@ def adapt_predictor(
     if AGREEMENT in heads and CORRECT not in heads:
         # The head of agreement was learned without labels. Labels make P(right) of it, in a head of its own.
         sources, heads = {CORRECT: AGREEMENT}, [CORRECT]
-    base_rates = BaseRates.from_contract(predictor.checkpoint.manifest.contract, heads)
+    contract = predictor.checkpoint.manifest.contract
+    # Agreement is learned of answers that ended: of a cut one it says nothing, and neither would P(right) made of it.
+    ended_only = {*contract.get(ENDED_ONLY, ()), *(name for name, source in sources.items() if source != name)}
+    base_rates = BaseRates.from_contract(contract, heads)
     labels = {label.name for run in runs for label in run.labels}
     if not (targets := [name for name in heads if name in labels]):
         raise RecordError(
@@ -184,6 +187,13 @@ def adapt_predictor(
     # The labelled answers of each head.
     reads_decisions, is_blend = isinstance(predictor, DecisionPredictor), isinstance(predictor, BlendPredictor)
     tables = {name: answer_table(runs, target=name, bare=reads_decisions or is_blend) for name in targets}
+    cut_answers = {name: int(tables[name].cut.sum()) for name in targets if name in ended_only}
+    tables = {name: table.rows(~table.cut) if cut_answers.get(name) else table for name, table in tables.items()}
+    if emptied := [name for name, table in tables.items() if not len(table)]:
+        raise RecordError(
+            f"{emptied[0]}: all {cut_answers[emptied[0]]} labelled answers were cut by their token limit; expected "
+            "answers that ended by themselves, of which the checkpoint has learned: label some of these"
+        )
     evidence_by_head = evidence_of(runs, tables)
     for name, evidence in evidence_by_head.items():  # answers that agree token by token are copies, of one group
         table, note = join_copies(evidence.table)
@@ -244,6 +254,10 @@ def adapt_predictor(
         )
         line += f"; {NO_ORDER}" if head.says_nothing else ""
         lines += [line + (stored.lacking if name == main_head else "")]
+        if cut := cut_answers.get(name):
+            lines.append(
+                f"{cut} labelled answers that were cut by their token limit are left out: such answers get no score"
+            )
         lines += filter(None, [evidence_by_head[name].without_decisions])
         for part, rows in inputs[name].items() if is_blend else ():
             if without := int(np.isnan(rows).all(axis=1).sum()):
@@ -272,9 +286,9 @@ def adapt_predictor(
                 else "the order of answers of one run is as before."
             )
         ),
-        contract=rescaled_contract(
-            predictor, adapted, scales, time.time()
-        ),  # labels do not say when their answers were
+        # The labels do not say when their answers were.
+        contract=rescaled_contract(predictor, adapted, scales, time.time())
+        | ({ENDED_ONLY: sorted(ended_only)} if ended_only else {}),
         **evidence_by_head[described_head].origin(seed, command),
         logprobs_reader=evidence_by_head[described_head].logprobs_reader,
         calibrated_on="the labelled answers; numbers by five folds over their groups",
