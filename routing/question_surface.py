@@ -23,6 +23,8 @@ much longer than all labelled ones must not get a probability near 0 or 1 for it
 """
 NEAREST_FORMS = 5
 """Number of nearest labelled questions to which a request's mean distance in form is measured."""
+MAX_LABELLED_FORMS = 20_000
+"""Most forms of labelled questions that are read from a checkpoint."""
 MAX_SURFACE_NUMBER = 1e6
 """Largest number that is read from a checkpoint: sums of larger ones pass float32."""
 
@@ -150,6 +152,8 @@ def read_forms(data: bytes) -> LabelledForms:
     before = 1 + 2 * FORM_COUNTS
     if len(values) <= before or (len(values) - before) % FORM_COUNTS or not np.isfinite(values).all():
         raise ValueError(f"the forms have {len(values)} numbers; expected {before} and {FORM_COUNTS} for each question")
+    if len(values) > before + FORM_COUNTS * MAX_LABELLED_FORMS:
+        raise ValueError(f"the forms have {len(values)} numbers; expected at most {MAX_LABELLED_FORMS} questions")
     (limit,), mean, scale, points = np.split(values, [1, 1 + FORM_COUNTS, before])
     if limit < 0 or (scale <= 0).any():
         raise ValueError("the forms hold a limit below 0, or a scale that is not above 0")

@@ -1,8 +1,9 @@
 """Chooses a candidate by P(success) before anybody is asked: the cheapest that meets a target, the best at a budget, or
 the best at a worth of a success.
 
-`cheapest_meeting` holds every request to the target, so that the share of right answers lies above it. `worth_meeting`
-and `best_at_worth` hold their mean to it, which costs less.
+`cheapest_meeting` holds every request to the target; where no candidate reaches it, the likeliest is taken, so that the
+share of right answers may lie below a high target. `worth_meeting` and `best_at_worth` hold their mean to it, which
+costs less.
 """
 
 import math

@@ -74,7 +74,10 @@ class SuccessEstimate:
     p: float | None
     """Calibrated probability that the candidate's answer is right."""
     interval: tuple[float, float] | None
-    """95 % interval of `p`, from models fitted on resamples of the labelled questions, by groups."""
+    """Interval of `p` from resamples of the labelled questions by groups, at 95 % where rates alone are estimated.
+
+    Weights of the question's surface are not fitted again, so that the interval is too narrow where it is read.
+    """
     coverage: int
     """Number of this candidate's labelled questions that are near the request. Near is within `radius` in the reader's
     space, or on the same dimension if there is no reader.
@@ -353,13 +356,19 @@ class SuccessEstimator(Pretrained):
         versions: Mapping[str, str],
     ) -> SuccessEstimate:
         """Returns the estimate of one candidate."""
-        against, version, coverage = list(reasons), "", 0
+        against, doubts, version, coverage = list(reasons), list(doubts), "", 0
         if name not in self.candidates:
             known_candidates = ", ".join(self.candidates[:5]) + (" and more" if len(self.candidates) > 5 else "")
-            against.insert(0, f"candidate {_shown(name)} has no labels; there are labels of {known_candidates}")
+            against.insert(
+                0,
+                f"candidate {_shown(name)} has no labels, or was always right or always wrong in them; P(success) is "
+                f"learned of {known_candidates}",
+            )
         else:
             column = self.candidates.index(name)
             version, labels = self.versions.get(name, ""), int(self._counts[column, -1])
+            if self._by_dimension and place < len(self.dimensions) and not self._counts[column, place]:
+                doubts.append(f"no label of {_shown(name)} is of dimension {_shown(self.dimensions[place])}")
             if distances is not None and self._place is not None:
                 coverage = int((self._labelled[:, column] & (distances <= self._place.radius)).sum())
             elif self._reader is None:

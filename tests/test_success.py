@@ -18,7 +18,7 @@ from metaprobe.probes.prompt_reader import PromptLayout, PromptReader, PromptTok
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.question_surface import read_surface
-from metaprobe.routing.success_estimator import MIN_CANDIDATE_LABELS, STATES, SURFACE, SuccessEstimator
+from metaprobe.routing.success_estimator import MIN_CANDIDATE_LABELS, RATE, STATES, SURFACE, SuccessEstimator
 from metaprobe.training.export import GraphBuilder
 from metaprobe.training.recipes import prompt_states as states_module
 from metaprobe.training.recipes import train_success as recipe
@@ -197,7 +197,48 @@ def test_a_table_is_learned_from_and_only_the_named_candidates_are(tmp_path: Pat
     assert metaprobe.load(tmp_path / "d").candidates == ("small",)
 
 
-@pytest.mark.parametrize("options", [{"labels_until": "yesterday"}, {"version": ("small",)}])
+def test_repeated_questions_are_of_one_group_so_that_shuffled_labels_teach_nothing(tmp_path: Path) -> None:
+    outcomes, told = worded(200), []
+    order = np.random.default_rng(4).permutation(len(outcomes))
+    shuffled = [replace(one, agents=outcomes[other].agents) for one, other in zip(outcomes, order, strict=True)]
+    thrice = [
+        replace(
+            one,
+            id=f"{one.id}-{copy}",
+            group=f"{one.id}-{copy}",
+            question=one.question.upper() if copy else one.question,
+        )
+        for one in shuffled
+        for copy in range(3)
+    ]
+    assert len(set(success_data(thrice).groups)) <= 200
+    made = train_success(thrice, SuccessOptions(out=tmp_path / "c", on_line=told.append))
+    assert any("were joined" in line for line in told)
+    estimator = metaprobe.load(made.path)
+    assert isinstance(estimator, SuccessEstimator)
+    assert estimator.rung == RATE
+
+
+def test_a_candidate_without_a_label_on_the_dimension_is_doubted(tmp_path: Path) -> None:
+    outcomes = []
+    for one in worded(400):
+        right = {name: AgentOutcome(score=float((name == "large") == (one.dimension == "a"))) for name in one.agents}
+        if one.dimension == "b":
+            del right["small"]
+            right["large"] = AgentOutcome(score=float(len(outcomes) % 5 == 0))
+        else:
+            right["small"] = AgentOutcome(score=float(len(outcomes) % 4 == 0))
+        outcomes.append(replace(one, agents=right))
+    estimator = metaprobe.load(train_success(outcomes, SuccessOptions(out=tmp_path / "c")).path)
+    assert isinstance(estimator, SuccessEstimator)
+    said = {one.candidate: one.reason for one in estimator.estimate(outcomes[0].question, dimension="b")}
+    assert "no label of 'small'" in said["small"]
+    assert "no label of" not in said["large"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"labels_until": "yesterday"}, {"labels_until": "2999-01-01"}, {"version": ("small",)}]
+)
 def test_options_of_another_form_are_refused(options: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(WrongOptions):
         SuccessOptions(out=tmp_path, **options)  # type: ignore[arg-type]
@@ -213,6 +254,7 @@ def test_logged_decisions_and_candidates_that_never_vary_are_left_out() -> None:
     data = success_data([*always, logged])
     assert data.candidates == ("large", "small")
     assert len(data.questions) == 60
+    assert "left out, always right or always wrong: sure" in data.notes
     with pytest.raises(RecordError, match="groups"):
         success_data(outcomes[:20])
 

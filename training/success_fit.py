@@ -18,6 +18,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.question_surface import LabelledForms, QuestionSurface
 from metaprobe.routing.success_estimator import DIMENSION, RATE, RUNGS, STATES, SURFACE, Place, log_odds, probability
+from metaprobe.training.folds import join_groups
 from metaprobe.training.surface_fit import SurfaceRows, fit_forms, read_surfaces, surface_shifts, surface_span
 
 Floats = NDArray[np.float64]
@@ -63,6 +64,8 @@ class SuccessData:
     """Score of each candidate's answer (n, A), in [0, 1]; NaN without a label."""
     propensity: Floats
     """Probability in (0, 1] with which each answer was drawn for a label (n, A); 1 if all answers were labelled."""
+    notes: tuple[str, ...] = ()
+    """Sentences that say what was joined or left out."""
 
     @property
     def weight(self) -> Floats:
@@ -110,8 +113,10 @@ class SuccessData:
 
 
 def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
-    """Returns the labelled questions of outcomes. Logged decisions are left out: they show the answers that a policy
-    chose to ask for, so that their rates are not those of all questions.
+    """Returns the labelled questions of outcomes; groups that ask the same or nearly the same are joined.
+
+    Logged decisions are left out: they show the answers that a policy chose to ask for, so that their rates are not
+    those of all questions.
 
     Raises `RecordError` where there are too few groups, or no candidate is right and wrong at least once.
     """
@@ -129,24 +134,30 @@ def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
         column for column in range(len(names)) if len(np.unique(score[np.isfinite(score[:, column]), column])) > 1
     ]
     kept_rows = np.flatnonzero(np.isfinite(score[:, varied]).any(axis=1))
-    groups = {full[row].group for row in kept_rows.tolist()}
-    if len(groups) < MIN_SUCCESS_GROUPS:
+    chosen = [full[row] for row in kept_rows.tolist()]
+    # A question that stands in several folds is recognised, and noise is taken for what questions tell.
+    groups, joined = join_groups([question.group for question in chosen], [question.question for question in chosen])
+    labelled = np.isfinite(score).any(axis=0)
+    constant = [name for column, name in enumerate(names) if column not in varied and labelled[column]]
+    if len(np.unique(groups)) < MIN_SUCCESS_GROUPS:
         raise RecordError(
-            f"{len(kept_rows)} labelled questions in {len(groups)} groups came; P(success) needs at least "
+            f"{len(kept_rows)} labelled questions in {len(np.unique(groups))} groups came; P(success) needs at least "
             f"{MIN_SUCCESS_GROUPS} groups of candidates that are sometimes right and sometimes wrong: label more "
             "questions"
         )
-    chosen = [full[row] for row in kept_rows.tolist()]
     dimensions = tuple(sorted({question.dimension for question in chosen} - {""}))
     places = {name: column for column, name in enumerate(dimensions)}
     return SuccessData(
         questions=tuple(question.question for question in chosen),
-        groups=tuple(question.group for question in chosen),
+        groups=tuple(groups.tolist()),
         dimensions=dimensions,
         dimension=np.array([places.get(question.dimension, len(dimensions)) for question in chosen], dtype=np.int64),
         candidates=tuple(names[column] for column in varied),
         score=score[kept_rows][:, varied],
         propensity=propensity[kept_rows][:, varied],
+        notes=tuple(
+            filter(None, [joined, f"left out, always right or always wrong: {', '.join(constant)}" if constant else ""])
+        ),
     )
 
 

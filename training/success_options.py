@@ -37,9 +37,14 @@ class SuccessOptions(RunOptions, ReplaceOptions, LineOptions):
     def __post_init__(self) -> None:
         if self.labels_until:
             try:
-                datetime.date.fromisoformat(self.labels_until)
+                newest = datetime.date.fromisoformat(self.labels_until)
             except ValueError as error:
                 raise WrongOptions(f"labels_until is {self.labels_until!r}; expected a date as 2026-11-29") from error
+            # It may be tomorrow already where the labels were given.
+            if newest > datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1):
+                raise WrongOptions(
+                    f"labels_until is {self.labels_until}, a day to come; expected that of the newest label"
+                )
         self.versions()
 
     def versions(self) -> dict[str, str]:

@@ -97,6 +97,8 @@ def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: Su
         outcomes = read_outcomes(outcomes, agents=options.candidate)
     outcomes = only_agents(outcomes, options.candidate)
     data = success_data(outcomes)
+    for note in data.notes:
+        options.on_line(note)
     times = [
         answered_question.answered
         for answered_question in outcomes
