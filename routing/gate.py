@@ -237,6 +237,9 @@ class StreamingGate(Pretrained):
             on_mismatch=self._on_mismatch,
             stacklevel=2,
         )
+        if self.token_limit and max_tokens is None:
+            unknown = f"the request's token limit is not known, and the promise is for one of {self.token_limit}"
+            note = "; ".join(filter(None, (note, unknown)))
         if self._question is None:
             return Gate(self, note)
         form = question_form(question)

@@ -362,7 +362,7 @@ class SuccessEstimator(Pretrained):
             against.insert(
                 0,
                 f"candidate {_shown(name)} has no labels, or was always right or always wrong in them; P(success) is "
-                f"learned of {known_candidates}",
+                f"known of {known_candidates}",
             )
         else:
             column = self.candidates.index(name)

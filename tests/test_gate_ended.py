@@ -244,6 +244,7 @@ def test_under_another_token_limit_the_gate_steps_back(folder: Path, max_tokens:
     gated = GatedAnswer(gates, max_tokens=max_tokens)
     gated.push([{"logprob": -9.0}] * LIMIT, "m", shown=True)
     assert gated.action == action
+    assert ("token limit is not known" in gated.note) == (max_tokens is None)
     if not action:
         assert "not gated: the request has a token limit of 80, and the gate learned" in gated.note
         with pytest.raises(ContractMismatch, match="within 40 tokens"):

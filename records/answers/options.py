@@ -463,14 +463,17 @@ def _is_known_comment(rest: str, option: str, item: Item) -> bool:
         option: text of the option.
         item: the item. The words of its question are known.
     """
-    signs = _COMMENT_SIGNS.match(rest)
-    lead = signs.group() if signs else ""
-    if not _KNOWN_SIGNS.issuperset(lead):
-        return False
-    comment = _NO_DOUBT.sub(" ", rest[len(lead) :]).lstrip()
-    if option and comment.casefold().startswith(option.casefold()):
-        after = comment[len(option) :]
-        return _COMMENTED.match(after) is None or _is_known_comment(after, option, item)
+    while True:
+        signs = _COMMENT_SIGNS.match(rest)
+        lead = signs.group() if signs else ""
+        if not _KNOWN_SIGNS.issuperset(lead):
+            return False
+        comment = _NO_DOUBT.sub(" ", rest[len(lead) :]).lstrip()
+        if not option or not comment.casefold().startswith(option.casefold()):
+            break
+        rest = comment[len(option) :]  # the option said again: what follows it counts
+        if _COMMENTED.match(rest) is None:
+            return True
     first = _SENTENCE_OF_COMMENT.split(comment, maxsplit=1)[0]
     spoken = words(without_accents(first).casefold())
     option_words = {word for choice in item.choices for word in _option_words(choice)}
