@@ -1,6 +1,6 @@
 """Does a model's stated confidence distinguish right from wrong answers better than its log-probabilities do?
 
-python examples/explicit_or_implicit.py [RUNS ...] [--out FOLDER] [--folds N]   (extra `fit`)
+python examples/explicit_or_implicit.py [RUNS ...] [--out FOLDER] [--folds N]   (extra `report`)
 
 Each answer is judged by models that saw no answer of its group. Without runs, recorded ones of SmolLM2-135M are read.
 """

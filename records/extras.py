@@ -9,7 +9,7 @@ from types import ModuleType
 
 from metaprobe.records.errors import MissingExtra
 
-EXTRAS = ("fit", "train", "api", "hub", "serve", "postgres", "math")
+EXTRAS = ("fit", "report", "train", "api", "hub", "serve", "postgres", "math")
 """Extras of this package. A dependency of a single purpose has no extra; errors name the dependency itself."""
 
 OWN_PACKAGE = "metaprobe"

@@ -40,6 +40,7 @@ LINES, ITEMS, MODEL = "lines.jsonl", "items.jsonl", "model"
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "": (("--version",), ("quickstart",), ("score", "bundled:quality", LINES), ("advise", LINES)),
     "fit": (("import", LINES, "--out", "runs"), ("train", "text", LINES, "--folds", "2", "--out", "text")),
+    "report": (("compare", LINES, "--folds", "2", "--out", "report"),),
     "api": (("doctor", "http://127.0.0.1:9/v1", "MODEL"), ("collect", "--help")),
     "serve": (("serve", "--help"), ("estimate", "--log", "scores.sqlite")),
     "postgres": (("estimate", "--log", "postgresql+psycopg://nobody@127.0.0.1:9/none"),),
@@ -167,6 +168,7 @@ main(sys.argv[2:])
         ("", ("advise", LINES)),
         ("api", ("doctor", "http://127.0.0.1:9/v1", "MODEL")),
         pytest.param("fit", ("train", "text", LINES, "--folds", "2", "--out", "text"), marks=pytest.mark.slow),
+        pytest.param("report", ("compare", LINES, "--folds", "2", "--out", "report"), marks=pytest.mark.slow),
         pytest.param("serve", ("estimate", "--log", "scores.sqlite"), marks=pytest.mark.slow),
         pytest.param("train", ("collect", "--help"), marks=pytest.mark.slow),
     ],

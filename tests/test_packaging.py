@@ -62,10 +62,10 @@ def test_the_base_needs_numpy_onnxruntime_and_two_small_things() -> None:
 NAMED = re.compile(r"metaprobe\[([a-z,]+)\]|'\.\[([a-z,]+)\]'|extras? `(\w+)`(?: and `(\w+)`)?")
 
 
-def test_there_are_seven_extras_and_code_pages_and_notebooks_name_no_other() -> None:
+def test_there_are_eight_extras_and_code_pages_and_notebooks_name_no_other() -> None:
     extras = PROJECT["project"]["optional-dependencies"].keys()
     assert {*EXTRAS} == extras - {"dev", "docs"}
-    assert len(EXTRAS) == 7
+    assert len(EXTRAS) == 8
     others = {"out", "tests", "research", "recorded", "build", "CHANGELOG.md"}
     places = [path for path in ROOT.iterdir() if path.name not in others and not path.name.startswith(".")]
     files = [inside for path in places for inside in (path.rglob("*") if path.is_dir() else [path])]

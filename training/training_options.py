@@ -444,7 +444,7 @@ class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions, LineOptions):
         str,
         Option(
             "Model to fit with LoRA, tried after all others: an embedded name, a folder or a "
-            "hub id. Takes hours on a CPU; needs the extras train and adapter.",
+            "hub id. Takes hours on a CPU; needs the extra train.",
             metavar="MODEL",
         ),
     ] = ""

@@ -82,7 +82,7 @@ def report_files(comparison: Comparison) -> dict[str, bytes]:
 
 def latex(table: Table) -> str:
     r"""Returns a table as a `tabular` by pandas; it needs `\\usepackage{booktabs}`. Its caption is a comment."""
-    pandas: Any = require("pandas", "fit")
+    pandas: Any = require("pandas", "report")
     # The page shows the family as a colour.
     places = [place for place, column in enumerate(table.visible_columns) if column.key != "family"]
     heads = [table.visible_columns[place] for place in places]
@@ -94,7 +94,7 @@ def latex(table: Table) -> str:
 
 
 def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, Mapping[str, bytes]]) -> str:
-    jinja: Any = require("jinja2", "fit")
+    jinja: Any = require("jinja2", "report")
     environment = jinja.Environment(
         loader=jinja.FileSystemLoader(REPORT_FOLDER),
         autoescape=True,

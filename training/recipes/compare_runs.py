@@ -425,7 +425,7 @@ def _provenance(evidence: Evidence, command: str, seed: int) -> Mapping[str, str
 def require_report() -> None:
     """Raises `MissingExtra` now rather than after minutes of collecting and fitting."""
     for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib", "pandas"):
-        require(module, "fit")
+        require(module, "report")
 
 
 def write_comparison(
