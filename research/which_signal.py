@@ -213,10 +213,10 @@ def gain(draws: dict[str, Any]) -> list[str]:
     usual_found, usual_cost = (f"{mean:.0%}" for mean, _, _ in draws["mean"])
     return [
         f"**With {draws['labels']} labels it finds {found} of the mistakes of a {sizes([draws['model']])} model, "
-        f"flagging {cost} of the right answers** ({draws['draws']} draws). Of kept answers "
-        f"{draws['right_among_kept']:.0%} are right, of all {draws['right']:.0%}. Cut alike, the mean "
-        f"log-probability: {usual_found}, {usual_cost}; `scaled` (sum over root of length): "
-        f"{free_found}, {free_cost}. Repeat:",
+        f"flagging {cost} of the right answers** (mean of {draws['draws']} draws). Of kept answers "
+        f"{draws['right_among_kept']:.0%} are right, of all {draws['right']:.0%}. Flagging as many, the mean "
+        f"log-probability: {usual_found}, {usual_cost}; `{USUAL_FREE}` (sum over root of length): "
+        f"{free_found}, {free_cost}. One draw:",
         "",
     ]
 
@@ -298,18 +298,18 @@ def in_short() -> list[list[str]]:
     return [
         [
             "no labels: ask a hundred of your questions twice ([teach](docs/no-labels.md))",
-            f"a flag; orders answers as 50 labels do (AUROC {taught:.3f}; `{USUAL_FREE}` {free:.3f})",
+            f"a flag; order as by 50 labels (AUROC {taught:.3f}; `{USUAL_FREE}` {free:.3f})",
             f"{SAMPLINGS[0][0] * SAMPLINGS[0][1]} answers",
-            f"ahead of 50 labels on {ahead(as_labels)} of {len(few)} [stores](docs/research/no-labels.md), behind on "
-            f"{behind(as_labels)} ({sizes(few)})",
+            f"against 50 labels: +{ahead(as_labels)} -{behind(as_labels)} of {len(few)} "
+            f"[sets](docs/research/no-labels.md) ({sizes(few)})",
         ],
         [
             "log-probabilities: [adapt](docs/adapt.md)",
-            f"P(right), a flag; 50 labels beat `{USUAL_FREE}` on {ahead(by_fifty)} of {len(few)} stores, "
-            f"lose on {behind(by_fifty)}",
+            f"P(right), a flag; 50 labels against `{USUAL_FREE}`: +{ahead(by_fifty)} "
+            f"-{behind(by_fifty)} of {len(few)} sets",
             "20-50 labels",
-            f"800+ labels: ahead on {ahead(trained)} of {len(trained)} [sets](docs/research/ladder.md), behind on "
-            f"{behind(trained)}",
+            f"800+ labels against free numbers: +{ahead(trained)} -{behind(trained)} of "
+            f"{len(trained)} [sets](docs/research/ladder.md)",
         ],
         [
             "a service: [proxy](docs/serve.md), [watch](docs/watch.md)",
@@ -319,47 +319,46 @@ def in_short() -> list[list[str]]:
         ],
         [
             "outcomes of models: [predict](docs/route.md#before-any-answer)",
-            f"P(right) before asking; small models' states beat every control on "
-            f"{stood.count('ahead')} of {len(stood)} [pairs](docs/research/before.md)",
+            "P(right) before asking",
             "200 labels",
-            f"behind on {len(stood) - stood.count('level') - stood.count('ahead')} (1,000 labels: ahead on "
-            f"{by_thousand.count('ahead')})",
+            f"a small model's states against every control: +{stood.count('ahead')} "
+            f"-{stood.count('behind')} of {len(stood)} [pairs](docs/research/before.md); 1,000 labels: "
+            f"+{by_thousand.count('ahead')} -{by_thousand.count('behind')} of {len(by_thousand)}",
         ],
         [
             "samples: [panel](docs/several-answers.md); agents: [router](docs/route.md)",
-            f"more accurate at equal answers in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
-            f"less in {later}; agents: beats fixed ways in {fixed.count('ahead')} of {len(fixed)} "
-            f"[pairs](docs/research/routing.md), behind in {fixed.count('behind')}",
+            f"accuracy at equal answers: +{sooner} -{later} of {len(stops)} "
+            f"[cases](docs/research/panel.md); agents, against fixed ways: +{fixed.count('ahead')} "
+            f"-{fixed.count('behind')} of {len(fixed)} [pairs](docs/research/routing.md)",
             f"{MIN_PANEL_GROUPS} labelled questions",
-            f"better kept answer: {better} of {len(stores)}; agents: lose to the best way at "
-            f"{asked.count('behind')} of {len(asked)} budgets, win {asked.count('ahead')}",
+            f"kept answer, against the best way: +{better} of {len(stores)} sets; agents: +{asked.count('ahead')} "
+            f"-{asked.count('behind')} of {len(asked)} budgets",
         ],
         [
             "a stream: [gate](docs/streams.md)",
             "early stops",
             "labels",
-            f"beats the mean log-probability at {looks_ahead()} [looks](docs/research/gate.md) ({looks_by_form()} by "
-            f"question form), behind at {sum(one['high'] < 0 for one in looks)} ({sizes(read('gate'))})",
+            f"against the mean log-probability: +{sum(one['low'] > 0 for one in looks)} "
+            f"-{sum(one['high'] < 0 for one in looks)} of {len(looks)} [looks](docs/research/gate.md) "
+            f"({looks_by_form()} by question form; {sizes(read('gate'))})",
         ],
         [
             "weights: [probe](docs/probes.md)",
             f"AUROC {median(aurocs(BLEND)):.2f} ({sizes(headline.read())})",
             f"{min(pair['n'] for pair in pairs_measured()):,}+ labels",
-            f"beats every control on {stands} of {len(pairs)} [pairs](docs/research/probes.md)",
+            f"against every control: +{stands} of {len(pairs)} [pairs](docs/research/probes.md)",
         ],
         [
             "a decision API: [calibrate](docs/text.md)",
-            f"no gain: [error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}, constant "
-            f"{error['constant'][0]:.2f}",
+            f"none: [error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}",
             f"{rated['ratings']} labels",
-            f"uncalibrated {error[RAW][0]:.2f}",
+            f"a constant {error['constant'][0]:.2f}, uncalibrated {error[RAW][0]:.2f}",
         ],
         [
             "text: [reader](docs/text.md)",
             f"words: AUROC {median(words):.2f}",
             "labels",
-            f"hidden states beat words on {ahead(states)} of {len(states)} [sets](docs/choose.md), lose on "
-            f"{behind(states)}",
+            f"hidden states against words: +{ahead(states)} -{behind(states)} of {len(states)} [sets](docs/choose.md)",
         ],
     ]
 
