@@ -24,6 +24,7 @@ GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 UNREAD_COMPRESSIONS = {
     b"\x28\xb5\x2f\xfd": "compressed with Zstandard; expected plain lines or .gz: unpack it with `zstd -d`",
     b"ARROW1": "an Arrow file; expected Parquet: pyarrow.parquet.write_table writes it",
+    b"SQLite format 3\0": "a SQLite file; expected lines: `estimate`, `sample` and `retrain` read a score log (--log)",
     b"\xff\xff\xff\xff": "an Arrow stream; expected Parquet: pyarrow.parquet.write_table writes it",
 }
 """Maps the first bytes of files that cannot be read to what to do with them."""
@@ -60,7 +61,7 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
     expected = "expected JSON lines (.jsonl, .jsonl.gz) or a log"
     try:
         with io.BufferedReader(io.FileIO(path) if on_bytes is None else _Telling(path, on_bytes), READ_BYTES) as file:
-            start = file.peek(6)[:6]  # a pipe cannot be read twice
+            start = file.peek(16)[:16]  # a pipe cannot be read twice
             if unread := next(
                 (compression for first, compression in UNREAD_COMPRESSIONS.items() if start.startswith(first)), ""
             ):

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -97,6 +99,10 @@ def test_an_unread_kind_is_named_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "lines.zst").write_bytes(zstandard.ZstdCompressor().compress(b"{}"))
     with pytest.raises(ImportFileError, match=r"lines.zst is compressed with Zstandard; .* `zstd -d`"):
         told(tmp_path / "lines.zst")
+    with closing(sqlite3.connect(tmp_path / "scores.sqlite")) as log:
+        log.execute("create table answers (score)")
+    with pytest.raises(ImportFileError, match=r"scores.sqlite is a SQLite file; .*--log"):
+        told(tmp_path / "scores.sqlite")
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
