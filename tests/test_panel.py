@@ -39,13 +39,11 @@ from metaprobe.routing.panel.model_rows import (
     STATED,
     AgentProfiles,
     Answers,
+    Classes,
     answer_signals,
     class_columns,
     class_rows,
-    one_panel,
-    one_state,
     pick,
-    pick_one,
     state_rows,
 )
 from metaprobe.routing.panel.planner import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
@@ -132,23 +130,42 @@ def test_a_panel_is_judged_alike_alone_and_among_many_and_in_every_order(
     )
     who, scaled, odds = rng.integers(0, 3, k), rng.normal(size=(k, 2)), rng.normal(size=k)
 
-    def numbers(order: Any) -> list[int]:
-        return number_classes([None if forms[i] < 0 else forms[i] for i in order])
+    def panel_in(order: Any, padding: int) -> tuple[list[int], Classes]:
+        """Returns the classes of the answers in an order, judged beside a panel of one answer more and some padding."""
+        numbers = number_classes([None if forms[i] < 0 else forms[i] for i in order])
+        beside = [0] * (k + padding)
+        batch = Answers(
+            np.array([[*numbers, *[-1] * padding], beside]),
+            np.array([[*who[order], *[0] * padding], beside]),
+            np.array([0, 0]),
+            np.stack([np.pad(scaled[order], ((0, padding), (0, 0))), np.ones((k + padding, 2))]),
+            np.array([[True] * k + [False] * padding, [True] * (k + padding)]),
+        )
+        log_odds = np.stack([np.pad(odds[order], (0, padding)), np.ones(k + padding)])
+        return numbers, class_rows(batch, log_odds, agents, exclusive=exclusive)
 
-    form, order = numbers(range(k)), rng.permutation(k)
-    present = np.ones((1, k), dtype=bool)
-    answers = Answers(np.array([form]), who[None], np.array([0]), scaled[None], present)
-    many = class_rows(answers, odds[None], agents, exclusive=exclusive)
-    shuffled, given = numbers(order), odds[order].tolist()
-    one = one_panel(shuffled, who[order].tolist(), 0, scaled[order].tolist(), given, agents, exclusive)
+    alone = Answers(
+        np.array([number_classes([None if form < 0 else form for form in forms])]),
+        who[None],
+        np.array([0]),
+        scaled[None],
+        np.ones((1, k), dtype=bool),
+    )
+    form, one = alone.answer_class[0], class_rows(alone, odds[None], agents, exclusive=exclusive)
+    order = rng.permutation(k)
+    shuffled, many = panel_in(order, padding=2)
+    # The class of the same answers has another number in another order; the last row is for "none of these".
     same = [form[order[shuffled.index(number)]] for number in range(max(shuffled) + 1)] + [-1]
-    np.testing.assert_allclose(one.rows, many.rows[0, same], atol=1e-6)
-    p = rng.random(many.count.shape[1] + 1) * np.append(many.there[0], True)
+    found = [*range(max(shuffled) + 1), -1]
+    np.testing.assert_allclose(many.rows[0, found], one.rows[0, same], atol=1e-6)
+    p = rng.random(one.count.shape[1] + 1) * np.append(one.there[0], True)
+    p_many = np.zeros((2, many.count.shape[1] + 1))
+    p_many[0, found] = p[same]
     for way in PICKS:
-        kept, alone = pick(way, many, p[None]), pick_one(way, one, p[same].tolist())
-        assert same[alone] == kept[0]
-        state = one_state(one, p[same].tolist(), alone)
-        np.testing.assert_allclose(state, state_rows(many, p[None], kept)[0], atol=1e-5)
+        kept, kept_of_many = pick(way, one, p[None]), pick(way, many, p_many)
+        assert same[kept_of_many[0]] == kept[0]
+        states = state_rows(many, p_many, kept_of_many)
+        np.testing.assert_allclose(states[0], state_rows(one, p[None], kept)[0], atol=1e-5)
 
 
 def test_padding_changes_nothing() -> None:

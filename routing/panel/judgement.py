@@ -69,9 +69,8 @@ from metaprobe.routing.panel.model_rows import (
     answer_rows,
     class_columns,
     class_rows,
-    one_panel,
-    one_state,
-    pick_one,
+    pick,
+    state_rows,
 )
 from metaprobe.routing.panel.planner import (
     ASK_STATE,
@@ -162,8 +161,8 @@ class _JudgedAnswers:
     """P(right) of each of the c classes, and last the probability that none is right."""
     kept: int
     """Class that is kept; -1 for none."""
-    state: list[float]
-    """Values of the columns that `PANEL_STATE` names."""
+    state: NDArray[np.float32]
+    """The panel's state (1, len(PANEL_STATE))."""
     members: Mapping[int, list[int]]
     """Maps a class to the indices of its answers."""
 
@@ -343,17 +342,17 @@ class PanelJudge(Pretrained):
             alone, weights = self._weights(agent, dimension_column)
             odds.append(alone + sum(map(mul, weights, scores)))
         # P(right) of each class, and the class to keep.
-        classes = one_panel(numbers, agents, dimension_column, scaled, odds, self.agents, self.exclusive)
-        probabilities = self._probabilities(np.array(classes.rows, dtype=np.float32))
-        kept_class = pick_one(self._pick_of(read_answers), classes, probabilities)
+        answers = _one_panel(numbers, agents, dimension_column, scaled)
+        classes, p = self.classes_of(answers, np.array([odds]))
+        kept_class = pick(self._pick_of(read_answers), classes, p)
         return _JudgedAnswers(
             read_answers,
             agent_names,
             agents,
             odds,
-            probabilities,
-            kept_class,
-            one_state(classes, probabilities, kept_class),
+            [*p[0, : len(members)].tolist(), float(p[0, -1])],
+            int(kept_class[0]),
+            state_rows(classes, p, kept_class),
             members,
         )
 
@@ -385,7 +384,7 @@ class PanelJudge(Pretrained):
         ]
         worth = {}
         if self._gain is not None and len(self.agents.names) == 1:
-            worth = {self.agents.names[0]: float(self.gain(np.array([judged.state], dtype=np.float32))[0])}
+            worth = {self.agents.names[0]: float(self.gain(judged.state)[0])}
         elif self.asks is not None and self._gain is not None:
             progress = self._progress_of(judged, question, {}, dimension)
             gain = self.gain(ask_rows_of(judged.state, progress)).tolist()
@@ -842,13 +841,12 @@ class PanelJudge(Pretrained):
         alone, weights = self._weights(agent, dimension_column)
         surest = alone + NORMAL_SCORES[-1] * sum(map(abs, weights))
         scaled = [[0.0] * len(self.agents.signals)] * (len(response_list) + more)  # read by the joint way alone
-        odds, agents = judged.odds + [surest] * more, judged.agents + [agent] * more
+        odds, agents = np.array([judged.odds + [surest] * more]), judged.agents + [agent] * more
         for rival in range(len(judged.members) + 1):
             if rival != judged.kept:
-                panel = one_panel(
-                    numbers + [rival] * more, agents, dimension_column, scaled, odds, self.agents, self.exclusive
-                )
-                if any(pick_one(way, panel, ()) != judged.kept for way in ways):
+                answers = _one_panel(numbers + [rival] * more, agents, dimension_column, scaled)
+                classes = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
+                if any(pick(way, classes, classes.best)[0] != judged.kept for way in ways):
                     return False
         return True
 
@@ -886,6 +884,21 @@ def _is_whole(setting: Setting) -> bool:
     """Returns whether a setting of a checkpoint is one that can be: a known way, and numbers in their ranges."""
     is_known = setting.way in STOPS and np.isfinite((setting.threshold, setting.samples, setting.accuracy)).all()
     return bool(is_known and setting.samples >= 1 and 0 <= setting.accuracy <= 1)
+
+
+def _one_panel(
+    numbers: Sequence[int], agents: Sequence[int], dimension: int, scaled: Sequence[Sequence[float]]
+) -> Answers:
+    """Returns the answers to one question as a batch of one panel.
+
+    Args:
+        numbers: class of each answer.
+        agents: column of each answer's agent.
+        dimension: column of the question's dimension.
+        scaled: normal scores of each answer's signals.
+    """
+    present = np.ones((1, len(numbers)), dtype=bool)
+    return Answers(np.array([numbers]), np.array([agents]), np.array([dimension]), np.array([scaled]), present)
 
 
 def _graph(checkpoint: Checkpoint, name: str, input_name: str, width: int, output: str) -> GraphSession:

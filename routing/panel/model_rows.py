@@ -1,4 +1,4 @@
-"""The numbers that a panel is judged by, for many questions at once or for one alone. NumPy only.
+"""The numbers that panels are judged by, for many questions at once. NumPy only; one question is a batch of one.
 
 A panel is several answers to one question. Three tables are made of it, a linear model or trees read each:
 
@@ -6,17 +6,14 @@ A panel is several answers to one question. Three tables are made of it, a linea
 - a row a class of equal answers, and one for "none of these" -> P(right) of each; they sum to 1;
 - a row a panel -> the expected gain of asking on.
 
-Shapes: b panels of k answers; a panel with fewer answers is padded. One panel alone is computed with plain numbers, for
-which arrays are slow. The formula of each column is written once, for both.
+Shapes: b panels of k answers; a panel with fewer answers is padded.
 """
 
 import math
 from bisect import bisect, bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import sub, truediv
 from statistics import NormalDist
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -207,60 +204,34 @@ def class_columns(agents: AgentProfiles) -> tuple[str, ...]:
     )
 
 
-PLAIN_MATH = SimpleNamespace(log=math.log, maximum=max)
-"""Stands for NumPy in the formulas of columns, if they are computed for plain numbers."""
-
-
-def _votes(np: Any, count: Any, weight: Any, odds: Any, best: Any, other: tuple[Any, Any], n: Any, weights: Any) -> Any:
-    """Returns the columns `_VOTES` of classes, from sums over their answers and from the count and the best odds of
-    the largest `other` class. `n`, `weights`: of all answers, and of those that can be read."""
-    at_least_one, lead = np.maximum(count, 1.0), best - np.maximum(other[1], -FURTHEST)
-    of_counts = count / n, count / n - other[0] / n, np.log(at_least_one)
-    return *of_counts, best, lead, weight, weights - weight, odds / at_least_one
-
-
-def _none(np: Any, n: Any, readable: Any, entropy: Any, classes: Any, best: Any, odds: Any) -> Any:
-    """Returns the columns `_NONE` of panels with n answers, of which `readable` can be read. `odds`: sum of the
-    readable answers' log-odds.
-    """
-    best_odds, mean_odds = np.maximum(best, -FURTHEST), odds / np.maximum(readable, 1.0) - FURTHEST * (readable == 0)
-    return 1.0, np.log(n), 1.0 - readable / n, entropy, classes, best_odds, mean_odds
-
-
-def _state(np: Any, p: tuple[Any, Any, Any], count: Any, ahead: Any, panel: "Classes", classes: Any) -> Any:
-    """Returns the columns `PANEL_STATE`; `p`: of the kept class, of the next and of none."""
-    n = panel.answers
-    return (*p, np.log(n), count / n, ahead / n, panel.entropy, classes, panel.unreadable, count, ahead)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Classes:
-    """The classes of b panels, at most c each, as arrays; or those of one panel, as plain numbers without an axis b."""
+    """The classes of b panels, at most c each; c is at least 2."""
 
-    rows: Any
+    rows: NDArray[np.float32]
     """Columns of each class (b, c + 1, F), in the order of the classes' numbers. The last row is for "none of these".
     """
-    count: Any
-    """Number of answers in each class (b, c); 0 if a panel has fewer classes. c is at least 2 if b is an axis."""
-    weight: Any
+    count: Floats
+    """Number of answers in each class (b, c); 0 if a panel has fewer classes."""
+    weight: Floats
     """Summed weight of the answers in each class (b, c)."""
-    best: Any
+    best: Floats
     """Log-odds of each class's surest answer (b, c); -inf if there is no such class."""
-    rate: Any
+    rate: Floats
     """Log-odds, for each class (b, c), that the best of its agents is right on the dimension; -inf if there is no such
     class.
     """
-    entropy: Any
+    entropy: Floats
     """Entropy of the classes' shares (b,), in nats."""
-    unreadable: Any
+    unreadable: Floats
     """Share of the answers that are in no class (b,)."""
-    answers: Any
+    answers: Floats
     """Number of answers of each panel (b,), at least 1."""
 
     @property
     def there(self) -> Mask:
         """(b, c): whether there is such a class."""
-        return np.asarray(self.count > 0)
+        return self.count > 0
 
 
 def class_rows(answers: Answers, odds: Floats, agents: AgentProfiles, *, exclusive: bool = True) -> Classes:
@@ -269,96 +240,58 @@ def class_rows(answers: Answers, odds: Floats, agents: AgentProfiles, *, exclusi
     If classes are `exclusive`, the panel's own columns are in the row of "none of these", because its probability and
     those of the classes sum to 1. Otherwise they are in the row of every class.
     """
-    form, present = answers.answer_class, answers.present
-    b, c = len(form), max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 2)
+    answer_class, present = answers.answer_class, answers.present
+    b, c = len(answer_class), max(int(answer_class.max(initial=UNREADABLE_CLASS)) + 1, 2)
     A, S = len(agents.names), len(agents.signals)
     several = A if A > 1 else 0
     signal, vote, vote_odds = slice(3, 3 + S), slice(3 + S, 3 + S + several), slice(3 + S + several, None)
-    member = (form[:, None, :] == np.arange(c)[:, None]) & present[:, None, :]  # (b, c, k)
+    # One row for each answer: the numbers that are summed over the answers of a class.
     odds = np.minimum(np.maximum(odds, -FURTHEST), FURTHEST)
-    summed = np.stack([np.ones(form.shape), np.maximum(odds, LEAST_WEIGHT), odds], axis=2)
+    own = np.stack([np.ones(answer_class.shape), np.maximum(odds, LEAST_WEIGHT), odds], axis=2)
     is_agent = answers.agent[..., None] == np.arange(several)
-    # A row an answer: what is summed over a class.
-    table = np.concatenate([summed, answers.scaled, is_agent, is_agent * odds[..., None]], axis=2) * present[..., None]
-    sums = np.matmul(member.astype(np.float64), table)  # (b, c, ...): over the answers of each class,
-    readable, everything = sums.sum(axis=1), table.sum(axis=1)  # (b, ...): over those in any class, and over all
-    count, weight, n = sums[..., 0], sums[..., 1], np.maximum(everything[:, 0], 1.0)
+    addends = np.concatenate([own, answers.scaled, is_agent, is_agent * odds[..., None]], axis=2) * present[..., None]
+    # Sums over the answers of each class (b, c, ...), over those in any class, and over all (b, ...).
+    is_member = (answer_class[:, None, :] == np.arange(c)[:, None]) & present[:, None, :]  # (b, c, k)
+    sums = np.matmul(is_member.astype(np.float64), addends)
+    of_readable, of_all = sums.sum(axis=1), addends.sum(axis=1)
+    count, weight, n, readable = sums[..., 0], sums[..., 1], np.maximum(of_all[:, 0], 1.0), of_readable[:, 0]
     exists, at_least_one, share = count > 0, np.maximum(count, 1.0), count / n[:, None]
+    # The largest numbers of each class.
     usual_rates = np.array(agents.usual)[answers.dimension[:, None], answers.agent]
-    best, rate = (np.where(member, values[:, None], -np.inf).max(axis=2) for values in (odds, usual_rates))  # (b, c)
-    other, panel = (largest_other(count), largest_other(best)), n[:, None]
-    votes = _votes(np, count, weight, sums[..., 2], best, other, panel, readable[:, 1, None])
-    mean, panel_mean = sums[..., signal] / at_least_one[..., None], everything[:, signal] / panel
+    best, rate = (np.where(is_member, values[:, None], -np.inf).max(axis=2) for values in (odds, usual_rates))
+    votes = (
+        share,
+        share - largest_other(count) / n[:, None],
+        np.log(at_least_one),
+        best,
+        best - np.maximum(largest_other(best), -FURTHEST),
+        weight,
+        of_readable[:, 1, None] - weight,
+        sums[..., 2] / at_least_one,
+    )
+    # The panel's own columns.
     entropy = -(share * np.log(np.where(exists, share, 1.0))).sum(axis=1)
-    none = _none(np, n, readable[:, 0], entropy, exists.sum(axis=1), best.max(axis=1), readable[:, 2])
-    each = np.maximum(everything[:, vote], 1.0)[:, None]
-    by_agent = [sums[..., vote] / each, sums[..., vote_odds] / each]
-    summed = np.concatenate([np.stack(votes, axis=2), mean, mean - panel_mean[:, None], *by_agent], axis=2)
-    whole = np.column_stack([*np.broadcast_arrays(*none), panel_mean])[:, None]
-    rows = np.zeros((b, c + 1, summed.shape[2] + whole.shape[2]), dtype=np.float32)
-    rows[:, :c, : summed.shape[2]] = np.where(exists[..., None], summed, 0.0)
-    rows[:, c if exclusive else slice(c), summed.shape[2] :] = whole[:, 0] if exclusive else whole * exists[..., None]
-    return Classes(rows, count, weight, best, rate, entropy, none[2], n)
-
-
-def one_panel(
-    form: list[int],
-    agent: list[int],
-    dimension: int,
-    scaled: Any,
-    odds: list[float],
-    agents: AgentProfiles,
-    exclusive: bool,
-) -> Classes:
-    """Returns the classes of one panel with at least one answer: the result of `class_rows` for one row.
-
-    Args:
-        form: class of each answer.
-        agent: column of each answer's agent.
-        dimension: column of the dimension.
-        scaled: normal scores of each answer's signals.
-        odds: log-odds that each answer by itself is right.
-        agents: the agents that the panel knows.
-        exclusive: whether at most one class can be right.
-    """
-    S, A, n = len(agents.signals), len(agents.names), len(form)
-    several, c = A if A > 1 else 0, max(form) + 1
-    sums = [[0.0] * (3 + S + 2 * several) for _ in range(c + 1)]  # the last one of `UNREADABLE_CLASS`
-    highest, usual_rates, rate = [-math.inf] * (c + 1), agents.usual[dimension], [-math.inf] * (c + 1)
-    for number, agent_column, signals, answer_odds in zip(form, agent, scaled, odds, strict=True):
-        class_sums, clipped_odds = sums[number], min(max(answer_odds, -FURTHEST), FURTHEST)
-        class_sums[0] += 1.0
-        class_sums[1] += max(clipped_odds, LEAST_WEIGHT)
-        class_sums[2] += clipped_odds
-        for place, value in enumerate(signals, 3):
-            class_sums[place] += value
-        if agent_column < several:
-            class_sums[3 + S + agent_column] += 1.0
-            class_sums[3 + S + several + agent_column] += clipped_odds
-        highest[number], rate[number] = max(highest[number], clipped_odds), max(rate[number], usual_rates[agent_column])
-    everything, best = list(map(sum, zip(*sums, strict=True))), highest[:-1]
-    readable, weights, read_odds = map(sub, everything[:3], sums.pop())
-    count, weight = [class_sums[0] for class_sums in sums], [class_sums[1] for class_sums in sums]
-    panel_mean = [value / n for value in everything[3 : 3 + S]]
-    each = [max(votes, 1.0) for votes in everything[3 + S : 3 + S + several]] * 2
-    entropy = -sum(value / n * math.log(value / n) for value in count)
-    none = _none(PLAIN_MATH, n, readable, entropy, c, max(best, default=-math.inf), read_odds)
-    panel, rows = [*none, *panel_mean], []
-    empty = [0.0] * len(panel)
-    others = zip(_other(count, 0.0), _other(best, -math.inf), strict=True)
-    for class_sums, surest, other in zip(sums, best, others, strict=True):
-        mean = [value / class_sums[0] for value in class_sums[3 : 3 + S]]
-        votes = _votes(PLAIN_MATH, class_sums[0], class_sums[1], class_sums[2], surest, other, n, weights)
-        by_agent = map(truediv, class_sums[3 + S :], each)
-        rows.append([*votes, *mean, *map(sub, mean, panel_mean), *by_agent, *(empty if exclusive else panel)])
-    rows.append([0.0] * (len(_VOTES) + 2 * (S + several)) + (panel if exclusive else empty))
-    return Classes(rows, count, weight, best, rate[:-1], entropy, none[2], n)
-
-
-def _other(values: Sequence[float], least: float) -> list[float]:
-    """Returns `largest_other` of one panel's values, `least` where there is no other."""
-    second, first = sorted((least, least, *values))[-2:]
-    return [second if value == first else first for value in values]
+    unreadable = 1.0 - readable / n
+    none = (
+        np.ones(b),
+        np.log(n),
+        unreadable,
+        entropy,
+        exists.sum(axis=1),
+        np.maximum(best.max(axis=1), -FURTHEST),
+        of_readable[:, 2] / np.maximum(readable, 1.0) - FURTHEST * (readable == 0),
+    )
+    # Put the columns of classes and those of the panel into rows.
+    mean, panel_mean = sums[..., signal] / at_least_one[..., None], of_all[:, signal] / n[:, None]
+    answers_of_agent = np.maximum(of_all[:, vote], 1.0)[:, None]
+    by_agent = sums[..., vote] / answers_of_agent, sums[..., vote_odds] / answers_of_agent
+    class_part = np.concatenate([np.stack(votes, axis=2), mean, mean - panel_mean[:, None], *by_agent], axis=2)
+    panel_part = np.column_stack([*none, panel_mean])[:, None]
+    width = class_part.shape[2]
+    rows = np.zeros((b, c + 1, width + panel_part.shape[2]), dtype=np.float32)
+    rows[:, :c, :width] = np.where(exists[..., None], class_part, 0.0)
+    rows[:, c if exclusive else slice(c), width:] = panel_part[:, 0] if exclusive else panel_part * exists[..., None]
+    return Classes(rows, count, weight, best, rate, entropy, unreadable, n)
 
 
 def largest_other(values: Floats) -> Floats:
@@ -389,25 +322,29 @@ def state_rows(classes: Classes, probability: Floats, kept_class: Ints) -> NDArr
 
     `probability` (b, c + 1): of each class and of none; `kept_class` (b,): the class that is kept, -1 for none.
     """
-    c = classes.count.shape[1]
+    c, n = classes.count.shape[1], classes.answers
     is_kept = (np.arange(c) == kept_class[:, None])[:, None]  # (b, 1, c)
     both = np.stack([probability[:, :c], classes.count], axis=1)  # (b, 2, c)
-    of_kept, others = (both * is_kept).sum(axis=2), np.where(is_kept, 0.0, both).max(axis=2)
-    ps = of_kept[:, 0], others[:, 0], probability[:, c]
-    columns = _state(np, ps, of_kept[:, 1], of_kept[:, 1] - others[:, 1], classes, classes.there.sum(axis=1))
+    of_kept, of_next = (both * is_kept).sum(axis=2), np.where(is_kept, 0.0, both).max(axis=2)
+    count, ahead = of_kept[:, 1], of_kept[:, 1] - of_next[:, 1]
+    columns = (
+        of_kept[:, 0],
+        of_next[:, 0],
+        probability[:, c],
+        np.log(n),
+        count / n,
+        ahead / n,
+        classes.entropy,
+        classes.there.sum(axis=1),
+        classes.unreadable,
+        count,
+        ahead,
+    )
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def one_state(panel: Classes, probability: Sequence[float], kept_class: int) -> list[float]:
-    """Returns the state of one panel (len(PANEL_STATE)), as `state_rows` for one row."""
-    pairs = [*zip(probability, panel.count, strict=False), (0.0, 0.0)]  # the last one is popped where none is kept
-    of_kept, other = pairs.pop(kept_class), list(map(max, zip(*pairs, (0.0, 0.0), strict=True)))
-    ps = of_kept[0], other[0], probability[-1]
-    return list(_state(PLAIN_MATH, ps, of_kept[1], of_kept[1] - other[1], panel, len(panel.count)))
-
-
-EMPTY_STATE = [float(name in ("none", "unreadable")) for name in PANEL_STATE]
-"""State of a panel before any agent is asked."""
+EMPTY_STATE = np.array([[name in ("none", "unreadable") for name in PANEL_STATE]], dtype=np.float32)
+"""State (1, len(PANEL_STATE)) of a panel before any agent is asked."""
 
 
 PICKS = "best single", "majority", "weighted vote", "surest answer", "joint"
@@ -421,21 +358,9 @@ def pick(way: str, classes: Classes, probability: Floats) -> Ints:
     `probability` (b, c + 1) is read by the joint way only. If classes are equal by the way's own number, the class with
     the surest answer is kept.
     """
-    merit = _merit(way, classes, probability[:, :-1]) + 1e-6 * classes.best  # -inf where there is no class
-    return np.where(classes.there.any(axis=1), merit.argmax(axis=1), -1)
-
-
-def pick_one(way: str, classes: Classes, probability: Sequence[float]) -> int:
-    """Returns the class that `pick` keeps for one panel; -1 if no answer can be read."""
-    merit = _merit(way, classes, probability)
-    total = [value + 1e-6 * best for value, best in zip(merit, classes.best, strict=False)]
-    return total.index(max(total)) if total else -1
-
-
-def _merit(way: str, classes: Classes, probability: Any) -> Any:
-    """Returns, for each class, the number by which the way `way` ranks classes."""
     merit_of_way = {SINGLE: classes.rate, MAJORITY: classes.count, WEIGHTED: classes.weight, SUREST: classes.best}
-    return merit_of_way.get(way, probability)
+    merit = merit_of_way.get(way, probability[:, :-1]) + 1e-6 * classes.best  # -inf where there is no class
+    return np.where(classes.there.any(axis=1), merit.argmax(axis=1), -1)
 
 
 def answer_signals(

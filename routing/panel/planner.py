@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.probes.hashed_words import hashed_words
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.panel.model_rows import PANEL_STATE, PLAIN_MATH, Floats, Mask, largest_other
+from metaprobe.routing.panel.model_rows import PANEL_STATE, Floats, Mask, largest_other
 from metaprobe.routing.panel.priced_cascade import MOST_PRICED, Surety
 
 # When to stop asking one model.
@@ -360,31 +360,25 @@ def chance_of(rate_here: Floats, shift: Floats) -> Floats:
     return np.minimum(np.maximum(probability_of(rate_here) + shift, 0.01), 0.99)
 
 
-def _beside(np: Any, chance: Any, p_kept: Any, best_other: Any, rate_here: Any) -> Any:
-    """Returns the columns of `ASK_STATE` that are an agent's own."""
-    return np.log(chance / (1 - chance)), chance - p_kept, np.maximum(best_other, 0.0), rate_here
-
-
 def ask_rows(states: NDArray[np.float32], chance: Floats, left: Mask, rate_here: Floats) -> NDArray[np.float32]:
     """Returns a row for each agent, (b, A, len(ASK_STATE)), from the states (b, len(STATE)) of the panels so far."""
     best_other = largest_other(np.where(left, chance, -np.inf))
+    p_kept = states[:, PANEL_STATE.index("kept"), None]
     agent_columns = np.stack(
-        _beside(np, chance, states[:, PANEL_STATE.index("kept"), None], best_other, rate_here), axis=2
+        [np.log(chance / (1 - chance)), chance - p_kept, np.maximum(best_other, 0.0), rate_here], axis=2
     )
     state = np.broadcast_to(states[:, None], (*chance.shape, len(PANEL_STATE)))
     return np.concatenate([state, agent_columns], axis=2, dtype=np.float32, casting="same_kind")
 
 
-def ask_rows_of(state: list[float], progress: QuestionProgress) -> NDArray[np.float32]:
-    """Returns what `ask_rows` gives for one question, (A, len(ASK_STATE)): the columns `ASK_STATE` of each agent, from
-    the question's panel state (len(PANEL_STATE),).
-    """
-    second, first = sorted((0.0, 0.0, *(progress.chance[agent] for agent in progress.left)))[-2:]
-    rows = []
-    for agent, (chance, rate) in enumerate(zip(progress.chance, progress.rate_here, strict=True)):
-        other = second if chance == first and agent in progress.left else first
-        rows.append(state + list(_beside(PLAIN_MATH, chance, state[0], other, rate)))
-    return np.array(rows, dtype=np.float32)
+def ask_rows_of(state: NDArray[np.float32], progress: QuestionProgress) -> NDArray[np.float32]:
+    """Returns `ask_rows` (A, len(ASK_STATE)) of one question, from its panel's state (1, len(PANEL_STATE))."""
+    left = np.zeros(len(progress.chance), dtype=bool)
+    left[progress.left] = True
+    rows: NDArray[np.float32] = ask_rows(
+        state, np.array([progress.chance]), left[None], np.array([progress.rate_here])
+    )[0]
+    return rows
 
 
 def next_agent(setting: AskSetting, progress: QuestionProgress, gain: Sequence[float] | None = None) -> int:
