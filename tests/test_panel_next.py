@@ -20,7 +20,20 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.panel.asking import Panel
 from metaprobe.routing.panel.compared_answers import PanelAnswer
 from metaprobe.routing.panel.model_rows import JOINT
-from metaprobe.routing.panel.planner import ASKS, CASCADE, GAIN, ONE, PRICED, TABLE, WORDS, AskSetting, Curves, mixed
+from metaprobe.routing.panel.planner import (
+    AGREE,
+    ASKS,
+    CASCADE,
+    GAIN,
+    ONE,
+    PRICED,
+    TABLE,
+    WORDS,
+    AskPlan,
+    AskSetting,
+    Curves,
+    mixed,
+)
 from metaprobe.routing.panel.priced_cascade import Surety
 from metaprobe.training.panel.fitted_asks import FittedAsks, fit_asks
 from metaprobe.training.panel.fitted_panel import cross_fit
@@ -56,6 +69,19 @@ def specialists(n: int = 300, **changes: Any) -> list[QuestionOutcomes]:
 def special(tmp_path_factory: pytest.TempPathFactory) -> Panel:
     options = PanelOptions(out=tmp_path_factory.mktemp("special") / "c")
     return Panel(train_panel(panels_of_outcomes(specialists()), options))
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Panel:
+    """Three agents that state no confidence, so that agreement decides unless another way is ahead."""
+    names = ("tiny", "middle", "huge")
+    made = [
+        dataclasses.replace(
+            one, agents={name: dataclasses.replace(one.agents[name], confidence=None) for name in names}
+        )
+        for one in outcomes(150)
+    ]
+    return Panel(train_router(made, RouterOptions(out=tmp_path_factory.mktemp("silent") / "c")))
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +141,27 @@ def test_a_priced_cascade_looks_once_at_what_asking_is_worth(team: Panel, monkey
     step = team.next("red", None, [], price=0.01, prices=dict.fromkeys(team.agents.names, 0.5))
     assert PRICED in step.reason
     assert len(looked) == 1
+
+
+def test_a_way_that_asks_one_agent_is_called_so_and_its_answer_alone_is_no_doubt(silent: Panel) -> None:
+    assert silent.asks is not None
+    least = silent.asks.curves.least
+    assert silent.ask_plan(budget=least).first.way == AGREE
+    first = silent.next("red", None, [], budget=least)
+    assert first.agent is not None
+    last = silent.next("red", None, [PanelAnswer("yes", agent=first.agent)], budget=least)
+    assert last.agent is None
+    assert first.reason == last.reason == "by one agent"
+    new = panels_of_outcomes(outcomes(60), same=silent.same)
+    [figures] = evaluate_panel(silent, new, budget=least, resamples=50)["budgets"].values()
+    assert figures["by"] == "one agent"
+    assert figures["asked"] == 1.0
+
+
+def test_a_plan_of_two_settings_is_called_by_both() -> None:
+    one, three = AskSetting(AGREE, 0.0, (0,), (), 1.0, 0.5), AskSetting(AGREE, 0.0, (0, 1, 2), (), 3.0, 0.7)
+    assert AskPlan(one, three, 0.5, 0.6).name == "one agent or two agree"
+    assert AskPlan(one, three, 0.0, 0.7).name == AskPlan(three, three, 1.0, 0.7).name == "two agree"
 
 
 def test_a_planted_optimum_is_expected_at_a_tenth_of_the_dear_agents_price(special: Panel) -> None:

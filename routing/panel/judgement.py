@@ -526,7 +526,7 @@ class PanelJudge(Pretrained):
         # Answers that cannot be read, and doubts about others.
         if judged.kept < 0:
             notes.append("no answer can be read, so none is kept")
-        elif n == 1:
+        elif n == 1 and len(self.agents.names) == 1:  # several agents are often asked one answer by plan
             notes.append("one answer alone: nothing agrees or disagrees with it")
         if unread := [
             f"answer {place} {read_answer.note}" for place, read_answer in enumerate(read_answers) if read_answer.note
@@ -655,7 +655,7 @@ class PanelJudge(Pretrained):
         if strangers := sorted(str(name) for name in given_prices if name not in names):
             doubts.append(f"nothing is known of {names_shown(strangers)}, whose price was given")
         if column >= 0:
-            reason = "; ".join(filter(None, [f"by {setting.way}", *doubts]))
+            reason = "; ".join(filter(None, [f"by {setting.name}", *doubts]))
             return PanelStep(names[column], worth, reason, progress.chance[column])
         # Asking stops: choose the answer to keep, and correct its P(right).
         keep = judged.place if judged else None
@@ -674,7 +674,7 @@ class PanelJudge(Pretrained):
             expected = self.asks.after.probability(
                 judged.probability[class_number], sum(progress.answered), len(places) - 1
             )
-        why = f"by {setting.way}" if progress.left else "nobody is left to ask"
+        why = f"by {setting.name}" if progress.left else "nobody is left to ask"
         return PanelStep(None, worth, "; ".join(filter(None, [why, *doubts])), expected, keep)
 
     @property

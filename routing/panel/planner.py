@@ -310,6 +310,11 @@ class AskSetting:
     """Mean spending with this setting, in US dollars for 1,000 questions."""
     accuracy: float
 
+    @property
+    def name(self) -> str:
+        """Returns the way's name for a reader: a chain that holds one agent is called `ONE`."""
+        return ONE if self.way in KEEPS_LAST and len(self.agents) == 1 else self.way
+
 
 @dataclass(slots=True, eq=False)
 class QuestionProgress:
@@ -455,6 +460,12 @@ class AskPlan:
     def cost(self) -> float:
         """Mean US dollars for 1,000 questions that it is expected to spend."""
         return self.share * self.first.cost + (1 - self.share) * self.second.cost
+
+    @property
+    def name(self) -> str:
+        """Returns the names of the settings that decide some questions, the cheaper setting's first."""
+        shares = ((self.first, self.share), (self.second, 1 - self.share))
+        return " or ".join(dict.fromkeys(setting.name for setting, share in shares if share > 0))
 
     def setting(self, draw: float) -> AskSetting:
         """Returns the setting for one question. `draw` in [0, 1) is `draw_of` its request, so that a retry gets the

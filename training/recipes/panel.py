@@ -499,11 +499,9 @@ def _export(
         plan, accuracy, over = asks.asks.curves.plan(), asks.accuracy, asks.over_one_agent
         metrics |= {"asking.accuracy": accuracy, "asking.accuracy_over_one_agent": over}
         metrics["asking.cost_per_1000"] = asks.spent
-        detail = f"by {plan.first.way}, accuracy {accuracy.estimate:.4f}, {format_interval(over, 4, signed=True)}"
+        detail = f"by {plan.name}, accuracy {accuracy.estimate:.4f}, {format_interval(over, 4, signed=True)}"
         audits.append(("whom to ask: beats one agent at the same budget", over.low > 0, detail))
-        detail = (
-            f"by {plan.first.way}, over {asks.simple}: accuracy {format_interval(asks.over_simple, 4, signed=True)}"
-        )
+        detail = f"by {plan.name}, over {asks.simple}: accuracy {format_interval(asks.over_simple, 4, signed=True)}"
         audits.append(("whom to ask: not behind a simple way", asks.over_simple.low >= -NOT_BEHIND, detail))
         for count, (predicted, right) in asks.reliability.items():
             metrics |= {f"asking.after_{count}.said": predicted, f"asking.after_{count}.right": right}
@@ -511,7 +509,7 @@ def _export(
         summary += (
             f" Whom to ask is decided by the {standing}, or at a budget by another way that was ahead of it there on "
             "groups left out, by more than a standard error, of "
-            f"{', '.join(asks.asks.curves.settings)}. By default that is: {plan.first.way}, for "
+            f"{', '.join(asks.asks.curves.settings)}. By default that is: {plan.name}, for "
             f"{plan.cost:.4g} US dollars for 1,000 questions."
         )
     return Export(

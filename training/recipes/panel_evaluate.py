@@ -177,7 +177,7 @@ def evaluate_logged(
         "groups": len(set(data.single.groups)),
         "agents": list(names),
         "checkpoint": panel.checkpoint.digest,
-        "by": plan.first.way,
+        "by": plan.name,
         "logged": True,
         "accuracy": {name: ends_of(value.value) for name, value in estimates.items()},
         "cost_per_1000": ends_of(cost.value),
@@ -210,7 +210,7 @@ def _at_cost(
     best = int(view.score.mean(axis=0).argmax())
     cheapest_right = np.where(view.score > 0.5, view.cost, np.inf).min(axis=1)
     return {
-        "by": plan.first.way,
+        "by": plan.name,
         "expected": plan.accuracy,
         "expected_cost": plan.cost,
         "accuracy": mean_interval(expected.score, weights),
