@@ -6,7 +6,10 @@ price or a temperature from 0 to 1 would look like a score.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,8 +29,13 @@ SCORE_FIELDS = ("correct", "score")
 AGENT_NUMBERS = ("confidence", "cost_usd", "latency_ms", "prompt_tokens", "completion_tokens", "label_propensity")
 AGENT_TEXTS = ("answer", "confidence_source", "error")
 """Fields of an agent that a column `NAME.FIELD` holds. An empty cell is an unknown field."""
+AGENT_FIELDS = (*SCORE_FIELDS, *AGENT_NUMBERS, *AGENT_TEXTS)
+"""All fields of an agent that are read."""
 SCORES = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 """Maps words to scores. Numbers from 0 to 1 are read too, and an empty cell is no label."""
+NEAR_FIELD = 0.65
+"""Least similarity, by `difflib`, of an unknown field to a known one that it resembles. `cost` has 0.67 to `cost_usd`.
+"""
 LOOKED_AT = 1000
 """First rows that show which columns hold scores."""
 _OF_LABELS = frozenset(("correct", "score", "label", "labels", "response", "verbalized_confidence"))
@@ -94,6 +102,17 @@ def table_records(
             f"(--agent NAME; of train success --candidate NAME){hint}"
         )
     columns_by_agent = {agent: _columns_of_agent(agent, columns) for agent in agents}
+    misspelt: dict[str, str] = {}
+    for agent in agents:
+        own = [column.removeprefix(f"{agent}.") for column in columns if column.startswith(f"{agent}.")]
+        found = misspelt_fields([field for field in own if "." not in field])
+        misspelt |= {f"{agent}.{field}": f"{agent}.{known}" for field, known in found.items()}
+    if misspelt:
+        warnings.warn(
+            f"{path}: the columns {', '.join(misspelt)} are not read; expected {', '.join(misspelt.values())}: rename "
+            "them",
+            stacklevel=2,
+        )
     lacking = [agent for agent, found in columns_by_agent.items() if not found]
     if lacking and not asked_later:
         raise ImportFileError(
@@ -133,13 +152,21 @@ def agents_of_columns(columns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for name, _, field in parts if name not in ("", "labels") and field in SCORE_FIELDS))
 
 
+def misspelt_fields(fields: Collection[str]) -> dict[str, str]:
+    """Maps each field of an agent that is not read to the known field that it resembles, if that field is missing."""
+    found = {field: _resembled(field) for field in fields if field not in AGENT_FIELDS}
+    return {field: known for field, known in found.items() if known and known not in fields}
+
+
+@lru_cache(maxsize=256)
+def _resembled(field: str) -> str:
+    """Returns the known field that an unknown one resembles; empty if none is near."""
+    return next(iter(get_close_matches(field, AGENT_FIELDS, 1, NEAR_FIELD)), "")
+
+
 def _columns_of_agent(agent: str, columns: Sequence[str]) -> dict[str, str]:
     """Returns field -> column of an agent. A column named after the agent alone is its score."""
-    found = {
-        field: column
-        for field in (*SCORE_FIELDS, *AGENT_NUMBERS, *AGENT_TEXTS)
-        if (column := f"{agent}.{field}") in columns
-    }
+    found = {field: column for field in AGENT_FIELDS if (column := f"{agent}.{field}") in columns}
     if agent in columns and not found.keys() & set(SCORE_FIELDS):
         found["score"] = agent
     return found

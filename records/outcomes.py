@@ -17,6 +17,8 @@ ignored, because such files often have more.
 import gzip
 import json
 import math
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -26,7 +28,7 @@ from typing import Any
 from metaprobe.records.bad_lines import BadFile, at_line
 from metaprobe.records.errors import ImportFileError, RecordError, of_kind
 from metaprobe.records.lines import OnError, hand_over, is_csv, records_of
-from metaprobe.records.outcome_tables import is_outcome_table, table_records
+from metaprobe.records.outcome_tables import is_outcome_table, misspelt_fields, table_records
 
 LONGEST_ERROR = 200
 """Most characters of an error that are kept: the error may hold a whole page."""
@@ -180,10 +182,44 @@ def only_agents(questions: Sequence[QuestionOutcomes], names: Sequence[str]) -> 
     ]
 
 
+def with_costs(questions: Sequence[QuestionOutcomes], written: Sequence[str]) -> list[QuestionOutcomes]:
+    """Returns the questions, where an agent's outcomes without `cost_usd` have the given cost.
+
+    `written`: texts NAME=USD. Raises `RecordError` for a text that names no agent of the questions or no cost.
+    """
+    known_agents = sorted({name for question in questions for name in question.agents})
+    costs: dict[str, float] = {}
+    for text in written:
+        name, _, dollars = text.rpartition("=")
+        try:
+            costs[name] = float(dollars)
+        except ValueError:
+            costs[name] = math.nan
+        if name not in known_agents or not 0 <= costs[name] < math.inf:
+            raise RecordError(
+                f"the cost of an answer is {text!r}; expected NAME=USD, with a number of at least 0 and NAME one of "
+                f"{', '.join(known_agents)}"
+            )
+    return [
+        replace(
+            question,
+            agents={
+                name: replace(outcome, cost_usd=costs.get(name)) if outcome.cost_usd is None else outcome
+                for name, outcome in question.agents.items()
+            },
+        )
+        for question in questions
+    ]
+
+
 def outcomes_of_file(path: str | Path, bad: BadFile, agents: Sequence[str] = ()) -> list[QuestionOutcomes]:
-    """Returns every readable line or row. Bad ones go to `bad`, which counts both. `agents`: as for `read_outcomes`."""
+    """Returns every readable line or row. Bad ones go to `bad`, which counts both. `agents`: as for `read_outcomes`.
+
+    A warning names the keys of agents that are not read and resemble a key that the agent lacks.
+    """
     questions: list[QuestionOutcomes] = []
     seen: dict[str, int] = {}
+    misspelt: Counter[tuple[str, str]] = Counter()
     for line, record in outcome_records(Path(path), agents=agents, on_error=bad.leave_out):
         try:
             question = outcome_of_line(record)
@@ -196,6 +232,11 @@ def outcomes_of_file(path: str | Path, bad: BadFile, agents: Sequence[str] = ())
         seen[question.id] = line
         questions.append(question)
         bad.sound += 1
+        misspelt.update(pair for outcome in record["agents"].values() for pair in misspelt_fields(outcome).items())
+    if misspelt:
+        keys = ", ".join(f'"{key}" of {count} outcomes' for (key, _), count in misspelt.items())
+        expected = ", ".join(f'"{known}"' for _, known in misspelt)
+        warnings.warn(f"{path}: keys are not read: {keys}; expected {expected}: rename them", stacklevel=2)
     return questions
 
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,49 @@ def test_every_command_of_outcomes_reads_a_table(table: Path, tmp_path: Path) ->
     code, _, errors = run("promote", tmp_path / "router", table, "--over", tmp_path / "router")
     assert code == 1
     assert "was trained on" in errors  # so the table was read
+
+
+def test_a_flat_cost_of_each_agent_stands_for_the_column_that_a_table_lacks(table: Path, tmp_path: Path) -> None:
+    with table.open(newline="") as file:
+        bare = [{name: cell for name, cell in row.items() if "cost" not in name} for row in csv.DictReader(file)]
+    path = write_table(tmp_path / "bare.csv", bare)
+    code, _, errors = run("train", "router", path, "--out", tmp_path / "none")
+    assert code == 1
+    assert "--cost-usd NAME=USD" in errors
+    costs = ("--cost-usd", "small=0.0001", "--cost-usd", "large=2e-3")
+    assert run("train", "router", path, *costs, "--out", tmp_path / "flat")[0] == 0
+    assert run("train", "router", table, "--out", tmp_path / "columns")[0] == 0
+    by_option = run("evaluate", "router", tmp_path / "flat", path, *costs, "--json")[1]
+    by_column = run("evaluate", "router", tmp_path / "columns", table, "--json")[1]
+    assert json.loads(by_option)["budgets"] == json.loads(by_column)["budgets"]
+    for wrong in ("smal=0.1", "small=-1", "small=cheap", "0.1"):
+        code, _, errors = run("train", "router", path, "--cost-usd", wrong, "--out", tmp_path / "other")
+        assert code == 1
+        assert f"'{wrong}'; expected NAME=USD" in errors
+        assert "one of large, small" in errors
+
+
+def test_a_misspelt_field_of_an_agent_is_named(table: Path, tmp_path: Path) -> None:
+    with table.open(newline="") as file:
+        renamed = [
+            {name.replace("cost_usd", "cost"): cell for name, cell in row.items()} for row in csv.DictReader(file)
+        ]
+    path = write_table(tmp_path / "renamed.csv", renamed)
+    with pytest.warns(UserWarning, match=r"columns small\.cost, large\.cost are not read; expected small\.cost_usd, "):
+        read_outcomes(path)
+    lines = [{"id": f"q{i}", "agents": {"a": {"correct": 1, "cost": 0.1}, "b": {"corect": 1}}} for i in range(9)]
+    (tmp_path / "o.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    expected = '"cost" of 9 outcomes, "corect" of 9 outcomes; expected "cost_usd", "correct": rename them'
+    with pytest.warns(UserWarning, match=expected):
+        read_outcomes(tmp_path / "o.jsonl")
+
+
+def test_keys_that_resemble_no_missing_field_are_ignored_in_silence(tmp_path: Path) -> None:
+    agent = {"correct": 1, "cost_usd": 0.1, "cost": 3, "run": "x", "tokens": 7, "prompt": "hello", "model": "m"}
+    (tmp_path / "o.jsonl").write_text(json.dumps({"id": "q", "agents": {"a": agent}}) + "\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_outcomes(tmp_path / "o.jsonl")[0].agents["a"].cost_usd == 0.1
 
 
 def test_a_table_of_questions_that_nobody_was_asked_is_routed(table: Path, tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ Agents = Annotated[
     Sequence[str],
     Option("Only these agents of the outcomes; for a table, the columns of their scores; repeatable.  [default: all]"),
 ]
+Costs = Annotated[
+    Sequence[str],
+    Option("NAME=USD: US dollars of each answer of this agent whose outcome has no cost_usd; repeatable."),
+]
 Llm = Annotated[str, Option("Embedded name, folder, GGUF file or hub id.")]
 Questions = Annotated[
     Sequence[str],
@@ -393,6 +397,7 @@ class RouterOptions(RunOptions, ReplaceOptions, LineOptions):
 
     same: Same = None
     agent: Agents = ()
+    cost_usd: Costs = ()
     prices: Annotated[
         str | Path | None,
         Option(

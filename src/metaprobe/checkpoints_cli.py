@@ -22,7 +22,7 @@ from metaprobe.terminal import (
     panel_table,
     show_result,
 )
-from metaprobe.training.training_options import LineOptions, Seed
+from metaprobe.training.training_options import Costs, LineOptions, Seed
 
 COMMANDS = click.Group()
 
@@ -334,6 +334,7 @@ def evaluate_router_command(
     outcomes: Annotated[Path, Option(kind="file", argument=True)],
     budget: Budget = None,
     decisions: Annotated[Path | None, Option("File for the decisions, one line per question.", kind="new file")] = None,
+    cost_usd: Costs = (),
     sha256: Digest = None,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -345,7 +346,7 @@ def evaluate_router_command(
 
     The way to decide comes from the checkpoint, never from the file that is evaluated.
     """
-    from metaprobe.records.outcomes import read_outcomes
+    from metaprobe.records.outcomes import read_outcomes, with_costs
     from metaprobe.training.panel.labelled_panels import panels_of_outcomes
     from metaprobe.training.recipes.panel_evaluate import evaluate_logged, evaluate_panel
 
@@ -353,7 +354,7 @@ def evaluate_router_command(
     if decisions is not None and budget is None:
         raise click.UsageError("--decisions needs --budget: at which budget is it to decide?")
     with lines.handling():
-        questions = read_outcomes(outcomes, agents=panel.agents.names)
+        questions = with_costs(read_outcomes(outcomes, agents=panel.agents.names), cost_usd)
     with steps("playing the panel and the simple ways"):
         if any(question.propensities for question in questions):
             figures, decided = evaluate_logged(panel, questions, budget=budget)

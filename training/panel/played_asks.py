@@ -97,7 +97,7 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
         raise RecordError(
             f"{len(ordered_panels)} of {n} questions in {groups} groups have an answer with a cost of each of "
             f"{A} agents; expected at least {fewest} groups: give each agent its cost_usd (in a table a column "
-            "NAME.cost_usd), the US dollars of its call, or use `train panel`"
+            "NAME.cost_usd; where every answer costs as much, --cost-usd NAME=USD), or use `train panel`"
         )
     return ordered_panels
 

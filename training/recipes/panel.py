@@ -20,7 +20,7 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import QuestionOutcomes, only_agents, read_outcomes
+from metaprobe.records.outcomes import QuestionOutcomes, only_agents, read_outcomes, with_costs
 from metaprobe.records.store import RunStore
 from metaprobe.routing.panel.compared_answers import compared_by
 from metaprobe.routing.panel.judgement import (
@@ -251,7 +251,7 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
             questions = read_outcomes(path, agents=options.agent)
     else:
         questions = list(outcomes)
-    questions = only_agents(questions, options.agent)
+    questions = with_costs(only_agents(questions, options.agent), options.cost_usd)
     names = sorted({name for question in questions for name in question.agents})
     for line in gaps_of(questions, names):
         options.on_line(line)
