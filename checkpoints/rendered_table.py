@@ -21,7 +21,9 @@ ROW_NAME_CHARS = 48
 """Characters of a row's name on a terminal: more than most models and controls have."""
 MAX_DECIMALS = 5
 """Most decimals, used if fewer would hide on which side of 0 the end of an interval lies."""
-NOTEBOOK = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:0;background:transparent;color:inherit"
+NOTEBOOK_CELL_STYLE = (
+    "padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:0;background:transparent;color:inherit"
+)
 """Style of a cell in a table without a style sheet. The colours are those of the notebook, dark or light."""
 
 CellValue = str | float | None
@@ -63,8 +65,8 @@ def bounds(interval: Estimated, digits: int = 2, *, signed: bool = False) -> str
     """
 
     def end(value: float) -> str:
-        more = range(digits, MAX_DECIMALS + 1) if signed else ()
-        return number(value, next((n for n in more if round(value, n)), digits), signed=signed)
+        decimals_to_try = range(digits, MAX_DECIMALS + 1) if signed else ()
+        return number(value, next((n for n in decimals_to_try if round(value, n)), digits), signed=signed)
 
     return f"[{end(interval.low)}, {end(interval.high)}]"
 
@@ -245,13 +247,13 @@ class Table:
     @property
     def visible_indices(self) -> list[int]:
         """Indices of the columns that readers see, without columns in which every cell is empty."""
-        shown = [index for index, column in enumerate(self.columns) if column.shown]
+        shown_indices = [index for index, column in enumerate(self.columns) if column.shown]
         if not self.rows:
-            return shown
+            return shown_indices
         columns = list(zip(*self.rows, strict=True))
         if len(columns) != len(self.columns):
             raise ValueError(f"table {self.ident}: a row has {len(columns)} cells for {len(self.columns)} columns")
-        return [index for index in shown if any(cell != EMPTY_CELL for cell in columns[index])]
+        return [index for index in shown_indices if any(cell != EMPTY_CELL for cell in columns[index])]
 
     @property
     def visible_columns(self) -> list[Column]:
@@ -278,23 +280,22 @@ class Table:
             [f"{column.title}{column.arrow}" for column in self.visible_columns],
             *([cell.plain + "*" * cell.strong for cell in row] for row in self.visible_rows),
         ]
-        lines = [[printable(entry.replace("\u00a0", " ")) for entry in row] for row in entries]
-        lines = [[name if len(name) <= name_chars else f"{name[: name_chars - 1]}…", *rest] for name, *rest in lines]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        blocks: list[list[int]] = [[0]]
-        for column in range(1, len(widths)):
-            used = sum(widths[column_index] + 2 for column_index in blocks[-1])
-            if width is not None and used + widths[column] > width and len(blocks[-1]) > 1:
+        row_texts = [[printable(entry.replace("\u00a0", " ")) for entry in row] for row in entries]
+        row_texts = [
+            [name if len(name) <= name_chars else f"{name[: name_chars - 1]}…", *rest] for name, *rest in row_texts
+        ]
+        widths = [max(map(len, column)) for column in zip(*row_texts, strict=True)]
+        blocks: list[list[int]] = [[0]]  # column indices of each block
+        for column_index in range(1, len(widths)):
+            used_width = sum(widths[index] + 2 for index in blocks[-1])
+            if width is not None and used_width + widths[column_index] > width and len(blocks[-1]) > 1:
                 blocks.append([0])
-            blocks[-1].append(column)
-        shown: list[str] = []
+            blocks[-1].append(column_index)
+        output_lines: list[str] = []
         for block in blocks:
-            body = [
-                "  ".join(line[column_index].ljust(widths[column_index]) for column_index in block).rstrip()
-                for line in lines
-            ]
-            shown += ["", body[0], "-" * max(map(len, body)), *body[1:]]
-        return shown[1:]
+            body = ["  ".join(texts[index].ljust(widths[index]) for index in block).rstrip() for texts in row_texts]
+            output_lines += ["", body[0], "-" * max(map(len, body)), *body[1:]]
+        return output_lines[1:]
 
     def markdown(self) -> list[str]:
         """Returns the lines of a Markdown table."""
@@ -306,7 +307,10 @@ class Table:
         return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
 
     def html(self, *, style: str = "") -> str:
-        """Returns a `<table>`. `style` is the style of every cell in a table without a style sheet; see `NOTEBOOK`."""
+        """Returns a `<table>`.
+
+        `style` is the style of every cell in a table without a style sheet, such as `NOTEBOOK_CELL_STYLE`.
+        """
         style_attribute = f' style="{style}"' if style else ""
         ident = f' id="table-{escape(self.ident)}" class="sortable"' if self.ident else ""
         name = f' id="{escape(self.ident)}-caption"' if self.ident else ""
@@ -314,14 +318,14 @@ class Table:
         lines = [
             f"<table{ident}>",
             f"<caption{name}><span>{escape(self.caption)}</span></caption>" if self.caption else "",
-            "<thead><tr>" + "".join(_head(column, style_attribute) for column in columns) + "</tr></thead>"
+            "<thead><tr>" + "".join(_header_html(column, style_attribute) for column in columns) + "</tr></thead>"
             if any(column.title for column in columns)
             else "",
             "<tbody>",
         ]
         for row in self.visible_rows:
             cells = (
-                _entry(column, cell, style_attribute, index == 0)
+                _cell_html(column, cell, style_attribute, index == 0)
                 for index, (column, cell) in enumerate(zip(columns, row, strict=True))
             )
             lines.append("<tr>" + "".join(cells) + "</tr>")
@@ -338,24 +342,24 @@ def _from_attribute(column: Column, row_object: object) -> Cell:
     return count_cell(value) if isinstance(value, int) else number_cell(value)
 
 
-def _head(column: Column, style_attribute: str) -> str:
-    aligned = ' class="n"' if column.kind in ("number", "interval") else ""
+def _header_html(column: Column, style_attribute: str) -> str:
+    class_attribute = ' class="n"' if column.kind in ("number", "interval") else ""
     better = f'<span class="unseen"> ({column.better} is better)</span>' if column.better else ""
     arrow = f'<span aria-hidden="true">{column.arrow}</span>' if column.better else ""
-    return f'<th scope="col"{aligned}{style_attribute}>{escape(column.title)}{arrow}{better}</th>'
+    return f'<th scope="col"{class_attribute}{style_attribute}>{escape(column.title)}{arrow}{better}</th>'
 
 
-def _entry(column: Column, cell: Cell, style_attribute: str, first: bool) -> str:
-    tag = 'th scope="row"' if first else "td"
-    kind = {"text": "", "prose": ' class="prose"'}.get(column.kind, ' class="n"')
+def _cell_html(column: Column, cell: Cell, style_attribute: str, is_row_header: bool) -> str:
+    tag = 'th scope="row"' if is_row_header else "td"
+    class_attribute = {"text": "", "prose": ' class="prose"'}.get(column.kind, ' class="n"')
     # Rows are sorted by this value: the text may be rounded or have a unit.
-    value = "" if cell.value == cell.text else f' data-value="{"" if cell.value is None else float(cell.value)}"'
+    sort_value = "" if cell.value == cell.text else f' data-value="{"" if cell.value is None else float(cell.value)}"'
     text = escape(cell.text)
     text = f'<span class="{escape(cell.css)}">{text}</span>' if cell.css else text
     mark = f' <span class="mark m-{escape(cell.mark)}">{escape(cell.mark)}</span>' if cell.mark else ""
     note = f' <span class="note">{escape(cell.note)}</span>' if cell.note else ""
     inner = f"<strong>{text}</strong>" if cell.strong else text
-    return f"<{tag}{kind}{value}{style_attribute}>{inner}{mark}{note}</{tag[:2]}>"
+    return f"<{tag}{class_attribute}{sort_value}{style_attribute}>{inner}{mark}{note}</{tag[:2]}>"
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]], *, head: Sequence[str] = ()) -> str:
@@ -366,9 +370,9 @@ def html_table(title: str, rows: Iterable[Sequence[object]], *, head: Sequence[s
         rows: cells of each row.
         head: titles of the columns.
     """
-    listed = [list(row) for row in rows]
-    table = Table.of(head or [""] * max(map(len, listed), default=0), listed)
-    return f"<div><b>{escape(title)}</b>{table.html(style=NOTEBOOK)}</div>"
+    row_lists = [list(row) for row in rows]
+    table = Table.of(head or [""] * max(map(len, row_lists), default=0), row_lists)
+    return f"<div><b>{escape(title)}</b>{table.html(style=NOTEBOOK_CELL_STYLE)}</div>"
 
 
 def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[dict[str, CellValue]]:
@@ -390,14 +394,16 @@ def csv_text(records: Sequence[Mapping[str, CellValue | int]], fields: Sequence[
 
     `fields` is the head line, used if there are no records.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(records[0]) if records else list(fields))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(records[0]) if records else list(fields))
     writer.writeheader()
     for record in records:
-        formulas = [key for key, value in record.items() if isinstance(value, str) and value.startswith(_FORMULA)]
-        writer.writerow({**record, **{key: f"'{record[key]}" for key in formulas}})
-    return text.getvalue()
+        formula_keys = [
+            key for key, value in record.items() if isinstance(value, str) and value.startswith(_FORMULA_STARTS)
+        ]
+        writer.writerow({**record, **{key: f"'{record[key]}" for key in formula_keys}})
+    return buffer.getvalue()
 
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """Characters at the beginning of a cell that spreadsheets would compute, also in the name of a model or a method."""

@@ -14,7 +14,7 @@ class LLMError(RecordError):
     """A language model could not be loaded, or could not answer."""
 
     refused = False
-    """Whether an endpoint refuses the request in this form, and may take it in another."""
+    """Whether an endpoint refuses the request in this form. Another form of the request may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,16 @@ class Request:
     messages: tuple[Message, ...]
     sampling: Sampling = field(default_factory=Sampling)
     stage: str = ""
+    """Step of a system that makes the request, such as `generate`."""
     agent: str = ""
     round: int = 0
     parent: str | None = None
+    """Id of the call from which this one follows; None for the first."""
     hidden: bool = False
     """Whether to keep the hidden states that the model was loaded to capture."""
 
-    def call(self, **answer: Any) -> Call:
-        """Returns the call that answers this request; `answer` gives its other fields."""
+    def call(self, **answer_fields: Any) -> Call:
+        """Returns the call that answers this request; `answer_fields` gives its other fields. It asks no model."""
         return Call(
             id=self.id,
             stage=self.stage,
@@ -57,16 +59,16 @@ class Request:
             parent=self.parent,
             messages=self.messages,
             sampling=self.sampling,
-            **answer,
+            **answer_fields,
         )
 
-    def local_call(self, llm: Any, prompt: Sequence[int], **answer: Any) -> Call:
-        """Returns the call with which a local model answers this request.
+    def local_call(self, llm: Any, prompt: Sequence[int], **answer_fields: Any) -> Call:
+        """Returns the call with which a local model answers this request. It asks no model.
 
         Args:
             llm: the model; it has `name`, `revision` and `dtype`.
             prompt: token ids of the prompt.
-            **answer: other fields of the call.
+            **answer_fields: other fields of the call.
         """
         return self.call(
             model=llm.name,
@@ -74,7 +76,7 @@ class Request:
             model_dtype=llm.dtype,
             prompt_token_ids=np.asarray(prompt, dtype=np.int32),
             logprobs_mode="raw",
-            **answer,
+            **answer_fields,
         )
 
 

@@ -31,8 +31,8 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 _KEY_LIKE = re.compile(r"(?i)\b(?:sk|pk|rk|hf|gsk|key)[-_][\w*.\-]{6,}|\bbearer\s+[\w.~+/-]*[\w=]")
 _SECRET_HEADER = re.compile(r"(?i)auth|key|token|secret|cookie")
-_PASSING = {408, 409, 425, 429}
-_OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
+_PASSING_STATUSES = {408, 409, 425, 429}
+_OUT_OF_CREDIT_CODES = ("insufficient_quota", "billing_hard_limit_reached")
 _REMEDIES = {
     401: "check {key}",
     403: "check {key} and what it may use",
@@ -62,23 +62,23 @@ class EndpointError(LLMError):
         """HTTP status of the answer; None if no answer came."""
 
 
-def _broken_connections() -> tuple[type[Exception], ...]:
+def _connection_errors() -> tuple[type[Exception], ...]:
     """Returns the errors of the HTTP clients that openai uses: httpx2 from openai 3 on, httpx before.
 
     openai before 3 does not wrap the error of a stream that breaks off.
     """
-    found: list[type[Exception]] = []
+    errors: list[type[Exception]] = []
     for name in ("httpx", "httpx2"):
         with suppress(ModuleNotFoundError):
-            found.append(importlib.import_module(name).TransportError)
-    return tuple(found)
+            errors.append(importlib.import_module(name).TransportError)
+    return tuple(errors)
 
 
-_BROKEN = _broken_connections()
+_CONNECTION_ERRORS = _connection_errors()
 REQUEST_FAILURES: tuple[type[Exception], ...] = (
     EndpointError,
     openai.OpenAIError,
-    *_BROKEN,
+    *_CONNECTION_ERRORS,
     TimeoutError,
     InvalidResponse,
     json.JSONDecodeError,
@@ -133,23 +133,23 @@ def endpoint_error(
         status = error.status_code
         message = _message(error.body) or error.response.reason_phrase
         # llama-cpp-python answers 500 to what it cannot accept.
-        refused = status in (400, 422) or (status == 500 and "validation error" in message)
-        passing = not refused and (status >= 500 or status in _PASSING)
+        is_refused = status in (400, 422) or (status == 500 and "validation error" in message)
+        is_passing = not is_refused and (status >= 500 or status in _PASSING_STATUSES)
         if (should_retry := error.response.headers.get("x-should-retry")) in (
             "true",
             "false",
         ):  # of OpenAI's own servers
-            passing = should_retry == "true"
+            is_passing = should_retry == "true"
         remedy = _REMEDIES.get(status, "").format(key=key_variable)
-        if error.code in _OUT_OF_MONEY:
-            passing, remedy = False, "the account has no credit left"
-        wait = retry_after_s(error.response.headers) if passing else None
-        if wait is not None and wait > max_wait_s:
-            passing = False
-            remedy = f"it asks to wait {wait:g} s, more than the {max_wait_s:g} s allowed here: try later"
+        if error.code in _OUT_OF_CREDIT_CODES:
+            is_passing, remedy = False, "the account has no credit left"
+        wait_s = retry_after_s(error.response.headers) if is_passing else None
+        if wait_s is not None and wait_s > max_wait_s:
+            is_passing = False
+            remedy = f"it asks to wait {wait_s:g} s, more than the {max_wait_s:g} s allowed here: try later"
         reason = _shorten(redact(f"{address} answered {status}: {message}")) + (f"; {remedy}" if remedy else "")
-        return EndpointError(reason, passing=passing, refused=refused, retry_after_s=wait, status=status)
-    if isinstance(error, (openai.APIConnectionError, *_BROKEN)):
+        return EndpointError(reason, passing=is_passing, refused=is_refused, retry_after_s=wait_s, status=status)
+    if isinstance(error, (openai.APIConnectionError, *_CONNECTION_ERRORS)):
         cause = error.__cause__
         why = (str(cause) or type(cause).__name__) if cause is not None else str(error)
         return EndpointError(_shorten(redact(f"no connection to {address}: {why}")), passing=True)
@@ -167,7 +167,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
             seconds = float(headers.get(name, "")) * unit
         except ValueError:
             continue
-        return seconds if seconds >= 0 else None  # NaN is none either
+        return seconds if seconds >= 0 else None  # NaN gives None as well
     try:
         date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
     except ValueError:
@@ -180,9 +180,11 @@ def _message(body: object) -> str:
     if isinstance(body, Mapping):
         message: Any = body.get("message") or body.get("detail") or body.get("error") or dict(body)
         if isinstance(message, list):  # FastAPI names each field that is wrong
-            parts = [entry for entry in message if isinstance(entry, Mapping)]
-            fields = [".".join(map(str, entry.get("loc", ()))) + ": " + str(entry.get("msg", "")) for entry in parts]
-            return "; ".join(fields) or str(message)
+            entries = [entry for entry in message if isinstance(entry, Mapping)]
+            field_messages = [
+                ".".join(map(str, entry.get("loc", ()))) + ": " + str(entry.get("msg", "")) for entry in entries
+            ]
+            return "; ".join(field_messages) or str(message)
         return str(message)
     return str(body or "").strip()
 
@@ -196,13 +198,14 @@ OPENAI_URL = f"https://{OPENAI_HOST}/v1"
 NO_KEY = "no-key-needed"
 """Key that is sent if none is set and the endpoint is not OpenAI's: the client requires one."""
 MAX_BACKOFF_S = 30.0
+"""Longest random wait before a retry, in seconds, where the server asks for none."""
 
 Sleep = Callable[[float], Awaitable[None]]
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
+class _Connections:
     """Connections and slots of one event loop."""
 
     client: openai.AsyncOpenAI
@@ -238,8 +241,8 @@ class Endpoint:
         self._max_wait_s = max_wait_s
         self._sleep = sleep
         self._key_variable = key_variable
-        self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, _Door] = WeakKeyDictionary()
-        _own_key(self.host, key_variable)  # a missing one is reported now, and not once a request
+        self._connections_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
+        _key_from_environment(self.host, key_variable)  # a missing one is reported now, and not once a request
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[openai.AsyncOpenAI]:
@@ -247,9 +250,9 @@ class Endpoint:
 
         The slot is held while a request waits for its retry, so that an overloaded endpoint gets fewer requests.
         """
-        door = self._door()
-        async with door.slots:
-            yield door.client
+        connections = self._connections()
+        async with connections.slots:
+            yield connections.client
 
     async def ask(self, request: Callable[[], Awaitable[Answer]], name: str) -> Answer:
         """Returns the answer of `request`, with retries after passing failures. Raises `EndpointError`."""
@@ -262,7 +265,7 @@ class Endpoint:
 
         retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self._attempts),
-            wait=_wait,
+            wait=_seconds_to_wait,
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, EndpointError) and error.passing),
             sleep=self._sleep,
             reraise=True,
@@ -283,47 +286,49 @@ class Endpoint:
             async with asyncio.timeout(self._timeout_s):
                 return await answer
         except REQUEST_FAILURES as error:
-            failed = endpoint_error(
+            failure = endpoint_error(
                 error,
                 address=self.address,
                 timeout_s=self._timeout_s,
                 max_wait_s=self._max_wait_s,
-                redact=self._door().redact,
+                redact=self._connections().redact,
                 key_variable=self._key_variable,
             )
         # Outside of `except`: as its context, the client's error would bring the key along into crash reports.
-        failed.args = (f"{name}: {failed}" + (f" ({so_far})" if so_far else ""),)
-        raise failed
+        failure.args = (f"{name}: {failure}" + (f" ({so_far})" if so_far else ""),)
+        raise failure
 
     async def aclose(self) -> None:
         """Closes the connections that this event loop has opened."""
-        door = self._doors.pop(asyncio.get_running_loop(), None)
-        if door is not None:
-            await door.client.close()
+        connections = self._connections_of_loop.pop(asyncio.get_running_loop(), None)
+        if connections is not None:
+            await connections.client.close()
 
-    def _door(self) -> _Door:
+    def _connections(self) -> _Connections:
         """Returns the connections and slots of the running event loop. A program may run several loops, one after
         another.
         """
         loop = asyncio.get_running_loop()
-        door = self._doors.get(loop)
-        if door is None:
+        connections = self._connections_of_loop.get(loop)
+        if connections is None:
             try:
-                is_here = ipaddress.ip_address(self.host).is_loopback
+                is_local = ipaddress.ip_address(self.host).is_loopback
             except ValueError:
-                is_here = self.host == "localhost" or self.host.endswith(".localhost")
+                is_local = self.host == "localhost" or self.host.endswith(".localhost")
             # A proxy of the environment cannot know this machine's own ports.
-            http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if is_here else None
+            http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if is_local else None
             client = openai.AsyncOpenAI(
-                api_key=_own_key(self.host, self._key_variable),
+                api_key=_key_from_environment(self.host, self._key_variable),
                 base_url=self._url,
                 http_client=http_client,
                 max_retries=0,
                 timeout=self._timeout_s,
             )
-            door = _Door(client, asyncio.Semaphore(self._concurrency), Redactor(client, harmless=[NO_KEY]))
-            self._doors[loop] = door
-        return door
+            connections = _Connections(
+                client, asyncio.Semaphore(self._concurrency), Redactor(client, harmless=[NO_KEY])
+            )
+            self._connections_of_loop[loop] = connections
+        return connections
 
 
 class Reach(TypedDict, total=False):
@@ -342,7 +347,7 @@ class EndpointLLM:
     SCHEME: str
     """Prefix of the names of such models, with its colon."""
 
-    def __init__(self, model: str, base_url: str | None, revision: str, **reach: Unpack[Reach]) -> None:
+    def __init__(self, model: str, base_url: str | None, revision: str, **connection_options: Unpack[Reach]) -> None:
         """Raises `LLMError` for an empty name, and for an invalid address.
 
         Args:
@@ -354,7 +359,7 @@ class EndpointLLM:
         if not model:
             raise LLMError(f"the model has no name; expected {self.SCHEME}MODEL or {self.SCHEME}MODEL@URL")
         self.name, self.revision = model, revision
-        self._endpoint = Endpoint(base_url, **reach)
+        self._endpoint = Endpoint(base_url, **connection_options)
 
     @classmethod
     def parse(cls, spec: str, **options: Any) -> Self:
@@ -413,7 +418,7 @@ def _without_secrets(address: str) -> str:
 _backoff = tenacity.wait_random_exponential(multiplier=1, max=MAX_BACKOFF_S)
 
 
-def _wait(state: tenacity.RetryCallState) -> float:
+def _seconds_to_wait(state: tenacity.RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     if not isinstance(error, EndpointError) or error.retry_after_s is None:
         return float(_backoff(state))
@@ -421,7 +426,7 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return error.retry_after_s * (1 + 0.25 * random.random())
 
 
-def _own_key(host: str, variable: str) -> str:
+def _key_from_environment(host: str, variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key and host == OPENAI_HOST:
         raise LLMError(f"{variable} is not set: export it, or name another endpoint: openai:MODEL@http://host:port/v1")

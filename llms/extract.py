@@ -44,6 +44,7 @@ from metaprobe.records.writing import atomic_write
 CALLS_PER_CHUNK = 64
 """Number of calls whose states are in memory at once, and in one file."""
 CHECKED_CALLS = 4
+"""Number of calls whose log-probabilities are compared with the recorded ones before an extraction."""
 REREAD_TOLERANCE = 0.2
 """Largest mean absolute difference between recorded and recomputed log-probabilities over the checked calls, in nats a
 token.
@@ -169,15 +170,17 @@ def extract(
         for call_id in file.call_ids
     }
     selection = CallSelection(stage, agent, stored)
-    todo, sample = _plan(store, llm, replay, selection, other_model, shard_calls)
+    ids_to_read, sample = _plan(store, llm, replay, selection, other_model, shard_calls)
     disagreement = _check_model(replay, llm, sample, other_model)
-    canaries = replay.canaries() if todo else None
+    canaries = replay.canaries() if ids_to_read else None
     share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
-    begins = range(share.index * shard_calls, len(todo), share.count * shard_calls)  # of this process's chunks
-    watch.on_total(sum(min(shard_calls, len(todo) - begin) for begin in begins))
+    chunk_begins = range(
+        share.index * shard_calls, len(ids_to_read), share.count * shard_calls
+    )  # of this process's chunks
+    watch.on_total(sum(min(shard_calls, len(ids_to_read) - chunk_begin) for chunk_begin in chunk_begins))
     report = ExtractReport(0, 0, len(selection.stored), selection.failed, 0, 0, disagreement)
     request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
-    for readings in _chunks(_readings(store, llm, replay, todo), shard_calls, share):
+    for readings in _chunks(_delayed_readings(store, llm, replay, ids_to_read), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
         hidden = {call_id: replace(states_read.hidden, canaries=canaries) for call_id, states_read in states.items()}
@@ -185,8 +188,8 @@ def extract(
         with atomic_write(store.path / f"{STATES_PREFIX}{request}-{_digest(list(states))}{STATES_SUFFIX}") as file:
             file.write(activation_bytes(hidden, model=model))
         tokens = sum(r.tokens for r in readings)
-        rebuilt, without = sum(r.rebuilt for r in readings), sum(not len(r.exact_at) for r in readings)
-        report += ExtractReport(len(readings), tokens, 0, 0, rebuilt, without, None)
+        rebuilt, without_exact = sum(r.rebuilt for r in readings), sum(not len(r.exact_at) for r in readings)
+        report += ExtractReport(len(readings), tokens, 0, 0, rebuilt, without_exact, None)
         watch.on_chunk(len(readings), tokens)
     share.wait()
     return report
@@ -258,7 +261,7 @@ def launch_extract(
 
 
 def _plan(
-    store: RunStore, llm: CallReader, replay: Readings, selection: CallSelection, other_model: bool, chunk: int
+    store: RunStore, llm: CallReader, replay: Readings, selection: CallSelection, other_model: bool, calls_per_file: int
 ) -> tuple[set[str], list[Reading]]:
     """Returns the ids of the calls to read, and a few calls for a check of the model.
 
@@ -270,31 +273,31 @@ def _plan(
         replay: reads the calls.
         selection: selects the calls.
         other_model: whether calls of any model are read.
-        chunk: number of calls in one file.
+        calls_per_file: number of calls in one file.
     """
-    todo: set[str] = set()
+    ids_to_read: set[str] = set()
     sample: list[Reading] = []
-    others: Counter[str] = Counter()
+    count_by_other_model: Counter[str] = Counter()
     for run, call in _calls(store):
-        if not selection.takes(call) or call.id in todo:
+        if not selection.takes(call) or call.id in ids_to_read:
             continue
-        if other := _other_model_of(call, llm):
-            others[other] += 1
-        if not others or other_model:
+        if other_model_name := _other_model_of(call, llm):
+            count_by_other_model[other_model_name] += 1
+        if not count_by_other_model or other_model:
             reading = replay.reading(_as_shown(call, llm), run.final_answer)
-            todo.add(call.id)
-            if len(sample) < chunk and reading.logprobs is not None:
+            ids_to_read.add(call.id)
+            if len(sample) < calls_per_file and reading.logprobs is not None:
                 sample.append(reading)
-    if others and not other_model:
+    if count_by_other_model and not other_model:
         raise StoreMismatch(
-            f"{', '.join(f'{count} calls are of {name}' for name, count in others.items())}; loaded is {llm.name} "
-            f"({llm.revision}): load the model that answered, choose its calls by stage or agent, or read them all the "
-            f"same with --other-model"
+            f"{', '.join(f'{count} calls are of {name}' for name, count in count_by_other_model.items())}; loaded is "
+            f"{llm.name} ({llm.revision}): load the model that answered, choose its calls by stage or agent, or read "
+            f"them all the same with --other-model"
         )
-    if not todo and not selection.stored:
+    if not ids_to_read and not selection.stored:
         raise selection.nothing()
     sample.sort(key=lambda r: (-len(r.answer), r.call_id))
-    return todo, sample[:CHECKED_CALLS]
+    return ids_to_read, sample[:CHECKED_CALLS]
 
 
 def _other_model_of(call: Call, llm: CallReader) -> str:
@@ -317,7 +320,9 @@ def _calls(store: RunStore) -> Iterator[tuple[Run, Call]]:
     return ((run, call) for run in store.runs() for call in run.calls)
 
 
-def _readings(store: RunStore, llm: CallReader, replay: Readings, todo: set[str]) -> Iterator[Callable[[], Reading]]:
+def _delayed_readings(
+    store: RunStore, llm: CallReader, replay: Readings, ids_to_read: set[str]
+) -> Iterator[Callable[[], Reading]]:
     """Yields a function for each call to read. The function makes the token ids, so only the reading process does this
     work.
 
@@ -325,36 +330,36 @@ def _readings(store: RunStore, llm: CallReader, replay: Readings, todo: set[str]
         store: the run store.
         llm: the model.
         replay: reads the calls.
-        todo: ids of the calls to read.
+        ids_to_read: ids of the calls to read.
     """
-    remaining_ids = set(todo)
+    remaining_ids = set(ids_to_read)
     for run, call in _calls(store):
         if call.id in remaining_ids:
             remaining_ids.remove(call.id)
             yield partial(replay.reading, _as_shown(call, llm), run.final_answer)
 
 
-def _chunks(readings: Iterator[Callable[[], Reading]], size: int, share: Share) -> Iterator[list[Reading]]:
-    for number in itertools.count():
-        together = list(itertools.islice(readings, size))
-        if not together:
+def _chunks(readings: Iterator[Callable[[], Reading]], calls_per_file: int, share: Share) -> Iterator[list[Reading]]:
+    for chunk_number in itertools.count():
+        chunk = list(itertools.islice(readings, calls_per_file))
+        if not chunk:
             return
-        if number % share.count == share.index:
-            yield sorted((reading() for reading in together), key=lambda r: r.call_id)
+        if chunk_number % share.count == share.index:
+            yield sorted((reading() for reading in chunk), key=lambda r: r.call_id)
 
 
 def _check_finite(states: Mapping[str, ReadStates], llm: CallReader) -> None:
     """Raises `RecordError` if a state is NaN or infinite: once stored, it would not be read again."""
-    broken: dict[str, int] = {}  # call -> its first such layer
+    first_bad_layer: dict[str, int] = {}  # id of a call -> its first layer with such a state
     for call_id, call_states in states.items():
-        bad = ~np.isfinite(call_states.hidden.values).all(axis=(1, 2))
-        if bad.any():
-            broken[call_id] = call_states.hidden.layers[int(bad.argmax())]
-    if broken:
-        call_id, layer = next(iter(broken.items()))
+        is_bad_layer = ~np.isfinite(call_states.hidden.values).all(axis=(1, 2))
+        if is_bad_layer.any():
+            first_bad_layer[call_id] = call_states.hidden.layers[int(is_bad_layer.argmax())]
+    if first_bad_layer:
+        call_id, layer = next(iter(first_bad_layer.items()))
         raise RecordError(
-            f"{llm.name} gives hidden states that are no numbers for {len(broken)} of {len(states)} calls, such as "
-            f"{call_id} from layer {layer} on: {_remedy(llm)}"
+            f"{llm.name} gives hidden states that are no numbers for {len(first_bad_layer)} of {len(states)} calls, "
+            f"such as {call_id} from layer {layer} on: {_remedy(llm)}"
         )
 
 
@@ -362,8 +367,8 @@ def _remedy(llm: CallReader) -> str:
     return f"its weights are damaged, or overflow in {llm.dtype}: load sound ones, in bfloat16 or float32"
 
 
-def _digest(*what: object) -> str:
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 SHARD_RUNS = 64
@@ -423,9 +428,9 @@ def reread(
         )
     if out.path.resolve() == store.path.resolve():
         raise RecordError(f"{out.path} holds the answers that are read: expected another folder for what is read")
-    chosen = CallSelection(stage, agent)
-    if not any(chosen.holds(call) for run in store.runs() for call in run.calls):
-        raise chosen.nothing()
+    selection = CallSelection(stage, agent)
+    if not any(selection.holds(call) for run in store.runs() for call in run.calls):
+        raise selection.nothing()
     reader = reader_name(llm.name, llm.revision)
     if out.path.exists() and out.run_ids():  # one folder holds what one model read: two would be mixed in training
         readers = {call.reader for run in out.runs() for call in run.calls} - {""}
@@ -437,17 +442,17 @@ def reread(
             )
     # Read and store the runs that are not stored yet.
     with out.alone():
-        done = out.run_ids()
-        watch.on_total(len(store.run_ids() - done))
-        report = RereadReport(0, 0, 0, len(done))
-        todo = (run for run in store.runs() if run.id not in done)
+        stored_ids = out.run_ids()
+        watch.on_total(len(store.run_ids() - stored_ids))
+        report = RereadReport(0, 0, 0, len(stored_ids))
+        todo = (run for run in store.runs() if run.id not in stored_ids)
         with out.writer(shard_runs=shard_runs) as writer:
             while runs := list(islice(todo, shard_runs)):
-                calls = [call for run in runs for call in run.calls if chosen.holds(call)]
+                calls = [call for run in runs for call in run.calls if selection.holds(call)]
                 read_calls = read_answers(llm, calls, batch_size=batch_size, top_logprobs=top_logprobs)
-                by_id = {read_call.call.id: read_call.call for read_call in read_calls}
+                read_call_of_id = {read_call.call.id: read_call.call for read_call in read_calls}
                 for run in runs:
-                    writer.add(replace(run, calls=tuple(by_id.get(call.id, call) for call in run.calls)))
+                    writer.add(replace(run, calls=tuple(read_call_of_id.get(call.id, call) for call in run.calls)))
                 report.calls += sum(not read_call.unread for read_call in read_calls)
                 report.tokens += sum(read_call.tokens for read_call in read_calls)
                 report.runs += len(runs)

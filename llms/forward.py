@@ -15,11 +15,11 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 """Name that transformers gives to the cache of keys and values; it changed in 5.24."""
 
-WORTHWHILE = 16
+MIN_SHARED_TOKENS = 16
 """Fewest shared tokens for which a separate pass over the prefix pays."""
 
 
-def shareable(model: PreTrainedModel) -> bool:
+def attends_to_whole_past(model: PreTrainedModel) -> bool:
     """Returns whether every layer attends to the whole past, so that padding may stand between prefix and rest."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or ["full_attention"]
@@ -51,12 +51,12 @@ def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
     shared_by_all = min(
         [*(_common_prefix_length(prompts[0], prompt) for prompt in prompts[1:]), min(map(len, prompts)) - 1]
     )
-    shared_by_all = shared_by_all if shared_by_all >= WORTHWHILE and rows > 1 else 0
+    shared_by_all = shared_by_all if shared_by_all >= MIN_SHARED_TOKENS and rows > 1 else 0
     one_group = Prefixes((shared_by_all,) * rows, (0,) * rows, (0,))
     chains: list[list[int]] = []
     for row in sorted(range(rows), key=lambda row: list(prompts[row])):
         shares_half = chains and _common_prefix_length(prompts[chains[-1][-1]], prompts[row]) >= max(
-            WORTHWHILE, len(prompts[row]) // 2
+            MIN_SHARED_TOKENS, len(prompts[row]) // 2
         )
         chains[-1].append(row) if shares_half else chains.append([row])
     # In sorted order, tokens shared by the first and the last prompt of a chain are shared by the whole chain.
@@ -68,17 +68,17 @@ def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
     if not larger_groups:
         return one_group
     longest_rest = max(len(prompts[row]) - length for chain, length in larger_groups for row in chain)
-    group, lengths = [0] * rows, [0] * rows
-    for number, (chain, length) in enumerate(zip(chains, shared_lengths, strict=True)):
+    group_of_prompt, prefix_lengths = [0] * rows, [0] * rows
+    for group_number, (chain, length) in enumerate(zip(chains, shared_lengths, strict=True)):
         for row in chain:
             # A prompt that shares nothing is split too, so that its rest is no longer than the longest rest.
-            lengths[row] = length if len(chain) > 1 else max(len(prompts[row]) - longest_rest, 0)
-            group[row] = number
-    by_chain = Prefixes(tuple(lengths), tuple(group), tuple(chain[0] for chain in chains))
-    return min(one_group, by_chain, key=lambda grouping: _tokens_to_read(prompts, grouping))
+            prefix_lengths[row] = length if len(chain) > 1 else max(len(prompts[row]) - longest_rest, 0)
+            group_of_prompt[row] = group_number
+    chain_groups = Prefixes(tuple(prefix_lengths), tuple(group_of_prompt), tuple(chain[0] for chain in chains))
+    return min(one_group, chain_groups, key=lambda grouping: _tokens_to_read(prompts, grouping))
 
 
-def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
+def choose_batch(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
     """Returns the indices of `size` prompts to read together; the prompts are given in the order of their lengths.
 
     Candidates are the longest prompts, which need least padding, and the first prompts in token order, where prompts
@@ -87,17 +87,17 @@ def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
     longest = list(range(len(prompts)))[-size:]
     neighbours = sorted(range(len(prompts)), key=lambda row: list(prompts[row]))[:size]
 
-    def share_read(rows: Sequence[int]) -> float:
+    def unshared_part(rows: Sequence[int]) -> float:
         chosen = [prompts[row] for row in rows]
         return _tokens_to_read(chosen, prefixes(chosen)) / sum(map(len, chosen))
 
-    return min(longest, neighbours, key=share_read)
+    return min(longest, neighbours, key=unshared_part)
 
 
-def _common_prefix_length(first: Sequence[int], other: Sequence[int]) -> int:
+def _common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Returns how many tokens both begin with."""
-    shortest = min(len(first), len(other))
-    return next((i for i in range(shortest) if first[i] != other[i]), shortest)
+    shorter_length = min(len(one), len(other))
+    return next((i for i in range(shorter_length) if one[i] != other[i]), shorter_length)
 
 
 def _tokens_to_read(prompts: Sequence[Sequence[int]], grouping: Prefixes) -> int:
@@ -188,8 +188,10 @@ def score_continuations(
     """
     vocabulary = model.config.get_text_config().vocab_size
     # Positions at which logits are needed: from the end of the shortest prompt to the end of the longest sequence.
-    span = max(len(prompt) + len(rest) for prompt, rest in pairs) - min(len(prompt) for prompt, _ in pairs) + 1
-    batch_size = max(LOGITS_AT_ONCE // (span * vocabulary), 1)
+    scored_positions = (
+        max(len(prompt) + len(rest) for prompt, rest in pairs) - min(len(prompt) for prompt, _ in pairs) + 1
+    )
+    batch_size = max(LOGITS_AT_ONCE // (scored_positions * vocabulary), 1)
     slice_length = max(LOGITS_AT_ONCE // vocabulary, 1)  # of one continuation, if even one is too long
     return [
         scored
@@ -202,25 +204,25 @@ def _score_batch(
     model: PreTrainedModel,
     pairs: Sequence[tuple[list[int], list[int]]],
     pad: int,
-    k: int,
+    top_logprobs: int,
     slice_length: int,
 ) -> list[ScoredText]:
     sequences = [prompt + rest for prompt, rest in pairs]
     first_place, longest = min(len(prompt) for prompt, _ in pairs) - 1, max(map(len, sequences))
-    past: Any = DynamicCache(config=model.config) if longest - first_place > slice_length else None
+    cache: Any = DynamicCache(config=model.config) if longest - first_place > slice_length else None
     # Padding stands at the end, where no token sees it.
     ids = torch.tensor([s + [pad] * (longest - len(s)) for s in sequences], device=model.device)
     mask = torch.tensor([[1] * len(s) + [0] * (longest - len(s)) for s in sequences], device=model.device)
     parts_by_row: list[list[ScoredText]] = [[] for _ in pairs]
-    cached = 0
+    cached_length = 0
     for start in range(first_place, longest, slice_length):
         end = min(start + slice_length, longest)
         logits = model(
-            input_ids=ids[:, cached:end],
+            input_ids=ids[:, cached_length:end],
             attention_mask=mask[:, :end],
-            **{CACHE: past},
-            use_cache=past is not None,
-            logits_to_keep=torch.arange(start - cached, end - cached, device=model.device),
+            **{CACHE: cache},
+            use_cache=cache is not None,
+            logits_to_keep=torch.arange(start - cached_length, end - cached_length, device=model.device),
         ).logits  # (B, end - start, V)
         for row, (prompt, rest) in enumerate(pairs):
             # The logits at a place are of the token after it.
@@ -230,16 +232,19 @@ def _score_batch(
                 token_logprobs = torch.log_softmax(logits[row, low - start : high - start].float(), dim=-1)  # (T, V)
                 target_logprobs = token_logprobs.gather(1, targets[:, None])[:, 0]
                 parts_by_row[row].append(
-                    ScoredText(target_logprobs.cpu(), token_logprobs.topk(k, dim=-1).values.cpu() if k else None)
+                    ScoredText(
+                        target_logprobs.cpu(),
+                        token_logprobs.topk(top_logprobs, dim=-1).values.cpu() if top_logprobs else None,
+                    )
                 )
-        cached = end
-    return [_join_scored(parts, k) for parts in parts_by_row]
+        cached_length = end
+    return [_join_scored(parts, top_logprobs) for parts in parts_by_row]
 
 
-def _join_scored(parts: list[ScoredText], k: int) -> ScoredText:
+def _join_scored(parts: list[ScoredText], top_logprobs: int) -> ScoredText:
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return ScoredText(torch.empty(0), torch.empty(0, k) if k else None)
-    top = torch.cat([part.top for part in parts if part.top is not None]) if k else None
+        return ScoredText(torch.empty(0), torch.empty(0, top_logprobs) if top_logprobs else None)
+    top = torch.cat([part.top for part in parts if part.top is not None]) if top_logprobs else None
     return ScoredText(torch.cat([part.logprobs for part in parts]), top)

@@ -55,7 +55,7 @@ class StopTexts:
         places = [place for stop in self._stops if (place := text.find(stop, start)) >= 0]
         if not places:
             return None
-        return text[: min(places)], self._needed(tokens, text[: min(places)])
+        return text[: min(places)], self._tokens_needed(tokens, text[: min(places)])
 
     def safe(self, tokens: Sequence[int]) -> int:
         """Returns how many tokens are certain to stay. The others may be the beginning of a stop text."""
@@ -63,10 +63,17 @@ class StopTexts:
         newest = self._decode(window)
         whole = newest.rstrip("\ufffd")  # a character whose last bytes are still to come
         possible_stops = [n for stop in self._stops for n in range(1, len(stop)) if whole.endswith(stop[:n])]
-        return len(tokens) - len(window) + self._needed(window, whole[: len(whole) - max(possible_stops, default=0)])
+        return (
+            len(tokens)
+            - len(window)
+            + self._tokens_needed(window, whole[: len(whole) - max(possible_stops, default=0)])
+        )
 
-    def _needed(self, tokens: Sequence[int], text: str) -> int:
-        """Returns the fewest tokens whose text begins with `text`. At most a window of tokens is left out."""
+    def _tokens_needed(self, tokens: Sequence[int], text: str) -> int:
+        """Returns the smallest number of first tokens whose text begins with `text`.
+
+        It is at most `window` less than the number of all tokens.
+        """
         count = len(tokens)
         while count > max(len(tokens) - self.window, 0) and self._decode(tokens[: count - 1])[: len(text)] == text:
             count -= 1
@@ -91,18 +98,18 @@ class Grammars:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._eos_ids = list(eos_ids)
-        self._converted: Any = None
-        self._compiled: dict[str, Any] = {}
+        self._guidance_tokenizer: Any = None
+        self._matcher_of_schema: dict[str, Any] = {}
 
     def matcher(self, schema: str) -> "Matcher":
         """Returns a matcher at the beginning of a text. Raises `LLMError` for a schema that cannot be enforced."""
-        if schema in self._compiled:
-            return Matcher(self._compiled[schema].deep_copy(), self._vocabulary)
+        if schema in self._matcher_of_schema:
+            return Matcher(self._matcher_of_schema[schema].deep_copy(), self._vocabulary)
         llguidance = require("llguidance", "train")
-        if self._converted is None:  # about a second
+        if self._guidance_tokenizer is None:  # about a second
             convert = require("llguidance.hf", "train").from_tokenizer
             try:
-                self._converted = convert(self._tokenizer, n_vocab=self._vocabulary, eos_token=self._eos_ids)
+                self._guidance_tokenizer = convert(self._tokenizer, n_vocab=self._vocabulary, eos_token=self._eos_ids)
             except ValueError as error:
                 raise LLMError(f"json_schema: llguidance cannot work with this model's tokenizer: {error}") from error
         try:
@@ -112,10 +119,10 @@ class Grammars:
         if not isinstance(parsed, dict):
             raise LLMError(f"json_schema must be a JSON object, got {schema[:80]!r}")
         grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=SPACING)
-        matcher = llguidance.LLMatcher(self._converted, grammar, log_level=0)
+        matcher = llguidance.LLMatcher(self._guidance_tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise LLMError(f"json_schema cannot be followed: {matcher.get_error()}")
-        self._compiled[schema] = matcher
+        self._matcher_of_schema[schema] = matcher
         return Matcher(matcher.deep_copy(), self._vocabulary)
 
 
@@ -143,16 +150,16 @@ class GivenAnswer:
     def __init__(self, tokens: Sequence[int], *, vocabulary: int, eos_ids: Sequence[int]) -> None:
         self._tokens = deque(tokens)
         self._vocabulary = vocabulary
-        self._ends = list(eos_ids)
+        self._eos_ids = list(eos_ids)
 
     def allowed(self) -> Tensor:
         """Returns the token that comes next, bool (V,); after the last one, the tokens that end an answer."""
         mask = torch.zeros(self._vocabulary, dtype=torch.bool)
-        mask[self._tokens[0] if self._tokens else self._ends or slice(None)] = True
+        mask[self._tokens[0] if self._tokens else self._eos_ids or slice(None)] = True
         return mask
 
     def accept(self, token: int) -> None:
-        """Goes on by a token."""
+        """Advances by a token."""
         if self._tokens:
             self._tokens.popleft()
 
@@ -206,7 +213,8 @@ class BatchRow:
         """
         if self.ended is not None:
             return
-        if self.text is not None or self.abandoned.is_set():  # what was drawn last needed a pass for its hidden state
+        # After a stop text, this token was drawn only so that the pass gives the last token's hidden state.
+        if self.text is not None or self.abandoned.is_set():
             self._end(self.finish_reason)
             return
         if ends:
@@ -224,10 +232,10 @@ class BatchRow:
         if top is not None:
             self.top.append(top)
         limit = self.limit
-        cut = self.stops.cut(self.tokens) if self.stops else None
-        if cut is not None and cut[1] <= limit:
+        text_and_count = self.stops.cut(self.tokens) if self.stops else None
+        if text_and_count is not None and text_and_count[1] <= limit:
             tokens_read = len(self.tokens) - 1  # the newest token was drawn, but the model has not read it yet
-            self.text, kept_count = cut
+            self.text, kept_count = text_and_count
             self.finish_reason = "stop"
             self._trim(kept_count)
             if kept_count <= tokens_read or self.states is None:
@@ -240,10 +248,10 @@ class BatchRow:
         elif self.listener is not None:
             self.listener(self.stops.safe(self.tokens) if self.stops else len(self.tokens))
 
-    def _trim(self, count: int) -> None:
-        del self.tokens[count:], self.logprobs[count:], self.top[count:]
+    def _trim(self, kept_count: int) -> None:
+        del self.tokens[kept_count:], self.logprobs[kept_count:], self.top[kept_count:]
         if self.states is not None:
-            self.states.trim(count)
+            self.states.trim(kept_count)
 
     def _end(self, reason: str) -> None:
         self.finish_reason = reason
@@ -273,8 +281,8 @@ class BatchRecorder(LogitsProcessor):
             else:
                 generator.manual_seed(row.sampling.seed)
         self._device = device
-        self._eos = frozenset(eos_ids)
-        self._k = top_logprobs
+        self._eos_ids = frozenset(eos_ids)
+        self._top_logprobs = top_logprobs
         self._reader = reader
         self._cancel = cancel
         self._steps = 0
@@ -285,22 +293,24 @@ class BatchRecorder(LogitsProcessor):
             raise Cancelled
         if self._reader is not None:
             # Before step s is drawn, the model has just read answer token s - 1 (at s = 0: the last prompt token).
-            latest = self._reader.latest()
-            for place, row in enumerate(self._rows):
+            latest_states = self._reader.latest()
+            for row_index, row in enumerate(self._rows):
                 if row.states is not None and row.ended is None:
                     count = row.states.count
                     if count is None:
-                        row.states.begin(latest[:, place])
+                        row.states.begin(latest_states[:, row_index])
                     else:
-                        row.states.add(latest[:, place], row.tokens[count])
+                        row.states.add(latest_states[:, row_index], row.tokens[count])
         logprobs = torch.log_softmax(scores.float(), dim=-1)  # (B, V)
-        drawn, chosen = self._draw(logprobs)
-        values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
-        top = logprobs.topk(self._k, dim=-1).values.cpu().numpy() if self._k else None
-        for place, (row, token, value) in enumerate(zip(self._rows, chosen.tolist(), values, strict=True)):
-            row.add(token, value, None if top is None else top[place], ends=token in self._eos)
+        forced_logits, drawn_tokens = self._draw(logprobs)
+        token_logprobs = logprobs.gather(1, drawn_tokens[:, None])[:, 0].tolist()
+        top = logprobs.topk(self._top_logprobs, dim=-1).values.cpu().numpy() if self._top_logprobs else None
+        for row_index, (row, token, value) in enumerate(
+            zip(self._rows, drawn_tokens.tolist(), token_logprobs, strict=True)
+        ):
+            row.add(token, value, None if top is None else top[row_index], ends=token in self._eos_ids)
         self._steps += 1
-        return drawn
+        return forced_logits
 
     @property
     def done(self) -> Tensor:
@@ -318,19 +328,23 @@ class BatchRecorder(LogitsProcessor):
 
     def shrink(self) -> list[int]:
         """Drops the rows that have ended, and returns the previous indices of the others."""
-        unfinished = [place for place, row in enumerate(self._rows) if row.ended is None]
-        self._rows = [self._rows[place] for place in unfinished]
-        self._generators = [self._generators[place] for place in unfinished]
-        return unfinished
+        unfinished_indices = [row_index for row_index, row in enumerate(self._rows) if row.ended is None]
+        self._rows = [self._rows[row_index] for row_index in unfinished_indices]
+        self._generators = [self._generators[row_index] for row_index in unfinished_indices]
+        return unfinished_indices
 
     def _draw(self, logprobs: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws tokens: greedily, or with the Gumbel-max trick, where argmax(log p + Gumbel noise) is a draw from p."""
-        changed: dict[int, Tensor] = {}
-        for place, (row, generator) in enumerate(zip(self._rows, self._generators, strict=True)):
+        """Draws a token for each row: greedily, or with the Gumbel-max trick.
+
+        In the Gumbel-max trick, argmax(log p + Gumbel noise) is a draw from p. Returns logits (B, V) whose argmax is
+        the drawn token, and the drawn tokens (B,).
+        """
+        scores_of_row: dict[int, Tensor] = {}
+        for row_index, (row, generator) in enumerate(zip(self._rows, self._generators, strict=True)):
             sampling = row.sampling
             if row.ended is not None or (row.matcher is None and sampling.temperature == 0):
                 continue
-            scores = logprobs[place]
+            scores = logprobs[row_index]
             if row.matcher is not None:
                 scores = scores.masked_fill(~row.matcher.allowed().to(scores.device), float("-inf"))
             if sampling.temperature > 0:
@@ -339,11 +353,11 @@ class BatchRecorder(LogitsProcessor):
                     min=1e-20
                 )
                 scores = nucleus_logits - torch.log(-torch.log(uniform))
-            changed[place] = scores
-        drawn = logprobs.clone() if changed else logprobs
-        for place, scores in changed.items():
-            drawn[place] = scores
-        return drawn, drawn.argmax(dim=-1)
+            scores_of_row[row_index] = scores
+        forced_logits = logprobs.clone() if scores_of_row else logprobs
+        for row_index, scores in scores_of_row.items():
+            forced_logits[row_index] = scores
+        return forced_logits, forced_logits.argmax(dim=-1)
 
 
 class RowsDone(StoppingCriteria):
@@ -360,9 +374,9 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
     """Returns logits (V,) with -inf for all tokens outside the smallest set of probability `top_p`."""
     if top_p >= 1:
         return logits
-    ordered, order = logits.sort(descending=True)
-    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-    return logits.clone().index_fill_(0, order[before >= top_p], float("-inf"))
+    sorted_logits, order = logits.sort(descending=True)
+    probability_before = sorted_logits.softmax(-1).cumsum(-1) - sorted_logits.softmax(-1)
+    return logits.clone().index_fill_(0, order[probability_before >= top_p], float("-inf"))
 
 
 @torch.inference_mode()
@@ -388,10 +402,10 @@ def generate(
         pad: id of the padding token.
         share_prefix: whether a common prefix of prompts is read once.
     """
-    nothing = Prefixes((0,) * len(prompts), (0,) * len(prompts), (0,))
-    grouping = prefixes(prompts) if share_prefix else nothing
+    no_prefixes = Prefixes((0,) * len(prompts), (0,) * len(prompts), (0,))
+    grouping = prefixes(prompts) if share_prefix else no_prefixes
     ids, mask = pad_rows(prompts, pad, grouping, model.device)
-    past = build_group_cache(model, ids, mask, grouping)
+    cache = build_group_cache(model, ids, mask, grouping)
     while True:
         # A model's own generation defaults (repetition penalty, top-k) would change what is recorded as raw.
         config = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -404,16 +418,16 @@ def generate(
         generated = model.generate(
             input_ids=ids,
             attention_mask=mask,
-            **{CACHE: past},
+            **{CACHE: cache},
             generation_config=config,
             logits_processor=[recorder],
             stopping_criteria=[RowsDone(recorder)],
         )
-        places = recorder.shrink()
-        if not places:
+        unfinished_indices = recorder.shrink()
+        if not unfinished_indices:
             return
-        kept_rows = torch.tensor(places, device=ids.device)
-        new = generated.sequences.shape[1] - ids.shape[1]
-        ids, past = generated.sequences[kept_rows], getattr(generated, CACHE)
-        mask = torch.cat([mask, mask.new_ones(mask.shape[0], new)], dim=1)[kept_rows]
-        past.batch_select_indices(kept_rows)
+        kept_rows = torch.tensor(unfinished_indices, device=ids.device)
+        new_token_count = generated.sequences.shape[1] - ids.shape[1]
+        ids, cache = generated.sequences[kept_rows], getattr(generated, CACHE)
+        mask = torch.cat([mask, mask.new_ones(mask.shape[0], new_token_count)], dim=1)[kept_rows]
+        cache.batch_select_indices(kept_rows)

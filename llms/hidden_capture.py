@@ -101,9 +101,9 @@ class _Pool:
 
     first: Tensor
     sum: Tensor
-    latest: deque[Tensor]
+    newest_states: deque[Tensor]
     """States of the newest tokens, which `trim` can subtract."""
-    count: int = 1
+    token_count: int = 1
 
 
 class RowStates:
@@ -112,18 +112,18 @@ class RowStates:
     The answer's positions are those of its own tokens, without the thinking before it (`metaprobe.records.segments`).
     """
 
-    def __init__(self, capture: Capture, piece: Callable[[int], str], *, revocable: int = 0) -> None:
-        """`piece` returns a token's own text. `revocable` is the number of newest tokens that `trim` may
+    def __init__(self, capture: Capture, token_text: Callable[[int], str], *, revocable_tokens: int = 0) -> None:
+        """`token_text` returns a token's own text. `revocable_tokens` is the number of newest tokens that `trim` may
         still remove.
         """
         self._capture = capture
-        self._piece = piece
+        self._token_text = token_text
         self._prompt_state: Tensor | None = None  # (L, D)
         self._kind_reader = KindReader()
-        self._undecided: deque[Tensor] = deque()  # states of tokens whose kind is not known yet
+        self._states_of_unknown_kind: deque[Tensor] = deque()  # states of tokens whose kind is not known yet
         self._pools: dict[TokenKind, _Pool] = {}
-        self._newest_kinds: deque[TokenKind] = deque(maxlen=revocable + 1)
-        self._count = 0
+        self._newest_kinds: deque[TokenKind] = deque(maxlen=revocable_tokens + 1)
+        self._token_count = 0
 
     def begin(self, state: Tensor) -> None:
         """Stores the state at the last prompt token, (L, D)."""
@@ -132,37 +132,37 @@ class RowStates:
     @property
     def count(self) -> int | None:
         """Number of answer tokens added; None before the prompt's state is there."""
-        return None if self._prompt_state is None else self._count
+        return None if self._prompt_state is None else self._token_count
 
     def add(self, state: Tensor, token: int) -> None:
         """Adds the state at the next token of the answer, (L, D)."""
-        self._count += 1
-        self._undecided.append(state)
-        for kind in self._kind_reader.push(self._piece(token)):
+        self._token_count += 1
+        self._states_of_unknown_kind.append(state)
+        for kind in self._kind_reader.push(self._token_text(token)):
             self._add_to_pool(kind)
 
     def _add_to_pool(self, kind: TokenKind) -> None:
         """Adds the oldest undecided state, whose kind is now known, to the pool of this kind."""
-        state, pool = self._undecided.popleft(), self._pools.get(kind)
+        state, pool = self._states_of_unknown_kind.popleft(), self._pools.get(kind)
         self._newest_kinds.append(kind)
         if pool is None:
-            latest = deque([state], maxlen=self._newest_kinds.maxlen)
-            self._pools[kind] = _Pool(state.clone(), state.clone(), latest)
+            newest_states = deque([state], maxlen=self._newest_kinds.maxlen)
+            self._pools[kind] = _Pool(state.clone(), state.clone(), newest_states)
         else:
             pool.sum += state
-            pool.latest.append(state)
-            pool.count += 1
+            pool.newest_states.append(state)
+            pool.token_count += 1
 
-    def trim(self, count: int) -> None:
-        """Removes all tokens after the first `count` answer tokens."""
-        while self._count > count:
-            self._count -= 1
-            if self._undecided:
-                self._undecided.pop()
+    def trim(self, kept_count: int) -> None:
+        """Removes the tokens after the first `kept_count` tokens of the answer."""
+        while self._token_count > kept_count:
+            self._token_count -= 1
+            if self._states_of_unknown_kind:
+                self._states_of_unknown_kind.pop()
             else:
                 pool = self._pools[self._newest_kinds.pop()]
-                pool.count -= 1
-                pool.sum -= pool.latest.pop()
+                pool.token_count -= 1
+                pool.sum -= pool.newest_states.pop()
 
     def hidden(self) -> Hidden:
         """Returns the requested positions, float16, (layers, positions, width). Afterwards no token can be added.
@@ -171,15 +171,15 @@ class RowStates:
         """
         assert self._prompt_state is not None
         for kind in self._kind_reader.close():
-            if self._undecided:
+            if self._states_of_unknown_kind:
                 self._add_to_pool(kind)
         values = dict.fromkeys(LIVE_POSITIONS, self._prompt_state)
         for kind, pool in self._pools.items():
-            if pool.count:
+            if pool.token_count:
                 values |= {
                     f"{kind}_first": pool.first,
-                    f"{kind}_last": pool.latest[-1],
-                    f"{kind}_mean": pool.sum / pool.count,
+                    f"{kind}_last": pool.newest_states[-1],
+                    f"{kind}_mean": pool.sum / pool.token_count,
                 }
         position_states = torch.stack([values[position] for position in self._capture.positions], dim=1)  # (L, P, D)
         return Hidden(
@@ -191,11 +191,13 @@ class RowStates:
 
 def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     """Returns the transformer blocks, in order: the module list as long as the configuration's number of layers."""
-    count = model.config.get_text_config().num_hidden_layers
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    if not lists:
-        raise LLMError(f"no list of {count} decoder blocks found in {type(model).__name__}: hidden states unavailable")
-    return lists[0]
+    block_count = model.config.get_text_config().num_hidden_layers
+    candidates = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == block_count]
+    if not candidates:
+        raise LLMError(
+            f"no list of {block_count} decoder blocks found in {type(model).__name__}: hidden states unavailable"
+        )
+    return candidates[0]
 
 
 @torch.inference_mode()
@@ -205,10 +207,10 @@ def head_logits(model: PreTrainedModel, states: Tensor) -> Tensor:
     The model itself computes them, with these states in place of those of its last block: models differ in norm, head,
     scale and cap.
     """
-    replaced_states = states.to(model.dtype)[:, None]
+    given_states = states.to(model.dtype)[:, None]
 
     def replace(_: nn.Module, __: Any, output: Any) -> Any:
-        return (replaced_states, *output[1:]) if isinstance(output, tuple) else replaced_states
+        return (given_states, *output[1:]) if isinstance(output, tuple) else given_states
 
     handle = decoder_blocks(model)[-1].register_forward_hook(replace)
     try:
@@ -309,15 +311,15 @@ def text_states(
     answer_ids = encode_text(tokenizer, answer)
     if not prompt_ids:
         raise LLMError("the prompt has no tokens: there is no state before the answer; give a prompt")
-    states_of: dict[int, Tensor] = {}
+    states_by_layer: dict[int, Tensor] = {}
 
     def keep(layer: int, hidden: Tensor) -> None:
-        states_of[layer] = hidden[0, len(prompt_ids) - 1 :].float().cpu()
+        states_by_layer[layer] = hidden[0, len(prompt_ids) - 1 :].float().cpu()
 
     ids = torch.tensor([[*prompt_ids, *answer_ids]], device=model.device)
-    without_head = getattr(model, "base_model", model)  # without the head, which would compute logits
+    headless_model = getattr(model, "base_model", model)  # without the head, which would compute logits
     with layer_hooks(model, sorted(layers), keep):
-        without_head(input_ids=ids, use_cache=False)
-    states = torch.stack([states_of[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
+        headless_model(input_ids=ids, use_cache=False)
+    states = torch.stack([states_by_layer[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
     tokens = tuple(str(tokenizer.decode([token])) for token in answer_ids)
     return TextStates(tokens, np.asarray(states[0]), np.asarray(states[1:]))

@@ -24,7 +24,7 @@ except ModuleNotFoundError:
     raise
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.forward import companions, shareable
+from metaprobe.llms.forward import attends_to_whole_past, choose_batch
 from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, GivenAnswer, Grammars, StopTexts, generate
 from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
 from metaprobe.llms.known_good import library
@@ -50,6 +50,7 @@ class _Waiting:
     kind: int
     """Only requests of one kind share a batch: those with similar token limits."""
     length: int
+    """Number of tokens of the prompt."""
     answer: "asyncio.Future[Call]"
 
 
@@ -104,9 +105,9 @@ class BatchQueue:
         abandoned = Event()
         try:
             while self._waiting:
-                count = -1
-                while count != len(self._waiting):  # the other tasks run until no new request arrives
-                    count = len(self._waiting)
+                waiting_count = -1
+                while waiting_count != len(self._waiting):  # the other tasks run until no new request arrives
+                    waiting_count = len(self._waiting)
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 batch = self._take_batch()
@@ -191,14 +192,16 @@ class LocalLLM:
         self.model = model.eval()
         """The transformers model; `StateReplay` uses it too."""
         self.tokenizer = tokenizer
-        self.shareable = shareable(model)
+        self.attends_to_whole_past = attends_to_whole_past(model)
         """Whether a common prefix of prompts may be read once."""
         self._queue = BatchQueue(
             self._answer_batch,
             batch_size=batch_size,
-            choose=(lambda jobs, size: companions([job.prompt for job in jobs], size)) if self.shareable else None,
+            choose=(lambda jobs, size: choose_batch([job.prompt for job in jobs], size))
+            if self.attends_to_whole_past
+            else None,
         )
-        self._computing = _computing(str(model.device))
+        self._compute_lock = _lock_of_device(str(model.device))
         self._canaries: CanaryStates | None = _UNREAD
         # Tokens that end an answer: those of the tokenizer, and those of the model's generation settings.
         configured_eos = model.generation_config.eos_token_id if model.generation_config is not None else None
@@ -311,7 +314,7 @@ class LocalLLM:
         if not batch:
             return []
         # On a CPU, two models that compute at once wait for each other's threads: many times slower than in turn.
-        while not self._computing.acquire(timeout=0.1):
+        while not self._compute_lock.acquire(timeout=0.1):
             if abandoned.is_set():
                 return [LLMError("generation was cancelled")] * len(batch)
         try:
@@ -323,7 +326,7 @@ class LocalLLM:
                 batch
             )
         finally:
-            self._computing.release()
+            self._compute_lock.release()
 
     def _generate(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
         rows = [self._batch_row(job) for job in batch]
@@ -347,7 +350,7 @@ class LocalLLM:
                 [job.prompt for job in batch],
                 eos_ids=self._eos_ids,
                 pad=self.tokenizer.pad_token_id,
-                share_prefix=self.shareable,
+                share_prefix=self.attends_to_whole_past,
             )
         return [
             row.error or self._call_of_row(job, row, ((row.ended or started) - started) * 1000)
@@ -363,17 +366,17 @@ class LocalLLM:
             abandoned=job.abandoned,
         )
         if self.capture is not None and request.hidden:
-            row.states = RowStates(self.capture, self.piece, revocable=row.stops.window if row.stops else 0)
+            row.states = RowStates(self.capture, self.piece, revocable_tokens=row.stops.window if row.stops else 0)
         if (on_token := job.on_token) is not None:
-            sent = 0
+            sent_count = 0
 
-            def tell(count: int) -> None:
-                nonlocal sent
-                for i in range(sent, count):
+            def send_safe_tokens(safe_count: int) -> None:
+                nonlocal sent_count
+                for i in range(sent_count, safe_count):
                     on_token(Token(self.piece(row.tokens[i]), row.logprobs[i], row.top[i] if row.top else None))
-                sent = max(sent, count)
+                sent_count = max(sent_count, safe_count)
 
-            row.listener = tell
+            row.listener = send_safe_tokens
         return row
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -399,6 +402,7 @@ class LocalLLM:
 
     def _read_canaries(self, reader: StateReader) -> CanaryStates | None:
         """Returns the states that generation gives to the canaries; None where the context holds too few of them."""
+        # Make the token ids of the canaries that this model can read.
         capture = Capture(reader.capture.layers, CANARY_POSITIONS)
         token_ids: dict[str, tuple[list[int], list[int]]] = {}
         for canary in CANARIES:
@@ -411,6 +415,7 @@ class LocalLLM:
                 token_ids[canary.id] = prompt, answer
         if len(token_ids) < FEWEST_CANARIES:
             return None
+        # Generate each canary's given answer, and keep the states on the way.
         rows = []
         for _, answer in token_ids.values():
             matcher = GivenAnswer(answer, vocabulary=self.vocabulary, eos_ids=self._eos_ids)
@@ -419,16 +424,16 @@ class LocalLLM:
             rows.append(row)
         prompts = [prompt for prompt, _ in token_ids.values()]
         for start in range(0, len(rows), CANARIES_AT_ONCE):
-            together = slice(start, start + CANARIES_AT_ONCE)
-            recorder = BatchRecorder(rows[together], eos_ids=self._eos_ids, device=self.model.device, reader=reader)
+            batch_slice = slice(start, start + CANARIES_AT_ONCE)
+            recorder = BatchRecorder(rows[batch_slice], eos_ids=self._eos_ids, device=self.model.device, reader=reader)
             with reader.hooks(self.model):
                 generate(
                     self.model,
                     recorder,
-                    prompts[together],
+                    prompts[batch_slice],
                     eos_ids=self._eos_ids,
                     pad=self.tokenizer.pad_token_id,
-                    share_prefix=self.shareable,
+                    share_prefix=self.attends_to_whole_past,
                 )
         return CanaryStates(
             source=library("transformers"),
@@ -444,6 +449,6 @@ class LocalLLM:
 
 
 @cache
-def _computing(device: str) -> Lock:
+def _lock_of_device(device: str) -> Lock:
     """Returns the lock that is held while a model computes on this device."""
     return Lock()

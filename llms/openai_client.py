@@ -27,11 +27,13 @@ class OpenStream:
     """A streamed answer while it is being read."""
 
     chunks: openai.AsyncStream[object]
-    joined: AnswerStream = field(default_factory=AnswerStream)
+    answer_stream: AnswerStream = field(default_factory=AnswerStream)
     waiting: list[Token] = field(default_factory=list)
-    """Tokens that have arrived and were not yet taken."""
-    taken: int = 0
+    """Tokens that have arrived and that `take` has not yet returned."""
+    taken_count: int = 0
+    """Number of tokens that `take` has returned."""
     started: float = field(default_factory=time.perf_counter)
+    """Time of the request, on the clock of `time.perf_counter`."""
 
     @classmethod
     async def begin(cls, client: openai.AsyncOpenAI, body: Mapping[str, Any]) -> Self:
@@ -58,10 +60,10 @@ class OpenStream:
         try:
             chunk = await anext(self.chunks)
         except StopAsyncIteration:
-            if not self.joined.ended:
+            if not self.answer_stream.ended:
                 raise InvalidResponse("the stream ended before the answer did") from None
             return False
-        piece = self.joined.add(chunk)
+        piece = self.answer_stream.add(chunk)
         if piece.entries:
             self.waiting += [_token_of_entry(entry) for entry in piece.entries]
         elif piece.text:
@@ -71,7 +73,7 @@ class OpenStream:
     def take(self) -> list[Token]:
         """Returns the tokens that have arrived since the last call."""
         tokens, self.waiting = self.waiting, []
-        self.taken += len(tokens)
+        self.taken_count += len(tokens)
         return tokens
 
 
@@ -110,17 +112,21 @@ async def served_models(url: str) -> list[str]:
     return model_names
 
 
-def token_ids(ids: object, count: int, *, left_out: int = 0) -> IntArray | None:
+def token_ids(sent_ids: object, count: int, *, left_out: int = 0) -> IntArray | None:
     """Returns token ids that some servers send on request (vLLM: `return_token_ids`); None unless each token has one.
 
     Args:
-        ids: the ids.
+        sent_ids: the ids.
         count: number of tokens of the answer.
         left_out: how many tokens at the end were left out, with their ids.
     """
-    if not isinstance(ids, list) or len(ids) != count + left_out or not all(type(token) is int for token in ids):
+    if (
+        not isinstance(sent_ids, list)
+        or len(sent_ids) != count + left_out
+        or not all(type(token) is int for token in sent_ids)
+    ):
         return None
-    return np.asarray(ids[:count], dtype=np.int32)
+    return np.asarray(sent_ids[:count], dtype=np.int32)
 
 
 def _token_of_entry(entry: Mapping[str, Any]) -> Token:
@@ -205,12 +211,12 @@ class OpenAILLM(EndpointLLM):
         revision: str = "unknown",
         prices: Mapping[str, Price] | None = None,
         extra_body: Mapping[str, Any] | None = None,
-        **reach: Unpack[Reach],
+        **connection_options: Unpack[Reach],
     ) -> None:
         """Raises `LLMError` for an empty name, a negative number of alternatives, or fields of `extra_body` that
         requests set.
         """
-        super().__init__(model, base_url, revision, **reach)
+        super().__init__(model, base_url, revision, **connection_options)
         if top_logprobs < 0:
             raise LLMError(f"top_logprobs is {top_logprobs}; expected at least 0")
         if forbidden := _FIELDS_OF_REQUESTS & set(extra_body or ()):
@@ -250,12 +256,12 @@ class OpenAILLM(EndpointLLM):
         """
         async with self._endpoint.slot() as client:
 
-            async def ask(body: dict[str, Any]) -> Call:
+            async def ask(request_body: dict[str, Any]) -> Call:
                 started = time.perf_counter()
-                answer = await post(client, CHAT_PATH, body | self.extra_body)
+                answer = await post(client, CHAT_PATH, request_body | self.extra_body)
                 return self._call_of_answer(request, answer, _ms_since(started))
 
-            return await self._ask_within_schema(request, ask)
+            return await self._ask_trying_schema_forms(request, ask)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """Yields the tokens as they arrive, then the finished call. Raises `LLMError`.
@@ -267,19 +273,21 @@ class OpenAILLM(EndpointLLM):
             async def begin(body: dict[str, Any]) -> OpenStream:
                 return await OpenStream.begin(client, body | self.extra_body)
 
-            stream = await self._ask_within_schema(request, begin)
+            stream = await self._ask_trying_schema_forms(request, begin)
             try:
                 while True:
                     for token in stream.take():
                         yield token
-                    so_far = f"after {stream.taken} tokens"
+                    so_far = f"after {stream.taken_count} tokens"
                     if not await self._endpoint.once(stream.read(), _request_name(request), so_far):
                         break
             finally:
                 await stream.chunks.close()
-            yield self._call_of_answer(request, stream.joined.response(), _ms_since(stream.started))
+            yield self._call_of_answer(request, stream.answer_stream.response(), _ms_since(stream.started))
 
-    async def _ask_within_schema(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
+    async def _ask_trying_schema_forms(
+        self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]
+    ) -> Answer:
         """Returns the answer of `ask` for the request's body, with the JSON Schema in a form that the
         endpoint accepts.
         """
@@ -348,7 +356,7 @@ class OpenAILLM(EndpointLLM):
         usage, scored_fields = parsed_text.usage, dict[str, Any]()
         token_count = left_out = 0
         try:
-            scored = parse_response(answer)
+            parsed_response = parse_response(answer)
         except InvalidResponse as error:
             if self._logprobs and not self._has_warned:
                 self._has_warned = True
@@ -356,21 +364,27 @@ class OpenAILLM(EndpointLLM):
                     "%r: this answer is recorded without log-probabilities, and later ones may be: %s", self, error
                 )
         else:
-            token_count, left_out, top = len(scored.tokens), scored.left_out, scored.top_logprobs
+            token_count, left_out, top_logprobs = (
+                len(parsed_response.tokens),
+                parsed_response.left_out,
+                parsed_response.top_logprobs,
+            )
             # Some servers give more alternatives than were asked for.
-            top = top[:, : self._top_logprobs] if top is not None and self._top_logprobs else None
-            scored_fields = {name: getattr(scored, name) for name in ("tokens", "logprobs", "segments")}
-            scored_fields["top_logprobs"] = top
+            top_logprobs = (
+                top_logprobs[:, : self._top_logprobs] if top_logprobs is not None and self._top_logprobs else None
+            )
+            scored_fields = {name: getattr(parsed_response, name) for name in ("tokens", "logprobs", "segments")}
+            scored_fields["top_logprobs"] = top_logprobs
             if answer.get("usage") is None:  # llama-cpp-python does not count in a stream
                 usage = Usage(completion_tokens=token_count)
         # The version is what the server states: the served model, if it has another name, and the fingerprint.
         model = answer.get("model")
-        stated_version = (model if model != self.name else None, answer.get("system_fingerprint"))
+        stated_model_and_fingerprint = (model if model != self.name else None, answer.get("system_fingerprint"))
         # Without a count of prompt tokens, the cost would be too low.
         price = self.price if usage.prompt_tokens else None
         return request.call(
             model=self.name,
-            model_revision=" ".join(str(part) for part in stated_version if part) or self.revision,
+            model_revision=" ".join(str(part) for part in stated_model_and_fingerprint if part) or self.revision,
             prompt_token_ids=token_ids(answer.get("prompt_token_ids"), usage.prompt_tokens),
             text=parsed_text.text,
             token_ids=token_ids(answer["choices"][0].get("token_ids"), token_count, left_out=left_out),

@@ -136,10 +136,10 @@ class Readings(ABC):
         answer = self._answer_ids(call) if call.token_ids is None else call.token_ids.tolist()
         vocabulary = self._reader.vocabulary
         for ids in (prompt, answer):
-            if ids and not 0 <= (worst := max(ids, key=lambda i: abs(i - vocabulary / 2))) < vocabulary:
+            if ids and not 0 <= (farthest_id := max(ids, key=lambda i: abs(i - vocabulary / 2))) < vocabulary:
                 raise LLMError(
-                    f"call {call.id} has token id {worst}, and {self._reader.name} knows ids below {vocabulary}: the "
-                    f"call is of another tokenizer; load the model that answered it"
+                    f"call {call.id} has token id {farthest_id}, and {self._reader.name} knows ids below {vocabulary}: "
+                    f"the call is of another tokenizer; load the model that answered it"
                 )
         if not prompt:
             raise LLMError(f"call {call.id} has an empty prompt: there is no state before its answer")
@@ -149,22 +149,24 @@ class Readings(ABC):
                 f"{self._reader.context}: load the model that answered it, or choose other calls by stage or agent"
             )
         # Find the tokens of the answer and of the thinking.
-        comparable = call.logprobs_mode == "raw" and call.logprobs is not None and len(call.logprobs) == len(answer) > 0
+        has_comparable_logprobs = (
+            call.logprobs_mode == "raw" and call.logprobs is not None and len(call.logprobs) == len(answer) > 0
+        )
         segments = call.segments
         if segments and len(answer) != len(call.tokens):  # the ids are another splitting of the text
             segments = marked(self._reader.piece(token) for token in answer)
         answer_at = len(prompt) + tokens_of(segments, "answer", len(answer))
         thinking_at = len(prompt) + tokens_of(segments, "thinking", len(answer))
-        nowhere = np.array([len(prompt) - 1])
+        last_prompt_index = np.array([len(prompt) - 1])
         return Reading(
             call_id=call.id,
             prompt=prompt,
             answer=answer,
-            answer_at=answer_at if len(answer_at) else nowhere,
-            thinking_at=thinking_at if len(thinking_at) else nowhere,
+            answer_at=answer_at if len(answer_at) else last_prompt_index,
+            thinking_at=thinking_at if len(thinking_at) else last_prompt_index,
             exact_at=len(prompt) + self._exact_tokens(answer, exact),
             rebuilt=not has_ids,
-            logprobs=np.asarray(call.logprobs, dtype=np.float32) if comparable else None,
+            logprobs=np.asarray(call.logprobs, dtype=np.float32) if has_comparable_logprobs else None,
         )
 
     @abstractmethod
@@ -191,7 +193,7 @@ class Readings(ABC):
                 continue
         if len(readings) < FEWEST_CANARIES:
             return None
-        states_of = replay.read(list(readings.values()), batch_size=CANARIES_AT_ONCE)
+        read_states = replay.read(list(readings.values()), batch_size=CANARIES_AT_ONCE)
         return CanaryStates(
             source=self.source,
             model=self._reader.name,
@@ -201,7 +203,7 @@ class Readings(ABC):
             ids=tuple(readings),
             prompts=tuple(tuple(reading.prompt) for reading in readings.values()),
             answers=tuple(tuple(reading.answer) for reading in readings.values()),
-            values=np.stack([reading.hidden.values for reading in states_of]),
+            values=np.stack([states.hidden.values for states in read_states]),
         )
 
     @abstractmethod
@@ -218,25 +220,29 @@ class Readings(ABC):
 
         None if no call has comparable ones. Only the beginning of an answer is compared.
         """
-        compared = [r for r in readings if r.logprobs is not None]
-        if not compared:
+        comparable_readings = [r for r in readings if r.logprobs is not None]
+        if not comparable_readings:
             return None
-        read_now = np.concatenate(self.logprobs_of([(r.prompt, r.answer[:CHECKED_TOKENS]) for r in compared]))
-        recorded = np.concatenate([r.logprobs[:CHECKED_TOKENS] for r in compared if r.logprobs is not None])
+        computed = np.concatenate(
+            self.logprobs_of([(r.prompt, r.answer[:CHECKED_TOKENS]) for r in comparable_readings])
+        )
+        recorded = np.concatenate([r.logprobs[:CHECKED_TOKENS] for r in comparable_readings if r.logprobs is not None])
         usable = np.isfinite(recorded) & (recorded > NO_LOGPROB)
-        return float(np.abs(recorded - read_now)[usable].mean()) if usable.any() else None
+        return float(np.abs(recorded - computed)[usable].mean()) if usable.any() else None
 
     def _answer_ids(self, call: Call) -> list[int]:
         """Returns the recorded tokens as ids if the tokenizer knows each of them, else the tokenized text.
 
         A model may have split its answer in another way than the tokenizer would. The model's own split counts.
         """
-        whole = self._ids(call.text)
-        if not call.tokens or tuple(self._reader.piece(i) for i in whole) == call.tokens:
-            return whole
-        single = [self._ids(token) for token in call.tokens]
-        exact = all(len(i) == 1 and self._reader.piece(i[0]) == t for i, t in zip(single, call.tokens, strict=True))
-        return [ids[0] for ids in single] if exact else whole
+        ids_of_text = self._ids(call.text)
+        if not call.tokens or tuple(self._reader.piece(i) for i in ids_of_text) == call.tokens:
+            return ids_of_text
+        ids_by_token = [self._ids(token) for token in call.tokens]
+        is_each_token_one_id = all(
+            len(i) == 1 and self._reader.piece(i[0]) == t for i, t in zip(ids_by_token, call.tokens, strict=True)
+        )
+        return [ids[0] for ids in ids_by_token] if is_each_token_one_id else ids_of_text
 
     def _ids(self, text: str) -> list[int]:
         return encode_text(self._reader.tokenizer, text)
@@ -246,17 +252,17 @@ class Readings(ABC):
         text = self._decode(answer)
         # A whole word is preferred to a part of a word, and the last place to others.
         pattern = rf"(?<!\w){re.escape(exact)}(?!\w)" if 0 < len(exact) <= LONGEST_WORD else ""
-        whole = [match.start() for match in re.finditer(pattern, text)] if pattern else []
-        start = whole[-1] if whole else last_place(text, exact)
+        whole_word_starts = [match.start() for match in re.finditer(pattern, text)] if pattern else []
+        start = whole_word_starts[-1] if whole_word_starts else last_place(text, exact)
         if not exact or start < 0:
             return np.arange(0)
         # Tokens are counted on decoded beginnings: one token alone may be half a character.
         ends = range(1, len(answer) + 1)
-        first, last = (
+        first_token, last_token = (
             bisect.bisect_right(ends, place, key=lambda count: len(self._decode(answer[:count])))
             for place in (start, start + len(exact) - 1)
         )
-        return np.arange(first, last + 1)
+        return np.arange(first_token, last_token + 1)
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._reader.tokenizer.decode(ids, skip_special_tokens=True))
@@ -322,28 +328,45 @@ def read_answers(
         batch_size: calls read at once.
         top_logprobs: alternatives kept for each token.
     """
-    prepared = [_prepared(llm, call) for call in calls]
-    pairs = {i: ids for i, ids in enumerate(prepared) if not isinstance(ids, str)}
-    order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))  # of like length together: little is padded
-    done: dict[int, ReadAnswer] = {}
+    ids_or_reasons = [_ids_or_reason(llm, call) for call in calls]
+    ids_of_index = {i: ids for i, ids in enumerate(ids_or_reasons) if not isinstance(ids, str)}
+    order = sorted(
+        ids_of_index, key=lambda i: sum(map(len, ids_of_index[i]))
+    )  # of like length together: little is padded
+    answer_of_index: dict[int, ReadAnswer] = {}
     for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+        batch = order[start : start + batch_size]
         scored = score_continuations(
             llm.model,
-            [pairs[i] for i in rows],
+            [ids_of_index[i] for i in batch],
             pad=llm.tokenizer.pad_token_id,
             top_logprobs=top_logprobs,
         )
-        done |= {i: _read_answer(llm, calls[i], *pairs[i], score) for i, score in zip(rows, scored, strict=True)}
+        answer_of_index |= {
+            i: _read_answer(llm, calls[i], *ids_of_index[i], score) for i, score in zip(batch, scored, strict=True)
+        }
     reader = reader_name(llm.name, llm.revision)
     return [
-        done[i] if i in done else ReadAnswer(without_readings(call, reader), 0, str(prepared[i]))
+        answer_of_index[i]
+        if i in answer_of_index
+        else ReadAnswer(without_readings(call, reader), 0, str(ids_or_reasons[i]))
         for i, call in enumerate(calls)
     ]
 
 
-def _read_answer(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], scored: ScoredText) -> ReadAnswer:
-    logprobs = scored.logprobs.numpy()
+def _read_answer(
+    llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], scored_text: ScoredText
+) -> ReadAnswer:
+    """Returns the call with the reader's tokens and log-probabilities.
+
+    Args:
+        llm: the model that has read the call.
+        call: the call.
+        prompt: token ids of the prompt.
+        answer: token ids of the answer.
+        scored_text: log-probabilities of the answer's tokens.
+    """
+    logprobs = scored_text.logprobs.numpy()
     if not np.isfinite(logprobs).all():
         raise LLMError(
             f"{llm.name} gives log-probabilities that are no numbers for call {call.id}: its weights are damaged, or "
@@ -356,7 +379,7 @@ def _read_answer(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int]
         tokens=tokens,
         token_ids=np.asarray(answer, dtype=np.int32),
         logprobs=logprobs,
-        top_logprobs=None if scored.top is None else scored.top.numpy(),
+        top_logprobs=None if scored_text.top is None else scored_text.top.numpy(),
         segments=marked(tokens),
         logprobs_mode="raw",
     )
@@ -378,7 +401,7 @@ def without_readings(call: Call, reader: str) -> Call:
     )
 
 
-def _prepared(llm: LocalLLM, call: Call) -> tuple[list[int], list[int]] | str:
+def _ids_or_reason(llm: LocalLLM, call: Call) -> tuple[list[int], list[int]] | str:
     """Returns the token ids of prompt and answer, or why there are none."""
     if call.error is not None:
         return CALL_HAD_FAILED
@@ -446,29 +469,30 @@ class StateReplay(Readings):
 
     @torch.inference_mode()
     def _batch(self, batch: Sequence[Reading]) -> list[ReadStates]:
-        longest = max(r.tokens for r in batch)
+        longest_tokens = max(r.tokens for r in batch)
         pad = self._tokenizer.pad_token_id
         device = self._model.device
         # Padding stands at the end, where no token sees it, and positions count from 0 as they do in the model.
-        ids = torch.tensor([r.prompt + r.answer + [pad] * (longest - r.tokens) for r in batch], device=device)
-        mask = torch.tensor([[1] * r.tokens + [0] * (longest - r.tokens) for r in batch], device=device)
-        singles = [position for position in self.positions if not position.endswith("_mean")]
-        places = [[place_of(r, position) for position in singles] for r in batch]
-        token_places = torch.tensor(
-            places, dtype=torch.long, device=device
-        )  # where only means are asked for, it is empty
+        ids = torch.tensor([r.prompt + r.answer + [pad] * (longest_tokens - r.tokens) for r in batch], device=device)
+        mask = torch.tensor([[1] * r.tokens + [0] * (longest_tokens - r.tokens) for r in batch], device=device)
+        single_positions = [position for position in self.positions if not position.endswith("_mean")]
+        token_indices = [[place_of(r, position) for position in single_positions] for r in batch]
+        # Empty where only means are kept.
+        index_tensor = torch.tensor(token_indices, dtype=torch.long, device=device)
         rows = torch.arange(len(batch), device=device)[:, None]
-        states: list[Tensor] = []  # a layer each: (B, positions, D), float32
-        answers: list[list[Tensor]] = []  # a layer each, a row each: (T, D), float32
+        states_by_layer: list[Tensor] = []  # a layer each: (B, positions, D), float32
+        answer_states_by_layer: list[list[Tensor]] = []  # a layer each, a row each: (T, D), float32
 
         def keep(layer: int, hidden: Tensor) -> None:
-            states_at = dict(zip(singles, hidden[rows, token_places].float().unbind(1), strict=True))
+            states_at = dict(zip(single_positions, hidden[rows, index_tensor].float().unbind(1), strict=True))
             for position in set(self.positions) - states_at.keys():
                 spans = [hidden[i, span_of(r, position)] for i, r in enumerate(batch)]
                 states_at[position] = torch.stack([span.float().mean(0) for span in spans])
-            states.append(torch.stack([states_at[position] for position in self.positions], dim=1))
+            states_by_layer.append(torch.stack([states_at[position] for position in self.positions], dim=1))
             if self._tokens:
-                answers.append([hidden[i, len(r.prompt) : r.tokens].float().cpu() for i, r in enumerate(batch)])
+                answer_states_by_layer.append(
+                    [hidden[i, len(r.prompt) : r.tokens].float().cpu() for i, r in enumerate(batch)]
+                )
             if layer == self.layers[-1]:
                 raise _DeepEnough
 
@@ -477,9 +501,11 @@ class StateReplay(Readings):
                 self._model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
         except _DeepEnough:
             pass
-        values = to_float16(torch.stack(states, dim=1).cpu().numpy())  # (B, L, P, D)
-        each = [to_float16(torch.stack(row, dim=1).numpy()) for row in zip(*answers, strict=True)]  # (T, L, D) each
+        values = to_float16(torch.stack(states_by_layer, dim=1).cpu().numpy())  # (B, L, P, D)
+        token_states = [
+            to_float16(torch.stack(row, dim=1).numpy()) for row in zip(*answer_states_by_layer, strict=True)
+        ]  # (T, L, D) each
         return [
-            ReadStates(Hidden(values[i], self.layers, self.positions), each[i] if self._tokens else None)
+            ReadStates(Hidden(values[i], self.layers, self.positions), token_states[i] if self._tokens else None)
             for i in range(len(batch))
         ]
