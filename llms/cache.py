@@ -35,11 +35,11 @@ def question_key(messages: Sequence[Message], sampling: Sampling, *more: Any) ->
     """
     contents = [[message.role, message.content] for message in messages]
     # 1 and 1.0 draw alike, and a store gives back 1.0 for either.
-    drawn = dataclasses.asdict(sampling) | {
+    sampling_fields = dataclasses.asdict(sampling) | {
         "temperature": float(sampling.temperature),
         "top_p": float(sampling.top_p),
     }
-    return hashlib.sha256(json.dumps([contents, drawn, *more]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([contents, sampling_fields, *more]).encode()).hexdigest()
 
 
 class ReplayLLM:
@@ -54,7 +54,7 @@ class ReplayLLM:
             self._calls.setdefault(question_key(call.messages, call.sampling), {})[call.id] = call
         if not self._calls:
             raise LLMError("no recorded calls to replay: the store is empty, or was written without texts (--no-text)")
-        recorded = [call for same in self._calls.values() for call in same.values()]
+        recorded = [call for calls_by_id in self._calls.values() for call in calls_by_id.values()]
         self.name = recorded[0].model
         self.revision = recorded[0].model_revision
         self.capabilities = Capabilities(
@@ -73,14 +73,14 @@ class ReplayLLM:
         """Returns the recorded call with these messages and this sampling, under the request's id. Raises `LLMError` if
         none was recorded.
         """
-        same = self._calls.get(question_key(request.messages, request.sampling))
-        if same is None:
+        calls_by_id = self._calls.get(question_key(request.messages, request.sampling))
+        if calls_by_id is None:
             question = request.messages[-1].content if request.messages else ""
             raise LLMError(
                 f"request {request.id} was not recorded: {sum(map(len, self._calls.values()))} calls of {self.name} "
                 f"are known, none with these messages and sampling (last message: {question[:80]!r})"
             )
-        return renamed_for(request, same.get(request.id) or list(same.values())[-1])
+        return renamed_for(request, calls_by_id.get(request.id) or list(calls_by_id.values())[-1])
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """Yields the recorded tokens, then the recorded call."""
@@ -92,8 +92,8 @@ class ReplayLLM:
 
 def renamed_for(request: Request, call: Call) -> Call:
     """Returns the call as an answer to `request`: with its id, stage, agent, round and parent."""
-    place = {name: getattr(request, name) for name in ("id", "stage", "agent", "round", "parent")}
-    return dataclasses.replace(call, **place)
+    place_fields = {name: getattr(request, name) for name in ("id", "stage", "agent", "round", "parent")}
+    return dataclasses.replace(call, **place_fields)
 
 
 def replay_tokens(call: Call) -> Iterator[Token]:
@@ -115,6 +115,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arr
 _CANARIES = "canaries "
 """Beginning of the keys under which states of canaries are kept; their digest follows."""
 _ARRAYS = ("prompt_token_ids", "token_ids", "logprobs", "top_logprobs")
+"""Fields of a call that are stored as arrays."""
 
 
 class CallCache(Database):
@@ -134,15 +135,15 @@ class CallCache(Database):
         self._canaries: dict[str, CanaryStates] = {}
 
     def get(self, key: str) -> Call | None:
-        """Returns the call kept under this key; None where no call is kept. A damaged one is dropped."""
+        """Returns the call stored under this key; None if there is none. A damaged call is deleted."""
         call, canaries = self._row_of_key(key)
         if call is None or call.hidden is None or not isinstance(canaries, str):
             return call
-        hidden = dataclasses.replace(call.hidden, canaries=self._kept_canaries(_CANARIES + canaries))
+        hidden = dataclasses.replace(call.hidden, canaries=self._stored_canaries(_CANARIES + canaries))
         return dataclasses.replace(call, hidden=hidden)
 
     def _row_of_key(self, key: str) -> tuple[Call | None, Any]:
-        """Returns the call kept under this key, and the digest of the canaries of its hidden states."""
+        """Returns the call stored under this key, and the digest of the canaries of its hidden states."""
         with self.named():
             row = self.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
@@ -171,7 +172,7 @@ class CallCache(Database):
             if call.hidden.canaries is not None:  # kept once, as a call of its own
                 facts["canaries"] = call.hidden.canaries.digest
                 name = _CANARIES + call.hidden.canaries.digest
-                if not self._kept_canaries(name):
+                if not self._stored_canaries(name):
                     self.put(name, Call(id=name, text=call.hidden.canaries.to_json().decode()))
         file = io.BytesIO()
         for array in arrays.values():
@@ -181,8 +182,8 @@ class CallCache(Database):
         with self.named(keeping=True):
             self.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", row)
 
-    def _kept_canaries(self, name: str) -> CanaryStates | None:
-        """Returns what the source of kept hidden states gave the canaries; None where it was not kept."""
+    def _stored_canaries(self, name: str) -> CanaryStates | None:
+        """Returns the canaries' states that are stored under this name; None if there are none."""
         if name not in self._canaries and (stored := self.get(name)) is not None:
             with suppress(RecordError):
                 self._canaries[name] = CanaryStates.from_json(stored.text)
@@ -193,9 +194,9 @@ class CallCache(Database):
         return CachedLLM(llm, self, on_call=on_call or (lambda call, kept: None))
 
     def __len__(self) -> int:
-        others = "SELECT count(*) FROM calls WHERE key NOT LIKE ?"
+        count_query = "SELECT count(*) FROM calls WHERE key NOT LIKE ?"
         with self.named():
-            return int(self.execute(others, (f"{_CANARIES}%",)).fetchone()[0])
+            return int(self.execute(count_query, (f"{_CANARIES}%",)).fetchone()[0])
 
     def __enter__(self) -> Self:
         return self
@@ -221,7 +222,7 @@ class CachedLLM(WrappedLLM):
         super().__init__(llm)
         self._cache = cache
         self._on_call = on_call
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._lock_of_key: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def asked_how(self) -> str:
@@ -231,7 +232,7 @@ class CachedLLM(WrappedLLM):
     async def complete(self, request: Request) -> Call:
         """Returns the stored call, or else asks. Of equal requests at the same time, only one is asked."""
         key = self.key(request)
-        async with self._turn(key):
+        async with self._key_lock(key):
             call = self._cache.get(key)
             was_stored = call is not None
             if call is None:
@@ -246,7 +247,7 @@ class CachedLLM(WrappedLLM):
         """
         key = self.key(request)
         # Held only while looking: a stream that its reader has left open must not stop others.
-        async with self._turn(key):
+        async with self._key_lock(key):
             stored_call = self._cache.get(key)
         if stored_call is not None:
             for token in replay_tokens(stored_call):
@@ -261,27 +262,27 @@ class CachedLLM(WrappedLLM):
     def key(self, request: Request) -> str:
         """Returns a SHA-256 of everything on which the answer depends."""
         llm, sampling = self._llm, request.sampling
-        drawn = sampling.temperature > 0 and sampling.seed is None
+        draws_anew = sampling.temperature > 0 and sampling.seed is None
         hidden = repr(getattr(llm, "capture", None)) if request.hidden and llm.capabilities.hidden else None
         # Two servers may give the same name to other weights, and record other log-probabilities.
         asked_how = [how] if (how := self.asked_how) else []
-        whose = [llm.name, llm.revision, getattr(llm, "dtype", ""), *asked_how]
+        model_identity = [llm.name, llm.revision, getattr(llm, "dtype", ""), *asked_how]
         return question_key(
             request.messages,
             sampling,
-            [*whose, llm.capabilities.top_logprobs, hidden],
-            None,  # what a version once scored in place of an answer; it stays, so that kept calls are found
-            request.id if drawn else None,
+            [*model_identity, llm.capabilities.top_logprobs, hidden],
+            None,  # place of a text that an older version scored; it stays, so that stored calls are found
+            request.id if draws_anew else None,
         )
 
     def _store(self, key: str, call: Call) -> None:
         if call.error is None:
             self._cache.put(key, call)
 
-    def _turn(self, key: str) -> asyncio.Lock:
-        # A lock a key, gone when nobody holds it: whoever comes second finds what the first has kept, and asks itself
-        # where the first failed or was cancelled.
-        return self._asking.setdefault(key, asyncio.Lock())
+    def _key_lock(self, key: str) -> asyncio.Lock:
+        # There is one lock per key, and it goes when nobody holds it. The second request finds the first one's call.
+        # If the first request failed or was cancelled, the second asks the model itself.
+        return self._lock_of_key.setdefault(key, asyncio.Lock())
 
 
 def _call_of_facts(facts: Any, file: io.BytesIO) -> Call:

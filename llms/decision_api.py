@@ -39,7 +39,7 @@ class DecisionsLLM(EndpointLLM):
         base_url: str | None = None,
         revision: str = "unknown",
         prices: Mapping[str, Price] | None = None,
-        **reach: Unpack[Reach],
+        **connection_options: Unpack[Reach],
     ) -> None:
         """Raises `LLMError` for an empty name, and for an invalid address.
 
@@ -50,7 +50,7 @@ class DecisionsLLM(EndpointLLM):
             prices: prices by model.
             **reach: options of the connection, see `Reach`.
         """
-        super().__init__(model, base_url, revision, **reach)
+        super().__init__(model, base_url, revision, **connection_options)
         self._price = Price.of_model(model, self._endpoint.host, prices, DECISION_PRICES)
 
     @property
@@ -68,12 +68,16 @@ class DecisionsLLM(EndpointLLM):
         """
         name = f"request {request.id}"
         try:
-            *shown, last = request.messages
-            if last.role != DecisionQuestion.role:
-                raise ValueError(f"its last message is of role {last.role!r}")
-            questions_json = json.loads(last.content)
+            *input_messages, last_message = request.messages
+            if last_message.role != DecisionQuestion.role:
+                raise ValueError(f"its last message is of role {last_message.role!r}")
+            questions_json = json.loads(last_message.content)
             questions = DecisionQuestion.read_all(questions_json)
-            body = {"model": self.name, "input": [_item(message) for message in shown], "questions": questions_json}
+            body = {
+                "model": self.name,
+                "input": [_input_item(message) for message in input_messages],
+                "questions": questions_json,
+            }
         except (ValueError, InvalidResponse) as error:
             raise LLMError(
                 f"{name} is no request to the decision model {self.name}: {error}; expected messages of user, system, "
@@ -87,7 +91,7 @@ class DecisionsLLM(EndpointLLM):
                 latency_ms = (time.perf_counter() - started) * 1000
                 if not isinstance(decision, Mapping):
                     raise InvalidResponse(f"a decision is {type(decision).__name__}; expected an object with answers")
-                DecisionQuestion.read_answers(decision, "", questions=questions)  # what does not fit is no answer
+                DecisionQuestion.read_answers(decision, "", questions=questions)  # refuses an answer that does not fit
                 return self._call_of_decision(request, decision, latency_ms)
 
             return await self._endpoint.ask(ask, name)
@@ -97,14 +101,19 @@ class DecisionsLLM(EndpointLLM):
         yield await self.complete(request)
 
     def _call_of_decision(self, request: Request, decision: Mapping[str, Any], latency_ms: float) -> Call:
-        used = decision.get("usage")
-        counts = [used.get(key) if isinstance(used, Mapping) else None for key in ("input_tokens", "output_tokens")]
+        usage_fields = decision.get("usage")
+        counts = [
+            usage_fields.get(key) if isinstance(usage_fields, Mapping) else None
+            for key in ("input_tokens", "output_tokens")
+        ]
         usage = Usage(*(count if type(count) is int and count >= 0 else 0 for count in counts))
         price = self._price if 0 < usage.prompt_tokens <= LONG_PROMPT else None
-        served = decision.get("model")
+        served_model = decision.get("model")
         return request.call(
             model=self.name,
-            model_revision=served if isinstance(served, str) and served not in ("", self.name) else self.revision,
+            model_revision=served_model
+            if isinstance(served_model, str) and served_model not in ("", self.name)
+            else self.revision,
             text=json.dumps({"answers": decision["answers"]}, ensure_ascii=False),
             finish_reason="stop",
             usage=usage,
@@ -120,7 +129,7 @@ def decision_options(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _item(message: Message) -> dict[str, str]:
+def _input_item(message: Message) -> dict[str, str]:
     if message.role not in MESSAGE_ROLES:
         raise ValueError(f"a message is of role {message.role!r}")
     return {"role": message.role, "content": message.content}

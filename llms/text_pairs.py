@@ -19,6 +19,7 @@ from metaprobe.records.activations import to_float16
 from metaprobe.records.types import Call, Message
 
 PAIRS_PER_BATCH = 32
+"""Number of questions with their answers that an encoder reads at once."""
 
 
 class PairReader:
@@ -35,9 +36,9 @@ class PairReader:
         weights, is_encoder = resolve(model), False
         with suppress(OSError, ValueError):  # `LocalLLM` says what is wrong with such a model
             config = AutoConfig.from_pretrained(weights.location)
-            decodes = config.is_encoder_decoder or getattr(config, "is_decoder", False)
+            has_decoder = config.is_encoder_decoder or getattr(config, "is_decoder", False)
             # A model that is trained by masked words: each token sees the whole text.
-            is_encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes
+            is_encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not has_decoder
         self.llm = SentenceEncoder(weights) if is_encoder else LocalLLM.load(model)
         if revision not in ("", self.llm.revision):
             raise LLMError(
@@ -60,8 +61,8 @@ class PairReader:
         for.
         """
         config = self.llm.model.config
-        last = [config.num_hidden_layers] if isinstance(self.llm, SentenceEncoder) else []
-        return tuple(sorted({*chosen_layers(choice, config), *last}))
+        last_layer = [config.num_hidden_layers] if isinstance(self.llm, SentenceEncoder) else []
+        return tuple(sorted({*chosen_layers(choice, config), *last_layer}))
 
     def states(
         self, questions: Sequence[str], answers: Sequence[str], layers: Sequence[int], positions: Sequence[str]
@@ -107,7 +108,7 @@ class SentenceEncoder:
     def means(self, questions: Sequence[str], answers: Sequence[str], layers: Sequence[int]) -> NDArray[np.float16]:
         """Returns the mean over the answer's tokens (n, layers, D), each answer read beside its question.
 
-        Of a question the last tokens are read, up to half the model's context. A longer answer is read in windows.
+        Only the last tokens of a question are read, up to half the model's context. A longer answer is read in windows.
 
         Args:
             questions: n questions.
@@ -115,14 +116,14 @@ class SentenceEncoder:
             layers: the layers.
         """
         order = sorted(range(len(answers)), key=lambda i: len(questions[i]) + len(answers[i]))
-        rows: dict[int, Any] = {}
+        means_of_index: dict[int, Any] = {}
         for start in range(0, len(order), PAIRS_PER_BATCH):
             batch = order[start : start + PAIRS_PER_BATCH]
-            pairs = [self._end(questions[i]) for i in batch], [answers[i] for i in batch]
-            rows.update(zip(batch, self._batch(*pairs, layers), strict=True))
-        return to_float16(np.stack([rows[i] for i in range(len(order))]))
+            pairs = [self._last_part(questions[i]) for i in batch], [answers[i] for i in batch]
+            means_of_index.update(zip(batch, self._batch_means(*pairs, layers), strict=True))
+        return to_float16(np.stack([means_of_index[i] for i in range(len(order))]))
 
-    def _batch(self, questions: list[str], answers: list[str], layers: Sequence[int]) -> NDArray[np.float32]:
+    def _batch_means(self, questions: list[str], answers: list[str], layers: Sequence[int]) -> NDArray[np.float32]:
         """Returns the means (n, layers, D) of one batch.
 
         Args:
@@ -141,18 +142,22 @@ class SentenceEncoder:
         ).to(self.model.device)
         windows = encoded.pop("overflow_to_sample_mapping")
         is_answer = [[part == 1 for part in encoded.sequence_ids(i)] for i in range(len(windows))]
-        answered = torch.tensor(is_answer, device=self.model.device).float()  # (windows, tokens)
-        sums: list[torch.Tensor] = []
-        with layer_hooks(self.model, layers, lambda _, hidden: sums.append((answered[:, None] @ hidden)[:, 0])):
+        answer_mask = torch.tensor(is_answer, device=self.model.device).float()  # (windows, tokens)
+        sums_by_layer: list[torch.Tensor] = []
+        with layer_hooks(
+            self.model, layers, lambda _, hidden: sums_by_layer.append((answer_mask[:, None] @ hidden)[:, 0])
+        ):
             self.model(**encoded)
-        window_sums = torch.stack(sums, dim=1)
-        total = window_sums.new_zeros(len(answers), *window_sums.shape[1:]).index_add_(0, windows, window_sums)
-        count = answered.new_zeros(len(answers)).index_add_(0, windows, answered.sum(dim=1))
-        means: NDArray[np.float32] = (total / count[:, None, None].clamp(min=1)).cpu().numpy()
+        window_sums = torch.stack(sums_by_layer, dim=1)
+        sums_of_answer = window_sums.new_zeros(len(answers), *window_sums.shape[1:]).index_add_(0, windows, window_sums)
+        tokens_of_answer = answer_mask.new_zeros(len(answers)).index_add_(0, windows, answer_mask.sum(dim=1))
+        means: NDArray[np.float32] = (sums_of_answer / tokens_of_answer[:, None, None].clamp(min=1)).cpu().numpy()
         return means
 
-    def _end(self, question: str) -> str:
+    def _last_part(self, question: str) -> str:
         """Returns the last part of a question, which is read."""
-        most = self.context // 2
-        places = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        return question[places[-most][0] :] if len(places) > most else question
+        max_tokens = self.context // 2
+        token_offsets = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)[
+            "offset_mapping"
+        ]
+        return question[token_offsets[-max_tokens][0] :] if len(token_offsets) > max_tokens else question

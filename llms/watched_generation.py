@@ -39,11 +39,16 @@ class TextEstimate(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _WatchedRow:
+    """One growing answer."""
+
     estimate: TextEstimate
     confidence: list[float] = field(default_factory=list)
     length: int = 0
+    """Number of answer tokens, without the end-of-sequence token."""
     ended: bool = False
+    """Whether the answer has ended, by itself or by the watcher."""
     stopped: bool = False
+    """Whether the watcher ended the answer."""
 
 
 class Watcher(StoppingCriteria):
@@ -60,13 +65,14 @@ class Watcher(StoppingCriteria):
         end_ids: Collection[int],
     ) -> None:
         self._reader = reader
+        # The reader keeps its layers in ascending order; these indices restore the order of `layers`.
         self._order = [reader.capture.layers.index(layer) for layer in layers]
         self._read = read
         self._stop = stop
         self._after = after
         self._end_ids = frozenset(end_ids)
         self._rows: list[_WatchedRow] = []
-        self._seen = 0
+        self._seen_length = 0
 
     @property
     def confidence(self) -> list[list[float]]:
@@ -94,13 +100,13 @@ class Watcher(StoppingCriteria):
             self._check_finite_states(states, "the last prompt token")
             self._rows = [_WatchedRow(self._read(state)) for state in states]
         else:
-            unfinished = [number for number, row in enumerate(self._rows) if not row.ended]
+            unfinished = [row_index for row_index, row in enumerate(self._rows) if not row.ended]
             if unfinished:
                 self._check_finite_states(states[unfinished], f"answer token {self._rows[unfinished[0]].length - 1}")
-            for number in unfinished:
-                row = self._rows[number]
-                row.confidence.append(float(row.estimate.push(states[number])))
-        for number, (row, token) in enumerate(zip(self._rows, input_ids[:, -1].tolist(), strict=True)):
+            for row_index in unfinished:
+                row = self._rows[row_index]
+                row.confidence.append(float(row.estimate.push(states[row_index])))
+        for row_index, (row, token) in enumerate(zip(self._rows, input_ids[:, -1].tolist(), strict=True)):
             if row.ended:
                 continue
             if token in self._end_ids:
@@ -108,33 +114,35 @@ class Watcher(StoppingCriteria):
                 continue
             row.length += 1
             if self._stop is not None and len(row.confidence) >= self._after:
-                row.ended = row.stopped = bool(self._stop(number, row.confidence))
+                row.ended = row.stopped = bool(self._stop(row_index, row.confidence))
         return torch.tensor(self.stopped, device=input_ids.device)
 
     def _states(self, input_ids: Tensor) -> FloatArray:
         """Returns the states at the last position of the latest forward pass, (B, layers * width)."""
-        rows, length = input_ids.shape
+        row_count, length = input_ids.shape
         try:
-            latest = self._reader.latest()
+            latest_states = self._reader.latest()
         except KeyError:
             raise LLMError("the watched model has not run: give the watcher to that model's own generate") from None
-        if latest.shape[1] != rows:
+        if latest_states.shape[1] != row_count:
             raise LLMError(
-                f"{rows} sequences came from a forward pass of {latest.shape[1]}: beams change places and cannot be "
+                f"{row_count} sequences came from a forward pass of {latest_states.shape[1]}: beams change places "
+                "and cannot be "
                 f"watched; use num_beams=1"
             )
-        if self._rows and (len(self._rows) != rows or length != self._seen + 1):
+        if self._rows and (len(self._rows) != row_count or length != self._seen_length + 1):
             raise LLMError(
-                f"expected {len(self._rows)} sequences of {self._seen + 1} tokens, got {rows} of {length}: a watcher "
+                f"expected {len(self._rows)} sequences of {self._seen_length + 1} tokens, got {row_count} of "
+                f"{length}: a watcher "
                 f"follows one generate, a token at a time; open another `watch`, and use no assistant model"
             )
-        self._seen = length
-        states: FloatArray = latest[self._order].transpose(0, 1).flatten(1).cpu().numpy()
+        self._seen_length = length
+        states: FloatArray = latest_states[self._order].transpose(0, 1).flatten(1).cpu().numpy()
         return states
 
     def _check_finite_states(self, states: FloatArray, where: str) -> None:
         if not np.isfinite(states).all():
-            layers = [self._reader.capture.layers[place] for place in self._order]
+            layers = [self._reader.capture.layers[index] for index in self._order]
             raise LLMError(
                 f"hidden states of layers {layers} hold NaN or infinity at {where}: load the model in bfloat16 or "
                 f"float32, and check its weights"
@@ -170,9 +178,11 @@ def watch(
         end_ids: tokens that end an answer, and the padding token; by default those of the model's generation settings.
             Give them if `generate` has others.
     """
-    last = len(decoder_blocks(model))
-    if not layers or len(set(layers)) != len(layers) or not all(0 <= layer <= last for layer in layers):
-        raise LLMError(f"layers {list(layers)}: expected different numbers from 0 to {last}, the layers of this model")
+    last_layer = len(decoder_blocks(model))
+    if not layers or len(set(layers)) != len(layers) or not all(0 <= layer <= last_layer for layer in layers):
+        raise LLMError(
+            f"layers {list(layers)}: expected different numbers from 0 to {last_layer}, the layers of this model"
+        )
     if after < 1:
         raise LLMError(
             f"after is {after}: expected at least 1, for nothing is known of an answer before its first token"
@@ -182,14 +192,14 @@ def watch(
     if stop_below is not None and not 0 <= stop_below <= 1:
         raise LLMError(f"stop_below is {stop_below}: expected a probability")
     reader = StateReader(Capture(tuple(sorted(layers))))
-    ends = _end_ids(model) if end_ids is None else end_ids
-    stop = stop if stop_below is None else _below(stop_below)
+    end_token_ids = _end_ids(model) if end_ids is None else end_ids
+    stop = stop if stop_below is None else _stops_below(stop_below)
     with reader.hooks(model):
-        yield Watcher(reader, layers, read, stop=stop, after=after, end_ids=ends)
+        yield Watcher(reader, layers, read, stop=stop, after=after, end_ids=end_token_ids)
 
 
-def _below(least: float) -> Stop:
-    return lambda _, confidence: confidence[-1] < least
+def _stops_below(threshold: float) -> Stop:
+    return lambda _, confidence: confidence[-1] < threshold
 
 
 def _end_ids(model: PreTrainedModel) -> set[int]:
@@ -197,5 +207,5 @@ def _end_ids(model: PreTrainedModel) -> set[int]:
     config: Any = model.generation_config
     if config is None:
         return set()
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    return {int(token) for token in [*ends, config.pad_token_id] if token is not None}
+    eos_ids = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    return {int(token) for token in [*eos_ids, config.pad_token_id] if token is not None}

