@@ -27,7 +27,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Message
 
 ADAPTER = "adapter"
-EXTRA = "tokenizers>=0.21"
+TOKENIZERS_REQUIREMENT = "tokenizers>=0.21"
 IDS, MASK = "input_ids", "attention_mask"
 BATCH_SIZE = 8
 """Texts that are read at once. More need more memory and save no time on one thread."""
@@ -60,7 +60,7 @@ def prompt_of(messages: Sequence[Message]) -> str | None:
 
 def read_tokenizer(data: bytes) -> Any:
     """Returns the tokenizer in the bytes of a tokenizer.json, without padding. Raises `ContractMismatch` for others."""
-    tokenizers = require("tokenizers", EXTRA)
+    tokenizers = require("tokenizers", TOKENIZERS_REQUIREMENT)
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(data)
     except ValueError as error:
@@ -70,10 +70,10 @@ def read_tokenizer(data: bytes) -> Any:
 
 
 class Encoder:
-    """Turns texts into token ids with the `tokenizers` package. Of a long text the end is kept."""
+    """Turns texts into token ids with the `tokenizers` package. Only the end of a long text is kept."""
 
     def __init__(self, tokenizer: bytes, *, max_length: int) -> None:
-        """`tokenizer`: the bytes of a tokenizer.json. Raises `ContractMismatch` where they are not one."""
+        """`tokenizer`: the bytes of a tokenizer.json. Raises `ContractMismatch` if they cannot be read."""
         self._tokenizer = read_tokenizer(tokenizer)
         self._tokenizer.enable_truncation(max_length, direction="left")
 
@@ -85,17 +85,17 @@ class Encoder:
 def padded_batches(
     ids: Sequence[Sequence[int]], batch_size: int
 ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.int64]]]]:
-    """Yields rows of similar length together: their numbers, and `input_ids` and `attention_mask` (n, T), padded on the
-    right.
+    """Yields batches of rows of similar length: their indices, and `input_ids` and `attention_mask` (n, T), padded on
+    the right.
     """
     order = np.argsort([len(row) for row in ids], kind="stable")
     for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
-        lengths = np.array([len(ids[row]) for row in rows])
+        row_indices = order[start : start + batch_size]
+        lengths = np.array([len(ids[row]) for row in row_indices])
         mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
         tokens = np.zeros_like(mask)
-        tokens[mask == 1] = np.concatenate([ids[row] for row in rows])
-        yield rows, {IDS: tokens, MASK: mask}
+        tokens[mask == 1] = np.concatenate([ids[row] for row in row_indices])
+        yield row_indices, {IDS: tokens, MASK: mask}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -129,11 +129,11 @@ class AdapterProbe(Pretrained):
         if TOKENIZER not in checkpoint.extra:
             raise NotACheckpoint(f"{path} holds no {TOKENIZER}; copy the whole folder")
         contract = manifest.contract
-        stated, max_length, target = (contract.get(key) for key in ("layout", "max_length", "target"))
-        if not isinstance(stated, dict) or not isinstance(max_length, int) or not isinstance(target, str):
+        stated_layouts, max_length, target = (contract.get(key) for key in ("layout", "max_length", "target"))
+        if not isinstance(stated_layouts, dict) or not isinstance(max_length, int) or not isinstance(target, str):
             raise ContractMismatch(f"{path}: contract needs layout, max_length and target, has {sorted(contract)}")
-        when = tuple(name for name in LAYOUT if name in stated)
-        if stated != {name: LAYOUT[name] for name in when} or {o.name for o in manifest.outputs} != set(when):
+        when = tuple(name for name in LAYOUT if name in stated_layouts)
+        if stated_layouts != {name: LAYOUT[name] for name in when} or {o.name for o in manifest.outputs} != set(when):
             raise ContractMismatch(
                 f"{path} was made for another layout of prompt and answer than this version writes: train it again, or "
                 f"use the version of metaprobe it names"
@@ -148,9 +148,9 @@ class AdapterProbe(Pretrained):
 
     def probability(self, prompts: Sequence[str], answers: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Returns calibrated P(right) (n,) of answers to prompts. Without answers it is P(right) of an answer that is
-        still to come.
+        still to come. Raises `InvalidResponse`.
 
-        `prompts`: the last user message of each; of long texts the end is read. Raises `InvalidResponse`.
+        `prompts`: the last user message of each conversation. Only the end of a long text is read.
         """
         when: JudgementTime = "before" if answers is None else "after"
         if isinstance(prompts, str) or isinstance(answers, str):

@@ -1,7 +1,7 @@
-"""A predictor that reads hidden states and what the model stated beside the log-probabilities, each where it came.
+"""A predictor that reads log-probabilities, hidden states and numbers that the model stated; any may be missing.
 
-An input that did not come is NaN in the graph, which has weights and a calibration for each set of inputs. What was
-missing stands in the verdict's reason. States that are not those of the contract are refused, not passed over.
+A missing input is NaN in the graph, which has weights and a calibration for each set of inputs. The verdict's reason
+names the missing inputs. States that do not fit the contract are refused, not ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ InputRow = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class StatesRead:
+class StatesInput:
     """The states that one input of the graph reads."""
 
     layers: tuple[int, ...]
@@ -80,8 +80,8 @@ class StatesRead:
             raise InvalidResponse(
                 f"hidden states of width {values.shape[2]} came; this blend reads {self} of width {self.width}"
             )
-        layer_places = [hidden.layers.index(layer) for layer in self.layers]
-        row = values[layer_places, hidden.positions.index(self.position)].astype(np.float32).reshape(1, -1)
+        layer_indices = [hidden.layers.index(layer) for layer in self.layers]
+        row = values[layer_indices, hidden.positions.index(self.position)].astype(np.float32).reshape(1, -1)
         if not np.isfinite(row).all():
             raise InvalidResponse(f"the hidden states ({self}) hold NaN or infinity: {REMEDY}")
         return row
@@ -107,18 +107,21 @@ class BlendPredictor(QualityPredictor):
         manifest = checkpoint.manifest
         try:
             self.states = {
-                str(name): StatesRead(
+                str(name): StatesInput(
                     tuple(input_contract["layers"]), str(input_contract["position"]), int(input_contract["width"])
                 )
                 for name, input_contract in manifest.contract["states"].items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole blend ({error!r}); train it again") from error
-        self._nothing = {spec.name: np.full((1, spec.shape[1] or 1), np.nan, np.float32) for spec in manifest.inputs}
+        # A row of NaN for each input, which stands for an input that did not come.
+        self._nan_inputs = {spec.name: np.full((1, spec.shape[1] or 1), np.nan, np.float32) for spec in manifest.inputs}
         widths = {name: len(states_input.layers) * states_input.width for name, states_input in self.states.items()}
         widths |= {FEATURES_INPUT: len(self.schema.names), **dict.fromkeys(STATED_INPUTS, 1)}
-        if odd := [name for name, row in self._nothing.items() if row.shape[1] != widths.get(name)]:
-            raise ContractMismatch(f"{checkpoint.path}: its contract does not say what the input {odd[0]!r} reads")
+        if mismatched_inputs := [name for name, row in self._nan_inputs.items() if row.shape[1] != widths.get(name)]:
+            raise ContractMismatch(
+                f"{checkpoint.path}: its contract does not say what the input {mismatched_inputs[0]!r} reads"
+            )
         self.guard = CanaryGuard(
             checkpoint, [layer for states_input in self.states.values() for layer in states_input.layers]
         )
@@ -126,7 +129,9 @@ class BlendPredictor(QualityPredictor):
         self.states_reader = str(manifest.contract.get(STATES_READER, ""))
         """Model that read the states, if it is not the model that answered; else empty."""
         models = manifest.generator.models if manifest.generator else ()
-        self._models = (self.states_reader.rpartition("@")[0] or self.states_reader,) if self.states_reader else models
+        self._states_models = (
+            (self.states_reader.rpartition("@")[0] or self.states_reader,) if self.states_reader else models
+        )
 
     def predict(
         self,
@@ -138,9 +143,9 @@ class BlendPredictor(QualityPredictor):
     ) -> Verdict:
         """Returns the verdict on a response, as `QualityPredictor.predict` does.
 
-        `hidden`: its hidden states, `confidence` and `p_true`: what the model stated of it, where these do not come
-        with the response. Raises `InvalidResponse` for states of other layers, of another width or type, of another
-        model, or that hold NaN.
+        Give `hidden`, the response's hidden states, and `confidence` and `p_true`, the numbers that the model stated,
+        if these do not come with the response. Raises `InvalidResponse` for states of other layers, of another width or
+        type, of another model, or that hold NaN.
         """
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
             return self._verdict_on_one(self._read_response(response, hidden, _stated_inputs(confidence, p_true)))
@@ -148,14 +153,13 @@ class BlendPredictor(QualityPredictor):
     def inputs(
         self, response: object, *, confidence: float | None = None, p_true: float | None = None
     ) -> dict[str, InputRow]:
-        """Returns what the graph reads of a response, input -> (1, d), NaN where it did not come; raises as
-        `predict`."""
+        """Returns the graph's inputs for a response, each (1, d); a missing input is NaN. Raises as `predict` does."""
         return self._inputs(self._read_response(response, None, _stated_inputs(confidence, p_true)))
 
     def _read_response(self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}) -> Read:
-        plain = float_list(response) if type(response) is list else None
-        if plain is not None:
-            logprobs, model, note, cut = plain, "", doubts_of(plain), False
+        plain_logprobs = float_list(response) if type(response) is list else None
+        if plain_logprobs is not None:
+            logprobs, model, note, cut = plain_logprobs, "", doubts_of(plain_logprobs), False
         else:
             parsed = self._parsed(response)
             logprobs, model, note = parsed.logprobs, parsed.model, self._note(parsed)
@@ -176,7 +180,7 @@ class BlendPredictor(QualityPredictor):
                     f"{' and '.join(map(str, self.states.values()))}"
                 )
         for name, value in stated.items():
-            if name in self._nothing:
+            if name in self._nan_inputs:
                 inputs[name] = np.array([[value]], dtype=np.float32)
         try:
             missing = self._missing(inputs, has_logprobs=bool(len(logprobs)))
@@ -188,33 +192,37 @@ class BlendPredictor(QualityPredictor):
         """Returns why these hidden states are left out; empty if they are scored."""
         return "" if self._on_mismatch == "ignore" else self.guard.fault(hidden)
 
-    def _check_model(self, read_by: str) -> None:
-        """Raises `InvalidResponse` where the states are not of the model that the blend was trained on."""
-        if not read_by or not self._models or self._on_mismatch == "ignore":
+    def _check_model(self, states_model: str) -> None:
+        """Raises `InvalidResponse` if the states are of another model than those that the blend was trained on."""
+        if not states_model or not self._states_models or self._on_mismatch == "ignore":
             return
-        if read_by not in self._models and (read_by.rpartition("@")[0] or read_by) not in self._models:
+        if (
+            states_model not in self._states_models
+            and (states_model.rpartition("@")[0] or states_model) not in self._states_models
+        ):
             raise InvalidResponse(
-                f"hidden states of {read_by} came; this blend was trained on those of {', '.join(self._models)}: name "
+                f"hidden states of {states_model} came; this blend was trained on those of "
+                f"{', '.join(self._states_models)}: name "
                 "the model of the states where it is one of these by another name, or take on_mismatch 'ignore'"
             )
 
     def _missing(self, inputs: Mapping[str, InputRow], *, has_logprobs: bool) -> str:
-        """Returns the note on what did not come. Raises `InvalidResponse` where nothing came."""
+        """Returns a note that names the missing inputs. Raises `InvalidResponse` if all are missing."""
         inputs_present = {*inputs, *([FEATURES_INPUT] if has_logprobs else [])}
-        lacking = [INPUT_NAMES[name] for name in self._nothing if name not in inputs_present]
+        missing_names = [INPUT_NAMES[name] for name in self._nan_inputs if name not in inputs_present]
         if not inputs_present:
-            raise InvalidResponse(f"nothing came that this blend reads; expected {' or '.join(lacking)}")
-        if not lacking:
+            raise InvalidResponse(f"nothing came that this blend reads; expected {' or '.join(missing_names)}")
+        if not missing_names:
             return ""
-        used = [INPUT_NAMES[name] for name in self._nothing if name in inputs_present]
-        return f"without {' and '.join(lacking)}: scored by {' and '.join(used)}"
+        used_names = [INPUT_NAMES[name] for name in self._nan_inputs if name in inputs_present]
+        return f"without {' and '.join(missing_names)}: scored by {' and '.join(used_names)}"
 
     def _inputs(self, read: Read) -> dict[str, InputRow]:
-        inputs = {**self._nothing, **read.inputs}
+        inputs = {**self._nan_inputs, **read.inputs}
         if len(read.logprobs) and FEATURES_INPUT in inputs:
             inputs[FEATURES_INPUT] = features_one(self.schema, read.logprobs)[None]
         return inputs
 
     def _inputs_of(self, read: Sequence[Read]) -> dict[str, InputRow]:
         rows = [self._inputs(read_answer) for read_answer in read]
-        return {name: np.concatenate([row[name] for row in rows]) for name in self._nothing}
+        return {name: np.concatenate([row[name] for row in rows]) for name in self._nan_inputs}

@@ -1,7 +1,7 @@
 """Lets a probe read hidden states only of a source whose states were checked against those of its training.
 
-A checkpoint that was trained on states with canaries holds their golden states. Each source of states brings what it
-gave the same canaries (`Hidden.canaries`); the two are compared once, and the result is kept.
+A checkpoint that was trained on states with canaries holds their golden states. Each source of states brings its own
+states of the same canaries (`Hidden.canaries`). The two are compared once, and the result is kept.
 """
 
 import warnings
@@ -42,7 +42,7 @@ class CanaryGuard:
         for a checkpoint without canaries."""
         if self.golden is None:
             raise ContractMismatch(CANNOT_BE_CHECKED)
-        return _checked(self.golden, seen, self.layers)
+        return _check_once(self.golden, seen, self.layers)
 
     def fault(self, hidden: Hidden) -> str:
         """Returns why these states must not be scored; empty if their source passed the check, or if the checkpoint
@@ -58,15 +58,16 @@ class CanaryGuard:
         if self.golden is None:
             return ""
         if not isinstance(canaries, CanaryStates):
-            return self._said(NOT_CHECKED)
-        checked = _checked(self.golden, canaries, self.layers)
+            return self._warn_once(NOT_CHECKED)
+        checked = _check_once(self.golden, canaries, self.layers)
         if checked.passed:
             return ""
-        return self._said(f"the source of the hidden states failed its check: {checked.reason}")
+        return self._warn_once(f"the source of the hidden states failed its check: {checked.reason}")
 
-    def _said(self, fault: str) -> str:
-        """Returns the fault, and warns of it once: a system that asks a probe for a number gets none, and would not
-        say why."""
+    def _warn_once(self, fault: str) -> str:
+        """Returns the fault, and warns of it once, because a system that asks a probe for a number gets None without a
+        reason.
+        """
         if fault not in self._warned and len(self._warned) < MOST_WARNINGS:
             self._warned.add(fault)
             warnings.warn(f"metaprobe: hidden states are not scored: {fault}", stacklevel=5)
@@ -78,7 +79,7 @@ class CanaryGuard:
         return CANNOT_BE_CHECKED if self.golden is None else ""
 
 
-class _Pair:
+class _StatesPair:
     """Golden and seen states, equal to another pair of the same digests and layers."""
 
     def __init__(self, golden: CanaryStates, seen: CanaryStates, layers: tuple[int, ...]) -> None:
@@ -89,13 +90,13 @@ class _Pair:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Pair) and self._key == other._key
+        return isinstance(other, _StatesPair) and self._key == other._key
 
 
-def _checked(golden: CanaryStates, seen: CanaryStates, layers: tuple[int, ...]) -> StatesCheck:
-    return _compared(_Pair(golden, seen, layers))
+def _check_once(golden: CanaryStates, seen: CanaryStates, layers: tuple[int, ...]) -> StatesCheck:
+    return _compare(_StatesPair(golden, seen, layers))
 
 
 @lru_cache(maxsize=256)
-def _compared(pair: _Pair) -> StatesCheck:
+def _compare(pair: _StatesPair) -> StatesCheck:
     return compare_canaries(pair.golden, pair.seen, pair.layers)

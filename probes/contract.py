@@ -41,11 +41,11 @@ def other_reader(reader: str, contract: Mapping[str, Any]) -> str:
     The answering model is returned as `ITSELF`. Revisions are not compared. `reader`: model that gave the
     log-probabilities to be scored, `NAME@REVISION`; empty for the model that answered.
     """
-    stated = contract.get("reader")
-    name = stated.get("model") if isinstance(stated, Mapping) else ""
-    trained = name if isinstance(name, str) else ""
-    same = reader == trained or (trained and reader.startswith(f"{trained}@"))
-    return "" if same else trained or ITSELF
+    stated_reader = contract.get("reader")
+    name = stated_reader.get("model") if isinstance(stated_reader, Mapping) else ""
+    trained_name = name if isinstance(name, str) else ""
+    is_same = reader == trained_name or (trained_name and reader.startswith(f"{trained_name}@"))
+    return "" if is_same else trained_name or ITSELF
 
 
 def mismatch(
@@ -97,12 +97,12 @@ def mismatch(
     return note
 
 
-# Base rates of runs: the key of the contract first.
-CONTRACT = "base_rates"
+BASE_RATES_KEY = "base_rates"
 """Key of the contract that holds the base rates."""
 SEPARATOR = "|"
 """Sign between model, task and way of asking in the name of a run."""
-NAMES_SHOWN = 5
+MAX_NAMES_SHOWN = 5
+"""Most names of runs that an error lists."""
 CERTAIN = 1e-6
 """Distance from 0 and 1 to which probabilities are moved before their log-odds are taken. A graph gives float32, which
 may round to 0 or 1.
@@ -110,7 +110,7 @@ may round to 0 or 1.
 
 
 def name_of_run(model: str, task: str = "", variant: str = "") -> str:
-    """Returns the name of a run; without a way of asking or a task, of whatever the model answers in any."""
+    """Returns the name of a run. An empty task or way of asking stands for all of them."""
     return SEPARATOR.join((model, task, variant))
 
 
@@ -135,22 +135,28 @@ class BaseRates:
 
         `heads`: names of the checkpoint's probabilities. Raises `ContractMismatch` if the entry is invalid for them.
         """
-        stated = contract.get(CONTRACT)
-        if stated is None:
+        stated_rates = contract.get(BASE_RATES_KEY)
+        if stated_rates is None:
             return None
         try:
             between, average, scale = (
                 {str(n): _finite(v) for n, v in numbers.items()}
-                for numbers in (stated["between"], stated["average"], stated.get("scale", {}))
+                for numbers in (stated_rates["between"], stated_rates["average"], stated_rates.get("scale", {}))
             )
             runs = {
-                str(run): {str(n): _finite(v) for n, v in numbers.items()} for run, numbers in stated["runs"].items()
+                str(run): {str(n): _finite(v) for n, v in numbers.items()}
+                for run, numbers in stated_rates["runs"].items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ContractMismatch(f"the contract's {CONTRACT} cannot be read ({error!r}); train it again") from error
-        if other := sorted({name for numbers in (between, average, *runs.values()) for name in numbers} - set(heads)):
             raise ContractMismatch(
-                f"the contract's {CONTRACT} name {other[0]!r}; expected heads that are probabilities, which "
+                f"the contract's {BASE_RATES_KEY} cannot be read ({error!r}); train it again"
+            ) from error
+        if unknown_heads := sorted(
+            {name for numbers in (between, average, *runs.values()) for name in numbers} - set(heads)
+        ):
+            raise ContractMismatch(
+                f"the contract's {BASE_RATES_KEY} name {unknown_heads[0]!r}; expected heads that are probabilities, "
+                "which "
                 f"are {', '.join(heads) or 'none'}; train it again"
             )
         return cls(between, runs, average, scale)
@@ -159,11 +165,11 @@ class BaseRates:
         """Returns the shifts of the run `run`. Raises `ContractMismatch`, with the known names, for an unknown name."""
         if run not in self.runs:
             names = sorted(self.runs)
-            known_names = "; ".join(printable(name) for name in names[:NAMES_SHOWN])
-            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            known_names = "; ".join(printable(name) for name in names[:MAX_NAMES_SHOWN])
+            more_text = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
             raise ContractMismatch(
                 f"no run is called {run!r}; a run is named MODEL{SEPARATOR}TASK{SEPARATOR}VARIANT, and this checkpoint "
-                f"knows {known_names + more or 'none: adapt it with labelled answers of yours'}"
+                f"knows {known_names + more_text or 'none: adapt it with labelled answers of yours'}"
             )
         return self.runs[run]
 
@@ -182,8 +188,10 @@ class BaseRates:
         return matching_shifts[0] if len(matching_shifts) == 1 else None
 
     def add_to(self, heads: dict[str, float], run: Mapping[str, float] | None, model: str | None) -> bool:
-        """Returns whether the run is known, and if it is, shifts the heads' values: the run that was named, or else
-        the only one of the model."""
+        """Adds the run's shifts to the heads' values, and returns whether the run is known.
+
+        The run is the given one, or else the only run of the model.
+        """
         shifts = self.of_model(model) if run is None else run
         for name, shift in (shifts or {}).items():
             heads[name] = shifted(heads[name], shift)
@@ -192,11 +200,11 @@ class BaseRates:
     def unknown(self, head: str | None) -> str:
         """Returns the note for a verdict on an answer of an unknown run."""
         average = self.average.get(head or "")
-        right = "" if average is None else f" ({average:.0%} right)"
+        right_text = "" if average is None else f" ({average:.0%} right)"
         remedy = "name the run" if self.runs else "adapt the checkpoint with labelled answers"
         return (
             f"how often answers of this run are right is not known: the score assumes the average of the training runs"
-            f"{right}, and orders answers of one run only; {remedy}"
+            f"{right_text}, and orders answers of one run only; {remedy}"
         )
 
 

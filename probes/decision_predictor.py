@@ -19,7 +19,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import ParsedText
 from metaprobe.records.types import DecisionAnswer
 
-ENTROPY, MARGIN = MADE = (".entropy", ".margin")
+ENTROPY, MARGIN = COMPUTED_SUFFIXES = (".entropy", ".margin")
 """Suffixes of columns that are computed from the other columns."""
 
 
@@ -82,10 +82,10 @@ def decision_columns(
     column_names = sorted({name for row in decided for name in row})
     options: dict[str, list[str]] = {}
     for name in column_names:
-        question, mark, _ = name.partition("=")
-        options.setdefault(question, []).extend([name] if mark else [])
+        question, separator, _ = name.partition("=")
+        options.setdefault(question, []).extend([name] if separator else [])
     values = np.array([[row.get(name) for name in column_names] for row in decided], dtype=np.float64)  # None is NaN
-    columns = {name: values[:, place] for place, name in enumerate(column_names)}
+    columns = {name: values[:, index] for index, name in enumerate(column_names)}
     for question, option_names in options.items():
         option_columns = [columns[name] for name in option_names]
         if question in columns and is_predicate(question, column_names, columns[question]):
@@ -95,8 +95,8 @@ def decision_columns(
             columns[f"{question}{ENTROPY}"] = -(shares * np.log(np.maximum(shares, 1e-12))).sum(axis=1)
             columns[f"{question}{MARGIN}"] = shares[:, -1] - shares[:, -2]
     names = tuple(sorted(columns))
-    chosen = [columns[name] for name in names]
-    return names, np.array(chosen, dtype=np.float32).reshape(len(names), len(decided)).T
+    ordered_columns = [columns[name] for name in names]
+    return names, np.array(ordered_columns, dtype=np.float32).reshape(len(names), len(decided)).T
 
 
 def is_predicate(question: str, names: Iterable[str], column: NDArray[np.float64]) -> bool:
@@ -113,7 +113,7 @@ JUDGES = "judges"
 
 @dataclass(frozen=True, slots=True)
 class DecidedAnswer(ParsedText):
-    """An answer of which only a decision about it came."""
+    """An answer that is known only by a decision about it."""
 
     decision: tuple[DecisionAnswer, ...] = ()
 
@@ -132,8 +132,8 @@ class DecisionPredictor(QualityPredictor):
         """Takes what `QualityPredictor` takes. `on_mismatch` is about the model that decided."""
         super().__init__(checkpoint, **options)
         self.judges = tuple(map(str, checkpoint.manifest.contract.get(JUDGES, ())))
-        # A recorded judge is MODEL@REVISION, and a decision that was just made names the one or the other.
-        self._known = {name for judge in self.judges for name in (judge, *judge.split("@", 1))} - {"", "unknown"}
+        # A recorded judge is MODEL@REVISION. A new decision names the model or the revision.
+        self._judge_names = {name for judge in self.judges for name in (judge, *judge.split("@", 1))} - {"", "unknown"}
 
     def parse(self, response: object) -> DecidedAnswer:
         """Returns the decision about an answer in the form that is scored. Raises `InvalidResponse` as `answers_in`."""
@@ -155,26 +155,32 @@ class DecisionPredictor(QualityPredictor):
 
     def _read_response(self, response: object) -> Read:
         answers = self.answers_in(response)
-        answers = [answer for answer in answers if answer.source in self._known] or answers
-        decided = decision_signals(answers)
-        names, values = decision_columns([{name: signal.value for name, signal in decided.signals.items()}])
+        answers = [answer for answer in answers if answer.source in self._judge_names] or answers
+        decision = decision_signals(answers)
+        names, values = decision_columns([{name: signal.value for name, signal in decision.signals.items()}])
         row = dict(zip(names, values[0].tolist(), strict=True))
-        if missing := [name for name in self.schema.names if not np.isfinite(row.get(name, np.nan))]:
-            lacking = dict.fromkeys(question_of(name) for name in missing)
-            reasons = "; ".join(decided.reasons[question] for question in lacking if question in decided.reasons)
+        if missing_columns := [name for name in self.schema.names if not np.isfinite(row.get(name, np.nan))]:
+            missing_questions = dict.fromkeys(question_of(name) for name in missing_columns)
+            reasons = "; ".join(
+                decision.reasons[question] for question in missing_questions if question in decision.reasons
+            )
             raise InvalidResponse(
-                f"the decision lacks {', '.join(lacking)}{f' ({reasons})' if reasons else ''}, which this predictor "
+                f"the decision lacks {', '.join(missing_questions)}{f' ({reasons})' if reasons else ''}, which this "
+                "predictor "
                 f"reads; expected {', '.join(self.schema.names)}: ask the judge all its questions again"
             )
         inputs = np.array([[row[name] for name in self.schema.names]], dtype=np.float32)
         return Read(np.empty(0, np.float32), None, None, self._other_judge(answers), {FEATURES_INPUT: inputs})
 
     def _other_judge(self, answers: Sequence[DecisionAnswer]) -> str:
-        """Returns a note on decisions of another model than was learned from. Raises or warns as was asked for."""
-        others = sorted({answer.source for answer in answers} - {"", *self._known})
-        if not others or not self.judges or self._on_mismatch == "ignore":
+        """Returns a note if a decision is of a model that the checkpoint did not learn from. Raises or warns as
+        `on_mismatch` says.
+        """
+        other_sources = sorted({answer.source for answer in answers} - {"", *self._judge_names})
+        if not other_sources or not self.judges or self._on_mismatch == "ignore":
             return ""
-        note = f"decisions of {', '.join(map(repr, others))}, checkpoint trained on those of {', '.join(self.judges)}"
+        other_names = ", ".join(map(repr, other_sources))
+        note = f"decisions of {other_names}, checkpoint trained on those of {', '.join(self.judges)}"
         if self._on_mismatch == "refuse":
             raise ContractMismatch(f"{note}: train a checkpoint on such decisions, or take on_mismatch 'warn'")
         if self._on_mismatch == "warn":
@@ -190,4 +196,6 @@ class DecisionPredictor(QualityPredictor):
 
 def question_of(column: str) -> str:
     """Returns the name of the question that a column of `decision_columns` is about."""
-    return next((column.removesuffix(end) for end in MADE if column.endswith(end)), column.partition("=")[0])
+    return next(
+        (column.removesuffix(end) for end in COMPUTED_SUFFIXES if column.endswith(end)), column.partition("=")[0]
+    )

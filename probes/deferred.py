@@ -1,7 +1,8 @@
-"""Work of rooms above or beside this one, or of modules built on them, that methods of this room offer: `adapt`, ...
+"""Finds the modules that do heavy work for methods of this room, such as `adapt`.
 
-This room may not import those rooms. The front door (`metaprobe/__init__.py`), which is above all rooms and always
-imported first, says where each work is done. A module is imported when its work is asked for: all of them are heavy.
+These modules belong to rooms above or beside this one, which this room may not import. The front door
+(`metaprobe/__init__.py`) is above all rooms and always imported first; it names the module for each kind of work. A
+module is imported when its work is asked for.
 """
 
 from types import ModuleType

@@ -30,7 +30,9 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import FloatArray
 
 COUNTS = (3, 5, 10, 20, 30, 50)
+"""Numbers of tokens in the windows of fixed width."""
 PERCENTS = (10, 25, 50)
+"""Percentages of the response in the windows of relative width."""
 
 Series = Sequence[float] | FloatArray
 """One number for each token, shape (T,)."""
@@ -71,8 +73,9 @@ MOST_SURPRISING = 3
 tokens.
 """
 TERMS = ("lowest3", "mean", "min", "total", "first", "halves", "length")
-"""In this order; named after the log-probability that each is made of. `halves`: mean surprise of the first half
-against the second."""
+"""Names of the terms, in this order. Each is named after the log-probability that it is computed from. `halves`
+compares the mean surprise of the first half with that of the second.
+"""
 SCALED = "scaled"
 FREE: Mapping[str, Mapping[str, float]] = {
     SCALED: {"mean": 1.0, "length": 0.5},
@@ -83,12 +86,16 @@ FREE: Mapping[str, Mapping[str, float]] = {
     "first": {"first": 1.0},
     "length": {"length": 1.0},
 }
-"""Numbers that order answers by themselves, as weights of the terms: more surprise, or more tokens, a worse answer.
-`scaled` is the
-total surprise over the root of the length, half-way between mean and total: over models and tasks that were left out
-it was never far behind the best of them (docs/research/travel.md)."""
+"""Numbers that order answers without training, as weights of the terms. More surprise, or more tokens, stands for a
+worse answer.
+
+`scaled` is the total surprise over the root of the length, half-way between mean and total. On models and tasks that
+were left out it was never far behind the best of these numbers (docs/research/travel.md).
+"""
 TOP_SERIES = ("entropy", "margin")
+"""Series that are computed from the likeliest tokens at each step."""
 TERM_NAMES = tuple(f"terms.{name}" for name in TERMS)
+"""Names of the terms as features."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +175,14 @@ def features(
     logprobs: Sequence[Series],
     top_logprobs: Sequence[FloatArray | None] | None = None,
 ) -> NDArray[np.float32]:
-    """Features of n responses of any lengths, (n, len(schema.names)); NaN where a window or statistic is not defined.
+    """Returns the features of n responses of any lengths, (n, len(schema.names)). An undefined feature is NaN.
 
-    `logprobs[i]`: (T_i,), nats, checked (finite, <= 0), those of the answer alone. `top_logprobs[i]`: (T_i, k),
-    descending, NaN where a token has fewer than k; None where there are none. Raises `InvalidResponse` for a response
-    without tokens, or tops of another length.
+    Raises `InvalidResponse` for a response without tokens, or with top log-probabilities of another length.
+
+    Args:
+        schema: the features to compute.
+        logprobs: log-probabilities (T_i,) of each answer, in nats, checked to be finite and at most 0.
+        top_logprobs: (T_i, k) for each answer, descending; NaN where a token has fewer than k, None if there are none.
     """
     n = len(logprobs)
     tops: Sequence[Any] = [None] * n
@@ -189,33 +199,39 @@ def features(
     changes = np.flatnonzero(np.any(np.diff(shapes[order], axis=0), axis=1)) + 1
     for group in np.split(order, changes):
         length, k = shapes[group[0]].tolist()
-        seen = min(length, schema.limit or length)
-        rows = max(1, 2**15 // (4 * seen))
-        prepared: Prepared | None = {} if len(group) > 1 else None  # of one response, what is kept from the last one
-        for part in (group[i : i + rows] for i in range(0, len(group), rows)):
-            x = np.concatenate([logprobs[i][:seen] for i in part], dtype=np.float32).reshape(len(part), seen)
-            top = np.stack([tops[i][:seen] for i in part]) if k else None
-            result[part] = _dense(schema, x, top, prepared)
+        seen_tokens = min(length, schema.limit or length)
+        rows_at_once = max(1, 2**15 // (4 * seen_tokens))
+        prepared: Prepared | None = (
+            {} if len(group) > 1 else None
+        )  # a single response uses readers of earlier responses
+        for slice_indices in (group[i : i + rows_at_once] for i in range(0, len(group), rows_at_once)):
+            x = np.concatenate([logprobs[i][:seen_tokens] for i in slice_indices], dtype=np.float32).reshape(
+                len(slice_indices), seen_tokens
+            )
+            top = np.stack([tops[i][:seen_tokens] for i in slice_indices]) if k else None
+            result[slice_indices] = _features_of_one_length(schema, x, top, prepared)
     return result
 
 
 def features_one(schema: Schema, logprobs: Series, top_logprobs: FloatArray | None = None) -> NDArray[np.float32]:
-    """Features of one response, (len(schema.names),). As `features`, without the cost of grouping."""
+    """Returns the features of one response, (len(schema.names),), as `features` does, without the cost of grouping."""
     x = np.asarray(logprobs, np.float32)
     top = None if top_logprobs is None or not schema.uses_top else np.asarray(top_logprobs, np.float32)
     _, k = _checked_shape(0, x, top)
-    result = _dense(schema, x[None, : schema.limit], top[None, : schema.limit] if top is not None and k else None)
+    result = _features_of_one_length(
+        schema, x[None, : schema.limit], top[None, : schema.limit] if top is not None and k else None
+    )
     return result.reshape(-1)
 
 
 def entropy(top: FloatArray) -> NDArray[np.float64]:
-    """Returns entropy in nats of the given probabilities after they are scaled to sum to 1; (..., k) -> (...).
+    """Returns the entropy in nats of the given probabilities, scaled to sum to 1; (..., k) -> (...).
 
-    `top` is descending, NaN where a token has fewer than k alternatives; those do not count. NaN for a token without
-    alternatives.
+    `top` is descending, and NaN where a token has fewer than k alternatives. Such a NaN does not count. A token without
+    alternatives has the entropy NaN.
     """
-    # The k go to the front: NumPy adds a few long rows much faster than many short ones. -1e6 stands for "not given":
-    # its exp is 0, and 0 x -1e6 is 0 where 0 x inf would be NaN.
+    # The axis of the k alternatives goes to the front: NumPy adds a few long rows much faster than many short ones.
+    # -1e6 stands for a missing alternative: its exp is 0, and 0 x -1e6 is 0, while 0 x inf would be NaN.
     shifted = np.fmax(np.moveaxis(top, -1, 0), -1e6, dtype=np.float64, order="C")
     shifted -= shifted[0]
     weights = np.exp(shifted)
@@ -253,25 +269,25 @@ Prepared = dict[tuple[int, str], FeatureFunction]
 """Readers for n responses of one length and type, kept for the rest of the batch."""
 
 
-def _dense(
+def _features_of_one_length(
     schema: Schema,
     logprobs: NDArray[np.float32],
     top: NDArray[np.float32] | None,
     prepared: Prepared | None = None,
 ) -> NDArray[np.float32]:
-    """Features of n responses that all have T tokens: (n, T) and (n, T, k) -> (n, len(schema.names))."""
+    """Returns the features of n responses of T tokens each: (n, T) and (n, T, k) -> (n, len(schema.names))."""
     if not schema.windows:
         return terms(logprobs)
-    known_features = _features_of_series(schema, logprobs, prepared)
+    logprob_features = _features_of_series(schema, logprobs, prepared)
     if schema.uses_terms:
-        return np.concatenate((known_features, terms(logprobs)), 1)
+        return np.concatenate((logprob_features, terms(logprobs)), 1)
     if not schema.uses_top:
-        return known_features
+        return logprob_features
     result = np.full((len(logprobs), len(schema.names)), np.nan, np.float32)
-    result[:, : known_features.shape[1]] = known_features
+    result[:, : logprob_features.shape[1]] = logprob_features
     if top is not None:
         for i, series in enumerate((entropy(top), margin(top))):
-            start = known_features.shape[1] + i * schema.block
+            start = logprob_features.shape[1] + i * schema.block
             result[:, start : start + schema.block] = _features_of_series(schema, series, prepared)[:, : schema.block]
     return result
 
@@ -279,35 +295,40 @@ def _dense(
 def _features_of_series(schema: Schema, values: FloatArray, prepared: Prepared | None) -> NDArray[np.float32]:
     """Returns the features of one series (n, T), and the length where the schema has it."""
     n, T = values.shape
-    places, spare = _kept(schema.name, T) if T <= LONGEST_KEPT else _kept.__wrapped__(schema.name, T)
-    if places is None:
+    window_plan, idle_readers = (
+        _plan_and_idle_readers(schema.name, T)
+        if T <= MAX_TOKENS_OF_KEPT
+        else _plan_and_idle_readers.__wrapped__(schema.name, T)
+    )
+    if window_plan is None:
         return np.full((n, schema.block), np.nan, np.float32)
     if prepared is not None:
         key = (n, values.dtype.char)
-        reader = prepared.get(key) or prepared.setdefault(key, prepare(places, n, values.dtype))
+        reader = prepared.get(key) or prepared.setdefault(key, prepare(window_plan, n, values.dtype))
         return reader(values)
     try:
-        reader = spare[values.dtype.char].pop()
+        reader = idle_readers[values.dtype.char].pop()
     except IndexError:
-        reader = prepare(places, n, values.dtype)
+        reader = prepare(window_plan, n, values.dtype)
     result = reader(values)
-    spare[values.dtype.char].append(reader)
+    idle_readers[values.dtype.char].append(reader)
     return result
 
 
-LONGEST_KEPT, MOST_KEPT = 1024, 8
-"""Readers for responses of at most `LONGEST_KEPT` tokens are kept for the next response, `MOST_KEPT` for each length.
-A reader takes 60 kB at 512 tokens, so hundreds of different lengths take some 30 MB."""
+MAX_TOKENS_OF_KEPT, MAX_KEPT_READERS = 1024, 8
+"""Readers for responses of at most `MAX_TOKENS_OF_KEPT` tokens are kept for the next response, at most
+`MAX_KEPT_READERS` for each length. A reader takes 60 kB at 512 tokens, so hundreds of lengths take some 30 MB.
+"""
 
 
 @lru_cache(maxsize=512)
-def _kept(name: str, length: int) -> tuple[WindowPlan | None, dict[str, deque[FeatureFunction]]]:
+def _plan_and_idle_readers(name: str, length: int) -> tuple[WindowPlan | None, dict[str, deque[FeatureFunction]]]:
     """Returns the windows' plan, None where the response is too short for any window, and idle readers by type."""
     windows = schema(name).windows
     widths = [window.width(length) for window in windows]
     ends = [window.from_end for window in windows]
-    places = plan(length, widths, ends, with_length=schema(name).limit is None) if any(widths) else None
-    return places, {kind: deque[FeatureFunction](maxlen=MOST_KEPT) for kind in "fd"}
+    window_plan = plan(length, widths, ends, with_length=schema(name).limit is None) if any(widths) else None
+    return window_plan, {dtype_char: deque[FeatureFunction](maxlen=MAX_KEPT_READERS) for dtype_char in "fd"}
 
 
 def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
@@ -316,17 +337,25 @@ def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     `logprobs` (n, T), T >= 1: nats, finite and at most 0; they are rounded to float32 first, as in all features. The
     terms of a response do not depend on the other responses, to the bit.
     """
-    ordered = np.array(logprobs, np.float32)
-    length = ordered.shape[1]
+    sorted_logprobs = np.array(logprobs, np.float32)
+    length = sorted_logprobs.shape[1]
     half = max(1, length // 2)
-    # Between the halves of an odd number of tokens stands one of neither.
+    # With an odd number of tokens, the middle token belongs to neither half.
     starts = sorted({0, half, length - half} - {length})
-    sums = _columns(np.add.reduceat(ordered, starts, 1, np.float64))
-    first = _columns(ordered[:, :1].astype(np.float64))[0]
-    ordered.sort(1)  # quicker than a partition of the usual few hundred tokens
-    least = _columns(ordered[:, :MOST_SURPRISING].astype(np.float64))
-    total = _added(sums)
-    logprob = [_added(least) / len(least), total / length, least[0], total, first, sums[0] / half, sums[-1] / half]
+    sums = _columns(np.add.reduceat(sorted_logprobs, starts, 1, np.float64))
+    first = _columns(sorted_logprobs[:, :1].astype(np.float64))[0]
+    sorted_logprobs.sort(1)  # quicker than a partition of the usual few hundred tokens
+    lowest = _columns(sorted_logprobs[:, :MOST_SURPRISING].astype(np.float64))
+    total = _sum_from_left(sums)
+    logprob = [
+        _sum_from_left(lowest) / len(lowest),
+        total / length,
+        lowest[0],
+        total,
+        first,
+        sums[0] / half,
+        sums[-1] / half,
+    ]
     logs = np.log(SURPRISE_FLOOR - np.array(logprob))
     logs[5] -= logs[6]
     logs[6] = math.log(length)
@@ -334,13 +363,15 @@ def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def _columns(values: NDArray[np.float64]) -> list[Any]:
-    """Returns the columns (n,) of values (n, k); of one row plain numbers, with which the same arithmetic takes less
-    time."""
+    """Returns the columns (n,) of values (n, k).
+
+    For one row they are plain numbers, which are faster to compute with.
+    """
     columns: list[Any] = values[0].tolist() if len(values) == 1 else list(values.T)
     return columns
 
 
-def _added(columns: Sequence[Any]) -> Any:
+def _sum_from_left(columns: Sequence[Any]) -> Any:
     """Returns the sum of the columns from left to right; `sum` adds plain numbers more exactly than arrays."""
     return reduce(operator.add, columns)
 
@@ -351,10 +382,11 @@ BASELINE_FEATURES = (
 
 
 def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
-    """Maps each of `BASELINE_FEATURES` to its values (n,) for n responses. The values are not turned to one direction:
-    a high perplexity is a bad sign, a high log-probability is a good one, and length may be either. `scaled_logprob` is
-    the total over the root of the length, `lowest3_logprob` the mean of the three lowest log-probabilities (of all, if
-    there are fewer than three). Perplexities beyond e^700 are given as e^700.
+    """Returns the values (n,) of each of `BASELINE_FEATURES` for n responses.
+
+    The values do not share one direction: a high perplexity is a bad sign, a high log-probability a good sign, and
+    length may be either. `scaled_logprob` is the total over the root of the length. `lowest3_logprob` is the mean of
+    the three lowest log-probabilities, or of all if there are fewer. Perplexities beyond e^700 are given as e^700.
     """
     lengths = np.array([len(x) for x in logprobs], np.intp)
     if not len(lengths):
@@ -389,21 +421,22 @@ def _mean_lowest(values: NDArray[np.float64]) -> float:
 # none of them slices or allocates, and each serves all windows. Responses alone and in a batch go through the same
 # calls: their features are equal to the bit.
 #
-# Each value is first reduced by the first (or last) token's value, at which its window starts; the sums over a longer
-# window extend those over a shorter one. As that value, c, is one of the window's w values, (mean - c)^2 <= w var: what
-# is subtracted to get the variance is at most w times as large as the result, and a constant window has variance 0
-# exactly.
+# The value c of the first (or last) token, at which a window starts, is first subtracted from each value. The sums over
+# a longer window extend those over a shorter one. As c is one of the window's w values, (mean - c)^2 <= w var. So the
+# term that is subtracted to get the variance is at most w times as large as the variance, and a constant window has
+# variance 0 exactly.
 
 MAX_FEATURE = float(np.finfo(np.float32).max)
 """Largest feature. A larger variance, as of log-probabilities near -1e30, is replaced by it, because features are
 float32.
 """
 
-# Rows of the table that the calls fill, a column a window. `read` are the values read off, the others worked out.
+# Rows of the table that the calls fill; it has a column for each window. The rows up to `_FIRST` are read off the
+# sorted windows, and the others are computed from them.
 _BELOW, _ABOVE, _LOW, _HIGH, _FIRST, _MEAN, _MEDIAN, _RANGE, _SLOPE, _VAR, _STD = range(11)
 _ROW_OF = dict(zip(STATISTICS, (_MEAN, _MEDIAN, _LOW, _HIGH, _VAR, _STD, _RANGE, _SLOPE), strict=True))
-_UNCHECKED = "wrap"  # a plan's places are all inside, and this is the mode in which NumPy looks at them the least
-_SMALL = 50  # windows up to so many tokens are sorted by one call, padded to the widest of them
+_TAKE_MODE = "wrap"  # a plan's indices are all valid, and in this mode NumPy checks them least
+_MAX_SORTED_TOGETHER = 50  # windows of at most this many tokens are sorted by one call, padded to the widest of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -446,7 +479,7 @@ def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_l
     first = np.where(backwards, length - w, 0)
     tokens, stacks, places, begin = [np.array([0, length - 1])], [], np.empty_like(w), 2
     widest = w.max()
-    for members in ((w <= _SMALL) & (w < widest), (w > _SMALL) & (w < widest), w == widest):
+    for members in ((w <= _MAX_SORTED_TOGETHER) & (w < widest), (w > _MAX_SORTED_TOGETHER) & (w < widest), w == widest):
         if not members.any():
             continue
         wide = int(w[members].max())
@@ -479,7 +512,8 @@ def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_l
 def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> FeatureFunction:
     """Returns a reader of n responses of the plan's length and this type, shape (n, T).
 
-    One thread at a time may use it, for it works in its own arrays: they are made here, so that no call allocates.
+    Only one thread at a time may use it, because it works in its own arrays. They are made here, so that no call
+    allocates.
     """
     T, W, S = plan.length, plan.middles.size, len(plan.starts)
     padded = np.full((n, T + 1), np.inf, dtype)  # an infinity behind the T values, for windows that are padded
@@ -504,9 +538,9 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> FeatureFunction:
     half, zero, largest = np.full((1, W), 0.5), np.zeros((1, W)), np.full((1, W), MAX_FEATURE)
     calls: list[Callable[[], object]] = [
         # The order statistics of each window, and the sums over it.
-        partial(padded.take, plan.tokens, 1, row, _UNCHECKED),
+        partial(padded.take, plan.tokens, 1, row, _TAKE_MODE),
         *(partial(row[:, a:b].reshape(n, -1, width).sort, 2) for a, b, width in plan.stacks),
-        partial(row.take, plan.ranks, 1, ranked_values, _UNCHECKED),
+        partial(row.take, plan.ranks, 1, ranked_values, _TAKE_MODE),
         partial(np.copyto, table[:, : _FIRST + 1], ranked_values),
         partial(np.copyto, exact, part),
         partial(np.subtract, exact, first, distance[:, 0]),
@@ -515,7 +549,7 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> FeatureFunction:
         partial(np.multiply, distance, distance, terms[:, 2]),
         partial(np.add.reduceat, terms, plan.starts, 3, None, parts),
         partial(np.add.accumulate, parts, 3, None, sums),
-        partial(sums.reshape(n, 3 * 2 * S).take, plan.sums, 1, totals, _UNCHECKED),
+        partial(sums.reshape(n, 3 * 2 * S).take, plan.sums, 1, totals, _TAKE_MODE),
         # The other statistics, from the sums.
         partial(np.divide, totals, plan.counts, means),
         partial(np.multiply, shift, plan.middles, products[:, 0]),
@@ -530,10 +564,10 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> FeatureFunction:
         partial(np.multiply, doubled, half, table[:, _MEDIAN]),
         partial(np.subtract, table[:, _HIGH], table[:, _LOW], table[:, _RANGE]),
     ]
-    gaps = dtype != np.float32  # in entropy and margin; log-probabilities have none
-    if gaps:  # where a value of a window is not known, nor is its median
+    has_gaps = dtype != np.float32  # in entropy and margin; log-probabilities have none
+    if has_gaps:  # a window with an unknown value has no known median
         calls.append(lambda: np.copyto(table, np.nan, where=np.isnan(table[:, _MEAN : _MEAN + 1])))
-    calls.append(partial(numbers.take, plan.cells, 1, out, _UNCHECKED))
+    calls.append(partial(numbers.take, plan.cells, 1, out, _TAKE_MODE))
 
     def reader(values: NDArray[Any]) -> NDArray[np.float32]:
         np.copyto(part, values)
@@ -541,4 +575,4 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> FeatureFunction:
             call()
         return out.astype(np.float32)
 
-    return np.errstate(invalid="ignore")(reader) if gaps else reader
+    return np.errstate(invalid="ignore")(reader) if has_gaps else reader

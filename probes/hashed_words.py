@@ -1,4 +1,4 @@
-"""Words of a text, and the places that words or pieces of them are hashed to: what models that read words are fed."""
+"""Splits a text into words, and hashes the words or pieces of them into numbered buckets, as inputs of models."""
 
 import re
 import zlib
@@ -14,16 +14,16 @@ PIECES = (2, 3, 4)
 _WORD = re.compile(r"\w+")
 
 
-def lower_words(text: str, most: int | None = None) -> list[str]:
-    """Returns the words of a text in lower case, in order; at most the first `most` of them."""
-    return _WORD.findall(text.lower())[:most]
+def lower_words(text: str, max_words: int | None = None) -> list[str]:
+    """Returns the words of a text in lower case, in order; at most the first `max_words` of them."""
+    return _WORD.findall(text.lower())[:max_words]
 
 
-def hashed_words(text: str, buckets: int, most: int | None = None) -> NDArray[np.int64]:
+def hashed_words(text: str, buckets: int, max_words: int | None = None) -> NDArray[np.int64]:
     """Returns the hash buckets, from 0 to `buckets` - 1, of the words and of the pairs of neighbouring words: each
     bucket once, in rising order.
     """
-    words = lower_words(text, most)
+    words = lower_words(text, max_words)
     pairs = [f"{a} {b}" for a, b in pairwise(words)]
     return np.array(sorted({zlib.crc32(term.encode()) % buckets for term in [*words, *pairs]}), dtype=np.int64)
 
@@ -31,7 +31,7 @@ def hashed_words(text: str, buckets: int, most: int | None = None) -> NDArray[np
 def hashed_pieces(text: str, buckets: int) -> NDArray[np.float32]:
     """Returns (buckets,) of length 1: the damped counts 1 + ln(n) of the pieces of a text's words; zeros without words.
 
-    Pieces rather than words: `finish`, `finished` and `finishing` share most of theirs.
+    Pieces are hashed, not words, because related words such as `finish` and `finishing` share most of their pieces.
     """
     counts = Counter(
         zlib.crc32(padded[start : start + length].encode()) % buckets

@@ -31,10 +31,10 @@ from metaprobe.records.types import EXACT_POSITIONS, HIDDEN, Call, FloatArray, S
 
 Prompt = str | Sequence[Mapping[str, str]]
 HIDDEN_KIND = INPUT = HIDDEN
-FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+RUNNING_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 """Positions whose state is known while the answer grows."""
-_LOW, _HIGH = "217,95,2", "31,119,180"
-"""Orange and blue, which nearly everybody can distinguish; laid thinly over a light or a dark page."""
+_LOW_COLOUR, _HIGH_COLOUR = "217,95,2", "31,119,180"
+"""Red, green and blue of an orange and a blue that nearly everybody can distinguish, on light and dark pages."""
 
 
 @explain_fields
@@ -58,13 +58,13 @@ class TokenScores:
         """Returns the answer for notebooks: tokens of low confidence on orange, of high confidence on blue."""
         spans = []
         for token, value in zip(self.tokens, np.asarray(self.values).tolist(), strict=True):
-            colour = f"rgba({_LOW if value < 0.5 else _HIGH},{min(abs(value - 0.5) * 1.4, 0.7):.2f})"
+            colour = f"rgba({_LOW_COLOUR if value < 0.5 else _HIGH_COLOUR},{min(abs(value - 0.5) * 1.4, 0.7):.2f})"
             spans.append(
                 f'<span title="{value:.3f}" style="background:{colour};border-radius:2px">{escape(token)}</span>'
             )
         low, high = (
             f'<span style="background:rgba({colour},0.5);padding:0 6px">{name}</span>'
-            for colour, name in ((_LOW, "low"), (_HIGH, "high"))
+            for colour, name in ((_LOW_COLOUR, "low"), (_HIGH_COLOUR, "high"))
         )
         return (
             f'<div style="color:inherit"><b>P(right) {self.score:.3f}</b>'
@@ -103,7 +103,8 @@ class HiddenProbe(Pretrained):
     """How a call of a model that it was not trained on is treated: `warn`, `refuse`, `ignore` or `note`."""
     reader: str = ""
     """Model that read the states, if it is not the model that answered; else empty."""
-    _kept: object = None
+    _temporary_folder: object = None
+    """Folder of a probe that was fitted and not saved; it is deleted with the probe."""
     usual_position: ClassVar[str] = "answer_last"
 
     @classmethod
@@ -186,7 +187,7 @@ class HiddenProbe(Pretrained):
                 f"position {position!r}: a probe before the answer is a DifficultyProbe and reads prompt_last, one of "
                 "the answer is a ConfidenceProbe"
             )
-        temporary_folder = _KeptFolder()
+        temporary_folder = _TemporaryFolder()
         checkpoint = module_to("fit a probe").fit_arrays(
             temporary_folder.path / "probe",
             X,
@@ -203,7 +204,7 @@ class HiddenProbe(Pretrained):
             seed=seed,
             command=f"metaprobe.{cls.__name__}.fit(X, y, folds={folds}, seed={seed})",
         )
-        return replace(cls.of(checkpoint), _kept=temporary_folder)
+        return replace(cls.of(checkpoint), _temporary_folder=temporary_folder)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
         """Writes the probe's checkpoint into a folder, which `metaprobe.load` opens, and returns the checkpoint."""
@@ -240,17 +241,19 @@ class HiddenProbe(Pretrained):
         self._check_reader(call.model, reader or call.model)
         hidden = call.hidden
         if hidden is None or not {*self.layers} <= {*hidden.layers} or self.position not in hidden.positions:
-            wanted_states = f"{', '.join(f'layer {layer}' for layer in self.layers)} at {self.position}"
-            received = (
+            wanted_text = f"{', '.join(f'layer {layer}' for layer in self.layers)} at {self.position}"
+            received_text = (
                 "it came without states: read a stored one by RunStore.runs(hidden=True), or capture or extract them"
             )
             if hidden is not None:
-                received = f"kept were layers {hidden.layers}, positions {hidden.positions}. Ask with a capture of that"
-            raise InvalidResponse(f"call {call.id}: this probe reads {wanted_states}; {received}")
+                received_text = (
+                    f"kept were layers {hidden.layers}, positions {hidden.positions}. Ask with a capture of that"
+                )
+            raise InvalidResponse(f"call {call.id}: this probe reads {wanted_text}; {received_text}")
         if self.on_mismatch != "ignore" and (fault := self.guard.fault(hidden)):
             raise InvalidResponse(f"call {call.id}: {fault}")
-        layer_places = [hidden.layers.index(layer) for layer in self.layers]
-        return float(self.probability(hidden.values[None, layer_places, hidden.positions.index(self.position)])[0])
+        layer_indices = [hidden.layers.index(layer) for layer in self.layers]
+        return float(self.probability(hidden.values[None, layer_indices, hidden.positions.index(self.position)])[0])
 
     def running(self, states: FloatArray, *, prompt: FloatArray | None = None) -> FloatArray:
         """Returns P(right) after each of T answer tokens, (T,): what `read` would give if the answer ended there.
@@ -267,10 +270,10 @@ class HiddenProbe(Pretrained):
 
     def follow(self, prompt: FloatArray | None = None) -> "RunningEstimate":
         """Returns an estimate that gives the numbers of `running`, one token at a time, and raises the same errors."""
-        if self.position not in FOLLOWED:
+        if self.position not in RUNNING_POSITIONS:
             raise ContractMismatch(
                 f"this probe reads {self.position!r}, which is known only when the answer is finished: it gives no "
-                f"running estimate. Use `read` then, or a probe on {' or '.join(FOLLOWED)}"
+                f"running estimate. Use `read` then, or a probe on {' or '.join(RUNNING_POSITIONS)}"
             )
         if self.position != "prompt_last":
             return RunningEstimate(self)
@@ -315,40 +318,59 @@ class HiddenProbe(Pretrained):
                 "gives: use a probe on answer_first, answer_last or answer_mean"
             )
         require("transformers", "train")
-        read = module_to("read a text").text_states(model, tokenizer, prompt, answer, layers=self.layers, chat=chat)
-        if not len(read.answer) and self.position != "prompt_last":
+        read_states = module_to("read a text").text_states(
+            model, tokenizer, prompt, answer, layers=self.layers, chat=chat
+        )
+        if not len(read_states.answer) and self.position != "prompt_last":
             raise InvalidResponse(f"the answer has no tokens, and this probe reads {self.position}: give an answer")
-        part, _, which = self.position.partition("_")
-        states = read.prompt if part == "prompt" else _pooled(read.answer, read.tokens, part, which)
+        part, _, part_of_answer = self.position.partition("_")
+        states = (
+            read_states.prompt
+            if part == "prompt"
+            else _pooled(read_states.answer, read_states.tokens, part, part_of_answer)
+        )
         score = float(self.probability(states[None])[0])
-        return TokenScores(score, read.tokens, self.probability(read.answer)) if tokens else score
+        return TokenScores(score, read_states.tokens, self.probability(read_states.answer)) if tokens else score
 
-    def _check_reader(self, answered: str, read: str) -> None:
-        """Warns or raises, as was chosen, where the states are another model's than those it was trained on."""
-        expected = self.reader or answered
-        same = read == expected or read.startswith(f"{expected}@")
-        if not read or not expected or same or self.on_mismatch in ("ignore", "note"):
+    def _check_reader(self, answering_model: str, states_model: str) -> None:
+        """Warns or raises, as `on_mismatch` says, if the probe was not trained on states of this model.
+
+        Args:
+            answering_model: model that answered.
+            states_model: model whose states are read.
+        """
+        expected = self.reader or answering_model
+        is_expected = states_model == expected or states_model.startswith(f"{expected}@")
+        if not states_model or not expected or is_expected or self.on_mismatch in ("ignore", "note"):
             return
         expected_states = "the answering model's own" if not self.reader else f"those of {self.reader}"
-        note = f"hidden states of {read}, checkpoint trained on {expected_states}"
+        note = f"hidden states of {states_model}, checkpoint trained on {expected_states}"
         if self.on_mismatch == "refuse":
             raise ContractMismatch(f"{note}: give the states it was trained on, and `reader` where they are another's")
         warnings.warn(f"metaprobe: {note}; {MAY_MEAN_NOTHING}", stacklevel=4)
 
     def _flat(self, hidden: FloatArray) -> FloatArray:
         """Returns n states as (n, layers * width). Raises `InvalidResponse` for another shape, NaN or infinity."""
-        flat = len(self.layers) * self.width
-        if hidden.shape[1:] not in ((flat,), (len(self.layers), self.width)):
-            layered = f" or (n, {len(self.layers)}, {self.width})" if len(self.layers) > 1 else ""
-            raise InvalidResponse(f"hidden states have shape {hidden.shape}; this probe reads (n, {flat}){layered}")
+        flat_width = len(self.layers) * self.width
+        if hidden.shape[1:] not in ((flat_width,), (len(self.layers), self.width)):
+            layered_shape = f" or (n, {len(self.layers)}, {self.width})" if len(self.layers) > 1 else ""
+            raise InvalidResponse(
+                f"hidden states have shape {hidden.shape}; this probe reads (n, {flat_width}){layered_shape}"
+            )
         if not np.isfinite(hidden).all():
             raise InvalidResponse("hidden states hold NaN or infinity: capture them again, in bfloat16 or float32")
-        return hidden.reshape(len(hidden), flat)
+        return hidden.reshape(len(hidden), flat_width)
 
 
 def _pooled(states: FloatArray, tokens: Sequence[str], part: str, part_of_answer: str) -> FloatArray:
-    """Returns the first, last or mean state of the tokens of the answer or of the thinking. `states`: those of all
-    tokens (T, ...)."""
+    """Returns the first, last or mean state of the tokens of the answer or of the thinking.
+
+    Args:
+        states: states of all tokens (T, ...).
+        tokens: texts of all tokens.
+        part: `answer` or `thinking`.
+        part_of_answer: `first`, `last` or `mean`.
+    """
     kind: SegmentKind = "thinking" if part == "thinking" else "answer"
     states_of_kind: FloatArray = states[tokens_of(marked(tokens), kind, len(tokens))]
     if not len(states_of_kind):
@@ -358,7 +380,7 @@ def _pooled(states: FloatArray, tokens: Sequence[str], part: str, part_of_answer
     return np.asarray(states_of_kind[0 if part_of_answer == "first" else -1])
 
 
-class _KeptFolder:
+class _TemporaryFolder:
     """A temporary folder that is deleted once nothing refers to this object."""
 
     def __init__(self) -> None:
@@ -369,25 +391,25 @@ class _KeptFolder:
 class RunningEstimate:
     """Gives P(right) of one answer while it grows. Every token costs the same, and at most one state is kept."""
 
-    def __init__(self, probe: HiddenProbe, fixed: float | None = None) -> None:
-        """Use `HiddenProbe.follow` instead. `fixed`: the value, if it does not depend on the answer's tokens."""
+    def __init__(self, probe: HiddenProbe, fixed_value: float | None = None) -> None:
+        """Use `HiddenProbe.follow` instead. `fixed_value`: the value, if it does not depend on the answer's tokens."""
         self._probe = probe
-        self._fixed = fixed
-        self._tokens = 0
+        self._fixed_value = fixed_value
+        self._token_count = 0
         self._sum: NDArray[np.float64] | None = None
 
     def push(self, state: FloatArray) -> float:
         """Reads the state of the next answer token, and returns P(right) after it."""
-        if self._fixed is not None:
-            return self._fixed
+        if self._fixed_value is not None:
+            return self._fixed_value
         if self._probe.position == "answer_mean":
             flat = self._probe._flat(state[None])[0]
-            self._tokens += 1
+            self._token_count += 1
             self._sum = flat.astype(np.float64) if self._sum is None else self._sum + flat
-            state = self._sum / self._tokens
+            state = self._sum / self._token_count
         value = float(self._probe.probability(state[None])[0])
         if self._probe.position == "answer_first":
-            self._fixed = value
+            self._fixed_value = value
         return value
 
 
@@ -435,10 +457,9 @@ class DifficultyProbe(HiddenProbe):
 
 
 def _layers(contract: Any) -> tuple[int, ...]:
-    """Returns the layers a contract names, in the order in which they are read; empty where it names none that make
-    sense."""
+    """Returns the layers that a contract names, in the order in which they are read; empty if they are invalid."""
     layers = contract.get("layers", [contract.get("layer")])
     if not isinstance(layers, list | tuple) or len(set(map(str, layers))) != len(layers):
         return ()
-    whole = all(isinstance(layer, int) and not isinstance(layer, bool) and layer >= 0 for layer in layers)
-    return tuple(layers) if whole else ()
+    are_indices = all(isinstance(layer, int) and not isinstance(layer, bool) and layer >= 0 for layer in layers)
+    return tuple(layers) if are_indices else ()

@@ -43,9 +43,9 @@ FEW_TOKENS = 2
 
 TOGETHER_FROM = 8
 """Number of responses from which they are scored faster together than one after the other."""
-_PROBABILITY = (0.0, 1.0)
+_PROBABILITY_SCALE = (0.0, 1.0)
 """Scale of a head whose scale the contract does not state."""
-_ROUNDED = 1e-4
+_SCALE_TOLERANCE = 1e-4
 """How far rounding may move a head's value beyond its scale: as far as golden rows may differ."""
 ENDED_ONLY = "ended_only"
 """Key of a contract: heads that were learned of answers that ended by themselves, so that a cut answer has none."""
@@ -57,8 +57,11 @@ class Read(NamedTuple):
     """Holds what is scored of one answer. The text is left out: there may be many answers."""
 
     logprobs: FloatArray
+    """Log-probability of each token of the answer (T,)."""
     top: FloatArray | None
+    """Log-probabilities of the likeliest tokens (T, k); None if there are none."""
     model: str | None
+    """Model that answered; None if this is not known."""
     note: str
     """Text that the verdict must give as a reason."""
     inputs: Mapping[str, NDArray[np.float32]] = {}
@@ -120,34 +123,37 @@ class QualityPredictor(Pretrained):
         # Read the scales and the base rates.
         try:
             self._scales = {name: (float(low), float(high)) for name, (low, high) in contract.get("scales", {}).items()}
-            if empty := [name for name, (low, high) in self._scales.items() if not low < high]:
-                raise ValueError(f"the scale of {empty[0]!r} is empty")
+            if empty_scales := [name for name, (low, high) in self._scales.items() if not low < high]:
+                raise ValueError(f"the scale of {empty_scales[0]!r} is empty")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole predictor ({error!r}); train it again") from error
         names = [output.name for output in checkpoint.manifest.outputs]
-        self._rates = BaseRates.from_contract(contract, [name for name in names if name not in self._scales])
-        self._run: Mapping[str, float] | None = None
+        self._base_rates = BaseRates.from_contract(contract, [name for name in names if name not in self._scales])
+        self._run_shifts: Mapping[str, float] | None = None
         if run is not None:
-            if self._rates is None:
+            if self._base_rates is None:
                 raise ContractMismatch(
                     f"run {run!r} was named; {checkpoint.path} was made of one run, and scores every answer as of "
                     "that: leave the name out"
                 )
-            self._run = self._rates.named(run)
+            self._run_shifts = self._base_rates.named(run)
         # Choose the heads for the score and the flag, with their thresholds.
-        self._main = next((name for name in MAIN_HEADS if name in names), None)
+        self._score_head = next((name for name in MAIN_HEADS if name in names), None)
         self._ended_only = frozenset(checkpoint.manifest.contract.get(ENDED_ONLY, ()))
-        self._asked = FlagOptions(**flag)
-        self._threshold = threshold_of(checkpoint.manifest, self._asked)
-        self._flagged_by = next((name for name in FLAGGED_HEADS if name in names), None)
-        if self._asked.flags and self._flagged_by is None:
+        self._flag_options = FlagOptions(**flag)
+        self._threshold = threshold_of(checkpoint.manifest, self._flag_options)
+        self._flagged_head = next((name for name in FLAGGED_HEADS if name in names), None)
+        if self._flag_options.flags and self._flagged_head is None:
             raise ContractMismatch(
-                f"{next(iter(self._asked.flags))}: {checkpoint.path} gives no score (heads: {', '.join(names)}), so "
+                f"{next(iter(self._flag_options.flags))}: {checkpoint.path} gives no score (heads: "
+                f"{', '.join(names)}), so "
                 "that no threshold can lie on it: leave the option out"
             )
-        chance = checkpoint.manifest.chance
-        self._chance = chance.get(self._main or "") or chance.get("", "")
-        self._critical = checkpoint.manifest.thresholds.get("critical") if Verdict.critical_head in names else None
+        chance_of_head = checkpoint.manifest.chance
+        self._chance = chance_of_head.get(self._score_head or "") or chance_of_head.get("", "")
+        self._critical_threshold = (
+            checkpoint.manifest.thresholds.get("critical") if Verdict.critical_head in names else None
+        )
 
     @classmethod
     def load(
@@ -180,8 +186,8 @@ class QualityPredictor(Pretrained):
         `DecisionPredictor` of a checkpoint that reads decisions."""
         kind = checkpoint.manifest.kind
         if cls is QualityPredictor and checkpoint.manifest.contract.get("schema") == DECIDED:
-            decided: QualityPredictor = module_to("read decisions").DecisionPredictor(checkpoint, **options)
-            return decided
+            decision_predictor: QualityPredictor = module_to("read decisions").DecisionPredictor(checkpoint, **options)
+            return decision_predictor
         if cls is QualityPredictor and kind != QUALITY_KIND:
             blend = module_to("read a blend")  # it is built on this module
             check_kind(checkpoint.path, kind, QUALITY_KIND, blend.BLEND_KIND)
@@ -190,24 +196,28 @@ class QualityPredictor(Pretrained):
         return cls(checkpoint, **options)
 
     def of_run(self, run: str) -> "QualityPredictor":
-        """Returns the predictor for answers of this run, MODEL|TASK|VARIANT: with its base rate where the checkpoint
-        knows it (or one of this model and task, or of this model, that says no more), and else as for a run that it
-        does not know, also where it knows another task of that model."""
-        other = copy.copy(self)
-        if self._rates is not None:
-            other._run = self._rates.of_run(run)
-            other._rates = self._rates if other._run is not None else replace(self._rates, runs={})
-        return other
+        """Returns the predictor for answers of this run, MODEL|TASK|VARIANT.
+
+        If the checkpoint knows no base rate of the run, that of its model and task is taken, or that of its model
+        alone. If it knows none of these, the run counts as unknown, even if another task of the model is known.
+        """
+        run_predictor = copy.copy(self)
+        if self._base_rates is not None:
+            run_predictor._run_shifts = self._base_rates.of_run(run)
+            run_predictor._base_rates = (
+                self._base_rates if run_predictor._run_shifts is not None else replace(self._base_rates, runs={})
+            )
+        return run_predictor
 
     @property
     def runs(self) -> tuple[str, ...]:
         """Names of the runs whose base rates the checkpoint knows, MODEL|TASK|VARIANT; empty after training on one."""
-        return () if self._rates is None else tuple(self._rates.runs)
+        return () if self._base_rates is None else tuple(self._base_rates.runs)
 
     @property
     def score_head(self) -> str | None:
         """The head that gives the score; None if no head does, as after training without labels."""
-        return self._main
+        return self._score_head
 
     @property
     def threshold(self) -> float | None:
@@ -270,7 +280,9 @@ class QualityPredictor(Pretrained):
         responses cannot be read.
         """
         first = self.checkpoint.manifest.outputs[0].name
-        target = self._main or (MAIN_HEADS[0] if first == AGREEMENT else first)  # labels make P(right) of agreement
+        target = self._score_head or (
+            MAIN_HEADS[0] if first == AGREEMENT else first
+        )  # labels make P(right) of agreement
         flags = FlagOptions(**flag)
         options = {"out": out, "flags": flags, "replace": replace, "strict": strict, "seed": seed}
         adapted = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **options)
@@ -299,7 +311,9 @@ class QualityPredictor(Pretrained):
                 verdict, measured = self._verdict_on_one(read_answer), measure_signals(read_answer.logprobs)
         numbers = {"confidence": verdict.score, "quality": verdict.score, Verdict.critical_head: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
-        if self._asked.flags and self._threshold is not None:  # whoever chose a threshold decides by no other one
+        if (
+            self._flag_options.flags and self._threshold is not None
+        ):  # a threshold that the caller chose replaces `accept`
             thresholds = {name: value for name, value in thresholds.items() if name != "accept"} | {
                 FLAG: self._threshold
             }
@@ -310,11 +324,11 @@ class QualityPredictor(Pretrained):
         """Returns one verdict for each response, in order. An error names the response, counted from 0."""
         with np.errstate(all="ignore"):  # as in `predict`
             read_answers = []
-            for number, response in enumerate(responses):
+            for index, response in enumerate(responses):
                 try:
                     read_answers.append(self._read_response(response))
                 except InvalidResponse as error:
-                    raise InvalidResponse(f"response {number}: {error}") from error
+                    raise InvalidResponse(f"response {index}: {error}") from error
             if len(read_answers) < TOGETHER_FROM:
                 return [self._verdict_on_one(read_answer) for read_answer in read_answers]
             outputs = self._heads(self._inputs_of(read_answers))
@@ -324,9 +338,9 @@ class QualityPredictor(Pretrained):
             ]
 
     def _read_response(self, response: object) -> Read:
-        plain = float_list(response) if type(response) is list else None
-        if plain is not None:  # says nothing of its model
-            return Read(plain, None, None, doubts_of(plain))
+        plain_logprobs = float_list(response) if type(response) is list else None
+        if plain_logprobs is not None:  # says nothing of its model
+            return Read(plain_logprobs, None, None, doubts_of(plain_logprobs))
         parsed = self._parsed(response)
         if not len(parsed.logprobs):
             raise NoLogprobs("the answer came with hidden states alone; this predictor reads log-probabilities")
@@ -365,12 +379,13 @@ class QualityPredictor(Pretrained):
     def _heads(self, inputs: dict[str, NDArray[np.float32]]) -> dict[str, list[float]]:
         """Returns the value of each head for each of n answers, whose inputs are (n, d).
 
-        Raises `ContractMismatch` where the graph does not give one for each row: a row would get that of another one.
+        Raises `ContractMismatch` if the graph does not give one value for each row: a row would get another row's.
         """
         outputs, n = self.checkpoint.run(inputs), len(next(iter(inputs.values())))
-        if odd := [name for name, values in outputs.items() if values.shape != (n, 1)]:
+        if misshaped_outputs := [name for name, values in outputs.items() if values.shape != (n, 1)]:
             raise ContractMismatch(
-                f"{self.checkpoint.path} gives {odd[0]!r} of shape {outputs[odd[0]].shape} for {n} answers; "
+                f"{self.checkpoint.path} gives {misshaped_outputs[0]!r} of shape "
+                f"{outputs[misshaped_outputs[0]].shape} for {n} answers; "
                 f"expected ({n}, 1): take another checkpoint"
             )
         return {name: values.ravel().tolist() for name, values in outputs.items()}
@@ -378,65 +393,71 @@ class QualityPredictor(Pretrained):
     def _verdict(self, heads: dict[str, float], read: Read) -> Verdict:
         note = read.note
         for name, value in heads.items():
-            low, high = self._scales.get(name, _PROBABILITY)
-            if not low - _ROUNDED <= value <= high + _ROUNDED:  # also NaN, which would count as not flagged
+            low, high = self._scales.get(name, _PROBABILITY_SCALE)
+            if (
+                not low - _SCALE_TOLERANCE <= value <= high + _SCALE_TOLERANCE
+            ):  # also NaN, which would count as not flagged
                 raise ContractMismatch(
                     f"{self.checkpoint.path} gives {value:.6g} for {name!r}; expected {low:g} to {high:g}: take "
                     "another checkpoint"
                 )
         run_is_known = True
-        if self._rates is not None:
-            run_is_known = self._rates.add_to(heads, self._run, read.model)
-            note = note if run_is_known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
+        if self._base_rates is not None:
+            run_is_known = self._base_rates.add_to(heads, self._run_shifts, read.model)
+            note = note if run_is_known else "; ".join(filter(None, (note, self._base_rates.unknown(self._score_head))))
         if self._chance:
             note = "; ".join(filter(None, (note, f"the score is {self._chance}")))
         if read.cut and AGREEMENT in heads:  # training left such answers out
             heads[AGREEMENT] = 0.0
             note = "; ".join(filter(None, (note, CUT_AGREES)))
-        unscored = read.cut and self._main in self._ended_only
-        if unscored:
+        is_unscored = read.cut and self._score_head in self._ended_only
+        if is_unscored:
             note = "; ".join(filter(None, (note, CUT_UNSCORED)))
             heads = {name: value for name, value in heads.items() if name not in self._ended_only}
         score = None
-        if self._main is not None and not unscored:
-            low, high = self._scales.get(self._main, _PROBABILITY)
-            score = (heads[self._main] - low) / (high - low)
-        # A score that the caller chose is compared whatever the run: it promises nothing about shares.
-        compared = run_is_known or self._asked.flag_below is not None
-        weighed = heads.get(AGREEMENT) if self._main is None else score
-        flagged = None if self._threshold is None or weighed is None or not compared else weighed < self._threshold
-        if unscored and self._threshold is not None:  # it has no end that could be right
+        if self._score_head is not None and not is_unscored:
+            low, high = self._scales.get(self._score_head, _PROBABILITY_SCALE)
+            score = (heads[self._score_head] - low) / (high - low)
+        # A score below which the caller flags is used for an unknown run too: it promises nothing about shares.
+        may_flag = run_is_known or self._flag_options.flag_below is not None
+        flagged_value = heads.get(AGREEMENT) if self._score_head is None else score
+        flagged = (
+            None
+            if self._threshold is None or flagged_value is None or not may_flag
+            else flagged_value < self._threshold
+        )
+        if is_unscored and self._threshold is not None:  # a cut answer has no end that could be right
             flagged = True
         critical = heads.get(Verdict.critical_head)
-        if self._critical is not None and critical is not None and run_is_known:
-            flagged = critical >= self._critical or bool(flagged)
+        if self._critical_threshold is not None and critical is not None and run_is_known:
+            flagged = critical >= self._critical_threshold or bool(flagged)
         return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)
 
     def _note(self, parsed: ParsedResponse) -> str:
         """Returns the notes about the response for the verdict."""
-        other = mismatch(
+        mismatch_note = mismatch(
             self.checkpoint.manifest.generator,
             model=parsed.model,
             logprobs_mode=parsed.logprobs_mode,
             contract=self.checkpoint.manifest.contract,
             reader=parsed.reader,
-            for_strangers=self._rates is not None and not self._rates.runs,  # it names none, though it saw several
+            for_strangers=self._base_rates is not None and not self._base_rates.runs,  # it knows no run by name
             on_mismatch=self._on_mismatch,
             stacklevel=4,
         )
-        ended = doubt(parsed.finish_reason) if parsed.finish_reason or parsed.text else ""  # a list has neither
-        alternatives = parsed.top_fault
+        end_note = doubt(parsed.finish_reason) if parsed.finish_reason or parsed.text else ""  # a list has neither
+        alternatives_note = parsed.top_fault
         if self.schema.uses_top and parsed.top_logprobs is None:
-            alternatives = "the predictor reads alternatives (top_logprobs), and none came"
-        doubts = doubts_of(parsed.logprobs) if len(parsed.logprobs) else ""
-        notes = other, parsed.note, ended, alternatives, doubts
+            alternatives_note = "the predictor reads alternatives (top_logprobs), and none came"
+        number_doubts = doubts_of(parsed.logprobs) if len(parsed.logprobs) else ""
+        notes = mismatch_note, parsed.note, end_note, alternatives_note, number_doubts
         return "; ".join(filter(None, notes))
 
 
 def doubts_of(logprobs: FloatArray) -> str:
     """Returns a note if the log-probabilities are a weak base for a score; empty otherwise."""
-    doubts, tokens = doubtful(logprobs), len(logprobs)
-    if tokens > FEW_TOKENS:
+    doubts, token_count = doubtful(logprobs), len(logprobs)
+    if token_count > FEW_TOKENS:
         return doubts
-    few = f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
-    return "; ".join(filter(None, (few, doubts)))
+    few_note = f"the answer has {token_count} token{'s' * (token_count > 1)}, on which a score rests weakly"
+    return "; ".join(filter(None, (few_note, doubts)))

@@ -14,7 +14,7 @@ import numpy as np
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.flagging import AGREEMENT, USUAL_FLAGS, FlagOptions, threshold_of
-from metaprobe.probes.blend import STATED_INPUTS, BlendPredictor, StatesRead
+from metaprobe.probes.blend import STATED_INPUTS, BlendPredictor, StatesInput
 from metaprobe.probes.contract import OnMismatch, mismatch, name_of_run
 from metaprobe.probes.decision_predictor import DecisionPredictor
 from metaprobe.probes.hidden import HiddenProbe
@@ -39,9 +39,9 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
     JSON document over many lines. `by_run`: whether a line is scored as of the run that it names. A text reader scores
     by the texts alone, and needs no log-probabilities: `question` and `answer`, or messages and response.
     """
-    broken: list[ImportFileError] = []
-    for number, record in answer_records(path, on_error=broken.append):
-        yield from _unreadable(broken)
+    line_errors: list[ImportFileError] = []
+    for line_number, record in answer_records(path, on_error=line_errors.append):
+        yield from _error_lines(line_errors)
         try:
             if "response" in record and record["response"] is None:
                 fault = error_message(record)
@@ -49,18 +49,18 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
                     f'"response" is null{f", with the error {fault!r}" if fault else ""}; expected an answer: ask '
                     "again, or leave the line out"
                 )
-            run = run_of_line(record, f"line-{number}", plain=isinstance(reader, TextReader))
+            run = run_of_line(record, f"line-{line_number}", plain=isinstance(reader, TextReader))
         except (ImportFileError, InvalidResponse) as error:
-            yield {"line": number, "id": answer_id_of(record, number), **_unknown(str(error))}
+            yield {"line": line_number, "id": answer_id_of(record, line_number), **_null_fields(str(error))}
             continue
         [call] = run.calls
         predictor = of_its_run(reader, run, call) if by_run else reader
         yield {
-            "line": number,
-            "id": answer_id_of(record, number),
+            "line": line_number,
+            "id": answer_id_of(record, line_number),
             **_verdict_or_reason(predict_of(predictor, run, call), call),
         }
-    yield from _unreadable(broken)
+    yield from _error_lines(line_errors)
 
 
 def of_its_run(reader: QualityPredictor | TextReader, run: Run, call: Call) -> QualityPredictor | TextReader:
@@ -92,22 +92,22 @@ def predict_of(predictor: QualityPredictor | TextReader, run: Run, call: Call) -
 
 
 def _verdict_or_reason(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:
-    """Returns the fields of the verdict by name; None and the reason where there is no verdict."""
+    """Returns the fields of the verdict by name; without a verdict, None for each and the reason."""
     try:
         verdict = predict(call)
     except (InvalidResponse, ContractMismatch) as error:
-        return _unknown(str(error))
+        return _null_fields(str(error))
     return {name: getattr(verdict, name) for name in SCORE_KEYS}
 
 
-def _unknown(reason: str) -> dict[str, Any]:
+def _null_fields(reason: str) -> dict[str, Any]:
     return {**dict.fromkeys(SCORE_KEYS), "reason": reason}
 
 
-def _unreadable(broken: list[ImportFileError]) -> Iterator[dict[str, Any]]:
-    while broken:
-        error = broken.pop(0)
-        yield {"line": error.line, "id": None, **_unknown(str(error))}
+def _error_lines(line_errors: list[ImportFileError]) -> Iterator[dict[str, Any]]:
+    while line_errors:
+        error = line_errors.pop(0)
+        yield {"line": error.line, "id": None, **_null_fields(str(error))}
 
 
 # Answers of a run store.
@@ -147,66 +147,77 @@ def store_lines(
     states = StoredStates(store, reader) if isinstance(reader, BlendPredictor | HiddenProbe) else None
     needed: NeededInput = "log-probabilities"
     if isinstance(reader, HiddenProbe):
-        needed, by_probe = "hidden states", partial(_by_probe, reader, threshold_of(reader.checkpoint.manifest, flags))
+        needed, predict_by_probe = (
+            "hidden states",
+            partial(_probe_verdict, reader, threshold_of(reader.checkpoint.manifest, flags)),
+        )
     elif not isinstance(reader, QualityPredictor):
         needed = "a text"
     elif isinstance(reader, DecisionPredictor):
         needed = "decisions about it"
     calls_with_states = () if states is None else states.held
-    of_run: dict[str, QualityPredictor | TextReader] = {}
+    predictor_of_run: dict[str, QualityPredictor | TextReader] = {}
     for name, run, call in _answers(store, stage, calls_with_states, needed=needed, left_out=left_out):
         if isinstance(reader, HiddenProbe):
-            predict: Callable[[Call], Verdict] = by_probe
+            predict: Callable[[Call], Verdict] = predict_by_probe
         else:
-            if name not in of_run:
-                of_run[name] = of_its_run(reader, run, call) if by_run else reader
-            predict = predict_of(of_run[name], run, call)
-        answered = call if states is None else replace(call, hidden=states.of(call.id))
-        about = {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage}
-        yield {**about, **_verdict_or_reason(predict, answered)}
+            if name not in predictor_of_run:
+                predictor_of_run[name] = of_its_run(reader, run, call) if by_run else reader
+            predict = predict_of(predictor_of_run[name], run, call)
+        call_with_states = call if states is None else replace(call, hidden=states.of(call.id))
+        place_fields = {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage}
+        yield {**place_fields, **_verdict_or_reason(predict, call_with_states)}
 
 
-def _by_probe(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:
+def _probe_verdict(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:
     checkpoint = probe.checkpoint
     value = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
     on_mismatch: OnMismatch = "ignore" if probe.on_mismatch == "ignore" else "note"
-    other = mismatch(checkpoint.manifest.generator, model=call.model, on_mismatch=on_mismatch, stacklevel=1)
-    notes = [other] if other else []
+    mismatch_note = mismatch(checkpoint.manifest.generator, model=call.model, on_mismatch=on_mismatch, stacklevel=1)
+    notes = [mismatch_note] if mismatch_note else []
     notes += [f"the score is {clause}" for clause in checkpoint.manifest.chance.values()]
     if probe.guard.note:
         notes.append(probe.guard.note)
     names = [output.name for output in checkpoint.manifest.outputs]
-    agrees = AGREEMENT in names
-    if agrees and call.finish_reason == LENGTH and probe.position != "prompt_last":
+    gives_agreement = AGREEMENT in names
+    if gives_agreement and call.finish_reason == LENGTH and probe.position != "prompt_last":
         value = 0.0
         notes.append(CUT_AGREES)
     flagged = None if threshold is None else value < threshold
-    score = None if agrees else value
+    score = None if gives_agreement else value
     return Verdict(score, dict.fromkeys(names, value), None, flagged, checkpoint.digest, "; ".join(notes))
 
 
 class StoredStates:
-    """The hidden states of a store that a blend or a probe reads; a call is read from the disk when asked for."""
+    """The hidden states of a store that a blend or a probe reads.
 
-    def __init__(self, store: Any, by: BlendPredictor | HiddenProbe) -> None:
-        """`store`: a `RunStore`. If several models read states, only states of the model that `by` names are used."""
-        self._reads: Sequence[StatesRead | HiddenProbe]
-        if isinstance(by, BlendPredictor):
-            self._reads, reader = tuple(by.states.values()), by.states_reader
+    They are read from the disk when they are asked for.
+    """
+
+    def __init__(self, store: Any, predictor: BlendPredictor | HiddenProbe) -> None:
+        """`store`: a `RunStore`.
+
+        If several models read states, only states of the model that `predictor` names are used.
+        """
+        self._state_inputs: Sequence[StatesInput | HiddenProbe]
+        if isinstance(predictor, BlendPredictor):
+            self._state_inputs, reader_name = tuple(predictor.states.values()), predictor.states_reader
         else:
-            self._reads, reader = (by,), by.reader
-        self._places: dict[str, list[tuple[Any, int]]] = {}
+            self._state_inputs, reader_name = (predictor,), predictor.reader
+        self._locations_of_call: dict[str, list[tuple[Any, int]]] = {}
         files = store.activation_files()
-        files_of_reader = [file for file in files if (file.model == reader or file.model.rpartition("@")[0] == reader)]
-        # Without any of its own model the others are handed on, and the predictor says whose they are.
+        files_of_reader = [
+            file for file in files if (file.model == reader_name or file.model.rpartition("@")[0] == reader_name)
+        ]
+        # If no states are of the reader's model, all are passed on, and the predictor's error names their model.
         for file in files_of_reader or files:
-            for row, call_id in enumerate(file.call_ids):
-                self._places.setdefault(call_id, []).append((file, row))
+            for row_index, call_id in enumerate(file.call_ids):
+                self._locations_of_call.setdefault(call_id, []).append((file, row_index))
 
     @property
     def held(self) -> Container[str]:
         """The ids of the calls that have hidden states."""
-        return self._places
+        return self._locations_of_call
 
     def of(self, call_id: str) -> Hidden | None:
         """Returns the states of a call at the layers and positions that are read; None where it has none.
@@ -214,33 +225,33 @@ class StoredStates:
         If only other layers and positions are stored, all stored states are returned, so that the reader's error can
         name both.
         """
-        places = self._places.get(call_id, [])
+        locations = self._locations_of_call.get(call_id, [])
         cells: dict[tuple[int, str], Any] = {}
         canaries: dict[str, Any] = {}
-        for file, row in places:
-            have = file.layout
+        for file, row_index in locations:
+            layout = file.layout
             for layer, position in (
-                (la, states_input.position) for states_input in self._reads for la in states_input.layers
+                (layer, states_input.position) for states_input in self._state_inputs for layer in states_input.layers
             ):
-                if layer in have.layers and position in have.positions and (layer, position) not in cells:
-                    places_in_file = [have.layers.index(layer)], [have.positions.index(position)]
-                    cells[layer, position] = file.read(np.array([row]), *places_in_file)[0, 0, 0]
+                if layer in layout.layers and position in layout.positions and (layer, position) not in cells:
+                    indices_in_file = [layout.layers.index(layer)], [layout.positions.index(position)]
+                    cells[layer, position] = file.read(np.array([row_index]), *indices_in_file)[0, 0, 0]
                     canaries["" if file.canaries is None else file.canaries.digest] = file.canaries
         if not cells:
-            if not places:
+            if not locations:
                 return None
-            (file, row), *_ = places
+            (file, row_index), *_ = locations
             layers, positions = file.layout.layers, file.layout.positions
-            every = file.read(np.array([row]), range(len(layers)), range(len(positions)))[0]
-            return Hidden(every, layers, positions, file.model, file.canaries)
+            all_states = file.read(np.array([row_index]), range(len(layers)), range(len(positions)))[0]
+            return Hidden(all_states, layers, positions, file.model, file.canaries)
         layers, positions = tuple({layer: 0 for layer, _ in cells}), tuple({position: 0 for _, position in cells})
         width = max(len(values) for values in cells.values())
         values = np.full((len(layers), len(positions), width), np.nan, dtype=np.float32)
         for (layer, position), state in cells.items():
             values[layers.index(layer), positions.index(position), : len(state)] = state
-        # States of several sources, of which each would need a check of its own, count as not checked.
-        of_all = next(iter(canaries.values())) if len(canaries) == 1 else None
-        return Hidden(values, layers, positions, places[0][0].model, of_all)
+        # Each source of states would need its own check, so states of several sources count as not checked.
+        common_canaries = next(iter(canaries.values())) if len(canaries) == 1 else None
+        return Hidden(values, layers, positions, locations[0][0].model, common_canaries)
 
 
 def _answers(
@@ -256,15 +267,19 @@ def _answers(
     Without a stage, a call of a stage that is named for the number that it states ("Confidence: 100" at `confidence`)
     is left out where the run has other calls: a score of answers says nothing about it.
 
-    `states`: ids of calls that will do without log-probabilities, for they have hidden states. `left_out` counts the
-    other calls of the stage, by reason.
+    Args:
+        store: the run store.
+        stage: stage of the calls; None for any.
+        states: ids of the calls that have hidden states, which are yielded also without `needed`.
+        needed: property that an answer must have.
+        left_out: counts the calls of the stage that are not yielded, by reason.
     """
-    stages, found_none = set(), True
+    stages, is_empty = set(), True
     left_out = Counter() if left_out is None else left_out
     for run in store.runs():
-        judged = {answer.call_id for answer in run.decision_answers}
-        stating = {(statement.call_id, statement.kind) for statement in run.statements}
-        stating_calls = {call.id for call in run.calls if stage is None and (call.id, call.stage) in stating}
+        judged_ids = {answer.call_id for answer in run.decision_answers}
+        stated_at = {(statement.call_id, statement.kind) for statement in run.statements}
+        stating_calls = {call.id for call in run.calls if stage is None and (call.id, call.stage) in stated_at}
         if len(stating_calls) == len(run.calls):
             stating_calls.clear()
         for call in run.calls:
@@ -274,17 +289,19 @@ def _answers(
             if call.id in stating_calls:
                 left_out["that state a number of an answer (--stage scores them)"] += 1
                 continue
-            has: dict[NeededInput, bool] = {
+            has_input: dict[NeededInput, bool] = {
                 "log-probabilities": call.logprobs is not None and len(call.logprobs) > 0,
-                "decisions about it": call.id in judged,
+                "decisions about it": call.id in judged_ids,
                 "a text": bool(call.text.strip()),
                 "hidden states": bool(states),
             }
-            if has[needed] or call.id in states:
-                found_none = False
+            if has_input[needed] or call.id in states:
+                is_empty = False
                 yield name_of_run(call.model, run.item.task, run.variant), run, call
             else:
                 left_out[f"without {needed}"] += 1
-    if found_none:
-        of_stage = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
-        raise RecordError(f"{store.path} holds no answer with {needed}{of_stage}; expected some")
+    if is_empty:
+        stage_text = (
+            "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
+        )
+        raise RecordError(f"{store.path} holds no answer with {needed}{stage_text}; expected some")

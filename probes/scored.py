@@ -26,7 +26,7 @@ class Scored:
     """The server's id of the answer; empty where it is unknown."""
     model: str = ""
     context: Mapping[str, Any] = field(default_factory=dict)
-    """The integration's knowledge of the call, under the names that its library uses (`run_id`, `metadata`, ...)."""
+    """Facts about the call that the integration knows, under its library's own names (`run_id`, `metadata`, ...)."""
     action: str = ""
     """How the gate ended the answer: `stop` or `escalate`; empty where it did not."""
     response: object = field(default=None, repr=False, compare=False)

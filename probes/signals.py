@@ -17,8 +17,8 @@ STATED_PREFIX = "stated+"
 
 def combine_probabilities(first: float, second: float) -> float:
     """Returns the mean of two probabilities on the log-odds scale; each is kept 0.01 away from 0 and 1 first."""
-    odds = [math.log(p / (1 - p)) for p in (min(max(value, 0.01), 0.99) for value in (first, second))]
-    return 1 / (1 + math.exp(-sum(odds) / 2))
+    log_odds = [math.log(p / (1 - p)) for p in (min(max(value, 0.01), 0.99) for value in (first, second))]
+    return 1 / (1 + math.exp(-sum(log_odds) / 2))
 
 
 @explain_fields

@@ -1,7 +1,7 @@
-"""Sources of a pipeline's numbers: what the model states, or what a checkpoint reads in its place.
+"""Gives a pipeline its numbers: those that the model states, or those that a checkpoint reads in their place.
 
-`confidence=CHECKPOINT` replaces the stated confidence, `confidence=stated+CHECKPOINT` joins both,
-`confidence@NAME=CHECKPOINT` holds for one agent only. What each number needs of a checkpoint: `Replacement.lacks`.
+`confidence=CHECKPOINT` replaces the stated confidence, `confidence=stated+CHECKPOINT` joins both, and
+`confidence@NAME=CHECKPOINT` holds for one agent only. `Replacement.lacks` says which head a number needs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,6 +47,7 @@ class Replacement:
 
     @property
     def when(self) -> ReadPart:
+        """The part of a call that the checkpoint reads."""
         if isinstance(self.reader, HiddenProbe):
             return "prompt" if self.reader.position == PROMPT_POSITION else "answer"
         if isinstance(self.reader, AdapterProbe):
@@ -79,12 +80,12 @@ class Replacement:
         """
         return STATED_PREFIX * self.with_stated + self.digest
 
-    def joined(self, stated: float | None, read: float) -> Signal:
+    def joined(self, stated_value: float | None, read_value: float) -> Signal:
         """Returns the signal of the number that the checkpoint read, joined with the stated number if there is one.
         Both are in [0, 1].
         """
-        value = read if stated is None else combine_probabilities(stated, read)
-        return Signal(value, self.digest if stated is None else STATED_PREFIX + self.digest, self.thresholds)
+        value = read_value if stated_value is None else combine_probabilities(stated_value, read_value)
+        return Signal(value, self.digest if stated_value is None else STATED_PREFIX + self.digest, self.thresholds)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -179,7 +180,7 @@ class SignalSource:
                 raise RecordError(f"signal {key!r} is given twice: {spec!r}; give it once")
             name = key.partition("@")[0]
             replacements[key] = Replacement(
-                _reader(path.removeprefix(STATED_PREFIX)), path.startswith(STATED_PREFIX), name
+                _load_reader(path.removeprefix(STATED_PREFIX)), path.startswith(STATED_PREFIX), name
             )
         return cls(replacements)
 
@@ -234,8 +235,8 @@ class SignalSource:
         }
 
 
-def _reader(path: str) -> SignalReader:
-    kind = load_verified(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
+def _load_reader(path: str) -> SignalReader:
+    kind = load_verified(Path(path)).manifest.kind  # warnings are left to the reader's own `load`
     check_kind(path, kind, quality.QUALITY_KIND, blend.BLEND_KIND, hidden.HIDDEN_KIND, adapter.ADAPTER)
     if kind == hidden.HIDDEN_KIND:
         return HiddenProbe.load(path)

@@ -39,39 +39,50 @@ WORD_BUCKETS = 1 << 16
 MAX_WORDS = 2000
 """Most words that are read of a question, and of an answer: the first ones."""
 SHAPES = ("log of the answer's words", "share copied", "share distinct", "asks", "share of numbers")
+"""Numbers that describe the shape of question and answer. `asks` is 1 if the answer holds a question mark."""
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def text_rows(questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Returns the inputs of the graph for n questions and answers: words and pairs of neighbours, padded by counts of
-    0, and the shape of the text."""
+    """Returns the inputs of the graph for n questions and answers.
+
+    They are the hashed words and pairs of neighbouring words, padded by counts of 0, and the shape of the text.
+    """
     rows = [_word_counts(question, answer) for question, answer in zip(questions, answers, strict=True)]
-    most = max((len(counts) for counts, _ in rows), default=0) or 1
-    terms, counts = np.zeros((len(rows), most), dtype=np.int64), np.zeros((len(rows), most), dtype=np.float32)
-    for i, (found, _) in enumerate(rows):
-        terms[i, : len(found)] = list(found)
-        counts[i, : len(found)] = 1 + np.log(np.fromiter(found.values(), dtype=np.float64, count=len(found)))
+    max_terms = max((len(counts) for counts, _ in rows), default=0) or 1
+    terms, counts = np.zeros((len(rows), max_terms), dtype=np.int64), np.zeros((len(rows), max_terms), dtype=np.float32)
+    for i, (term_counts, _) in enumerate(rows):
+        terms[i, : len(term_counts)] = list(term_counts)
+        counts[i, : len(term_counts)] = 1 + np.log(
+            np.fromiter(term_counts.values(), dtype=np.float64, count=len(term_counts))
+        )
     shape = np.array([shape for _, shape in rows], dtype=np.float32).reshape(-1, len(SHAPES))
     return {TERMS: terms, COUNTS: counts, SHAPE: shape}
 
 
 def _word_counts(question: str, answer: str) -> tuple[Counter[int], tuple[float, ...]]:
     question_words, answer_words = (_WORD.findall(text.lower())[:MAX_WORDS] for text in (question, answer))
-    counts = Counter(_hashed(answer_words, 0))
-    counts.update(_hashed(question_words, WORD_BUCKETS))
-    question_word_set, n = set(question_words), max(len(answer_words), 1)
-    copied, numbers = (
+    counts = Counter(_word_buckets(answer_words, 0))
+    counts.update(_word_buckets(question_words, WORD_BUCKETS))
+    question_word_set, word_total = set(question_words), max(len(answer_words), 1)
+    copied_count, number_count = (
         sum(word in question_word_set for word in answer_words),
         sum(word.isdigit() for word in answer_words),
     )
-    shape = (np.log1p(len(answer_words)), copied / n, len(set(answer_words)) / n, float("?" in answer), numbers / n)
+    shape = (
+        np.log1p(len(answer_words)),
+        copied_count / word_total,
+        len(set(answer_words)) / word_total,
+        float("?" in answer),
+        number_count / word_total,
+    )
     return counts, shape
 
 
-def _hashed(words: Sequence[str], first: int) -> Iterator[int]:
+def _word_buckets(words: Sequence[str], first_bucket: int) -> Iterator[int]:
     for term in (*words, *(f"{a} {b}" for a, b in pairwise(words))):
-        yield first + zlib.crc32(term.encode("utf-8", "replace")) % WORD_BUCKETS
+        yield first_bucket + zlib.crc32(term.encode("utf-8", "replace")) % WORD_BUCKETS
 
 
 class TextReader(Pretrained):
@@ -81,14 +92,17 @@ class TextReader(Pretrained):
     """
 
     def __init__(self, checkpoint: Checkpoint, **flag: Unpack[FlagKeywords]) -> None:
-        """At most one of `flag_rate`, `flag_below`, `catch` and `risk` says which answers are flagged; by default those
-        below the stored threshold. Raises `ContractMismatch` for a checkpoint of another kind or another way to read
-        words, and for an option that the checkpoint does not store."""
+        """Sets up the reader of a loaded checkpoint.
+
+        At most one of `flag_rate`, `flag_below`, `catch` and `risk` says which answers are flagged; by default those
+        below the stored threshold. Raises `ContractMismatch` for a checkpoint of another kind or with another way to
+        read words, and for an option that the checkpoint does not store.
+        """
         manifest = checkpoint.manifest
         check_kind(checkpoint.path, manifest.kind, TEXT_KIND)
         contract = manifest.contract
-        target, scale, reads = contract.get("target"), contract.get("scale"), contract.get("buckets")
-        if not isinstance(target, str) or reads != WORD_BUCKETS or not (scale is None or len(scale) == 2):
+        target, scale, buckets = contract.get("target"), contract.get("scale"), contract.get("buckets")
+        if not isinstance(target, str) or buckets != WORD_BUCKETS or not (scale is None or len(scale) == 2):
             raise ContractMismatch(
                 f"{checkpoint.path}: the contract needs a target, {WORD_BUCKETS} buckets and for levels a scale, "
                 "and says "
@@ -147,14 +161,14 @@ class TextReader(Pretrained):
 
     def _terms(self, logprobs: Sequence[ArrayLike] | None, count: int) -> NDArray[np.float32]:
         """Returns the terms (n, 7) of the answers' log-probabilities."""
-        series_checked = [] if logprobs is None else [check_logprobs(series) for series in logprobs]
-        if len(series_checked) != count:
+        checked_series = [] if logprobs is None else [check_logprobs(series) for series in logprobs]
+        if len(checked_series) != count:
             raise InvalidResponse(
-                f"log-probabilities of {len(series_checked)} answers came for {count}; this reader reads "
+                f"log-probabilities of {len(checked_series)} answers came for {count}; this reader reads "
                 "them beside the words: ask the server for `logprobs`"
             )
         terms_schema = schema(self.checkpoint.manifest.contract[LOGPROBS])
-        return np.stack([features_one(terms_schema, series) for series in series_checked]).astype(np.float32)
+        return np.stack([features_one(terms_schema, series) for series in checked_series]).astype(np.float32)
 
     def predict_many(
         self, questions: Sequence[str], answers: Sequence[str], logprobs: Sequence[ArrayLike] | None = None
@@ -186,5 +200,5 @@ class TextReader(Pretrained):
         if not question:
             raise InvalidResponse("no user message stands before the answer: a text reader reads question and answer")
         verdict = self.predict(question, call.text, call.logprobs)
-        other = mismatch(self.checkpoint.manifest.generator, model=call.model, on_mismatch="note", stacklevel=1)
-        return replace(verdict, reason="; ".join(filter(None, (other, verdict.reason))))
+        mismatch_note = mismatch(self.checkpoint.manifest.generator, model=call.model, on_mismatch="note", stacklevel=1)
+        return replace(verdict, reason="; ".join(filter(None, (mismatch_note, verdict.reason))))

@@ -1,4 +1,4 @@
-"""Which of a few classes a text belongs to, from a checkpoint: hashed pieces of words, a linear map, no model."""
+"""Classifies a text by a checkpoint: a linear map of the hashed pieces of its words, without a language model."""
 
 import os
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class TextClassifier(Pretrained):
         return cls(checkpoint, classes, buckets)
 
     def classify(self, text: str) -> TextClass:
-        """Returns the likeliest class of a text. Of an empty text, the classes' base rates decide."""
+        """Returns the likeliest class of a text. For an empty text, the classes' base rates decide."""
         outputs = self.checkpoint.run({PIECES_INPUT: hashed_pieces(text, self.buckets)[None, :]})
         weights = {name: float(outputs[name][0, 0]) for name in self.classes}
         total = sum(weights.values()) or 1.0

@@ -58,19 +58,19 @@ class TextPredictor:
                     "a reader of words (`metaprobe train text` without --with-logprobs)"
                 )
             if reader.states_of:
-                reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
+                reader.predict("A question?", "An answer.")  # loads its model, or raises now if something is missing
 
-            def by_reader(answer: TextAnswer) -> Verdict:
+            def judge_by_reader(answer: TextAnswer) -> Verdict:
                 if not answer.answered:
                     raise InvalidResponse(
                         "the checkpoint judges answers: the input must end with the assistant's answer"
                     )
                 return reader.predict(answer.question or "", answer.text)
 
-            return cls(checkpoint, reader.target, by_reader, reader.scale)
+            return cls(checkpoint, reader.target, judge_by_reader, reader.scale)
         probe = AdapterProbe.of(checkpoint, on_mismatch="note")
 
-        def by_adapter(answer: TextAnswer) -> Verdict:
+        def judge_by_adapter(answer: TextAnswer) -> Verdict:
             if ("after" if answer.answered else "before") not in probe.when:
                 expected_end = "end with the assistant's answer" if not answer.answered else "end before it is answered"
                 raise InvalidResponse(f"the checkpoint was not trained for this: the input must {expected_end}")
@@ -81,7 +81,7 @@ class TextPredictor:
             threshold = threshold_of(checkpoint.manifest, FlagOptions())
             return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)
 
-        return cls(checkpoint, probe.target, by_adapter)
+        return cls(checkpoint, probe.target, judge_by_adapter)
 
     def parse(self, response: object) -> TextAnswer:
         """Returns the answer in the form that is scored. Raises `InvalidResponse` for anything but a `TextAnswer`."""

@@ -14,7 +14,7 @@ from made_once import MadeOnce
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, describe, load_checkpoint
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.contract import CONTRACT
+from metaprobe.probes.contract import BASE_RATES_KEY
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.http.judges import Judges, load_judges
@@ -231,7 +231,7 @@ def test_few_labels_move_little_and_a_scale_that_is_wrong_is_found(base: Path, t
 
 def test_runs_keep_base_rates_of_their_own(two_runs: Path) -> None:
     manifest = load_checkpoint(two_runs).manifest
-    assert {run.partition("|")[0] for run in manifest.contract[CONTRACT]["runs"]} == {"low", "high"}
+    assert {run.partition("|")[0] for run in manifest.contract[BASE_RATES_KEY]["runs"]} == {"low", "high"}
     assert "auroc_within_runs" in manifest.metrics
     fresh, _ = answers(400, seed=7, right=0.5)
     low, high = (

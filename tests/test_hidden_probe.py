@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from metaprobe.checkpoints import Calibration, Checkpoint, ContractMismatch, Draft, Training, save_checkpoint
 from metaprobe.cli import main
-from metaprobe.probes.hidden import FOLLOWED, HIDDEN_KIND, ConfidenceProbe, DifficultyProbe
+from metaprobe.probes.hidden import HIDDEN_KIND, RUNNING_POSITIONS, ConfidenceProbe, DifficultyProbe
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Run
@@ -91,7 +91,7 @@ answers = hnp.arrays(
 
 
 @settings(max_examples=30)
-@given(answer=answers.filter(len), position=st.sampled_from(FOLLOWED))
+@given(answer=answers.filter(len), position=st.sampled_from(RUNNING_POSITIONS))
 def test_the_running_estimate_is_what_a_call_cut_there_would_get(answer: np.ndarray, position: str) -> None:
     answer, prompt = answer.astype(np.float16), np.ones(WIDTH, np.float16)
     running = probe(position).running(answer, prompt=prompt)
@@ -105,7 +105,7 @@ def test_the_running_estimate_is_what_a_call_cut_there_would_get(answer: np.ndar
 def test_a_later_token_changes_no_earlier_estimate() -> None:
     one, other = states(9), states(9)
     other[6:, 5] += 3
-    for position in FOLLOWED:
+    for position in RUNNING_POSITIONS:
         a, b = (probe(position).running(x, prompt=one[0]) for x in (one, other))
         np.testing.assert_allclose(a[:6], b[:6], rtol=0, atol=TOLERANCE)
         assert (a[-1] != b[-1]) == (position in ("answer_last", "answer_mean"))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.decision_predictor import MADE, is_predicate, question_of
+from metaprobe.probes.decision_predictor import COMPUTED_SUFFIXES, is_predicate, question_of
 from metaprobe.probes.features import FREE, SCALED, SURPRISE_FLOOR, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -269,7 +269,7 @@ def decided_columns(names: Sequence[str], values: NDArray[np.floating[Any]]) -> 
     read on their log-odds; expected levels, entropies and margins as they are. `values` (n, d): the columns.
     """
     scored = {name for name in names if "=" not in name}
-    free = [n for n in names if not n.endswith(MADE) and (n in scored or question_of(n) not in scored)]
+    free = [n for n in names if not n.endswith(COMPUTED_SUFFIXES) and (n in scored or question_of(n) not in scored)]
     weights = {name: tuple(-1.0 * (other == name) for other in names) for name in free}
     closest = tuple(
         closest_of(column) if _holds_probabilities(name, names, column) else 0.0
@@ -280,7 +280,7 @@ def decided_columns(names: Sequence[str], values: NDArray[np.floating[Any]]) -> 
 
 def _holds_probabilities(name: str, names: Sequence[str], column: Floats) -> bool:
     """Returns whether a column of decisions holds probabilities, of a predicate or of an option."""
-    if name.endswith(MADE):
+    if name.endswith(COMPUTED_SUFFIXES):
         return False
     return are_probabilities(column) and ("=" in name or is_predicate(name, names, column))
 

@@ -29,7 +29,7 @@ from metaprobe.eval.answer_table import bare_table
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.contract import CONTRACT, BaseRates, name_of_run
+from metaprobe.probes.contract import BASE_RATES_KEY, BaseRates, name_of_run
 from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.extras import require
@@ -173,7 +173,7 @@ def flags_again(
     """
     answers = head.scored
     few = too_few(answers.table.y, answers.table.groups, calibrating=len(answers.table))
-    if not few or head.several or not before.flagging or CONTRACT in before.contract:  # there is no one such map
+    if not few or head.several or not before.flagging or BASE_RATES_KEY in before.contract:  # there is no one such map
         return flagging_of(answers, asked, seed=seed)
 
     def move(threshold: float) -> float:

@@ -37,7 +37,7 @@ from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.blend import BLEND_KIND as BLEND
 from metaprobe.probes.blend import BlendPredictor
-from metaprobe.probes.contract import CERTAIN, CONTRACT, BaseRates
+from metaprobe.probes.contract import BASE_RATES_KEY, CERTAIN, BaseRates
 from metaprobe.probes.quality import FEATURES_INPUT, MAIN_HEADS, QUALITY_KIND, QualityPredictor
 from metaprobe.records.canaries import CANARIES_FILE
 from metaprobe.records.errors import RecordError
@@ -384,7 +384,7 @@ def rescaled_contract(
     """Returns the contract of before with the new base rates. `scales`: head -> how much the runs' scales differ."""
     contract = dict(predictor.checkpoint.manifest.contract)
     contract.pop(RECALIBRATED, None)  # which was of the one before
-    contract.pop(CONTRACT, None)
+    contract.pop(BASE_RATES_KEY, None)
     if set(heads) & set(MAIN_HEADS):  # the flag now lies on the score
         contract.pop(FLAGGED_BY, None)
         contract["targets"] = list(dict.fromkeys([*heads, *contract.get("targets", ())]))
@@ -394,7 +394,7 @@ def rescaled_contract(
         for run, offset in head.fit.rates.runs.items():
             runs.setdefault(run, {})[name] = offset
     if len(runs) > 1:  # of one run all is known
-        contract[CONTRACT] = {
+        contract[BASE_RATES_KEY] = {
             "between": {name: head.fit.rates.between for name, head in heads.items()},
             "scale": dict(scales),
             "average": {name: float(head.table.y.mean()) for name, head in heads.items()},

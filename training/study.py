@@ -28,7 +28,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import debiased_ece
 from metaprobe.eval.metrics.ranked import MetricFunction, auroc, auroc_within
 from metaprobe.eval.results import CONTROL_FAMILIES
-from metaprobe.probes.decision_predictor import MADE, is_predicate
+from metaprobe.probes.decision_predictor import COMPUTED_SUFFIXES, is_predicate
 from metaprobe.probes.features import DECIDED
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
@@ -172,7 +172,9 @@ def decision_methods(evidence: Evidence) -> list[Method]:
         return column
 
     columns = zip(decided.names, decided.values.T, strict=True)
-    question_columns = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
+    question_columns = [
+        (name, column) for name, column in columns if "=" not in name and not name.endswith(COMPUTED_SUFFIXES)
+    ]
     known_columns = [(name, column) for name, column in question_columns if np.isfinite(column).any()]
     against = [method for method in known_columns if auroc(evidence.table.y, _without_gaps(method[1])[0]) < 0.5]
     signed = [*known_columns, *((f"{name}{REVERSED}", 1 - column) for name, column in against)]

@@ -21,7 +21,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, against_controls, cluster
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.ranked import Floats, auprc, quadratic_weighted_kappa, spearman
 from metaprobe.eval.results import Finding
-from metaprobe.probes.contract import CONTRACT
+from metaprobe.probes.contract import BASE_RATES_KEY
 from metaprobe.probes.decision_predictor import JUDGES, is_predicate, question_of
 from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
 from metaprobe.probes.quality import FEATURES_INPUT, FLAGGED_HEADS, MAIN_HEADS, QUALITY_KIND, QualityPredictor
@@ -717,7 +717,7 @@ class _Heads:
             for run, shift in head.shifts.items() if not self.strangers else ():
                 runs.setdefault(run, {})[name] = shift
         between = {name: head.between for name, head in heads.items()}
-        return {CONTRACT: {"between": between, "scale": self.scale, "average": self.average, "runs": runs}}
+        return {BASE_RATES_KEY: {"between": between, "scale": self.scale, "average": self.average, "runs": runs}}
 
     def add_graded(self, target: str, study: GradedStudy) -> None:
         """Fits the head of a graded target."""
