@@ -52,7 +52,7 @@ from metaprobe.checkpoints.rendered_table import html_table
 
 Arrays = dict[str, NDArray[Any]]
 
-_TYPES = {
+_NUMPY_TYPES = {
     "tensor(float16)": "float16",
     "tensor(float)": "float32",
     "tensor(double)": "float64",
@@ -88,25 +88,25 @@ class GraphSession:
         """
         graph = check_model(model, kind)
         check_growth(graph, kind)
-        self._trial, self.kind = graph if trial else None, kind
+        self._trial_graph, self.kind = graph if trial else None, kind
         onnxruntime = _runtime()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what matters is raised
+        session_options = onnxruntime.SessionOptions()
+        session_options.intra_op_num_threads = session_options.inter_op_num_threads = 1
+        session_options.log_severity_level = 4  # what matters is raised
         # Without this, bytes that look like ONNX Runtime's own format would be read as such.
-        options.add_session_config_entry("session.load_model_format", "ONNX")
-        # It would compute, and keep, what depends on weights alone, however much that is.
-        unwanted = ["ConstantFolding"] if len(model) <= FOLDED_BYTES else []
+        session_options.add_session_config_entry("session.load_model_format", "ONNX")
+        # Constant folding would compute and keep all values that depend on weights alone, however large they are.
+        disabled_optimizers = ["ConstantFolding"] if len(model) <= FOLDED_BYTES else []
         try:
             self._session = onnxruntime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=unwanted
+                model, session_options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled_optimizers
             )
         except _runtime_errors() as error:
             raise ContractMismatch(f"ONNX Runtime {onnxruntime.__version__} cannot open the model: {error}") from error
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
-        self._checks = tuple((s.name, np.dtype(s.type), s.shape) for s in self.inputs)
-        self._names = frozenset(s.name for s in self.inputs)
+        self._expected_inputs = tuple((s.name, np.dtype(s.type), s.shape) for s in self.inputs)
+        self._input_names = frozenset(s.name for s in self.inputs)
         self._output_names = [s.name for s in self.outputs]
 
     def __reduce__(self) -> str:
@@ -116,27 +116,27 @@ class GraphSession:
 
     def run(self, inputs: Arrays) -> Arrays:
         """Returns the outputs by name. Raises `ContractMismatch` if a name, type or shape is not the graph's."""
-        if inputs.keys() != self._names:
-            raise ContractMismatch(f"got inputs {sorted(inputs)}; expected {sorted(self._names)}")
-        for name, dtype, shape in self._checks:
+        if inputs.keys() != self._input_names:
+            raise ContractMismatch(f"got inputs {sorted(inputs)}; expected {sorted(self._input_names)}")
+        for name, dtype, shape in self._expected_inputs:
             value = inputs[name]
-            # The usual case, a matrix of n rows, is seen at a glance: this is on the way of every score.
+            # The usual case, a matrix of n rows, is checked first and quickly, because every score comes here.
             if not (type(value) is np.ndarray and value.dtype is dtype and (None, *value.shape[1:]) == shape):
                 _check_array(name, value, dtype, shape)
-        if self._trial is not None:
+        if self._trial_graph is not None:
             check_sizes(
-                self._trial, {name: value.shape for name, value in inputs.items()}, self.kind, "its golden rows"
+                self._trial_graph, {name: value.shape for name, value in inputs.items()}, self.kind, "its golden rows"
             )
         try:
             values = self._session.run(self._output_names, inputs)
         except _runtime_errors() as error:
-            rows = "these inputs" if self._trial is None else "its golden rows"
-            raise ContractMismatch(f"ONNX Runtime could not run the model on {rows}: {error}") from error
+            rows_text = "these inputs" if self._trial_graph is None else "its golden rows"
+            raise ContractMismatch(f"ONNX Runtime could not run the model on {rows_text}: {error}") from error
         return dict(zip(self._output_names, values, strict=True))
 
     def end_trial(self) -> None:
         """Ends the bounds on rows: from now on `run` computes any number of the caller's own rows."""
-        self._trial = None
+        self._trial_graph = None
 
 
 @lru_cache(maxsize=1)
@@ -155,13 +155,14 @@ def _runtime() -> Any:
 
 
 def _spec(node: Any) -> TensorSpec:
-    if node.type not in _TYPES:
+    if node.type not in _NUMPY_TYPES:
         raise ContractMismatch(
-            f"{node.name!r} is a {node.type}; expected one of {', '.join(_TYPES)} (for classifiers of scikit-learn or "
+            f"{node.name!r} is a {node.type}; expected one of {', '.join(_NUMPY_TYPES)} (for classifiers of "
+            "scikit-learn or "
             "LightGBM, export with zipmap=False)"
         )
     shape = tuple(length if isinstance(length, int) and length >= 0 else None for length in node.shape)
-    return TensorSpec(node.name, _TYPES[node.type], shape)
+    return TensorSpec(node.name, _NUMPY_TYPES[node.type], shape)
 
 
 def _check_array(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> None:
@@ -170,7 +171,8 @@ def _check_array(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int |
     if value.dtype != dtype:
         raise ContractMismatch(f"input {name!r} has type {value.dtype}; expected {dtype}")
     if len(value.shape) != len(shape) or any(
-        want is not None and got != want for got, want in zip(value.shape, shape, strict=True)
+        expected_length is not None and length != expected_length
+        for length, expected_length in zip(value.shape, shape, strict=True)
     ):
         expected = ", ".join("any" if length is None else str(length) for length in shape)
         raise ContractMismatch(f"input {name!r} has shape {value.shape}; expected ({expected})")
@@ -184,8 +186,10 @@ def _runtime_errors() -> tuple[type[Exception], ...]:
     """
     from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
-    raised = [value for value in vars(binding).values() if isinstance(value, type) and issubclass(value, Exception)]
-    return (*raised, RuntimeError, ValueError, TypeError)
+    error_types = [
+        value for value in vars(binding).values() if isinstance(value, type) and issubclass(value, Exception)
+    ]
+    return (*error_types, RuntimeError, ValueError, TypeError)
 
 
 # Golden rows: recorded inputs, and what the graph gave for them.
@@ -193,7 +197,9 @@ def _runtime_errors() -> tuple[type[Exception], ...]:
 EXTRA_GOLDEN = ".golden.json"
 """Ending of the file with the golden rows of an additional graph, after the graph's own name."""
 MAX_ROWS = 16
+"""Most golden rows that are recorded."""
 MAX_INPUT_AXES = 8
+"""Most axes of an array in golden.json."""
 MAX_TOLERANCE = 1e-4
 """Largest tolerance that a checkpoint may state for its golden rows. Processors differ by about 1e-6."""
 ROUNDED_KIND, ROUNDED_TOLERANCE = "adapter", 5e-2
@@ -205,7 +211,7 @@ up to 0.014.
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedArray:
     """One array in JSON, in C order, with NaN as null."""
 
     shape: tuple[int, ...]
@@ -214,12 +220,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """Contents of golden.json."""
+    """Recorded inputs and outputs that are replayed at every load, and the accepted difference: golden.json."""
 
     tolerance: float
     """Largest accepted difference; relative to the recorded number if that exceeds 1."""
-    inputs: dict[str, Recorded]
-    outputs: dict[str, Recorded]
+    inputs: dict[str, RecordedArray]
+    outputs: dict[str, RecordedArray]
 
     def __post_init__(self) -> None:
         if not self.inputs or not self.outputs:
@@ -240,9 +246,9 @@ LANGUAGE_MODELS = {("success", "reader.onnx"): ROUNDED_KIND}
 
 def check_tolerance(tolerance: float, kind: str | None) -> None:
     """Raises `ContractMismatch` if a checkpoint of this kind may not have this tolerance."""
-    most = ROUNDED_TOLERANCE if kind == ROUNDED_KIND else MAX_TOLERANCE
-    if not 0 < tolerance <= most:
-        raise ContractMismatch(f"tolerance is {tolerance}; expected more than 0 and at most {most}")
+    max_tolerance = ROUNDED_TOLERANCE if kind == ROUNDED_KIND else MAX_TOLERANCE
+    if not 0 < tolerance <= max_tolerance:
+        raise ContractMismatch(f"tolerance is {tolerance}; expected more than 0 and at most {max_tolerance}")
 
 
 def record_rows(session: GraphSession, inputs: Arrays, tolerance: float) -> bytes:
@@ -256,14 +262,16 @@ def record_rows(session: GraphSession, inputs: Arrays, tolerance: float) -> byte
     recorded_inputs = {
         s.name: inputs[s.name][:MAX_ROWS] if s.shape and s.shape[0] is None else inputs[s.name] for s in session.inputs
     }
-    recorded: tuple[dict[str, Recorded], dict[str, Recorded]] = ({}, {})
-    for arrays_in_json, arrays in zip(recorded, (recorded_inputs, session.run(recorded_inputs)), strict=True):
+    recorded_arrays: tuple[dict[str, RecordedArray], dict[str, RecordedArray]] = ({}, {})
+    for arrays_in_json, arrays in zip(recorded_arrays, (recorded_inputs, session.run(recorded_inputs)), strict=True):
         for name, array in arrays.items():
             if array.dtype.kind == "f" and np.isinf(array).any():
                 raise ContractMismatch(f"{name!r} is infinite in a golden row; expected finite numbers or NaN")
             values = array.ravel().tolist()
-            arrays_in_json[name] = Recorded(array.shape, tuple(None if value != value else value for value in values))
-    return json_bytes(json_value(Golden(tolerance, *recorded), GOLDEN))
+            arrays_in_json[name] = RecordedArray(
+                array.shape, tuple(None if value != value else value for value in values)
+            )
+    return json_bytes(json_value(Golden(tolerance, *recorded_arrays), GOLDEN))
 
 
 def replay_rows(data: bytes, session: GraphSession) -> None:
@@ -277,15 +285,15 @@ def replay_rows(data: bytes, session: GraphSession) -> None:
 
 
 def trial_rows(session: GraphSession) -> Arrays:
-    """Returns rows for an additional graph, of which no training rows are stored: zeros, and fixed random numbers.
+    """Returns rows for an additional graph, for which no training rows are stored: zeros, and fixed random numbers.
 
     The first free dimension has `MAX_ROWS` rows, any other free dimension one.
     """
-    drawn, rows = np.random.default_rng(0), {}
+    rng, rows = np.random.default_rng(0), {}
     for spec in session.inputs:
-        free = (MAX_ROWS, *[1] * len(spec.shape))
-        shape = tuple(free[place] if length is None else length for place, length in enumerate(spec.shape))
-        values = drawn.normal(size=shape) if spec.type.startswith("float") else np.zeros(shape)
+        free_lengths = (MAX_ROWS, *[1] * len(spec.shape))
+        shape = tuple(free_lengths[axis] if length is None else length for axis, length in enumerate(spec.shape))
+        values = rng.normal(size=shape) if spec.type.startswith("float") else np.zeros(shape)
         values[:1] = 0
         rows[spec.name] = values.astype(spec.type)
     return rows
@@ -340,8 +348,9 @@ def _check_finite(outputs: Arrays) -> None:
 
 
 def difference_from_rows(data: bytes, session: GraphSession) -> tuple[Difference, float]:
-    """Returns how far a session's outputs are from the rows of golden.json, and the tolerance. It may run another
-    graph.
+    """Returns how far a session's outputs are from the rows of golden.json, and the tolerance.
+
+    The session may be that of another graph.
     """
     golden = build(Golden, read_json(data, GOLDEN), GOLDEN)
     check_tolerance(golden.tolerance, session.kind)
@@ -362,14 +371,14 @@ def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
     if expected.keys() != actual.keys():
         raise ContractMismatch(f"expected outputs {sorted(expected)}; the model gives {sorted(actual)}")
     largest = Difference(0.0, "", 0)
-    for name, recorded in expected.items():
-        if recorded.shape != actual[name].shape:
+    for name, expected_array in expected.items():
+        if expected_array.shape != actual[name].shape:
             raise ContractMismatch(
-                f"output {name!r}: expected shape {recorded.shape}; the model gives {actual[name].shape}"
+                f"output {name!r}: expected shape {expected_array.shape}; the model gives {actual[name].shape}"
             )
-        if not recorded.size:
+        if not expected_array.size:
             continue
-        a, b = actual[name].astype(np.float64), recorded.astype(np.float64)
+        a, b = actual[name].astype(np.float64), expected_array.astype(np.float64)
         with np.errstate(invalid="ignore"):  # inf - inf is NaN, and then infinite, as it should be
             sizes = np.abs(a - b) / np.maximum(1.0, np.abs(b))
         sizes = np.where(np.isnan(sizes), math.inf, sizes)
@@ -378,18 +387,20 @@ def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
     return largest
 
 
-def _arrays_of(recorded: dict[str, Recorded], specs: Sequence[TensorSpec], what: str) -> Arrays:
+def _arrays_of(recorded_arrays: dict[str, RecordedArray], specs: Sequence[TensorSpec], name: str) -> Arrays:
     names = [spec.name for spec in specs]
-    if sorted(recorded) != sorted(names):
-        raise ContractMismatch(f"{what} are {sorted(recorded)}; the model has {sorted(names)}")
+    if sorted(recorded_arrays) != sorted(names):
+        raise ContractMismatch(f"{name} are {sorted(recorded_arrays)}; the model has {sorted(names)}")
     arrays: Arrays = {}
     for spec in specs:
-        where, dtype = f"{what}.{spec.name}", np.dtype(spec.type)
-        shape, values = recorded[spec.name].shape, recorded[spec.name].values
-        legal = {"f": (int, float, type(None)), "i": (int,), "b": (bool,)}[dtype.kind]
-        if odd := [v for v in values if not isinstance(v, legal) or (isinstance(v, bool) and dtype.kind != "b")]:
-            raise ContractMismatch(f"{where}: {odd[0]!r} is not a {spec.type}")
-        # No length may exceed what there is, before they are multiplied: integers of JSON have up to 4,300 digits.
+        where, dtype = f"{name}.{spec.name}", np.dtype(spec.type)
+        shape, values = recorded_arrays[spec.name].shape, recorded_arrays[spec.name].values
+        allowed_types = {"f": (int, float, type(None)), "i": (int,), "b": (bool,)}[dtype.kind]
+        if wrong_values := [
+            v for v in values if not isinstance(v, allowed_types) or (isinstance(v, bool) and dtype.kind != "b")
+        ]:
+            raise ContractMismatch(f"{where}: {wrong_values[0]!r} is not a {spec.type}")
+        # Lengths are bounded before they are multiplied: integers of JSON have up to 4,300 digits.
         fits = len(shape) <= MAX_INPUT_AXES and all(0 <= length <= len(values) for length in shape)
         if not fits or math.prod(shape) != len(values):
             raise ContractMismatch(f"{where}: {len(values)} values do not fill shape {list(shape)}")
@@ -413,6 +424,7 @@ class Limits:
     """Limit for README.md and any other listed file."""
 
     def of(self, name: str) -> int:
+        """Returns the limit for the file of this name."""
         if name == GOLDEN or name.endswith(EXTRA_GOLDEN):
             return min(self.golden_bytes, self.file_bytes)
         return {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes}.get(name, self.file_bytes)
@@ -683,31 +695,33 @@ def _check_contract(manifest: Manifest, session: GraphSession) -> None:
 
     Shapes of outputs may differ in unknown lengths, because some versions of ONNX Runtime infer more of them.
     """
-    stated, actual = manifest.outputs, session.outputs
+    stated_outputs, graph_outputs = manifest.outputs, session.outputs
     if manifest.inputs != session.inputs:
         raise ContractMismatch(
-            f"{MANIFEST} states inputs {_list(manifest.inputs)}; {MODEL} has {_list(session.inputs)}"
+            f"{MANIFEST} states inputs {_specs_text(manifest.inputs)}; {MODEL} has {_specs_text(session.inputs)}"
         )
-    fits = [(spec.name, spec.type) for spec in stated] == [(spec.name, spec.type) for spec in actual]
-    for stated_spec, actual_spec in zip(stated, actual, strict=False):
+    fits = [(spec.name, spec.type) for spec in stated_outputs] == [(spec.name, spec.type) for spec in graph_outputs]
+    for stated_spec, actual_spec in zip(stated_outputs, graph_outputs, strict=False):
         if stated_spec.shape and actual_spec.shape:
             lengths = zip(stated_spec.shape, actual_spec.shape, strict=False)
             fits &= len(stated_spec.shape) == len(actual_spec.shape) and all(
                 a is None or b is None or a == b for a, b in lengths
             )
     if not fits:
-        raise ContractMismatch(f"{MANIFEST} states outputs {_list(stated)}; {MODEL} has {_list(actual)}")
-    # All kinds give one number a row and output; the readers of more would hand rows the numbers of other ones.
+        raise ContractMismatch(
+            f"{MANIFEST} states outputs {_specs_text(stated_outputs)}; {MODEL} has {_specs_text(graph_outputs)}"
+        )
+    # Every known kind gives one number per row and output. With more, a row would get the numbers of other rows.
     if manifest.kind in TAKEN_BY and any(
         not s.type.startswith("float") or s.shape[1:] != (1,) for s in session.outputs
     ):
         raise ContractMismatch(
-            f"{MODEL} of kind {manifest.kind!r} has outputs {_list(session.outputs)}; "
+            f"{MODEL} of kind {manifest.kind!r} has outputs {_specs_text(session.outputs)}; "
             "expected each to be numbers (n, 1)"
         )
 
 
-def _list(specs: tuple[TensorSpec, ...]) -> str:
+def _specs_text(specs: tuple[TensorSpec, ...]) -> str:
     return ", ".join(f"{s.name}: {s.type}{list(s.shape)}" for s in specs)
 
 
@@ -722,7 +736,8 @@ TAKEN_BY = {
     "success": "`metaprobe.load(CHECKPOINT).estimate(messages)` and `POST /v1/success`",
     "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
 }
-REPLACED = {"router": "`metaprobe train router`", "choice": "`metaprobe train panel`"}
+"""Maps a kind to the programs that use its checkpoints, for errors."""
+EARLIER_KINDS = {"router": "`metaprobe train router`", "choice": "`metaprobe train panel`"}
 """Maps kinds of earlier versions to the command that trains a panel instead."""
 
 
@@ -739,7 +754,7 @@ def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
     folder = Path(path)
     shown_path = f"{BUNDLED}{folder.name}" if folder.parent == BUNDLED_FOLDER else path
     hint = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
-    if kind in REPLACED:
-        hint = f": it is of an earlier version, and a panel took its place; train one with {REPLACED[kind]}"
+    if kind in EARLIER_KINDS:
+        hint = f": it is of an earlier version, and a panel took its place; train one with {EARLIER_KINDS[kind]}"
     kinds = " or ".join(map(repr, expected))
     raise ContractMismatch(f"{shown_path} is a checkpoint of kind {kind!r}; expected {kinds}{hint}")

@@ -61,11 +61,12 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
 
 def _lines(manifest: Manifest) -> Iterator[str]:
     # Whether its numbers can be trusted.
-    before = manifest.contract.get("adapted_from")
+    source_digest = manifest.contract.get("adapted_from")
     trust = (manifest.distrust or "no audit failed") if manifest.audits else "no audit was made"
-    if not manifest.audits and isinstance(before, str):
+    if not manifest.audits and isinstance(source_digest, str):
         trust = (
-            f"adapted from checkpoint {before[:12]}, which was audited for the order of one model's answers to one "
+            f"adapted from checkpoint {source_digest[:12]}, which was audited for the order of one model's answers "
+            "to one "
             "task; the metrics are of your labelled answers"
         )
     yield f"trust       {manifest.trust}: {trust}"
@@ -81,14 +82,16 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     nouns = label_nouns(manifest.contract)
     if flagging := flag_sentences(manifest, manifest.metrics, nouns):
         yield from _section("flagging", [*flagging, *flag_table(manifest, nouns)])
-    figures = [f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()]
-    yield from _section("metrics", figures, "held out")
+    metric_lines = [
+        f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()
+    ]
+    yield from _section("metrics", metric_lines, "held out")
     failed = sum(not audit.passed for audit in manifest.audits.values())
-    audits = [
+    audit_lines = [
         f"{'pass' if audit.passed else f'FAIL ({audit.severity})'}  {name}: {audit.detail}"
         for name, audit in manifest.audits.items()
     ]
-    yield from _section("audits", audits, f"{failed} FAILED" if failed else "all passed")
+    yield from _section("audits", audit_lines, f"{failed} FAILED" if failed else "all passed")
     # Origin, inputs and outputs.
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:
@@ -97,14 +100,16 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield f"            tokenizer {tokenizer}, log-probabilities {generator.logprobs_mode}"
     else:
         yield "generator   any"
-    yield from _section("inputs", [_tensor(spec) for spec in manifest.inputs])
-    yield from _section("outputs", [_tensor(spec) for spec in manifest.outputs])
+    yield from _section("inputs", [_tensor_text(spec) for spec in manifest.inputs])
+    yield from _section("outputs", [_tensor_text(spec) for spec in manifest.outputs])
     # The contract and its thresholds.
-    curve = _curve(manifest.contract)
-    shown = {name: value for name, value in manifest.contract.items() if not curve or name not in ("stops", "asks")}
-    yield from _section("contract", [f"{name}: {_short(value)}" for name, value in shown.items()])
-    if curve:
-        yield from _section("asking", curve, "on groups left out")
+    curve_lines = _curve(manifest.contract)
+    shown_entries = {
+        name: value for name, value in manifest.contract.items() if not curve_lines or name not in ("stops", "asks")
+    }
+    yield from _section("contract", [f"{name}: {_short_text(value)}" for name, value in shown_entries.items()])
+    if curve_lines:
+        yield from _section("asking", curve_lines, "on groups left out")
     yield from _section("thresholds", [f"{name} = {value:g}" for name, value in manifest.thresholds.items()])
     if "adapted_from" in manifest.contract and FLAG not in manifest.thresholds:
         yield f"            so many labels do not carry a threshold; {CARD} says what it takes"
@@ -130,14 +135,16 @@ def _curve(contract: Mapping[str, Any]) -> list[str]:
             head = ["mean answers", "expected accuracy", "way to stop", "at"]
             rows = [(f"{mean:.1f}", f"{right:.3f}", way, f"{limit:g}") for way, limit, mean, right in stops]
         else:
-            head, asks = ["US dollars for 1,000", "expected accuracy", "way to ask"], contract["asks"]
+            head, ask_curves = ["US dollars for 1,000", "expected accuracy", "way to ask"], contract["asks"]
             rows = []
-            for place, budget in enumerate(asks["budgets"]):
-                able = [way for way, many in asks["settings"].items() if many[0][3] <= budget * (1 + 1e-9)]
-                way = max(able, key=lambda name: asks["accuracy"][name][place])
-                rows.append((f"{budget:.4g}", f"{asks['accuracy'][way][place]:.3f}", way))
-        places = sorted({round(step * (len(rows) - 1) / (MAX_POINTS - 1)) for step in range(MAX_POINTS)})
-        return Table.of(head, [rows[place] for place in places]).text()
+            for index, budget in enumerate(ask_curves["budgets"]):
+                affordable = [
+                    way for way, points in ask_curves["settings"].items() if points[0][3] <= budget * (1 + 1e-9)
+                ]
+                way = max(affordable, key=lambda name: ask_curves["accuracy"][name][index])
+                rows.append((f"{budget:.4g}", f"{ask_curves['accuracy'][way][index]:.3f}", way))
+        row_indices = sorted({round(step * (len(rows) - 1) / (MAX_POINTS - 1)) for step in range(MAX_POINTS)})
+        return Table.of(head, [rows[index] for index in row_indices]).text()
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         return []  # no curves, or curves that loading the panel will refuse
 
@@ -150,13 +157,13 @@ def _section(title: str, rows: list[str], remark: str = "") -> Iterator[str]:
     yield from (f"  {row}" for row in rows)
 
 
-def _tensor(spec: TensorSpec) -> str:
+def _tensor_text(spec: TensorSpec) -> str:
     return f"{spec.name}: {spec.type} ({', '.join('any' if length is None else str(length) for length in spec.shape)})"
 
 
-def _short(value: Any) -> str:
+def _short_text(value: Any) -> str:
     if isinstance(value, list) and len(value) > 6:
-        return f"{len(value)} values, {_short(value[:3])} ... {_short(value[-1:])}"
+        return f"{len(value)} values, {_short_text(value[:3])} ... {_short_text(value[-1:])}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
 
@@ -179,11 +186,11 @@ def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
         with suppress(ContractMismatch):  # other outputs, which the manifests say
             size = difference_from_rows(a.files()[GOLDEN], b.session)[0].size
             changes.append({"field": "outputs_on_golden_rows", "a": 0.0, "b": size})
-    about = {
+    side_descriptions = {
         side: {"path": str(c.path), "kind": c.manifest.kind, "digest": c.digest, "created": c.manifest.created}
         for side, c in (("a", a), ("b", b))
     }
-    return {"same": not changes, **about, "differences": changes}
+    return {"same": not changes, **side_descriptions, "differences": changes}
 
 
 def describe_differences(compared: Mapping[str, Any]) -> str:
@@ -191,9 +198,13 @@ def describe_differences(compared: Mapping[str, Any]) -> str:
     lines = ["{side} {path}  {kind}  {digest}  {created}".format(side=side, **compared[side]) for side in ("a", "b")]
     for difference in compared["differences"]:
         a, b = (difference.get(side) for side in ("a", "b"))
-        lists = isinstance(a, list) and isinstance(b, list)
-        sides = (_list(a, b), _list(b, a)) if lists else (_format(difference, "a"), _format(difference, "b"))
-        lines += [difference["field"], f"  a {sides[0]}", f"  b {sides[1]}"]
+        are_lists = isinstance(a, list) and isinstance(b, list)
+        side_texts = (
+            (_list_text(a, b), _list_text(b, a))
+            if are_lists
+            else (_side_text(difference, "a"), _side_text(difference, "b"))
+        )
+        lines += [difference["field"], f"  a {side_texts[0]}", f"  b {side_texts[1]}"]
     if compared["same"]:
         digests = {compared[side]["digest"] for side in ("a", "b")}
         lines.append("the same" if len(digests) == 1 else "the same but for the time they were made")
@@ -213,17 +224,17 @@ def _fields(manifest: Manifest) -> dict[str, Any]:
     return fields
 
 
-def _list(values: list[Any], others: list[Any]) -> str:
+def _list_text(values: list[Any], others: list[Any]) -> str:
     """Returns a list's length, and the values that the other list lacks."""
     others_as_json = {json.dumps(value) for value in others}
-    missing_there = [value for value in values if json.dumps(value) not in others_as_json]
-    if missing_there and all(isinstance(value, str) for value in missing_there):
-        shown = ", ".join(missing_there[:5]) + (", ..." if len(missing_there) > 5 else "")
+    only_here = [value for value in values if json.dumps(value) not in others_as_json]
+    if only_here and all(isinstance(value, str) for value in only_here):
+        shown = ", ".join(only_here[:5]) + (", ..." if len(only_here) > 5 else "")
         return f"{len(values)} values, of them only here: {shown}"
-    return f"{len(values)} values, {len(missing_there)} of them only here" if len(values) > 6 else json.dumps(values)
+    return f"{len(values)} values, {len(only_here)} of them only here" if len(values) > 6 else json.dumps(values)
 
 
-def _format(change: Mapping[str, Any], side: str) -> str:
+def _side_text(change: Mapping[str, Any], side: str) -> str:
     if side not in change:
         return "-"
     field, value = change["field"], change[side]
@@ -232,4 +243,4 @@ def _format(change: Mapping[str, Any], side: str) -> str:
         return f"{metric.estimate:.4f} [{metric.low:.4f}, {metric.high:.4f}] n = {metric.n}"
     if field.startswith("audits."):
         value = f"{'pass' if value['passed'] else 'FAIL'}  {value['detail']}"
-    return _short(value)
+    return _short_text(value)

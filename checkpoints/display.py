@@ -49,12 +49,12 @@ def field_docs(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__[:-1]):
         if not (hints := inspect.get_annotations(base)):
             continue
-        below = _texts_below_fields(base.__module__).get(base.__qualname__)
-        if below is None:
+        texts_below = _texts_below_fields(base.__module__).get(base.__qualname__)
+        if texts_below is None:
             continue
         for name, hint in hints.items():
             described_field = described(name, hint)
-            words = [described_field.option.help if described_field else "", below.get(name, "")]
+            words = [described_field.option.help if described_field else "", texts_below.get(name, "")]
             if any(words):
                 docs[name] = " ".join(filter(None, words))
     return docs
@@ -75,7 +75,7 @@ def _texts_below_fields(module: str) -> dict[str, dict[str, str]]:
     def visit(body: list[ast.stmt], prefix: str) -> None:
         for statement in body:
             if isinstance(statement, ast.ClassDef):
-                texts[f"{prefix}{statement.name}"] = _below(statement.body)
+                texts[f"{prefix}{statement.name}"] = _texts_by_field(statement.body)
                 visit(statement.body, f"{prefix}{statement.name}.")
             elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 visit(statement.body, f"{prefix}{statement.name}.<locals>.")
@@ -84,12 +84,12 @@ def _texts_below_fields(module: str) -> dict[str, dict[str, str]]:
     return texts
 
 
-def _below(body: list[ast.stmt]) -> dict[str, str]:
+def _texts_by_field(body: list[ast.stmt]) -> dict[str, str]:
     """Returns the string that follows each annotated field in the body of a class, by field name."""
-    below: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for field, following in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             text = following.value if isinstance(following, ast.Expr) else None
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                below[field.target.id] = " ".join(text.value.split())
-    return below
+                texts[field.target.id] = " ".join(text.value.split())
+    return texts

@@ -67,7 +67,7 @@ class Folder:
         file.
         """
         path = (self.path / name).resolve() if self.links else self.path / name
-        # Nothing that could block is waited for.
+        # O_NONBLOCK: opening a pipe or a device must not wait.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         try:
             if not stat.S_ISREG(os.lstat(path).st_mode):
@@ -144,13 +144,15 @@ class Repository:
     def read(self, name: str, limit: int) -> bytes:
         hub = huggingface_hub()
         with explain_errors(self.where(name)):
-            listed = hub.hf_hub_download(self.name, name, revision=self.commit or self.revision, dry_run=True)
-        if listed.file_size is None:
+            listed_file = hub.hf_hub_download(self.name, name, revision=self.commit or self.revision, dry_run=True)
+        if listed_file.file_size is None:
             raise UnsafeModel(f"the hub does not say how large {self.where(name)} is; it is not fetched")
-        check_size(self.where(name), listed.file_size, limit)
-        if not _COMMIT.fullmatch(listed.commit_hash):  # it becomes the name of a folder
-            raise HubError(f"the hub says that {self.where(name)} is at commit {listed.commit_hash!r}, which is none")
-        with explain_errors(self.where(name)):  # by its branch the first time: the cache then knows what the branch was
+        check_size(self.where(name), listed_file.file_size, limit)
+        if not _COMMIT.fullmatch(listed_file.commit_hash):  # it becomes the name of a folder
+            raise HubError(
+                f"the hub says that {self.where(name)} is at commit {listed_file.commit_hash!r}, which is none"
+            )
+        with explain_errors(self.where(name)):  # the first time by its branch, so that the cache records the branch
             file = Path(hub.hf_hub_download(self.name, name, revision=self.commit or self.revision))
         self._snapshot, self.commit = file.parent, file.parent.name
         return Folder(file.parent, links=True).read(name, limit)
@@ -178,10 +180,12 @@ def location_of(repository: str, revision: str | None = None) -> str:
     """
     if revision is None and (repository.startswith(HUB) or Path(repository).is_dir()):
         return repository
-    name, separator, stated = repository.removeprefix(HUB).partition("@")
-    if separator and revision is not None and stated != revision:
-        raise NotACheckpoint(f"{repository!r} names revision {stated!r}, and revision={revision!r} was given too")
-    return f"{HUB}{name}@{revision or stated or DEFAULT_REVISION}"
+    name, separator, named_revision = repository.removeprefix(HUB).partition("@")
+    if separator and revision is not None and named_revision != revision:
+        raise NotACheckpoint(
+            f"{repository!r} names revision {named_revision!r}, and revision={revision!r} was given too"
+        )
+    return f"{HUB}{name}@{revision or named_revision or DEFAULT_REVISION}"
 
 
 def huggingface_hub() -> ModuleType:

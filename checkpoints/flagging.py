@@ -11,7 +11,7 @@ from metaprobe.checkpoints.manifest import FlagPoint, Metric, OperatingPoint, Pr
 from metaprobe.checkpoints.option_fields import Option
 from metaprobe.checkpoints.rendered_table import Table
 
-ONE = "At most one such option."
+_AT_MOST_ONE = "At most one such option."
 
 
 class FlagKeywords(TypedDict, total=False):
@@ -33,23 +33,28 @@ class FlagOptions:
     # No slots: the options of a training inherit these beside their own, and two bases cannot both have slots.
     flag_rate: Annotated[
         float | None,
-        Option(f"Share of the answers to flag, those of the lowest scores; above 0 and below 1. {ONE}", variable=True),
+        Option(
+            f"Share of the answers to flag, those of the lowest scores; above 0 and below 1. {_AT_MOST_ONE}",
+            variable=True,
+        ),
     ] = None
     flag_below: Annotated[
         float | None,
-        Option(f"Score below which an answer is flagged, from 0 to 1. {ONE}", variable=True),
+        Option(f"Score below which an answer is flagged, from 0 to 1. {_AT_MOST_ONE}", variable=True),
     ] = None
     catch: Annotated[
         float | None,
         Option(
-            f"Share of the wrong answers to flag, promised on average over trainings; above 0 and below 1. {ONE}",
+            "Share of the wrong answers to flag, promised on average over trainings; above 0 and below 1. "
+            f"{_AT_MOST_ONE}",
             variable=True,
         ),
     ] = None
     risk: Annotated[
         float | None,
         Option(
-            f"Largest share of wrong answers among those not flagged, with 95 % confidence; above 0 and below 1. {ONE}",
+            "Largest share of wrong answers among those not flagged, with 95 % confidence; above 0 and below 1. "
+            f"{_AT_MOST_ONE}",
             variable=True,
         ),
     ] = None
@@ -62,10 +67,10 @@ class FlagOptions:
                 "the threshold, so give at most one"
             )
         for name, value in flags.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            closed = name == "flag_below"
-            if not number or not (0 <= value <= 1 if closed else 0 < value < 1):
-                expected = "a score from 0 to 1" if closed else "a share above 0 and below 1, such as 0.3"
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            includes_ends = name == "flag_below"
+            if not is_number or not (0 <= value <= 1 if includes_ends else 0 < value < 1):
+                expected = "a score from 0 to 1" if includes_ends else "a share above 0 and below 1, such as 0.3"
                 raise ContractMismatch(f"{name} is {value!r}; expected {expected}")
 
     @property
@@ -142,29 +147,33 @@ PROMISED_CONFIDENCE = 0.95
 
 
 def labels_needed(option: str, value: float) -> str:
-    """Returns how many labels a promise takes at the least, in words: as many as carry it where no score errs.
+    """Returns in words how many labels a promise takes at least, if the scores make no error.
 
     `catch`, conformal risk control over n wrong answers, needs 1 / (n + 1) <= 1 - catch. `risk`, Learn then Test on one
     half of the labels, needs (1 - risk)^n <= 1 - confidence for n answers of that half, all of them right.
     """
     if option == "catch":
-        wrong = math.ceil(value / (1 - value) - SAME_VALUE)
+        wrong_count = math.ceil(value / (1 - value) - SAME_VALUE)
         return (
-            f"at least {max(wrong, 1)} labelled wrong answers of your model to different questions, and "
+            f"at least {max(wrong_count, 1)} labelled wrong answers of your model to different questions, and "
             f"{MIN_THRESHOLD_GROUPS} in all"
         )
-    right = math.ceil(math.log(1 - PROMISED_CONFIDENCE) / math.log1p(-value))
-    labels = max(2 * right, MIN_THRESHOLD_GROUPS)
+    right_count = math.ceil(math.log(1 - PROMISED_CONFIDENCE) / math.log1p(-value))
+    labels = max(2 * right_count, MIN_THRESHOLD_GROUPS)
     return f"at least {labels} labelled answers of your model to different questions, more where the surest ones err"
 
 
 def threshold_of(stored: Flagging, flags: FlagOptions, *, labels: str = "") -> float | None:
     """Returns the score below which answers are flagged; None if no option is given and no threshold is stored.
 
-    Every command and `load` use this function, so that one option means one threshold. `labels`: how many labels came,
-    in words; by default as the checkpoint's training says. Raises `ContractMismatch` if the
+    Every command and `load` use this function, so that one option means one threshold. Raises `ContractMismatch` if the
     checkpoint does not store what the option needs, and for a promise about wrong answers if it was trained without
     labels.
+
+    Args:
+        stored: the manifest, a draft or an export.
+        flags: the options.
+        labels: how many labels came, in words, for errors; by default as the checkpoint's training says.
     """
     unlabelled = getattr(stored, "contract", {}).get(FLAGGED_BY) == AGREEMENT  # a manifest has a contract
     if unlabelled and (refused := promise_refused(flags)):
@@ -197,8 +206,8 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
         raise ContractMismatch(f"flag_rate is {rate!r}; expected a share from {first:g} to {last:g}, such as 0.3")
     for low, high in pairwise(points):
         if low.rate <= rate <= high.rate:
-            part = (rate - low.rate) / (high.rate - low.rate)
-            return low.threshold + part * (high.threshold - low.threshold)
+            fraction = (rate - low.rate) / (high.rate - low.rate)
+            return low.threshold + fraction * (high.threshold - low.threshold)
     return min(points, key=lambda point: abs(point.rate - rate)).threshold
 
 
@@ -217,20 +226,21 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
     needed = labels_needed(option, value)
     what_to_do = f"expected {needed}: adapt or train the checkpoint with these (`metaprobe adapt`), or give"
     label_text = f"of {labels}" if labels else "of its labels"
-    stored = [promise for promise in promises if promise.option == option]
-    if not stored:
+    stored_promises = [promise for promise in promises if promise.option == option]
+    if not stored_promises:
         raise ContractMismatch(
             f"{option}={value:g}: the checkpoint, {label_text}, stores no threshold that was shown to keep such a "
             f"promise for your answers; {what_to_do} flag_rate or flag_below"
         )
-    strength = 1 if option == "catch" else -1  # more is promised by a larger catch, and by a smaller risk
-    stored.sort(key=lambda promise: strength * promise.value)
-    for promise in stored:
-        if strength * promise.value >= strength * value - SAME_VALUE:
+    direction = 1 if option == "catch" else -1  # more is promised by a larger catch, and by a smaller risk
+    stored_promises.sort(key=lambda promise: direction * promise.value)
+    for promise in stored_promises:
+        if direction * promise.value >= direction * value - SAME_VALUE:
             return promise.threshold
-    bound = "catch up to" if option == "catch" else "risk from"
+    bound_text = "catch up to" if option == "catch" else "risk from"
     raise ContractMismatch(
-        f"{option}={value:g}: the checkpoint, {label_text}, carries {bound} {stored[-1].value:g}; {what_to_do} a "
+        f"{option}={value:g}: the checkpoint, {label_text}, carries {bound_text} {stored_promises[-1].value:g}; "
+        f"{what_to_do} a "
         "weaker promise, flag_rate or flag_below"
     )
 
@@ -268,6 +278,7 @@ class LabelNouns:
     bad_column: str
     """Head of the column with the share of `bad` answers that is flagged."""
     good_column: str
+    """Head of the column with the share of `good` answers that is flagged."""
     answers: str = "answers"
     """Noun for everything that was measured."""
     probability: str = "P(right)"
@@ -318,9 +329,9 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: Label
     elif threshold is not None:
         curve = ""
         if points := stored.flagging:
-            least = max((point.rate for point in points if point.threshold <= threshold), default=0.0)
-            most = min((point.rate for point in points if point.threshold >= threshold), default=1.0)
-            curve = f"; by the curve of flag rates it flags {least:.0%} to {most:.0%} of the answers"
+            lowest_rate = max((point.rate for point in points if point.threshold <= threshold), default=0.0)
+            highest_rate = min((point.rate for point in points if point.threshold >= threshold), default=1.0)
+            curve = f"; by the curve of flag rates it flags {lowest_rate:.0%} to {highest_rate:.0%} of the answers"
         lines.append(
             f"What the stored threshold {threshold:.4f} flags, catches and costs is not known: it was not measured"
             f"{curve}. Adapt, recalibrate or train the checkpoint again, with enough "
@@ -332,9 +343,9 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: Label
         lines.append("The head `critical` flags besides, by its own threshold.")
     gain = metrics.get(GAIN_METRIC) or metrics.get(f"correct.{GAIN_METRIC}")  # the latter where there are several heads
     if stored.flagging and gain is not None and gain.low <= 0:
-        stands = "ranks them better" if gain.high < 0 else "is not shown to rank them worse"
+        comparison_text = "ranks them better" if gain.high < 0 else "is not shown to rank them worse"
         lines.append(
-            f"The mean log-probability {stands} (gain in AUROC {gain.estimate:+.3f} [{gain.low:+.3f}, "
+            f"The mean log-probability {comparison_text} (gain in AUROC {gain.estimate:+.3f} [{gain.low:+.3f}, "
             f"{gain.high:+.3f}]): for the order alone you do not need this, only for {nouns.probability} and the "
             "threshold."
         )

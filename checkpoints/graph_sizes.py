@@ -65,8 +65,8 @@ def sized(elem: int, shape: Iterable[int], known: NDArray[Any] | None = None) ->
         shape: the shape.
         known: the numbers, if known.
     """
-    small = known is not None and known.size <= KNOWN_VALUES
-    return Sized(elem, tuple(shape), known if small else None)
+    is_small = known is not None and known.size <= KNOWN_VALUES
+    return Sized(elem, tuple(shape), known if is_small else None)
 
 
 def stored(elem: int, shape: Lengths, values: tuple[int, ...] | None) -> Sized:
@@ -82,19 +82,20 @@ def stored(elem: int, shape: Lengths, values: tuple[int, ...] | None) -> Sized:
     return sized(elem, shape, np.array(values, WHOLE_NUMBER_TYPES[elem]).reshape(shape))
 
 
-def needed(node: Node, inputs: Sequence[Sized | None], place: int) -> Sized:
-    if place >= len(inputs) or (value := inputs[place]) is None:
-        raise UnsafeModel(f"{node.kind} has {len(inputs)} inputs; input {place} is missing")
+def needed(node: Node, inputs: Sequence[Sized | None], index: int) -> Sized:
+    """Returns the input at this index. Raises `UnsafeModel` if it is missing."""
+    if index >= len(inputs) or (value := inputs[index]) is None:
+        raise UnsafeModel(f"{node.kind} has {len(inputs)} inputs; input {index} is missing")
     return value
 
 
-def certain(node: Node, inputs: Sequence[Sized | None], place: int, attribute: str) -> list[int] | None:
+def certain(node: Node, inputs: Sequence[Sized | None], index: int, attribute: str) -> list[int] | None:
     """Returns the integers of an attribute, or else of a known input; None if there is neither.
 
     Args:
         node: the operator.
         inputs: values of its inputs.
-        place: index of the input.
+        index: index of the input.
         attribute: name of the attribute.
     """
     if node.has(attribute):
@@ -102,27 +103,28 @@ def certain(node: Node, inputs: Sequence[Sized | None], place: int, attribute: s
         if len(integers) > KNOWN_VALUES:
             raise UnsafeModel(f"{node.kind} has {len(integers)} {attribute}; expected at most {KNOWN_VALUES}")
         return [int(integer) for integer in integers]
-    if place >= len(inputs) or inputs[place] is None:
+    if index >= len(inputs) or inputs[index] is None:
         return None
-    return _integers(node, inputs, place, attribute)
+    return _integers(node, inputs, index, attribute)
 
 
-def _integers(node: Node, inputs: Sequence[Sized | None], place: int, what: str) -> list[int]:
+def _integers(node: Node, inputs: Sequence[Sized | None], index: int, name: str) -> list[int]:
     """Returns the integers of an input. Raises `UnsafeModel` if they depend on the input data.
 
     Args:
         node: the operator.
         inputs: values of its inputs.
-        place: index of the input.
-        what: name of the integers in errors.
+        index: index of the input.
+        name: name of the integers in errors.
     """
-    value = needed(node, inputs, place)
+    value = needed(node, inputs, index)
     if value.known is None or value.elem == BOOL:
-        raise UnsafeModel(f"{node.kind}: its {what} depend on what is read; expected what shapes and constants give")
+        raise UnsafeModel(f"{node.kind}: its {name} depend on what is read; expected what shapes and constants give")
     return [int(integer) for integer in value.known.ravel()]
 
 
 def axis_of(node: Node, axis: int, rank: int) -> int:
+    """Returns the axis counted from the first. Raises `UnsafeModel` if a value of this rank does not have it."""
     if not -rank <= axis < max(rank, 1):
         raise UnsafeModel(f"{node.kind} has axis {axis} of a value with {rank} axes")
     return axis % rank if rank else 0
@@ -176,9 +178,11 @@ def reshape_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 def expand_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor, lengths = needed(node, inputs, 0), _requested_lengths(node, inputs, 1)
     shape = broadcast(tensor.shape, lengths)
-    few = tensor.known is not None and math.prod(shape) <= KNOWN_VALUES
+    is_small = tensor.known is not None and math.prod(shape) <= KNOWN_VALUES
     return [
-        sized(tensor.elem, shape, np.broadcast_to(tensor.known, shape) if few and tensor.known is not None else None)
+        sized(
+            tensor.elem, shape, np.broadcast_to(tensor.known, shape) if is_small and tensor.known is not None else None
+        )
     ]
 
 
@@ -187,13 +191,13 @@ def filled_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     elem, shape = FLOAT if tensor is None else tensor.elem, _requested_lengths(node, inputs, 0)
     if elem not in ELEMENT_BYTES:
         raise UnsafeModel(f"ConstantOfShape of element type {elem}; expected a number")
-    whole = tensor is not None and elem in WHOLE_NUMBER_TYPES and math.prod(shape) <= KNOWN_VALUES
-    numbers = tensor.values if tensor is not None and whole else None
+    is_small_whole = tensor is not None and elem in WHOLE_NUMBER_TYPES and math.prod(shape) <= KNOWN_VALUES
+    numbers = tensor.values if tensor is not None and is_small_whole else None
     return [sized(elem, shape, np.full(shape, numbers[0], WHOLE_NUMBER_TYPES[elem]) if numbers else None)]
 
 
-def _requested_lengths(node: Node, inputs: Sequence[Sized | None], place: int) -> Lengths:
-    return tuple(max(length, 0) for length in _integers(node, inputs, place, "lengths"))
+def _requested_lengths(node: Node, inputs: Sequence[Sized | None], index: int) -> Lengths:
+    return tuple(max(length, 0) for length in _integers(node, inputs, index, "lengths"))
 
 
 def slice_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -212,16 +216,16 @@ def slice_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def split_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    tensor, many = needed(node, inputs, 0), len(node.outputs)
+    tensor, output_count = needed(node, inputs, 0), len(node.outputs)
     axis = axis_of(node, node.integer("axis", 0), len(tensor.shape))
     sizes = certain(node, inputs, 1, "split")
-    parts = [tensor.shape[axis] // many] * many if sizes is None else sizes
-    if len(parts) != many or sum(parts) != tensor.shape[axis] or min(parts, default=0) < 0:
-        raise UnsafeModel(f"Split of {tensor.shape[axis]} into {parts[:8]} and {many} outputs")
+    parts = [tensor.shape[axis] // output_count] * output_count if sizes is None else sizes
+    if len(parts) != output_count or sum(parts) != tensor.shape[axis] or min(parts, default=0) < 0:
+        raise UnsafeModel(f"Split of {tensor.shape[axis]} into {parts[:8]} and {output_count} outputs")
     return [sized(tensor.elem, (*tensor.shape[:axis], part, *tensor.shape[axis + 1 :])) for part in parts]
 
 
-HEAVY = 4
+HEAVY_COST = 4
 """Cost of one number in an operator such as `Exp`, relative to a sum."""
 
 SizeRule = Callable[[Node, list[Sized | None]], list[Sized]]
@@ -232,19 +236,19 @@ def _same(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def _elementwise(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    """Sizes of an operator on one value, or on several that are broadcast."""
+    """Returns the sizes of an operator on one value, or on several values that are broadcast."""
     operands = [operand for operand in inputs if operand is not None]
     first = needed(node, inputs, int(node.kind == "Where"))
     if node.kind == "Div" and first.elem in WHOLE_NUMBER_TYPES:
         divisor = needed(node, inputs, 1).known
         if divisor is None or not (divisor >= 1).all():
             raise UnsafeModel("Div of integers by what may be 0 or below, which ends the process; expected 1 or more")
-    shape, compute = broadcast(*(operand.shape for operand in operands)), COMPUTED.get(node.kind)
+    shape, compute = broadcast(*(operand.shape for operand in operands)), INTEGER_FUNCTIONS.get(node.kind)
     numbers = [operand.known for operand in operands if operand.known is not None]
-    few = len(numbers) == len(operands) and math.prod(shape) <= KNOWN_VALUES
+    is_small = len(numbers) == len(operands) and math.prod(shape) <= KNOWN_VALUES
     with np.errstate(all="ignore"):  # it wraps as the runtime's integers do
-        computed = np.asarray(compute(*numbers)) if compute is not None and few else None
-    return [sized(BOOL if node.kind in TRUTHS else first.elem, shape, computed)]
+        computed = np.asarray(compute(*numbers)) if compute is not None and is_small else None
+    return [sized(BOOL if node.kind in BOOLEAN_OPERATORS else first.elem, shape, computed)]
 
 
 def _cast(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -265,23 +269,25 @@ def _cast(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 def _shape(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor = needed(node, inputs, 0)
     rank = len(tensor.shape)
-    start, end = (node.integer(name, otherwise) for name, otherwise in (("start", 0), ("end", rank)))
-    start, end = (min(max(place + rank if place < 0 else place, 0), rank) for place in (start, end))
-    lengths = tensor.shape[start:end]
+    begin, end = (node.integer(name, otherwise) for name, otherwise in (("start", 0), ("end", rank)))
+    begin, end = (min(max(index + rank if index < 0 else index, 0), rank) for index in (begin, end))
+    lengths = tensor.shape[begin:end]
     return [sized(INT64, (len(lengths),), np.array(lengths, np.int64))]
 
 
 def _range(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    start, limit, step = (_integers(node, inputs, place, "bounds")[0] for place in range(3))
+    start, limit, step = (_integers(node, inputs, index, "bounds")[0] for index in range(3))
     if step < 1 or max(abs(start), abs(limit)) > MAX_RANGE_BOUND:
         raise UnsafeModel(f"Range from {start} to {limit} by {step}; expected a step of at least 1")
     length, elem = max(0, -((start - limit) // step)), needed(node, inputs, 0).elem
-    few = length <= KNOWN_VALUES
-    return [sized(elem, (length,), start + step * np.arange(length, dtype=WHOLE_NUMBER_TYPES[elem]) if few else None)]
+    is_small = length <= KNOWN_VALUES
+    return [
+        sized(elem, (length,), start + step * np.arange(length, dtype=WHOLE_NUMBER_TYPES[elem]) if is_small else None)
+    ]
 
 
 def _concat(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    operands = [needed(node, inputs, place) for place in range(len(inputs))]
+    operands = [needed(node, inputs, index) for index in range(len(inputs))]
     first = needed(node, inputs, 0)
     rank = len(first.shape)
     if any(len(operand.shape) != rank for operand in operands) or not node.has("axis") or not rank:
@@ -295,8 +301,8 @@ def _concat(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     ):
         raise UnsafeModel("Concat of values whose other lengths differ")
     numbers = [operand.known for operand in operands if operand.known is not None]
-    few = len(numbers) == len(operands) and math.prod(shape) <= KNOWN_VALUES
-    return [sized(first.elem, shape, np.concatenate(numbers, axis) if few else None)]
+    is_small = len(numbers) == len(operands) and math.prod(shape) <= KNOWN_VALUES
+    return [sized(first.elem, shape, np.concatenate(numbers, axis) if is_small else None)]
 
 
 def _gather(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -360,19 +366,21 @@ def _constant(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def _linear(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    """Sizes of `LinearClassifier`, which has as many weights as columns times classes."""
-    rows, many = needed(node, inputs, 0), node.count("intercepts")
+    """Returns the sizes of `LinearClassifier`, which has as many weights as columns times classes."""
+    rows, class_count = needed(node, inputs, 0), node.count("intercepts")
     columns = rows.shape[1] if len(rows.shape) == 2 else -1
-    if many < 1 or node.count("coefficients") != many * columns:
-        raise UnsafeModel(f"{node.kind} has {node.count('coefficients')} weights of {many} for rows {list(rows.shape)}")
-    labels = len(node.integers("classlabels_ints"))
-    if labels != max(many, 2):
-        raise UnsafeModel(f"{node.kind} has {labels} labels for {many} classes")
-    return [sized(INT64, rows.shape[:1]), sized(FLOAT, (rows.shape[0], labels))]
+    if class_count < 1 or node.count("coefficients") != class_count * columns:
+        raise UnsafeModel(
+            f"{node.kind} has {node.count('coefficients')} weights of {class_count} for rows {list(rows.shape)}"
+        )
+    label_count = len(node.integers("classlabels_ints"))
+    if label_count != max(class_count, 2):
+        raise UnsafeModel(f"{node.kind} has {label_count} labels for {class_count} classes")
+    return [sized(INT64, rows.shape[:1]), sized(FLOAT, (rows.shape[0], label_count))]
 
 
 def _scaled(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    """Sizes of `Scaler` and `Imputer`, which have one constant, or one for each column."""
+    """Returns the sizes of `Scaler` and `Imputer`, which have one constant, or one for each column."""
     tensor = needed(node, inputs, 0)
     for name in ("offset", "scale", "imputed_value_floats"):
         if node.has(name) and node.count(name) not in (1, tensor.shape[-1] if tensor.shape else 1):
@@ -383,7 +391,7 @@ def _scaled(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 def work_of(node: Node, inputs: Sequence[Sized | None], outputs: Sequence[Sized]) -> int:
-    """Returns about how many sums of two numbers take as much time as an operator.
+    """Returns the work of an operator: about how many sums of two numbers take as much time.
 
     Args:
         node: the operator.
@@ -396,17 +404,17 @@ def work_of(node: Node, inputs: Sequence[Sized | None], outputs: Sequence[Sized]
         return numbers_read + numbers_made * max(*needed(node, inputs, 0).shape, 1)
     if "Linear" in node.kind:
         return numbers_read + numbers_made * max(needed(node, inputs, 0).shape[1], 1)
-    weight = HEAVY if node.kind in HEAVY_KINDS else 1
+    weight = HEAVY_COST if node.kind in HEAVY_OPERATORS else 1
     return numbers_read + weight * max(numbers_made, numbers_read)
 
 
-HEAVY_KINDS = frozenset("Exp Log Pow Sigmoid Softplus Tanh Erf Sin Cos Sqrt Softmax Div Gelu Cast".split())
-_NUMBERS = (
+HEAVY_OPERATORS = frozenset("Exp Log Pow Sigmoid Softplus Tanh Erf Sin Cos Sqrt Softmax Div Gelu Cast".split())
+_NUMERIC_OPERATORS = (
     "Abs Add Clip Cos Div Erf Exp Gelu Log Max Min Mul Neg Pow Reciprocal Sigmoid Sin Softmax Softplus Sqrt Sub Sum "
     "Tanh"
 )
-TRUTHS = frozenset("And Equal Greater GreaterOrEqual IsNaN Less LessOrEqual Not Or".split())
-COMPUTED: dict[str, Callable[..., Any]] = {
+BOOLEAN_OPERATORS = frozenset("And Equal Greater GreaterOrEqual IsNaN Less LessOrEqual Not Or".split())
+INTEGER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sum": lambda *numbers: reduce(np.add, numbers),
     "Sub": np.subtract,
@@ -427,7 +435,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {
 }
 """Maps an operator to the function that computes its integers or truths."""
 RULES: dict[str, SizeRule] = {
-    **dict.fromkeys((*_NUMBERS.split(), "Where", *TRUTHS), _elementwise),
+    **dict.fromkeys((*_NUMERIC_OPERATORS.split(), "Where", *BOOLEAN_OPERATORS), _elementwise),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), _reduce),
     "Cast": _cast,
     "Concat": _concat,
@@ -456,10 +464,12 @@ RULES: dict[str, SizeRule] = {
 """Maps an operator to the rule of its sizes; tree ensembles are not included."""
 
 
-MODES = frozenset((b"LEAF", b"BRANCH_LEQ", b"BRANCH_LT", b"BRANCH_GTE", b"BRANCH_GT", b"BRANCH_EQ", b"BRANCH_NEQ"))
-DEEPEST = 512
+TREE_NODE_MODES = frozenset(
+    (b"LEAF", b"BRANCH_LEQ", b"BRANCH_LT", b"BRANCH_GTE", b"BRANCH_GT", b"BRANCH_EQ", b"BRANCH_NEQ")
+)
+MAX_TREE_LEVELS = 512
 """Most levels of a tree. LightGBM's deepest of 31 leaves has 30."""
-TARGETS = 1024
+MAX_TARGETS = 1024
 """Most numbers that an ensemble gives for a row; ours give one."""
 TREE_STEP_COST = 5
 """Cost of one step down a tree, relative to a sum."""
@@ -485,35 +495,54 @@ def read_ensemble(node: Node) -> Ensemble:
     with weights must exist, because the runtime does not check them.
     """
     kind = "target" if node.kind.endswith("Regressor") else "class"
-    trees, ids, features, true, false = (
+    tree_ids, node_ids, feature_ids, true_children, false_children = (
         node.integers(f"nodes_{name}") for name in ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids")
     )
-    count, modes = len(ids), node.texts("nodes_modes")
-    lengths = {len(column) for column in (trees, ids, features, true, false, modes)} | {node.count("nodes_values")}
-    if lengths != {count} or not count:
+    node_count, modes = len(node_ids), node.texts("nodes_modes")
+    lengths = {len(column) for column in (tree_ids, node_ids, feature_ids, true_children, false_children, modes)} | {
+        node.count("nodes_values")
+    }
+    if lengths != {node_count} or not node_count:
         raise UnsafeModel(f"{node.kind}: the lists of nodes have {sorted(lengths)} entries; expected one number")
-    if not set(modes) <= MODES:
-        raise UnsafeModel(f"{node.kind} has nodes of modes other than {', '.join(sorted(m.decode() for m in MODES))}")
+    if not set(modes) <= TREE_NODE_MODES:
+        raise UnsafeModel(
+            f"{node.kind} has nodes of modes other than {', '.join(sorted(m.decode() for m in TREE_NODE_MODES))}"
+        )
     for name in ("hitrates", "missing_value_tracks_true"):
-        many = node.count("nodes_hitrates") if name == "hitrates" else len(node.integers(f"nodes_{name}"))
-        if many not in (0, count):
-            raise UnsafeModel(f"{node.kind}: nodes_{name} has {many} entries of {count}")
-    numbers = (ids, features, trees, true, false, *(node.integers(f"{kind}_{name}") for name in ("treeids", "nodeids")))
+        entry_count = node.count("nodes_hitrates") if name == "hitrates" else len(node.integers(f"nodes_{name}"))
+        if entry_count not in (0, node_count):
+            raise UnsafeModel(f"{node.kind}: nodes_{name} has {entry_count} entries of {node_count}")
+    numbers = (
+        node_ids,
+        feature_ids,
+        tree_ids,
+        true_children,
+        false_children,
+        *(node.integers(f"{kind}_{name}") for name in ("treeids", "nodeids")),
+    )
     if any(len(column) and (column.min() < 0 or column.max() >= 1 << 31) for column in numbers):
         raise UnsafeModel(f"{node.kind} has a negative or huge number of a node, a tree or a feature")
-    if np.count_nonzero(np.diff(trees)) != len(np.unique(trees)) - 1:  # on which the runtime ends the process
+    if np.count_nonzero(np.diff(tree_ids)) != len(np.unique(tree_ids)) - 1:  # on which the runtime ends the process
         raise UnsafeModel(f"{node.kind} has a tree whose nodes do not stand together")
-    keys = trees << 32 | ids
+    keys = tree_ids << 32 | node_ids
     order = np.argsort(keys, kind="stable")
     if (np.diff(keys[order]) == 0).any():
         raise UnsafeModel(f"{node.kind} has a node twice")
-    branch = np.fromiter((mode != b"LEAF" for mode in modes), bool, count)
-    targets = _targets(node, kind, keys[order])
-    steps = _steps(node, keys, order, branch, trees, true, false)
-    return Ensemble(int(features[branch].max(initial=-1)) + 1, targets, steps)
+    is_branch = np.fromiter((mode != b"LEAF" for mode in modes), bool, node_count)
+    targets = _target_count(node, kind, keys[order])
+    steps = _step_count(
+        node,
+        keys=keys,
+        order=order,
+        is_branch=is_branch,
+        tree_ids=tree_ids,
+        true_children=true_children,
+        false_children=false_children,
+    )
+    return Ensemble(int(feature_ids[is_branch].max(initial=-1)) + 1, targets, steps)
 
 
-def _targets(node: Node, kind: str, sorted_keys: NDArray[np.int64]) -> int:
+def _target_count(node: Node, kind: str, sorted_keys: NDArray[np.int64]) -> int:
     """Returns how many numbers the ensemble gives. Checks that its weights belong to existing nodes and targets.
 
     Args:
@@ -521,18 +550,18 @@ def _targets(node: Node, kind: str, sorted_keys: NDArray[np.int64]) -> int:
         kind: prefix of the attributes.
         sorted_keys: keys of all nodes, sorted.
     """
-    trees, ids, targets = (node.integers(f"{kind}_{name}") for name in ("treeids", "nodeids", "ids"))
-    if len({len(trees), len(ids), len(targets), node.count(f"{kind}_weights")}) != 1:
+    tree_ids, node_ids, target_ids = (node.integers(f"{kind}_{name}") for name in ("treeids", "nodeids", "ids"))
+    if len({len(tree_ids), len(node_ids), len(target_ids), node.count(f"{kind}_weights")}) != 1:
         raise UnsafeModel(f"{node.kind}: the lists of weights differ in length")
-    labels = len(node.integers("classlabels_int64s"))
-    many = node.integer("n_targets", 1) if kind == "target" else labels
-    if many > TARGETS:
-        raise UnsafeModel(f"{node.kind} gives {many} numbers a row; at most {TARGETS}")
-    if many < 1 or (len(targets) and not 0 <= targets.min() <= targets.max() < many):
-        raise UnsafeModel(f"{node.kind} gives {many} numbers, and has weights for others")
-    if node.count("base_values") not in (0, many, 1):
-        raise UnsafeModel(f"{node.kind}: {node.count('base_values')} base values of {many}")
-    weighted_keys = trees << 32 | ids
+    label_count = len(node.integers("classlabels_int64s"))
+    target_count = node.integer("n_targets", 1) if kind == "target" else label_count
+    if target_count > MAX_TARGETS:
+        raise UnsafeModel(f"{node.kind} gives {target_count} numbers a row; at most {MAX_TARGETS}")
+    if target_count < 1 or (len(target_ids) and not 0 <= target_ids.min() <= target_ids.max() < target_count):
+        raise UnsafeModel(f"{node.kind} gives {target_count} numbers, and has weights for others")
+    if node.count("base_values") not in (0, target_count, 1):
+        raise UnsafeModel(f"{node.kind}: {node.count('base_values')} base values of {target_count}")
+    weighted_keys = tree_ids << 32 | node_ids
     if (
         len(weighted_keys)
         and not (
@@ -540,17 +569,18 @@ def _targets(node: Node, kind: str, sorted_keys: NDArray[np.int64]) -> int:
         ).all()
     ):
         raise UnsafeModel(f"{node.kind} has weights at nodes that do not exist")
-    return many
+    return target_count
 
 
-def _steps(
+def _step_count(
     node: Node,
+    *,
     keys: NDArray[np.int64],
     order: NDArray[np.intp],
-    branch: NDArray[np.bool_],
-    trees: NDArray[np.int64],
-    true: NDArray[np.int64],
-    false: NDArray[np.int64],
+    is_branch: NDArray[np.bool_],
+    tree_ids: NDArray[np.int64],
+    true_children: NDArray[np.int64],
+    false_children: NDArray[np.int64],
 ) -> int:
     """Returns the number of levels of all trees together, from the nodes without a parent down.
 
@@ -558,35 +588,39 @@ def _steps(
         node: the ensemble.
         keys: key of each node: tree and number.
         order: order that sorts the keys.
-        branch: whether each node is a branch.
-        trees: tree of each node.
-        true: child of each node if its condition is true.
-        false: child of each node if its condition is false.
+        is_branch: whether each node is a branch.
+        tree_ids: tree of each node.
+        true_children: child of each node if its condition is true.
+        false_children: child of each node if its condition is false.
     """
     sorted_keys = keys[order]
-    children = np.concatenate([trees[branch] << 32 | true[branch], trees[branch] << 32 | false[branch]])
-    positions = np.searchsorted(sorted_keys, children).clip(max=len(keys) - 1)
-    parents = np.zeros(len(keys), np.int64)
-    places = order[positions]
+    children = np.concatenate(
+        [tree_ids[is_branch] << 32 | true_children[is_branch], tree_ids[is_branch] << 32 | false_children[is_branch]]
+    )
+    sorted_positions = np.searchsorted(sorted_keys, children).clip(max=len(keys) - 1)
+    parent_counts = np.zeros(len(keys), np.int64)
+    child_indices = order[sorted_positions]
     if len(children):
-        if (sorted_keys[positions] != children).any():
+        if (sorted_keys[sorted_positions] != children).any():
             raise UnsafeModel(f"{node.kind} has a branch to a node that does not exist in its tree")
-        parents = np.bincount(places, minlength=len(keys))
-    if (parents > 1).any():
+        parent_counts = np.bincount(child_indices, minlength=len(keys))
+    if (parent_counts > 1).any():
         raise UnsafeModel(f"{node.kind} has a node with two parents; expected trees")
-    roots = np.flatnonzero(parents == 0)
-    if len(np.unique(trees[roots])) != len(roots):
+    roots = np.flatnonzero(parent_counts == 0)
+    if len(np.unique(tree_ids[roots])) != len(roots):
         raise UnsafeModel(f"{node.kind} has a tree with two first nodes")
-    down = np.full((2, len(keys)), -1, np.int64)
-    down[:, branch] = places.reshape(2, -1)
+    children_of = np.full((2, len(keys)), -1, np.int64)
+    children_of[:, is_branch] = child_indices.reshape(2, -1)
     level, nodes_seen, steps = roots, 0, 0
-    for _ in range(DEEPEST):
+    for _ in range(MAX_TREE_LEVELS):
         if not len(level):
             break
-        nodes_seen, steps = nodes_seen + len(level), steps + len(np.unique(trees[level]))
-        level = down[:, level[branch[level]]].ravel()
-    if len(level) or nodes_seen != len(keys):  # what was not reached is a circle, for every node has one parent at most
-        raise UnsafeModel(f"{node.kind} has nodes in a circle, or trees of more than {DEEPEST} levels; expected trees")
+        nodes_seen, steps = nodes_seen + len(level), steps + len(np.unique(tree_ids[level]))
+        level = children_of[:, level[is_branch[level]]].ravel()
+    if len(level) or nodes_seen != len(keys):  # nodes that were not reached form a circle, because each has one parent
+        raise UnsafeModel(
+            f"{node.kind} has nodes in a circle, or trees of more than {MAX_TREE_LEVELS} levels; expected trees"
+        )
     return steps
 
 
@@ -612,16 +646,17 @@ MAX_GRAPH_BYTES = 256 << 20
 
 The bundled graphs compute less than one megabyte.
 """
-WORK = 500_000_000
+MAX_WORK = 500_000_000
 """Most work for the golden rows, counted in additions: some tenths of a second on one core."""
-ROOM, ROOM_OF_ADAPTER = 4, 64
+ROOM_PER_BYTE, ROOM_PER_BYTE_OF_ADAPTER = 4, 64
 """Additional bytes allowed for each byte of the file. A language model casts its weights, and fills many layers."""
 SUMS_PER_BYTE = 4
 """Additional sums allowed for each byte of the file and row; for a language model for each token, up to
 `MAX_COUNTED_TOKENS`.
 """
 MAX_COUNTED_TOKENS = 1 << 14
-MOST_ELEMENTS = 1 << 60
+"""Most tokens for which `SUMS_PER_BYTE` is counted."""
+MAX_VALUE_ELEMENTS = 1 << 60
 """Most elements of a value. Larger numbers multiply to Python integers that fill the memory themselves.
 
 Values that pass the checks below have less than 2**55 bytes.
@@ -633,7 +668,8 @@ SHORT_LENGTH, LONG_LENGTH = 2**6, 2**14
 their square.
 """
 SLACK = 4
-DEEPEST_RANK = 16
+"""How many times faster than expected memory may grow."""
+MAX_AXES = 16
 """Most axes of a value; an exporter writes five. Every rule takes time for each axis."""
 
 _ENSEMBLES = frozenset({"ai.onnx.ml.TreeEnsembleRegressor", "ai.onnx.ml.TreeEnsembleClassifier"})
@@ -645,21 +681,23 @@ def check_growth(graph: Graph, kind: str | None) -> None:
 
     For a language model (any graph with kind None may be one) memory may grow as the square of the lengths.
     """
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         if node.kind in _ENSEMBLES:
-            graph.trees[place] = read_ensemble(node)
+            graph.trees[index] = read_ensemble(node)
     degree = 2 if kind in (ADAPTER, None) else 1
-    base = check_sizes(graph, dims_for(graph, (FEW_ROWS, SHORT_LENGTH)), kind, "a few rows")
-    rows = sizes_of(graph, dims_for(graph, (MANY_ROWS, SHORT_LENGTH)))[0]
-    if rows > SLACK * (MANY_ROWS // FEW_ROWS) * base + MAX_GRAPH_BYTES:
+    few_rows_bytes = check_sizes(graph, dims_for(graph, (FEW_ROWS, SHORT_LENGTH)), kind, "a few rows")
+    many_rows_bytes = sizes_of(graph, dims_for(graph, (MANY_ROWS, SHORT_LENGTH)))[0]
+    if many_rows_bytes > SLACK * (MANY_ROWS // FEW_ROWS) * few_rows_bytes + MAX_GRAPH_BYTES:
         raise UnsafeModel(
-            f"the model makes {rows >> 20} MB for {MANY_ROWS} rows and {base >> 10} kB for {FEW_ROWS}; expected "
+            f"the model makes {many_rows_bytes >> 20} MB for {MANY_ROWS} rows and {few_rows_bytes >> 10} kB for "
+            f"{FEW_ROWS}; expected "
             "memory to grow as the rows do"
         )
-    longer = sizes_of(graph, dims_for(graph, (FEW_ROWS, LONG_LENGTH)))[0]
-    if longer > SLACK * (LONG_LENGTH // SHORT_LENGTH) ** degree * base + MAX_GRAPH_BYTES:
+    long_bytes = sizes_of(graph, dims_for(graph, (FEW_ROWS, LONG_LENGTH)))[0]
+    if long_bytes > SLACK * (LONG_LENGTH // SHORT_LENGTH) ** degree * few_rows_bytes + MAX_GRAPH_BYTES:
         raise UnsafeModel(
-            f"the model makes {longer >> 20} MB for lengths of {LONG_LENGTH} and {base >> 10} kB for {SHORT_LENGTH}; "
+            f"the model makes {long_bytes >> 20} MB for lengths of {LONG_LENGTH} and {few_rows_bytes >> 10} kB for "
+            f"{SHORT_LENGTH}; "
             f"expected memory to grow as {'their square' if degree == 2 else 'they do'}"
         )
 
@@ -676,17 +714,17 @@ def check_sizes(graph: Graph, shapes: Mapping[str, tuple[int, ...]], kind: str |
         what: what the inputs are, for errors.
     """
     memory, work = sizes_of(graph, shapes)
-    language = kind in (ADAPTER, None)
+    is_language_model = kind in (ADAPTER, None)
     rows = max([1, *(shape[0] for shape in shapes.values() if shape)])
     tokens = (
         min(max([1, *(math.prod(shape) for shape in shapes.values())]), MAX_COUNTED_TOKENS)
-        if language
+        if is_language_model
         else min(rows, FEW_ROWS)
     )
-    most = MAX_GRAPH_BYTES + (ROOM_OF_ADAPTER if language else ROOM) * graph.bytes
-    if memory > most or work > WORK + SUMS_PER_BYTE * graph.bytes * tokens:
+    max_bytes = MAX_GRAPH_BYTES + (ROOM_PER_BYTE_OF_ADAPTER if is_language_model else ROOM_PER_BYTE) * graph.bytes
+    if memory > max_bytes or work > MAX_WORK + SUMS_PER_BYTE * graph.bytes * tokens:
         raise UnsafeModel(
-            f"the model needs more than {MAX_GRAPH_BYTES >> 20} MB or {WORK:,} sums for {what}: it makes up to "
+            f"the model needs more than {MAX_GRAPH_BYTES >> 20} MB or {MAX_WORK:,} sums for {what}: it makes up to "
             f"{memory >> 20} MB in {work:,} sums"
         )
     return memory
@@ -701,14 +739,14 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         name: stored(tensor.elem, tuple(int(length or 0) for length in tensor.shape), tensor.values)
         for name, tensor in graph.weights.items()
     }
-    if ranks := [len(value.shape) for value in values.values() if len(value.shape) > DEEPEST_RANK]:
-        raise UnsafeModel(f"a weight has {ranks[0]} axes; at most {DEEPEST_RANK}")
+    if ranks := [len(value.shape) for value in values.values() if len(value.shape) > MAX_AXES]:
+        raise UnsafeModel(f"a weight has {ranks[0]} axes; at most {MAX_AXES}")
     for name, tensor in graph.inputs.items():
         values[name] = Sized(tensor.elem, shapes[name])
     memory = work = 0
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         inputs = [values[name] if name else None for name in node.inputs]
-        ensemble = graph.trees.get(place)
+        ensemble = graph.trees.get(index)
         try:
             output_sizes = (
                 RULES[node.kind](node, inputs) if ensemble is None else ensemble_sizes(node, ensemble, inputs)
@@ -720,10 +758,10 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         if len(output_sizes) < len(node.outputs):
             raise UnsafeModel(f"{node.kind} has {len(node.outputs)} outputs; expected at most {len(output_sizes)}")
         for name, value in zip(node.outputs, output_sizes, strict=False):
-            if len(value.shape) > DEEPEST_RANK:
-                raise UnsafeModel(f"{node.kind} makes a value of {len(value.shape)} axes; at most {DEEPEST_RANK}")
-            if value.count > MOST_ELEMENTS:
-                raise UnsafeModel(f"{node.kind} makes a value of more than {MOST_ELEMENTS} elements")
+            if len(value.shape) > MAX_AXES:
+                raise UnsafeModel(f"{node.kind} makes a value of {len(value.shape)} axes; at most {MAX_AXES}")
+            if value.count > MAX_VALUE_ELEMENTS:
+                raise UnsafeModel(f"{node.kind} makes a value of more than {MAX_VALUE_ELEMENTS} elements")
             values[name] = value
             memory += value.bytes
         work += work_of(node, inputs, output_sizes)

@@ -34,11 +34,13 @@ Severity = Literal["invalid", "weak", "unaudited"]
 
 FORMAT_VERSION = 1
 OWN = "manifest_sha256"
+"""Field of the manifest that holds its own digest."""
 
 MANIFEST, MODEL, GOLDEN, CARD = "manifest.json", "model.onnx", "golden.json", "README.md"
 REQUIRED_FILES = (MODEL, GOLDEN, CARD)
 """Files every manifest lists."""
 MAX_FILES = 16
+"""Most files that a manifest may list."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -240,11 +242,13 @@ class Draft:
         several runs the AUROC within runs is used. A single head has the name "".
         """
         clauses = dict[str, str]()
-        for name in sorted(self.metrics, key=lambda name: name.endswith(WITHIN)):  # which replaces the pooled one
-            head, _, figure = name.rpartition(".")
-            if figure not in (AUROC, WITHIN):
+        for name in sorted(
+            self.metrics, key=lambda name: name.endswith(WITHIN)
+        ):  # last, so that it replaces the pooled one
+            head, _, metric_name = name.rpartition(".")
+            if metric_name not in (AUROC, WITHIN):
                 continue
-            metric, where = self.metrics[name], " within runs" * (figure == WITHIN)
+            metric, where = self.metrics[name], " within runs" * (metric_name == WITHIN)
             clauses[head] = (
                 ""
                 if metric.low > 0.5
@@ -316,18 +320,18 @@ class Manifest(Draft):
     def __post_init__(self) -> None:
         Draft.__post_init__(self)
         try:
-            aware = datetime.fromisoformat(self.created).tzinfo is not None
+            has_offset = datetime.fromisoformat(self.created).tzinfo is not None
         except ValueError:
-            aware = False
-        if not aware:
+            has_offset = False
+        if not has_offset:
             raise ContractMismatch(f"created: expected an ISO 8601 time with offset, got {self.created!r}")
         for name in self.files:
             if not _FILE_NAME.fullmatch(name) or name == MANIFEST:
                 raise UnsafeModel(f"files: {name!r} is not a plain file name; separators, '..' and links are refused")
         if len(self.files) > MAX_FILES:
             raise UnsafeModel(f"files: lists {len(self.files)}; at most {MAX_FILES} are read")
-        if absent := [name for name in REQUIRED_FILES if name not in self.files]:
-            raise ContractMismatch(f"files: does not list {', '.join(absent)}")
+        if missing_files := [name for name in REQUIRED_FILES if name not in self.files]:
+            raise ContractMismatch(f"files: does not list {', '.join(missing_files)}")
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -339,7 +343,7 @@ def parse_manifest(data: bytes) -> Manifest:
     """
     value = read_json(data, MANIFEST)
     version = value.get("format_version") if isinstance(value, dict) else None
-    # Looked at first: the fields of another version are not ours to judge.
+    # The version is checked first, because another version may have other fields.
     if isinstance(version, int) and version != FORMAT_VERSION:
         raise ContractMismatch(
             f"{MANIFEST}: format_version is {version}, this metaprobe reads {FORMAT_VERSION}; "
@@ -371,13 +375,13 @@ def own_digest(value: Mapping[str, Any]) -> str:
     It shows damage to any field. It does not show who made the manifest: a person who changes a field can compute it
     again.
     """
-    rest = {key: field for key, field in value.items() if key != OWN}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    other_fields = {key: field for key, field in value.items() if key != OWN}
+    return hashlib.sha256(json.dumps(other_fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 T = TypeVar("T")
 
-_NAMES = {
+_TYPE_NAMES = {
     str: "a string",
     int: "an integer",
     float: "a number",
@@ -416,8 +420,8 @@ def json_value(value: Any, where: str) -> Any:
         case list() | tuple():
             return [json_value(item, f"{where}[{i}]") for i, item in enumerate(value)]
         case dict():
-            if odd := [key for key in value if not isinstance(key, str)]:
-                raise ContractMismatch(f"{where}: the keys of an object are strings, got {odd[0]!r}")
+            if other_keys := [key for key in value if not isinstance(key, str)]:
+                raise ContractMismatch(f"{where}: the keys of an object are strings, got {other_keys[0]!r}")
             return {key: json_value(item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: json_value(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}
@@ -442,7 +446,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     # A dataclass.
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
-            _fail(where, _NAMES[dict], value)
+            _fail(where, _TYPE_NAMES[dict], value)
         hints = _hints(kind)
         if missing := [name for name in hints if name not in value]:
             raise ContractMismatch(f"{where}: missing {', '.join(map(repr, missing))}")
@@ -470,11 +474,11 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple:
         if not isinstance(value, list):
-            _fail(where, _NAMES[list], value)
+            _fail(where, _TYPE_NAMES[list], value)
         return tuple(_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is dict:
         if not isinstance(value, dict):
-            _fail(where, _NAMES[dict], value)
+            _fail(where, _TYPE_NAMES[dict], value)
         return {key: _build(args[1], item, f"{where}.{key}") for key, item in value.items()}
     # A plain value.
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -483,7 +487,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         except OverflowError:
             _fail(where, "a number that fits a double", value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        _fail(where, _NAMES[kind], value)
+        _fail(where, _TYPE_NAMES[kind], value)
     return value
 
 
@@ -494,9 +498,9 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fail(where: str, expected: str, got: Any) -> NoReturn:
-    text = repr(got)
-    shown = text if len(text) <= 80 else f"{text[:77]}..."
-    raise ContractMismatch(f"{where}: expected {expected}, got {shown}")
+    got_text = repr(got)
+    shown_text = got_text if len(got_text) <= 80 else f"{got_text[:77]}..."
+    raise ContractMismatch(f"{where}: expected {expected}, got {shown_text}")
 
 
 def _finite(text: str) -> float:

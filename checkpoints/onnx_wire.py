@@ -26,6 +26,7 @@ MAX_DEPTH = 64
 MAX_FIELDS = 400_000
 """Most fields in all; a run of one repeated number counts once. 300 trees of 31 leaves take some 20,000."""
 MAX_DECLARED_AXES = 64
+"""Most axes of a shape, and most values of a short list of integers."""
 
 # Message: number name kind, where kind is a wire type or another message, and * says that the field repeats.
 # Fields that the guard refuses outright (external data, functions, ...) are left as opaque bytes.
@@ -62,12 +63,14 @@ TensorShapeProto.Dimension: 1 dim_value varint, 2 dim_param bytes, 3 denotation 
 """
 
 _WIRE_TYPES = {"varint": 0, "fixed64": 1, "bytes": 2, "fixed32": 5}
-_SIZES = {"fixed32": 4, "fixed64": 8}
+_SCALAR_BYTES = {"fixed32": 4, "fixed64": 8}
 # Possessive (+), so that a run of millions keeps no state to backtrack to.
-_VALUE = {"varint": rb"[\x80-\xff]{0,9}+[\x00-\x7f]", "fixed64": rb"[\s\S]{8}", "fixed32": rb"[\s\S]{4}"}
+_SCALAR_PATTERNS = {"varint": rb"[\x80-\xff]{0,9}+[\x00-\x7f]", "fixed64": rb"[\s\S]{8}", "fixed32": rb"[\s\S]{4}"}
 
 
 class Field(NamedTuple):
+    """One row of the table of fields."""
+
     name: str
     kind: str
     """A key of `_WIRE_TYPES`, or the name of a message."""
@@ -133,16 +136,16 @@ class WireMessage:
     def count(self, name: str) -> int:
         """Returns how many values a repeated scalar or bytes field holds, without reading them."""
         kind = next((field.kind for field in MESSAGE_FIELDS[self.kind].values() if field.name == name), "bytes")
-        many = 0
+        value_count = 0
         for start, end, tag in self.chunks(name):
-            if kind in _SIZES:
-                many += (end - start) // (_SIZES[kind] + tag)
+            if kind in _SCALAR_BYTES:
+                value_count += (end - start) // (_SCALAR_BYTES[kind] + tag)
             elif kind == "varint":  # the last byte of each, and of the tag before it, is below 128
-                last = np.count_nonzero(np.frombuffer(self.data, np.uint8, end - start, start) < 0x80)
-                many += int(last) // 2 if tag else int(last)
+                last_byte_count = np.count_nonzero(np.frombuffer(self.data, np.uint8, end - start, start) < 0x80)
+                value_count += int(last_byte_count) // 2 if tag else int(last_byte_count)
             else:
-                many += 1
-        return many
+                value_count += 1
+        return value_count
 
     def integers(self, name: str) -> list[int]:
         """Returns the signed 64-bit values of a short varint field, repeated or not."""
@@ -166,6 +169,8 @@ def read_model(data: bytes) -> WireMessage:
 
 
 class _Reader:
+    """Parses messages, and counts the fields of all of them together."""
+
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.fields_left = MAX_FIELDS
@@ -178,60 +183,70 @@ class _Reader:
             self.fields_left -= 1
             if self.fields_left < 0:
                 raise UnsafeModel(f"more than {MAX_FIELDS} fields")
-            tag, value_at = _varint(self.data, position, end)
-            field, wire = schema.get(tag >> 3), tag & 7
+            tag, position_after_tag = _varint(self.data, position, end)
+            field, wire_type = schema.get(tag >> 3), tag & 7
             if field is None:
                 raise UnsafeModel(f"not an ONNX model: {kind} has no field {tag >> 3} (byte {position})")
             if field.name in fields and not field.repeated:
                 raise UnsafeModel(f"{kind}.{field.name} occurs twice (byte {position})")
-            value, position = self._parse_value(kind, field, wire, position, value_at, end, depth)
+            value, position = self._parse_value(
+                kind,
+                field,
+                wire_type=wire_type,
+                tag_position=position,
+                position=position_after_tag,
+                end=end,
+                depth=depth,
+            )
             fields.setdefault(field.name, []).append(value)
         return WireMessage(kind, self.data, fields)
 
     def _parse_value(
-        self, kind: str, field: Field, wire: int, tag_at: int, position: int, end: int, depth: int
+        self, kind: str, field: Field, *, wire_type: int, tag_position: int, position: int, end: int, depth: int
     ) -> tuple[WireMessage | Chunk | int, int]:
-        """Returns the value whose tag is at `tag_at`, and where the next field begins.
+        """Returns the value whose tag is at `tag_position`, and where the next field begins.
 
         Args:
             kind: name of the message.
             field: the field.
-            wire: wire type of the tag.
-            tag_at: place of the tag.
-            position: place after the tag.
+            wire_type: wire type of the tag.
+            tag_position: index of the tag in the data.
+            position: index after the tag.
             end: end of the message.
             depth: level of nesting.
         """
-        scalar = field.kind in _VALUE
-        if wire == _WIRE_TYPES["bytes"] and not (scalar and not field.repeated):
+        is_scalar = field.kind in _SCALAR_PATTERNS
+        if wire_type == _WIRE_TYPES["bytes"] and not (is_scalar and not field.repeated):
             length, position = _varint(self.data, position, end)
             if length > end - position:
                 raise UnsafeModel(
-                    f"{kind}.{field.name} claims {length} bytes and {end - position} are left (byte {tag_at})"
+                    f"{kind}.{field.name} claims {length} bytes and {end - position} are left (byte {tag_position})"
                 )
             if field.kind in MESSAGE_FIELDS:
                 return self.message(field.kind, position, position + length, depth + 1), position + length
             return Chunk(position, position + length, 0), position + length
-        if not scalar or wire != _WIRE_TYPES[field.kind]:
-            raise UnsafeModel(f"{kind}.{field.name} has wire type {wire} (byte {tag_at}); expected a {field.kind}")
+        if not is_scalar or wire_type != _WIRE_TYPES[field.kind]:
+            raise UnsafeModel(
+                f"{kind}.{field.name} has wire type {wire_type} (byte {tag_position}); expected a {field.kind}"
+            )
         if field.repeated:
-            run = _run(self.data[tag_at:position], field.kind).match(self.data, tag_at, end)
+            run = _run_pattern(self.data[tag_position:position], field.kind).match(self.data, tag_position, end)
             if run is None:
-                raise UnsafeModel(f"{kind}.{field.name} is cut off or overlong (byte {tag_at})")
-            return Chunk(tag_at, run.end(), position - tag_at), run.end()
+                raise UnsafeModel(f"{kind}.{field.name} is cut off or overlong (byte {tag_position})")
+            return Chunk(tag_position, run.end(), position - tag_position), run.end()
         if field.kind == "varint":
             return _varint(self.data, position, end)
-        if end - position < _SIZES[field.kind]:
-            raise UnsafeModel(f"{kind}.{field.name} is cut off (byte {tag_at})")
-        return Chunk(position, position + _SIZES[field.kind], 0), position + _SIZES[field.kind]
+        if end - position < _SCALAR_BYTES[field.kind]:
+            raise UnsafeModel(f"{kind}.{field.name} is cut off (byte {tag_position})")
+        return Chunk(position, position + _SCALAR_BYTES[field.kind], 0), position + _SCALAR_BYTES[field.kind]
 
 
 @lru_cache(maxsize=64)
-def _run(tag: bytes, kind: str) -> re.Pattern[bytes]:
+def _run_pattern(tag: bytes, kind: str) -> re.Pattern[bytes]:
     """Returns a pattern that matches consecutive occurrences of one unpacked scalar field. Trees have too many for a
     loop.
     """
-    return re.compile(rb"(?:" + re.escape(tag) + _VALUE[kind] + rb")++")
+    return re.compile(rb"(?:" + re.escape(tag) + _SCALAR_PATTERNS[kind] + rb")++")
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
@@ -267,12 +282,12 @@ KNOWN_VALUES = 64
 
 MAX_LIST_BYTES = 2 << 20
 """Most bytes of a list of integers: a tree ensemble of a million nodes. The largest bundled one has 17,000 nodes."""
-MOST_BYTES_OF_ONE = 10
+MAX_VARINT_BYTES = 10
 """Most bytes of one integer: they hold 64 bits."""
 
-_ATTRIBUTE = {"f": 1, "i": 2, "s": 3, "t": 4, "floats": 6, "ints": 7, "strings": 8}
+_TYPE_OF_FIELD = {"f": 1, "i": 2, "s": 3, "t": 4, "floats": 6, "ints": 7, "strings": 8}
 """Maps a field of AttributeProto to the number of its type."""
-_INTEGERS = {INT64: ("<i8", "int64_data"), INT32: ("<i4", "int32_data")}
+_INTEGER_STORAGE = {INT64: ("<i8", "int64_data"), INT32: ("<i4", "int32_data")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,22 +352,22 @@ def read_graph(model: WireMessage) -> Graph:
     inputs: dict[str, Tensor] = {}
     names_used: set[str] = set()
     for tensor in graph.fields.get("initializer", []):
-        weights[_new(names_used, tensor.text("name"))] = read_tensor(tensor)
+        weights[_add_name(names_used, tensor.text("name"))] = read_tensor(tensor)
     for value in graph.fields.get("input", []):
-        inputs[_new(names_used, value.text("name"))] = _input(value)
+        inputs[_add_name(names_used, value.text("name"))] = _read_input(value)
     nodes = []
     for message in graph.fields.get("node", []):
-        node = _node(message)
+        node = _read_node(message)
         for name in node.inputs:
             if name and name not in names_used:
                 raise UnsafeModel(f"{node.kind} reads {name[:80]!r} before anything made it")
         for name in node.outputs:
             if name:
-                _new(names_used, name)
+                _add_name(names_used, name)
         nodes.append(node)
     outputs = tuple(value.text("name") for value in graph.fields.get("output", []))
-    if lost := [name for name in outputs if name not in names_used]:
-        raise UnsafeModel(f"output {lost[0][:80]!r} is made by nothing in the graph")
+    if unmade := [name for name in outputs if name not in names_used]:
+        raise UnsafeModel(f"output {unmade[0][:80]!r} is made by nothing in the graph")
     return Graph(tuple(nodes), weights, inputs, outputs, len(model.data))
 
 
@@ -360,8 +375,8 @@ def read_tensor(tensor: WireMessage) -> Tensor:
     """Returns a stored tensor, with its values if it is a small tensor of integers."""
     elem, shape = next(iter(tensor.integers("data_type")), 0), tuple(tensor.integers("dims"))
     values = None
-    if elem in _INTEGERS and math.prod(shape) <= KNOWN_VALUES:
-        dtype, name = _INTEGERS[elem]
+    if elem in _INTEGER_STORAGE and math.prod(shape) <= KNOWN_VALUES:
+        dtype, name = _INTEGER_STORAGE[elem]
         if tensor.chunks("raw_data"):
             values = tuple(int(number) for part in tensor.array("raw_data", dtype) for number in part)
         else:
@@ -375,60 +390,62 @@ def read_varints(message: WireMessage, name: str) -> NDArray[np.int64]:
     for chunk in message.fields.get(name, []):
         if chunk.end - chunk.start > MAX_LIST_BYTES:
             raise UnsafeModel(f"{message.kind}.{name} takes {chunk.end - chunk.start} bytes; at most {MAX_LIST_BYTES}")
-        raw = np.frombuffer(message.data, np.uint8, chunk.end - chunk.start, chunk.start)
-        ends = np.flatnonzero(raw < 0x80)
+        raw_bytes = np.frombuffer(message.data, np.uint8, chunk.end - chunk.start, chunk.start)
+        ends = np.flatnonzero(raw_bytes < 0x80)
         starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
         values, lengths = np.zeros(len(ends), np.uint64), ends - starts + 1
         longest = int(lengths.max(initial=0))
-        if longest > MOST_BYTES_OF_ONE:
-            raise UnsafeModel(f"an integer of {longest} bytes; at most {MOST_BYTES_OF_ONE}")
-        for place in range(longest):
-            continues = lengths > place
-            part = (raw[starts[continues] + place] & 0x7F).astype(np.uint64)
-            values[continues] |= part << np.uint64(7 * place)
+        if longest > MAX_VARINT_BYTES:
+            raise UnsafeModel(f"an integer of {longest} bytes; at most {MAX_VARINT_BYTES}")
+        for byte_index in range(longest):
+            has_byte = lengths > byte_index
+            bits = (raw_bytes[starts[has_byte] + byte_index] & 0x7F).astype(np.uint64)
+            values[has_byte] |= bits << np.uint64(7 * byte_index)
         parts.append(values[1::2] if chunk.tag else values)  # a tag of one byte goes before each
     return np.concatenate(parts).view(np.int64) if parts else np.zeros(0, np.int64)
 
 
-def _node(message: WireMessage) -> Node:
-    domain, op = message.text("domain"), message.text("op_type")
-    kind = f"ai.onnx.ml.{op}" if domain == "ai.onnx.ml" else op
+def _read_node(message: WireMessage) -> Node:
+    domain, operator = message.text("domain"), message.text("op_type")
+    kind = f"ai.onnx.ml.{operator}" if domain == "ai.onnx.ml" else operator
     attributes: dict[str, WireMessage] = {}
     for attribute in message.fields.get("attribute", []):
         name = attribute.text("name")
         if name in attributes:
             raise UnsafeModel(f"{kind} has the attribute {name[:80]!r} twice")
-        value_fields = attribute.fields.keys() & _ATTRIBUTE.keys()
-        stated = next(iter(attribute.integers("type")), 0)
+        value_fields = attribute.fields.keys() & _TYPE_OF_FIELD.keys()
+        stated_type = next(iter(attribute.integers("type")), 0)
         # An empty list has no field, and its type alone.
         if (
             len(value_fields) > 1
-            or any(_ATTRIBUTE[field_] != stated for field_ in value_fields)
-            or (not value_fields and stated < 6)
+            or any(_TYPE_OF_FIELD[field_] != stated_type for field_ in value_fields)
+            or (not value_fields and stated_type < 6)
         ):
             raise UnsafeModel(f"{kind}: attribute {name[:80]!r} is of another type than it says")
         attributes[name] = attribute
     return Node(kind, message.texts("input"), message.texts("output"), attributes)
 
 
-def _input(value: WireMessage) -> Tensor:
+def _read_input(value: WireMessage) -> Tensor:
     name = value.text("name")
-    kinds = [kind for tensor_type in value.fields.get("type", []) for kind in tensor_type.fields.get("tensor_type", [])]
-    if not kinds:
+    tensor_types = [
+        kind for value_type in value.fields.get("type", []) for kind in value_type.fields.get("tensor_type", [])
+    ]
+    if not tensor_types:
         raise UnsafeModel(f"input {name[:80]!r} is no tensor")
     dims: list[int | str | None] = []
-    for shape in kinds[0].fields.get("shape", []):
+    for shape in tensor_types[0].fields.get("shape", []):
         for dim in shape.fields.get("dim", []):
             length = next(iter(dim.integers("dim_value")), None)
             dims.append(length if length is not None else dim.text("dim_param") or None)
     if len(dims) > MAX_DECLARED_AXES:
         raise UnsafeModel(f"input {name[:80]!r} has {len(dims)} axes; at most {MAX_DECLARED_AXES}")
-    if "shape" not in kinds[0].fields:
+    if "shape" not in tensor_types[0].fields:
         raise UnsafeModel(f"input {name[:80]!r} has no rank; expected a shape with a length or a name for each axis")
-    return Tensor(next(iter(kinds[0].integers("elem_type")), 0), tuple(dims))
+    return Tensor(next(iter(tensor_types[0].integers("elem_type")), 0), tuple(dims))
 
 
-def _new(names_used: set[str], name: str) -> str:
+def _add_name(names_used: set[str], name: str) -> str:
     if name in names_used:
         raise UnsafeModel(f"the graph makes {name[:80]!r} twice")
     names_used.add(name)
@@ -445,11 +462,11 @@ def dims_for(graph: Graph, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for name, tensor in graph.inputs.items():
         shape = []
-        for place, axis in enumerate(tensor.shape):
+        for axis_index, axis in enumerate(tensor.shape):
             if isinstance(axis, int) and axis >= 0:
                 shape.append(axis)
                 continue
-            key = axis if isinstance(axis, str) else "batch" if place == 0 else f"{name}/{place}"
+            key = axis if isinstance(axis, str) else "batch" if axis_index == 0 else f"{name}/{axis_index}"
             if key not in lengths:
                 lengths[key] = sizes[min(len(lengths), len(sizes) - 1)]
             shape.append(lengths[key])

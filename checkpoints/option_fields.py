@@ -66,10 +66,10 @@ class Option:
         """Returns the described fields of a dataclass: required ones, then the class's own, then those of its bases."""
         hints = get_type_hints(described_class, include_extras=True)
         bases = reversed(list(enumerate(described_class.__mro__)))
-        level = {name: place for place, base in bases for name in get_annotations(base)}
+        level_of_name = {name: index for index, base in bases for name in get_annotations(base)}
         options = [described(field.name, hints[field.name], field.default) for field in fields(described_class)]
         described_fields = [option for option in options if option is not None]
-        return sorted(described_fields, key=lambda option: (option.default is not MISSING, level[option.name]))
+        return sorted(described_fields, key=lambda option: (option.default is not MISSING, level_of_name[option.name]))
 
 
 class Described(NamedTuple):
@@ -111,13 +111,13 @@ def described(name: str, hint: Any, default: Any = MISSING) -> Described | None:
     option = next((metadata for metadata in getattr(hint, "__metadata__", ()) if isinstance(metadata, Option)), None)
     if option is None:
         return None
-    kinds = [kind for kind in _either(get_args(hint)[0]) if kind is not NoneType]
+    kinds = [kind for kind in _union_members(get_args(hint)[0]) if kind is not NoneType]
     lists = [kind for kind in kinds if get_origin(kind) in (tuple, Sequence)]
-    scalar = _either(get_args(lists[0])[0])[0] if lists else kinds[0]
+    scalar = _union_members(get_args(lists[0])[0])[0] if lists else kinds[0]
     return Described(name, option, scalar, bool(lists), default)
 
 
-def _either(kind: Any) -> Sequence[Any]:
+def _union_members(kind: Any) -> Sequence[Any]:
     """Returns the members of a union, or the type alone."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
 

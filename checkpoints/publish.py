@@ -64,11 +64,11 @@ def push(
         private: whether a new repository is private.
         message: message of the commit.
     """
-    Repository(repository)  # is it a name?
+    Repository(repository)  # raises if this is no name
     hub = huggingface_hub()
     files = checkpoint.files()
-    front = _front_matter(checkpoint.manifest, repository.split("/")[1], license, tags)
-    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"))).encode()
+    front_matter = _front_matter(checkpoint.manifest, repository.split("/")[1], license, tags)
+    card = (front_matter + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"))).encode()
     if card != files[CARD]:
         entry = FileEntry(hashlib.sha256(card).hexdigest(), len(card))
         manifest = dataclasses.replace(checkpoint.manifest, files={**checkpoint.manifest.files, CARD: entry})

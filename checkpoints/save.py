@@ -59,7 +59,7 @@ class Replacing:
 
 
 NO_REPLACING = Replacing()
-_running: ContextVar[Replacing] = ContextVar("replacing")
+_allowed: ContextVar[Replacing] = ContextVar("replacing")
 """Checkpoints that the running command may replace. A context variable, because the writer is many calls below."""
 
 
@@ -69,12 +69,12 @@ def replacing(allowed: Replacing) -> Iterator[None]:
 
     A checkpoint that `allowed` or the outer block knows to be in service is never replaced.
     """
-    outer = _running.get(NO_REPLACING)
-    token = _running.set(Replacing(allowed.replace or outer.replace, (*outer.in_service, *allowed.in_service)))
+    outer = _allowed.get(NO_REPLACING)
+    token = _allowed.set(Replacing(allowed.replace or outer.replace, (*outer.in_service, *allowed.in_service)))
     try:
         yield
     finally:
-        _running.reset(token)
+        _allowed.reset(token)
 
 
 def check_replaced(target: Path, *, overwrite: bool) -> None:
@@ -84,7 +84,7 @@ def check_replaced(target: Path, *, overwrite: bool) -> None:
     is never replaced. Another checkpoint is replaced if `overwrite` or the running command allows it.
     """
     digest = hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest()
-    allowed = _running.get(NO_REPLACING)
+    allowed = _allowed.get(NO_REPLACING)
     pinned = (pinned_in(Path(pins_path)),) if (pins_path := os.environ.get(PINS, "").strip()) else ()
     for in_service in (*allowed.in_service, *pinned):
         if reason := in_service(digest):
@@ -105,7 +105,7 @@ def pinned_in(pins: Path) -> InService:
     The function raises `CheckpointExists` if the file cannot be read, because it is then unknown what is in service.
     """
 
-    def known(digest: str) -> str:
+    def pinning_clause(digest: str) -> str:
         try:
             lines = pins.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -116,7 +116,7 @@ def pinned_in(pins: Path) -> InService:
         words = {word.lower() for line in lines for word in line.partition("#")[0].split()}
         return f"which {pins} pins" if digest in words else ""
 
-    return known
+    return pinning_clause
 
 
 def save_checkpoint(
@@ -179,9 +179,9 @@ def save_checkpoint(
     for package in ("metaprobe", "numpy", "onnxruntime"):
         with suppress(PackageNotFoundError):  # run from source, or provided under another name (onnxruntime-gpu)
             versions[package] = version(package)
-    stated = {f.name: getattr(draft, f.name) for f in dataclasses.fields(Draft)}
+    draft_fields = {f.name: getattr(draft, f.name) for f in dataclasses.fields(Draft)}
     manifest = Manifest(
-        **{**stated, "versions": versions | draft.versions},
+        **{**draft_fields, "versions": versions | draft.versions},
         format_version=FORMAT_VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         inputs=session.inputs,
@@ -215,15 +215,15 @@ def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
             temporary.rename(target)
             _sync_folder(target.parent)
         else:  # it is moved aside, and deleted once the new one is there
-            aside = _sibling(target, "old")
-            target.rename(aside)
+            old_folder = _sibling(target, "old")
+            target.rename(old_folder)
             try:
                 temporary.rename(target)
             except BaseException:  # also Ctrl-C: the old one goes back
-                aside.rename(target)
+                old_folder.rename(target)
                 raise
             _sync_folder(target.parent)
-            shutil.rmtree(aside)
+            shutil.rmtree(old_folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published
     return dataclasses.replace(checkpoint, path=target)
@@ -254,10 +254,10 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = F
         return
     if not target.is_dir():
         raise CheckpointExists(f"{target} exists and is not a folder")
-    names_there = {entry.name for entry in target.iterdir()}
-    if not names_there:
+    existing_names = {entry.name for entry in target.iterdir()}
+    if not existing_names:
         return
-    if MANIFEST not in names_there:
+    if MANIFEST not in existing_names:
         raise CheckpointExists(f"{target} is not a checkpoint but holds files, and is not replaced; give another path")
     try:
         manifest = parse_manifest((target / MANIFEST).read_bytes())
@@ -268,9 +268,9 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = F
             f"{target} is a checkpoint of kind {manifest.kind!r}, and is not replaced by one of kind {kind!r}: move it "
             "away, or give another path"
         )
-    if strangers := names_there - (manifest.files.keys() | {MANIFEST}):
+    if other_names := existing_names - (manifest.files.keys() | {MANIFEST}):
         raise CheckpointExists(
-            f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
+            f"{target} also holds {', '.join(sorted(other_names))}; move that away before replacing it"
         )
     check_replaced(target, overwrite=overwrite)
 

@@ -101,7 +101,7 @@ REMEDIES = {
 """Maps the name of a fault to what to do about it."""
 
 CheckResult = Literal["ok", "unknown", "fault"]
-Finding = tuple[CheckResult, str, str]
+CheckFinding = tuple[CheckResult, str, str]
 """Result of a check: (verdict, message about what was found, name in `REMEDIES` or empty)."""
 
 
@@ -411,7 +411,7 @@ def diagnose(interview: Interview) -> tuple[Diagnosis, ...]:
     )
 
 
-def _findings(interview: Interview) -> Iterator[tuple[str, Finding]]:
+def _findings(interview: Interview) -> Iterator[tuple[str, CheckFinding]]:
     replies = {
         name: parse_reply(name, interview.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")
     }
@@ -435,7 +435,7 @@ def _findings(interview: Interview) -> Iterator[tuple[str, Finding]]:
     yield "thinking", _check_thinking(interview, plain if interview.thinks else replies["thinking"])
 
 
-def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> Finding:
+def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> CheckFinding:
     why = interview.first_failure
     if plain is None:
         if interview.body("plain") is not None:
@@ -451,7 +451,7 @@ def _check_plain_answer(interview: Interview, plain: ParsedReply | None) -> Find
     return "ok", received, ""
 
 
-def check_numbers(answer: ParsedReply) -> Finding:
+def check_numbers(answer: ParsedReply) -> CheckFinding:
     """Checks that the tokens spell the text, that each has a log-probability, and that the usage counts as many."""
     thinks, token_count = answer.parsed_text.thinking is not None, len(answer.tokens)
     counts = f"{answer.name}: {token_count} numbers, and {answer.counted} tokens by the usage"
@@ -481,7 +481,7 @@ def check_numbers(answer: ParsedReply) -> Finding:
     return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {answer.counted}", ""
 
 
-def check_alternatives(answer: ParsedReply) -> Finding:
+def check_alternatives(answer: ParsedReply) -> CheckFinding:
     """Checks that as many alternatives came as requested, and that they can be the likeliest tokens."""
     if any(None in row.values() for row in answer.top):
         return "fault", f"{answer.name}: one came without a number (null)", "numbers"
@@ -510,7 +510,7 @@ def check_alternatives(answer: ParsedReply) -> Finding:
 REPLY_CHECKS = {"numbers": check_numbers, "alternatives": check_alternatives}
 
 
-def _check_temperature(interview: Interview, cold: ParsedReply | None, hot: ParsedReply | None) -> Finding:
+def _check_temperature(interview: Interview, cold: ParsedReply | None, hot: ParsedReply | None) -> CheckFinding:
     """Checks whether the first token has the same distribution at both temperatures.
 
     Args:
@@ -549,7 +549,7 @@ def _check_temperature(interview: Interview, cold: ParsedReply | None, hot: Pars
     return "ok", f"raw: the same at temperature 0 and {HOT_TEMPERATURE:g}", "mode"
 
 
-def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> Finding:
+def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> CheckFinding:
     """Checks that an ended answer and a cut answer state how they ended."""
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
@@ -565,7 +565,7 @@ def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> Finding
     return ("ok", words, "") if (whole, short) == (STOP, LENGTH) else ("unknown", words, "finish")
 
 
-def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> Finding:
+def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> CheckFinding:
     reply = interview.replies.get("streamed")
     if reply is None or not reply.body:
         return "fault", f"no stream came: {interview.failure('streamed')}", "stream"
@@ -618,7 +618,7 @@ def _mean_difference(a: Sequence[float | None], b: Sequence[float | None]) -> fl
     return float(np.mean([abs(x - y) for x, y in pairs])) if pairs else 0.0
 
 
-def _check_two_answers(interview: Interview) -> Finding:
+def _check_two_answers(interview: Interview) -> CheckFinding:
     body = fields(interview.body("two")) or {}
     answer_count = len(as_list(body.get("choices")) or ())
     if answer_count != 2:
@@ -635,7 +635,7 @@ def _check_two_answers(interview: Interview) -> Finding:
     return "ok", "both answers have numbers of their own", ""
 
 
-def _check_tool_call(interview: Interview) -> Finding:
+def _check_tool_call(interview: Interview) -> CheckFinding:
     reply = parse_reply("tool", interview.body("tool"))
     if reply is not None and TOOL_NAME in reply.parsed_text.text and "{" in reply.parsed_text.text:
         return "fault", f"a call came as words: {reply.parsed_text.text[:60]!r}", "tool"
@@ -644,7 +644,7 @@ def _check_tool_call(interview: Interview) -> Finding:
     return "unknown", f"no call came: {interview.failure('tool') or 'the model answered in words'}", "tool"
 
 
-def _check_thinking(interview: Interview, reply: ParsedReply | None) -> Finding:
+def _check_thinking(interview: Interview, reply: ParsedReply | None) -> CheckFinding:
     if reply is None or (
         reply.parsed_text.thinking is None and not (reply.parsed and reply.parsed.segments) and not interview.thinks
     ):
