@@ -23,7 +23,7 @@ ITEM_LEVELS = ("easy", "medium", "hard", "cross")
 """Levels of items, in the order in which tables show them; `cross` is another kind of item, not a harder one."""
 
 STATED_COLUMNS = {"stated_difficulty": "difficulty", "stated_confidence": "confidence", "p_true": "p_true"}
-"""Maps the column of stated numbers to their kind."""
+"""Maps a column of stated numbers to the kind of statement that fills it."""
 
 
 def level_place(level: str) -> tuple[int, str]:
@@ -48,9 +48,9 @@ class AnswerTable:
     y: NDArray[np.int64]
     """The target label, 0 or 1."""
     stated_difficulty: NDArray[np.float64]
-    """In [0, 1]; `Run.stated_of` says to which call it belongs. NaN if the model stated none."""
+    """Stated difficulty, in [0, 1]; `Run.stated_of` says to which call it belongs. NaN if the model stated none."""
     stated_confidence: NDArray[np.float64]
-    """In [0, 1]; NaN if the model stated none."""
+    """Stated confidence, in [0, 1]; NaN if the model stated none."""
     p_true: NDArray[np.float64]
     """Probability with which the model calls its answer true, in [0, 1]; NaN if it was not asked."""
     logprobs: NDArray[np.object_]
@@ -102,24 +102,24 @@ def bare_table(
         logprobs: the log-probabilities, if known.
     """
     n = len(y)
-    names, nothing = np.array([f"row-{i}" for i in range(n)]), np.full(n, "")
+    row_names, empty_texts = np.array([f"row-{i}" for i in range(n)]), np.full(n, "")
     series = [np.empty(0, dtype=np.float32)] * n if logprobs is None else list(logprobs)
     return AnswerTable(
-        call_ids=names,
-        items=names,
+        call_ids=row_names,
+        items=row_names,
         groups=groups,
         y=y,
-        questions=nothing if questions is None else np.array(questions, dtype=np.str_),
-        **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "models"), nothing),
+        questions=empty_texts if questions is None else np.array(questions, dtype=np.str_),
+        **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "models"), empty_texts),
         **dict.fromkeys(STATED_COLUMNS, np.full(n, np.nan)),
-        logprobs=_objects(series),
+        logprobs=_object_column(series),
         tokens=np.array([len(values) for values in series], dtype=np.int64),
         cut=np.zeros(n, dtype=bool),
-        answers=None if answers is None else _objects(answers),
+        answers=None if answers is None else _object_column(answers),
     )
 
 
-def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
+def _object_column(values: Sequence[Any]) -> NDArray[np.object_]:
     column = np.empty(len(values), dtype=object)
     column[:] = list(values)
     return column
@@ -135,82 +135,81 @@ def answer_table(
 ) -> AnswerTable:
     """Returns a row for every call with a label `target`, log-probabilities and at least one token.
 
-    With `bare`, if at most half of the labelled calls have log-probabilities, it has a row for every call with the
-    label, without log-probabilities. Refusals and tool calls are left out with a warning, because no predictor scores
-    them. So are answers whose log-probabilities are missing or made up. A warning also names numbers that stand for
-    unknown ones. Raises `RecordError` if nothing is left, saying what was found instead, or if a label is not 0 or 1.
+    With `bare`, log-probabilities are dropped if at most half of the labelled calls have them. The table then has a row
+    for every call with the label. Left out with a warning are refusals and tool calls, because no predictor scores
+    them, and answers whose log-probabilities are missing or made up. Another warning counts answers with numbers that
+    stand for unknown log-probabilities. Raises `RecordError` if nothing is left, or if a label is not 0 or 1.
 
     Args:
         runs: the runs.
         target: name of the label.
         stage: only calls of this stage.
         agent: only calls of this agent.
-        bare: whether answers without log-probabilities are allowed.
+        bare: whether a table without log-probabilities is allowed.
     """
-    records: list[dict[str, Any]] = []
-    without: list[dict[str, Any]] = []
-    seen_calls = unlabelled = wordless = made_up = 0
-    seen: dict[str, set[str]] = {"labels": set(), "stages": set(), "agents": set()}
-    decided = False
+    rows: list[dict[str, Any]] = []
+    rows_without_logprobs: list[dict[str, Any]] = []
+    selected_count = unlabelled_count = wordless_count = made_up_count = 0
+    names_found: dict[str, set[str]] = {"labels": set(), "stages": set(), "agents": set()}
+    has_decisions = False
     # Sort labelled calls into those with and without log-probabilities.
     for run in runs:
-        decided = decided or bool(run.decision_answers)
-        seen["labels"].update(label.name for label in run.labels)
+        has_decisions = has_decisions or bool(run.decision_answers)
+        names_found["labels"].update(label.name for label in run.labels)
         for call in run.calls:
-            seen["stages"].add(call.stage)
-            seen["agents"].add(call.agent)
+            names_found["stages"].add(call.stage)
+            names_found["agents"].add(call.agent)
             if (stage is not None and call.stage != stage) or (agent is not None and call.agent != agent):
                 continue
-            seen_calls += 1
-            y = run.label(target, call.id)
-            if y is None:
-                unlabelled += 1
+            selected_count += 1
+            label_value = run.label(target, call.id)
+            if label_value is None:
+                unlabelled_count += 1
                 continue
-            if y not in (0.0, 1.0):
-                raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
+            if label_value not in (0.0, 1.0):
+                raise RecordError(f"call {call.id}: label {target} is {label_value}; expected 0 or 1")
             if not answers_in_words(call):
-                wordless += 1
+                wordless_count += 1
                 continue
             logprobs = answer_logprobs(call)
             has_logprobs = logprobs is not None and len(logprobs) > 0
             if has_logprobs and constant(np.asarray(call.logprobs), call.top_logprobs):
-                has_logprobs, made_up = False, made_up + 1
-            (records if has_logprobs else without).append(_table_row(run, call, int(y)))
+                has_logprobs, made_up_count = False, made_up_count + 1
+            (rows if has_logprobs else rows_without_logprobs).append(_table_row(run, call, int(label_value)))
     # Refuse a selection without calls.
-    listed = {kind: ", ".join(sorted(filter(None, names))) or "none" for kind, names in seen.items()}
-    if not records and not seen_calls:
+    found_text = {kind: ", ".join(sorted(filter(None, names))) or "none" for kind, names in names_found.items()}
+    if not rows and not selected_count:
         raise RecordError(
-            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {listed['stages']}; "
-            f"agents found: {listed['agents']}"
+            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {found_text['stages']}; "
+            f"agents found: {found_text['agents']}"
         )
-    # Without log-probabilities, if most answers have none and that is allowed.
-    lost = len(without) - made_up if records else 0
-    if bare and len(records) <= len(without):
-        if records:
+    # Drop the log-probabilities if most answers have none and that is allowed.
+    lost_count = len(rows_without_logprobs) - made_up_count if rows else 0
+    if bare and len(rows) <= len(rows_without_logprobs):
+        if rows:
             warnings.warn(
-                f"the log-probabilities of {len(records)} labelled answers are not read: the other {len(without)} have"
-                " none",
+                f"the log-probabilities of {len(rows)} labelled answers are not read: the other "
+                f"{len(rows_without_logprobs)} have none",
                 stacklevel=2,
             )
-            lost = made_up = 0
-        nothing = np.empty(0, dtype=np.float32)
-        records = without + [{**record, "logprobs": nothing, "tokens": 0} for record in records]
-    if not records:
-        lacking = "" if bare else f"{len(without)} have it but no log-probabilities, "
+            lost_count = made_up_count = 0
+        no_logprobs = np.empty(0, dtype=np.float32)
+        rows = rows_without_logprobs + [{**row, "logprobs": no_logprobs, "tokens": 0} for row in rows]
+    if not rows:
+        lacking_text = "" if bare else f"{len(rows_without_logprobs)} have it but no log-probabilities, "
         raise RecordError(
-            f"no answer with a label {target!r}{'' if bare else ' and log-probabilities'}: {unlabelled} calls have no "
-            f"such label, {lacking}{wordless} are refusals or tool calls; labels found: {listed['labels']}"
-            + (f". {LOGPROBS_NEEDED}" if without else "")
-            + (DECISIONS_HINT if without and decided else "")
+            f"no answer with a label {target!r}{'' if bare else ' and log-probabilities'}: {unlabelled_count} calls "
+            f"have no such label, {lacking_text}{wordless_count} are refusals or tool calls; labels found: "
+            f"{found_text['labels']}"
+            + (f". {LOGPROBS_NEEDED}" if rows_without_logprobs else "")
+            + (DECISIONS_HINT if rows_without_logprobs and has_decisions else "")
         )
-    _warn(wordless, made_up, lost, records)
+    _warn_of_left_out(rows, wordless_count=wordless_count, made_up_count=made_up_count, lost_count=lost_count)
     # Runs are stored in the order in which they ended; folds and fits must not depend on that.
-    records.sort(key=lambda record: record["call_ids"])
+    rows.sort(key=lambda row: row["call_ids"])
     columns: dict[str, Any] = {
-        name: (_objects if name in ("logprobs", "answers", "prompts") else np.array)(
-            [record[name] for record in records]
-        )
-        for name in records[0]
+        name: (_object_column if name in ("logprobs", "answers", "prompts") else np.array)([row[name] for row in rows])
+        for name in rows[0]
     }
     for name in ("answers", "prompts"):
         if not any(map(len, columns[name])):
@@ -223,30 +222,32 @@ def answers_in_words(call: Call) -> bool:
     return call.finish_reason not in (REFUSAL, TOOL_CALL)
 
 
-def _warn(wordless: int, made_up: int, lost: int, records: Sequence[dict[str, Any]]) -> None:
+def _warn_of_left_out(
+    rows: Sequence[dict[str, Any]], *, wordless_count: int, made_up_count: int, lost_count: int
+) -> None:
     """Warns about labelled answers that are left out, and about numbers that are not the model's own.
 
     Args:
-        wordless: number of refusals and tool calls.
-        made_up: number of answers with made-up log-probabilities.
-        lost: number of answers without log-probabilities.
-        records: the rows.
+        rows: the rows that are kept.
+        wordless_count: number of refusals and tool calls.
+        made_up_count: number of answers with made-up log-probabilities.
+        lost_count: number of answers without log-probabilities.
     """
-    if wordless:
+    if wordless_count:
         warnings.warn(
-            f"{wordless} labelled refusals and tool calls are left out: no predictor scores them", stacklevel=3
+            f"{wordless_count} labelled refusals and tool calls are left out: no predictor scores them", stacklevel=3
         )
-    if made_up:
+    if made_up_count:
         warnings.warn(
-            f"{made_up} labelled answers are left out: their log-probabilities are all 0 or all the same, as servers "
-            "write that have none",
+            f"{made_up_count} labelled answers are left out: their log-probabilities are all 0 or all the same, as "
+            "servers write that have none",
             stacklevel=3,
         )
-    if lost:
-        warnings.warn(f"{lost} labelled answers are left out: they hold no log-probabilities", stacklevel=3)
-    if unknown := sum(len(r["logprobs"]) > 0 and r["logprobs"].min() <= NO_LOGPROB for r in records):
+    if lost_count:
+        warnings.warn(f"{lost_count} labelled answers are left out: they hold no log-probabilities", stacklevel=3)
+    if unknown_count := sum(len(row["logprobs"]) > 0 and row["logprobs"].min() <= NO_LOGPROB for row in rows):
         warnings.warn(
-            f"{unknown} of {len(records)} labelled answers hold a log-probability of {NO_LOGPROB:g} or lower, as "
+            f"{unknown_count} of {len(rows)} labelled answers hold a log-probability of {NO_LOGPROB:g} or lower, as "
             "servers write of a token whose own they do not know; such answers weigh heavily in a fit, which may be "
             "better without them",
             stacklevel=3,
@@ -305,19 +306,19 @@ def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) ->
         y: the labels (n,).
         folds: number of folds.
     """
-    counts = {
+    group_counts = {
         int(label): len({g for g, label_of_answer in zip(groups, y, strict=True) if label_of_answer == label})
         for label in (0, 1)
     }
-    if min(counts.values()) == 0:
-        only = "1" if counts[0] == 0 else "0"
+    if min(group_counts.values()) == 0:
+        only = "1" if group_counts[0] == 0 else "0"
         raise RecordError(
             f"all {len(y)} labels are {only}: there is nothing to distinguish; add runs of the other class"
         )
     # Each fold's learning groups are split again, by five, into the roles.
-    if min(counts.values()) < (needed := max(2 * folds, 10)):
+    if min(group_counts.values()) < (needed := max(2 * folds, 10)):
         raise RecordError(
-            f"{counts[1]} groups have a label 1 and {counts[0]} a label 0; {folds} folds by group need at "
+            f"{group_counts[1]} groups have a label 1 and {group_counts[0]} a label 0; {folds} folds by group need at "
             f"least {needed} of each: add runs{', or ask for fewer folds' if needed > 10 else ''}"
         )
     return len(set(groups))

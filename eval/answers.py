@@ -26,21 +26,23 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 
 CURVE_POSITIONS = 50
+"""Number of positions along the answer to which log-probabilities are interpolated."""
 PREFIX_LENGTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
-ENOUGH_LONGER = 0.05
-"""If at most this share of the answers is longer than k tokens, larger k are not shown: nothing changes any more."""
+"""Numbers k of first tokens for which AUROC is computed, unless learned scores name their own k."""
+MIN_LONGER_SHARE = 0.05
+"""If at most this share of the answers is longer than k tokens, larger k are not shown, because little changes."""
 
 
 def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
     """Returns the share of right answers by dimension and level, and over all answers."""
-    cells: dict[tuple[str, str], NDArray[np.bool_]] = {
-        (d, level): (table.dimensions == d) & (table.levels == level)
-        for d, level in sorted(
+    rows_of_cell: dict[tuple[str, str], NDArray[np.bool_]] = {
+        (dimension, level): (table.dimensions == dimension) & (table.levels == level)
+        for dimension, level in sorted(
             set(zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)),
             key=lambda cell: (cell[0], level_place(cell[1])),
         )
     }
-    cells["all", "all"] = np.ones(len(table), dtype=bool)
+    rows_of_cell["all", "all"] = np.ones(len(table), dtype=bool)
     variants = list(dict.fromkeys(table.variants.tolist()))
     return tuple(
         AccuracyRow(
@@ -49,10 +51,10 @@ def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
             {
                 variant: Accuracy(float(table.y[rows].mean()), int(rows.sum()))
                 for variant in variants
-                if (rows := cell & (table.variants == variant)).any()
+                if (rows := cell_rows & (table.variants == variant)).any()
             },
         )
-        for (dimension, level), cell in cells.items()
+        for (dimension, level), cell_rows in rows_of_cell.items()
     )
 
 
@@ -65,8 +67,9 @@ def trajectories(table: AnswerTable) -> Trajectories | None:
 
 
 def trajectory_bands(logprobs: Sequence[ArrayLike]) -> TrajectoryBands:
-    """Returns bands over answers. Each answer is interpolated to `CURVE_POSITIONS` positions, so that all weigh the
-    same.
+    """Returns the bands over answers.
+
+    Each answer is interpolated to `CURVE_POSITIONS` positions, so that all answers weigh the same.
 
     An answer of one token is constant. Raises ValueError if there are no answers, or if one is empty or not finite.
     """
@@ -100,42 +103,54 @@ def auroc_by_tokens_seen(
 
     Args:
         table: the n answers.
-        learned: maps a name to a mapping from k to out-of-fold scores (n,) from the first k tokens, as a model of the
-            schema `prefix-k` gives them. Every name must have the same k, which are then the k that are shown.
+        learned: maps a name and a k to out-of-fold scores (n,) from the first k tokens, as a model of the schema
+            `prefix-k` gives them. Every name must have the same k, and only these k are shown.
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
     if len(np.unique(table.y)) < 2 or not table.measured:
         return None
-    learned_scores, tokens = learned or {}, list(PREFIX_LENGTHS)
+    learned_scores, token_counts = learned or {}, list(PREFIX_LENGTHS)
     if learned_scores:
-        tokens = sorted(next(iter(learned_scores.values())))
+        token_counts = sorted(next(iter(learned_scores.values())))
         for name, scores in learned_scores.items():
-            if sorted(scores) != tokens:
-                raise RecordError(f"{name} has scores for k in {sorted(scores)}; the others for k in {tokens}")
+            if sorted(scores) != token_counts:
+                raise RecordError(f"{name} has scores for k in {sorted(scores)}; the others for k in {token_counts}")
     else:
-        longer = [float(np.mean(table.tokens > k)) for k in tokens]
+        longer_shares = [float(np.mean(table.tokens > k)) for k in token_counts]
         # The first k at which nearly all answers have ended is the last one worth showing.
-        end = next((place + 1 for place, left in enumerate(longer) if left <= ENOUGH_LONGER), len(longer))
-        tokens = tokens[:end]
+        shown_count = next(
+            (index + 1 for index, share in enumerate(longer_shares) if share <= MIN_LONGER_SHARE), len(longer_shares)
+        )
+        token_counts = token_counts[:shown_count]
     weights = cluster_weights(list(table.groups), resamples, seed)
 
-    def method(name: str, family: Family, scores: Mapping[int, ArrayLike]) -> SeenMethod:
-        return SeenMethod(name, family, tuple(interval(auroc, table.y, scores[k], weights) for k in tokens))
+    def seen_method(name: str, family: Family, scores: Mapping[int, ArrayLike]) -> SeenMethod:
+        return SeenMethod(name, family, tuple(interval(auroc, table.y, scores[k], weights) for k in token_counts))
 
-    starts = {k: [np.asarray(values[:k], dtype=np.float64) for values in table.logprobs] for k in tokens}
+    first_logprobs = {k: [np.asarray(values[:k], dtype=np.float64) for values in table.logprobs] for k in token_counts}
     return SeenTokens(
-        tokens=tuple(tokens),
-        finished=tuple(float(np.mean(table.tokens <= k)) for k in tokens),
+        tokens=tuple(token_counts),
+        finished=tuple(float(np.mean(table.tokens <= k)) for k in token_counts),
         methods=(
-            method("mean log-probability", "log-probability", {k: [x.mean() for x in starts[k]] for k in tokens}),
-            method("minimum log-probability", "log-probability", {k: [x.min() for x in starts[k]] for k in tokens}),
-            *(method(name, "learned", scores) for name, scores in learned_scores.items()),
+            seen_method(
+                "mean log-probability",
+                "log-probability",
+                {k: [x.mean() for x in first_logprobs[k]] for k in token_counts},
+            ),
+            seen_method(
+                "minimum log-probability",
+                "log-probability",
+                {k: [x.min() for x in first_logprobs[k]] for k in token_counts},
+            ),
+            *(seen_method(name, "learned", scores) for name, scores in learned_scores.items()),
         ),
     )
 
 
-def with_runs(comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> Comparison:
+def with_stage_accuracy(
+    comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0
+) -> Comparison:
     """Returns the comparison with accuracy by stage, for systems that have more than one stage.
 
     Args:
@@ -147,10 +162,17 @@ def with_runs(comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1
     return replace(
         comparison,
         stages=tuple(
-            row
-            for members in runs_by_variant(runs).values()
-            if len({call.stage for run in members for call in run.calls if run.label("correct", call.id) is not None})
+            accuracy_of_stage
+            for runs_of_variant in runs_by_variant(runs).values()
+            if len(
+                {
+                    call.stage
+                    for run in runs_of_variant
+                    for call in run.calls
+                    if run.label("correct", call.id) is not None
+                }
+            )
             > 1
-            for row in stage_accuracy(members, resamples=resamples, seed=seed)
+            for accuracy_of_stage in stage_accuracy(runs_of_variant, resamples=resamples, seed=seed)
         ),
     )

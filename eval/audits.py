@@ -1,4 +1,4 @@
-"""Audits of a trained method and of its answers, in one call: is what was learned what it seems?
+"""Audits of a trained method and of its answers, in one call: do its numbers mean what they seem to mean?
 
     report = run_audits(AuditInputs(name="probe", table=table, score=held_out, splits=folds))
     report.failed, report.audits, report.skipped, report.controls.strongest
@@ -20,7 +20,7 @@ from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.rendered_table import format_interval
 from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.audits_of_data import (
-    FEW_SHARED,
+    MIN_SHARED_LABELS,
     Ints,
     Split,
     class_balance,
@@ -52,19 +52,21 @@ from metaprobe.eval.results import Finding
 
 CHANCE_INTERVAL_LEVEL = 0.99
 """Level of the intervals around chance: about 1 in 200 audits calls an honest recipe leaking."""
-OPTIMISM = 0.05
-"""Allowed optimism: how much higher the AUROC on selection data may be than on test data."""
+ALLOWED_OPTIMISM = 0.05
+"""How much higher the AUROC on selection data may be than the upper end of the test interval."""
 RESAMPLES = 1000
-REACHED = 0.05
-"""A p-value up to this one excludes chance."""
-NEGLIGIBLE = 0.02
+"""Number of bootstrap resamples."""
+SIGNIFICANCE_LEVEL = 0.05
+"""A p-value of at most this level excludes chance."""
+NEGLIGIBLE_AUROC = 0.02
 """A difference in AUROC that does not matter."""
 MIN_DOMAIN_ANSWERS = 100
 """Fewest answers of a domain for a useful figure; each class needs a tenth of them."""
 MAX_DOMAINS = 8
-"""Number of domains, the largest, that are left out in turn: each takes a fit."""
+"""Most domains that are left out in turn, the largest ones first: each takes a fit."""
 ENOUGH_FOR_ECE = 1000
-NO_CONTROL = (
+"""Fewest answers for which a calibration error is given."""
+NO_CONTROL_DETAIL = (
     "there is none without log-probabilities, questions, answers or layer 0 beside another layer: something simpler "
     "may do as well"
 )
@@ -81,7 +83,7 @@ class LeftOutDomains:
     mean: Interval
     """Mean of `auroc` over the domains, on the same resamples of groups."""
     gain: Interval
-    """The same mean minus that of the baseline, which needs no fit; paired."""
+    """`mean` minus the same mean of the baseline, which needs no fit; paired."""
     ece: Interval | None
     """Calibration error of all domains together; None if there are fewer than `ENOUGH_FOR_ECE` answers."""
 
@@ -140,74 +142,87 @@ class AuditReport:
 
 
 def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
-    """Makes every audit whose input is given. The refits cost 5 and 3 times the recipe; the others take seconds."""
+    """Makes every audit whose input is given.
+
+    `refit_labels` is called 5 times and `refit_features` 3 times, and each call costs a training. The other audits take
+    seconds.
+    """
     name, table, score, splits = inputs.name, inputs.table, inputs.score, inputs.splits
     y, groups, questions = table.y, table.groups, table.questions
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
     fold = _fold_of(splits, len(y))
     metric = auroc_within(fold)
     method_interval = interval(metric, y, score, weights)
-    of_answers, of_scores, skipped = [class_balance(y)], [above_chance(method_interval, name=name)], list[str]()
+    answer_findings, score_findings, skipped = (
+        [class_balance(y)],
+        [above_chance(method_interval, name=name)],
+        list[str](),
+    )
     # Audits of the answers.
     if splits:
-        of_answers.append(group_overlap(groups, splits))
+        answer_findings.append(group_overlap(groups, splits))
     else:
         skipped.append("group overlap: needs the splits")
     if splits and has_questions(table):
-        of_answers += [repeated_questions(questions, splits, y=y), near_duplicates(questions, splits, y=y, seed=seed)]
-        of_answers.append(reworded_questions(questions, splits, y=y))
+        answer_findings += [
+            repeated_questions(questions, splits, y=y),
+            near_duplicates(questions, splits, y=y, seed=seed),
+        ]
+        answer_findings.append(reworded_questions(questions, splits, y=y))
     else:
         skipped.append("repeated, nearly repeated and reworded questions: need the splits and the questions' texts")
     if splits and table.measured:
-        of_answers.append(repeated_series(table.logprobs, splits, y=y))
+        answer_findings.append(repeated_series(table.logprobs, splits, y=y))
     else:
         skipped.append("answers that occur twice: need the splits and the log-probabilities")
     if inputs.of_pairs:
         skipped.append("twins have one label: an answer has a row for each answer that it was compared with")
     elif twins := twins_disagree(table.logprobs, y):
-        of_answers.append(twins)
+        answer_findings.append(twins)
     if noise := label_noise(inputs.labels, groups, y=y, seed=seed):
-        of_answers += noise
+        answer_findings += noise
     else:
-        skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
+        skipped.append(f"label noise: needs {MIN_SHARED_LABELS} answers labelled by two sources")
     # The score against its controls, pooled and within runs.
     controls = against_controls(y, score, inputs.controls, weights, metric=metric) if inputs.controls else None
     if inputs.calibrated_control:
-        level = "level, difference 0.000: the order is the same, calibration adds how likely answers are to be right"
-        of_scores.append(Finding(f"{name} is {inputs.calibrated_control}, calibrated", True, level))
+        level_detail = (
+            "level, difference 0.000: the order is the same, calibration adds how likely answers are to be right"
+        )
+        score_findings.append(Finding(f"{name} is {inputs.calibrated_control}, calibrated", True, level_detail))
     elif controls is None:
-        of_scores.append(Finding(f"{name} was held against a control", False, NO_CONTROL, "unaudited"))
+        score_findings.append(Finding(f"{name} was held against a control", False, NO_CONTROL_DETAIL, "unaudited"))
     if controls is not None:
-        of_scores += beats_controls(controls, name=name)
+        score_findings += beats_controls(controls, name=name)
     within: ControlComparison | None = None
     if inputs.controls and (runs := run_of_answers(table)).any():
         within = against_controls(y, score, inputs.controls, weights, metric=auroc_within(fold, runs))
-        of_scores.append(beats_controls_within(within, name=name))
+        score_findings.append(beats_controls_within(within, name=name))
     else:
         skipped.append("controls within runs: needs answers of several runs (models, tasks, ways of asking)")
     if PROMPT not in inputs.controls:
         skipped.append(f"{PROMPT}: needs its held-out scores")
     # The recipe on labels or features that hold nothing to learn.
     if inputs.refit_labels is not None:
-        of_scores.append(shuffled_labels(inputs.refit_labels, y, score, groups, seed=seed))
+        score_findings.append(shuffled_labels(inputs.refit_labels, y, score, groups, seed=seed))
     else:
         skipped.append("shuffled labels: needs the recipe")
     if inputs.refit_features is not None and inputs.features_shape is not None:
-        of_scores.append(random_features(inputs.refit_features, y, inputs.features_shape, groups, seed=seed))
+        score_findings.append(random_features(inputs.refit_features, y, inputs.features_shape, groups, seed=seed))
     else:
         skipped.append("random features: needs the recipe and the features' shape")
     # The score on other domains, and the optimism of having chosen a layer.
     if inputs.left_out_domains is not None:
-        of_scores.append(holds_elsewhere(inputs.left_out_domains, name=name, home=method_interval.estimate))
+        score_findings.append(holds_elsewhere(inputs.left_out_domains, name=name, home_auroc=method_interval.estimate))
     else:
-        needs = f"two tasks, or two dimensions, with {MIN_DOMAIN_ANSWERS} answers each, and a fit without each"
-        skipped.append(f"other domains: needs {needs}")
+        needed_domains = f"two tasks, or two dimensions, with {MIN_DOMAIN_ANSWERS} answers each, and a fit without each"
+        skipped.append(f"other domains: needs {needed_domains}")
     if inputs.selection_auroc is not None:
-        of_scores.append(layers_tried(inputs.selection_auroc, method_interval, name=name))
+        score_findings.append(layers_tried(inputs.selection_auroc, method_interval, name=name))
     else:
         skipped.append("layers tried: needs the sweep that chose the probe")
-    of_method = tuple(dataclasses.replace(finding, method=name) for finding in of_scores)
-    return AuditReport((*of_answers, *of_method), tuple(skipped), controls, within)
+    of_method = tuple(dataclasses.replace(finding, method=name) for finding in score_findings)
+    return AuditReport((*answer_findings, *of_method), tuple(skipped), controls, within)
 
 
 def _fold_of(splits: Sequence[Split], n: int) -> Ints | None:
@@ -220,22 +235,24 @@ def _fold_of(splits: Sequence[Split], n: int) -> Ints | None:
     return fold
 
 
-def above_chance(value: Interval, *, name: str) -> Finding:
-    """Checks that the AUROC's interval lies above 0.5. Fails as `invalid` if even its upper end is at most `NEGLIGIBLE`
-    above 0.5.
+def above_chance(method_auroc: Interval, *, name: str) -> Finding:
+    """Checks that the AUROC's interval lies above 0.5. Fails as `invalid` if even its upper end is at most
+    `NEGLIGIBLE_AUROC` above 0.5.
     """
-    severity: Severity = "invalid" if value.high < 0.5 + NEGLIGIBLE else "weak"
-    return Finding(f"{name} is above chance", bool(value.low > 0.5), f"AUROC {format_interval(value, 3)}", severity)
+    severity: Severity = "invalid" if method_auroc.high < 0.5 + NEGLIGIBLE_AUROC else "weak"
+    return Finding(
+        f"{name} is above chance", bool(method_auroc.low > 0.5), f"AUROC {format_interval(method_auroc, 3)}", severity
+    )
 
 
 def beats_controls(
     comparison: ControlComparison, *, name: str, metric: str = "AUROC", chance: float = 0.5
 ) -> list[Finding]:
-    """For each control, the strongest first: the method's AUROC exceeds the control's on the same answers.
+    """Checks for each control, the strongest first, that the method's AUROC exceeds it on the same answers.
 
     Passes if the paired interval over groups lies above 0 and the difference stands after Holm's correction over all
-    controls. Fails as `weak`. Fails as `invalid` if the control is in `COLLECTION` and carries information, and the
-    whole interval shows the method at most `NEGLIGIBLE` above it: then the way of collecting explains the numbers.
+    controls. Otherwise the audit fails as `weak`. It fails as `invalid` if the way of collecting explains the numbers:
+    the control is in `COLLECTION` and carries information, and the interval's upper end is below `NEGLIGIBLE_AUROC`.
 
     Args:
         comparison: the method and its controls.
@@ -251,46 +268,46 @@ def beats_controls(
             f"[{gain.low:+.3f}, {gain.high:+.3f}]"
         )
         if len(comparison.controls) > 1:
-            detail += _corrected(control, len(comparison.controls))
+            detail += _corrected_p_text(control, len(comparison.controls))
         if control is comparison.strongest:
             detail += "; the strongest control"
-        informative = control.estimate > chance + NEGLIGIBLE
-        collected = control.name.removesuffix(REVERSED) in COLLECTION
-        explained = collected and informative and gain.high < NEGLIGIBLE
-        severity: Severity = "invalid" if explained else "weak"
+        is_informative = control.estimate > chance + NEGLIGIBLE_AUROC
+        is_of_collection = control.name.removesuffix(REVERSED) in COLLECTION
+        is_explained = is_of_collection and is_informative and gain.high < NEGLIGIBLE_AUROC
+        severity: Severity = "invalid" if is_explained else "weak"
         audits.append(Finding(f"{name} beats {control.name}", control.beaten, detail, severity, control=control.name))
     return audits
 
 
 def beats_controls_within(comparison: ControlComparison, *, name: str) -> Finding:
-    """One finding for all controls: over pairs of answers of one run, the AUROC exceeds each control's, after Holm's
-    correction.
+    """Checks that the AUROC over pairs of answers of one run exceeds each control's, after Holm's correction.
 
     If runs differ in their share of right answers, a score that only knows the run is good on pooled answers. Here a
-    score has to tell answers of one run apart. `comparison` holds a `StratifiedAuroc` over the runs. The detail names
-    the strongest control.
+    score has to tell answers of one run apart. `comparison` holds a `StratifiedAuroc` over the runs. The one finding
+    covers all controls, and its detail names the strongest control.
     """
     best = comparison.strongest
     gain = best.difference
     detail = (
         f"AUROC over pairs of one run {comparison.estimate:.3f}, of the strongest control there, {best.name}, "
         f"{best.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
-        f"{_corrected(best, len(comparison.controls))}"
+        f"{_corrected_p_text(best, len(comparison.controls))}"
     )
     if others := [control.name for control in comparison.standing if control is not best]:
         detail += f"; not clearly beaten either: {', '.join(others)}"
     return Finding(f"{name} beats every control within runs", comparison.beaten, detail)
 
 
-def _corrected(control: ControlDifference, count: int) -> str:
-    """Returns words for the p-value among `count` controls; they explain it if only the uncorrected interval lies above
-    0.
+def _corrected_p_text(control: ControlDifference, count: int) -> str:
+    """Returns words for the p-value after correction over `count` controls.
+
+    If the uncorrected interval lies above 0 and the control is still not beaten, the words say why.
     """
     p = control.p_holm
-    shown = "cannot be determined" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
-    words = f", p {shown} after Holm's correction over {count} controls"
-    alone = control.difference.low > 0 and not control.beaten
-    return f"{words} (the interval is of this one alone, not corrected)" if alone else words
+    p_text = "cannot be determined" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
+    text = f", p {p_text} after Holm's correction over {count} controls"
+    is_beaten_uncorrected = control.difference.low > 0 and not control.beaten
+    return f"{text} (the interval is of this one alone, not corrected)" if is_beaten_uncorrected else text
 
 
 def shuffled_labels(
@@ -302,10 +319,11 @@ def shuffled_labels(
     permutations: int = 5,
     seed: int = 0,
 ) -> Finding:
-    """If labels are permuted by group, the whole recipe is at chance on held-out answers: nothing looks at test labels.
+    """Checks that nothing looks at test labels: with labels permuted by group, the whole recipe must be at chance.
 
-    Fails if the interval of the mean AUROC over the permutations lies above 0.5. A value below is no fault: out-of-fold
-    scores of pure noise fall somewhat under 0.5, because a fold with many ones leaves few ones to learn from.
+    Fails if the interval of the mean AUROC over the permutations lies above 0.5. A value below 0.5 is no fault:
+    out-of-fold scores of pure noise fall somewhat under 0.5, because a fold with many ones leaves few ones to learn
+    from.
 
     Args:
         refit: takes labels (n,) and returns held-out scores (n,) of the whole recipe, from feature selection to
@@ -322,12 +340,12 @@ def shuffled_labels(
     true = float(auroc(y, score))
     detail = (
         f"mean AUROC {format_interval(mean, 3)} over {permutations} permutations by group; {true:.3f} with the true "
-        f"labels: {_permutation_test(aurocs, true, groups)}"
+        f"labels: {_permutation_test_text(aurocs, true, groups)}"
     )
     return Finding("shuffled labels are at chance", not mean.low > 0.5, detail, "invalid")
 
 
-def _permutation_test(aurocs: Scores, true: float, groups: NDArray[np.str_]) -> str:
+def _permutation_test_text(aurocs: Scores, true: float, groups: NDArray[np.str_]) -> str:
     """Returns words for the p-value of the true AUROC among those of permuted labels, or says that none is possible.
 
     Args:
@@ -335,13 +353,13 @@ def _permutation_test(aurocs: Scores, true: float, groups: NDArray[np.str_]) -> 
         true: the AUROC with the true labels.
         groups: the groups (n,).
     """
-    orders = math.factorial(min(len(np.unique(groups)), 20))
-    smallest = 1 / min(len(aurocs) + 1, orders)
-    if smallest <= REACHED:
+    group_orders = math.factorial(min(len(np.unique(groups)), 20))
+    smallest = 1 / min(len(aurocs) + 1, group_orders)
+    if smallest <= SIGNIFICANCE_LEVEL:
         return f"p = {max((1 + int(np.sum(aurocs >= true))) / (len(aurocs) + 1), smallest):.3f}"
-    few = "groups" if orders <= len(aurocs) + 1 else "permutations"
+    scarce = "groups" if group_orders <= len(aurocs) + 1 else "permutations"
     return (
-        f"whether that is chance cannot be tested with so few {few}, for the smallest p possible is {smallest:.2f}; "
+        f"whether that is chance cannot be tested with so few {scarce}, for the smallest p possible is {smallest:.2f}; "
         "the controls test it"
     )
 
@@ -355,12 +373,12 @@ def random_features(
     draws: int = 3,
     seed: int = 0,
 ) -> Finding:
-    """If features are Gaussian noise of this shape (n, ...), the whole recipe is at chance on held-out answers.
+    """Checks that the whole recipe is at chance on held-out answers if its features are Gaussian noise.
 
     Args:
         refit: takes features and returns held-out scores (n,).
         y: the labels.
-        shape: shape of the features.
+        shape: shape (n, ...) of the features.
         groups: the groups (n,).
         draws: number of draws.
         seed: seed of the draws.
@@ -374,10 +392,10 @@ def random_features(
 def permute_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.random.Generator) -> NDArray[np.int64]:
     """Returns the labels permuted by group: labels of one group stay together.
 
-    The rows, sorted by group, are filled with the groups' runs of labels in random order. If all groups have one size,
-    whole groups exchange their labels; otherwise the runs cross the borders of groups. Inside a run the order is drawn
-    too. Otherwise rows with a fixed place in every group (a stage, a prompt variant) would keep their place's share of
-    right labels.
+    The rows, sorted by group, are filled with the groups' series of labels in random order. If all groups have one
+    size, whole groups exchange their labels; otherwise a series may cross the border of two groups. The order inside a
+    series is drawn too. Otherwise rows with a fixed place in every group (a stage, a prompt variant) would keep the
+    share of right labels of their place.
 
     Args:
         y: the labels (n,).
@@ -393,11 +411,10 @@ def permute_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.ran
 
 
 def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name: str) -> Finding:
-    """The test AUROC keeps what the best of all combinations tried (layer, position, penalty) promised on selection
-    data.
+    """Checks that the test AUROC keeps what the best combination (layer, position, penalty) promised on selection data.
 
     `selection_auroc` has any shape, with NaN if nothing was fitted. Fails if the upper end of the test's interval is
-    more than 0.05 below the promise. The test estimate itself stays valid: nothing was chosen by it.
+    more than `ALLOWED_OPTIMISM` below the promise. The test estimate itself stays valid: nothing was chosen by it.
 
     Args:
         selection_auroc: the AUROC of every combination on selection data.
@@ -407,35 +424,35 @@ def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name:
     tried = selection_auroc[np.isfinite(selection_auroc)]
     if tried.size == 0:
         raise ValueError("selection_auroc holds no finite value: the sweep that chose the probe is needed")
-    best = float(tried.max())
+    promised = float(tried.max())
     detail = (
-        f"best of {tried.size} combinations {best:.3f} on selection (median {float(np.median(tried)):.3f}), "
-        f"{format_interval(test, 3)} on test: optimism {best - test.estimate:+.3f}"
+        f"best of {tried.size} combinations {promised:.3f} on selection (median {float(np.median(tried)):.3f}), "
+        f"{format_interval(test, 3)} on test: optimism {promised - test.estimate:+.3f}"
     )
-    return Finding(f"{name} keeps what selection promised", not test.high < best - OPTIMISM, detail)
+    return Finding(f"{name} keeps what selection promised", not test.high < promised - ALLOWED_OPTIMISM, detail)
 
 
 def _mean_auroc(
-    runs: list[tuple[NDArray[np.int64], Scores]], groups: NDArray[np.str_], seed: int
+    labels_and_scores: list[tuple[NDArray[np.int64], Scores]], groups: NDArray[np.str_], seed: int
 ) -> tuple[Scores, Interval]:
     """Returns the AUROC of each run, and their mean with its interval by a bootstrap over groups.
 
     Args:
-        runs: labels and scores of each run.
+        labels_and_scores: labels and scores of each run.
         groups: the groups (n,).
         seed: seed of the bootstrap.
     """
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
-    values = [metric_values(auroc, y, score, weights) for y, score in runs]
-    estimates = np.array([run_values.estimate for run_values in values])
-    means = np.mean([run_values.resamples for run_values in values], axis=0)
+    values = [metric_values(auroc, y, score, weights) for y, score in labels_and_scores]
+    estimates = np.array([refit_values.estimate for refit_values in values])
+    means = np.mean([refit_values.resamples for refit_values in values], axis=0)
     return estimates, resampled_interval(float(estimates.mean()), means, weights, level=CHANCE_INTERVAL_LEVEL)
 
 
 def domains_of(table: AnswerTable) -> tuple[str, dict[str, Ints]]:
     """Returns the kind of domain, and the rows of each domain that is large enough: tasks, or dimensions of one task.
 
-    Empty if there are not at least two.
+    Both are empty if there are not at least two domains.
     """
     for by, names in (("task", table.tasks), ("dimension", table.dimensions)):
         rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
@@ -469,43 +486,45 @@ def judge_left_out(
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
-    by, domains = domains_of(table)
+    kind_of_domain, domains = domains_of(table)
     if not domains:
         return None
     weights = cluster_weights(table.groups.tolist(), resamples, seed)
     by_domain: dict[str, Interval] = {}
-    fitted, plain = [], []
+    fitted_values, baseline_values = [], []
     probability = np.full(len(table), np.nan)
     for name, rows in domains.items():
         scores, probability[rows] = fit(rows)
-        mine = weights[:, rows]
-        fitted.append(metric_values(auroc, table.y[rows], scores, mine))
-        plain.append(metric_values(auroc, table.y[rows], baseline[rows], mine))
-        by_domain[name] = resampled_interval(fitted[-1].estimate, fitted[-1].resamples, mine)
-    over, under = (
+        domain_weights = weights[:, rows]
+        fitted_values.append(metric_values(auroc, table.y[rows], scores, domain_weights))
+        baseline_values.append(metric_values(auroc, table.y[rows], baseline[rows], domain_weights))
+        by_domain[name] = resampled_interval(fitted_values[-1].estimate, fitted_values[-1].resamples, domain_weights)
+    fitted_mean, baseline_mean = (
         MetricValues(float(np.mean([v.estimate for v in values])), np.mean([v.resamples for v in values], axis=0))
-        for values in (fitted, plain)
+        for values in (fitted_values, baseline_values)
     )
     judged = np.flatnonzero(np.isfinite(probability))
-    error = None
+    calibration_error = None
     if len(judged) >= ENOUGH_FOR_ECE:
-        error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
-    mean = resampled_interval(over.estimate, over.resamples, weights)
-    return LeftOutDomains(by, by_domain, mean, paired_interval(over, under, weights), error)
+        calibration_error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
+    mean = resampled_interval(fitted_mean.estimate, fitted_mean.resamples, weights)
+    return LeftOutDomains(
+        kind_of_domain, by_domain, mean, paired_interval(fitted_mean, baseline_mean, weights), calibration_error
+    )
 
 
-def holds_elsewhere(left_out: LeftOutDomains, *, name: str, home: float) -> Finding:
+def holds_elsewhere(left_out: LeftOutDomains, *, name: str, home_auroc: float) -> Finding:
     """Checks that the mean AUROC on domains that were left out is above chance.
 
     Args:
         left_out: figures on domains that were left out.
         name: name of the method.
-        home: AUROC on the domains that the method has seen.
+        home_auroc: AUROC on the domains that the method has seen.
     """
-    worst = min(left_out.auroc, key=lambda domain: left_out.auroc[domain].estimate)
+    worst_domain = min(left_out.auroc, key=lambda domain: left_out.auroc[domain].estimate)
     detail = (
-        f"mean AUROC {format_interval(left_out.mean, 3)} on each {left_out.by} by a fit without it, {home:.3f} at "
-        f"home; lowest {left_out.auroc[worst].estimate:.3f} on {worst}; over mean log-probability "
+        f"mean AUROC {format_interval(left_out.mean, 3)} on each {left_out.by} by a fit without it, {home_auroc:.3f} "
+        f"at home; lowest {left_out.auroc[worst_domain].estimate:.3f} on {worst_domain}; over mean log-probability "
         f"{left_out.gain.estimate:+.3f} [{left_out.gain.low:+.3f}, {left_out.gain.high:+.3f}]"
     )
     return Finding(f"{name} is above chance on a {left_out.by} it has not seen", bool(left_out.mean.low > 0.5), detail)

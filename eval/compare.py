@@ -39,10 +39,11 @@ from metaprobe.records.extras import require
 
 BEST_BASELINE = "best plain baseline"
 """Row of the control that was chosen in advance: in each fold, the control that was best on its selection data."""
-APART = 0.02
+MIN_BIN_DISTANCE = 0.02
 """Least distance between two points of a reliability diagram; nearer points cannot be told apart by eye."""
 
 RESAMPLES = 1000
+"""Number of bootstrap resamples."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +60,11 @@ class Judged:
     """
     coverage: float
     """Share of answers with a score of this method; the others get the median of these scores."""
-    apart: tuple[str, ...] = ()
-    """Controls that the method is not compared with, because they use information that the method must not use."""
-    beside: tuple[str, ...] = ()
-    """Additional methods with which only this method is compared: the single numbers that it reads."""
-    given: NDArray[np.float64] | None = None
+    excluded_controls: tuple[str, ...] = ()
+    """Controls with which the method is not compared, because they use information that the method must not use."""
+    extra_controls: tuple[str, ...] = ()
+    """Additional controls with which only this method is compared: the single numbers that the method reads."""
+    stated_probability: NDArray[np.float64] | None = None
     """Stated probabilities (n,) that the answers are right, NaN if none was stated; None for other scores."""
     calibrated_control: str = ""
     """Name of the control or decision of which this method is only the calibrated form. The two are not compared.
@@ -91,34 +92,41 @@ def method_results(
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
+    # The AUROC of every method, over all pairs of a fold and over pairs of one run, on shared resamples.
     weights = cluster_weights(list(table.groups), resamples, seed)
-    pooled = _Against.of(auroc_within(fold), table, judged, weights)
-    runs = run_of_answers(table)
-    inside = _Against.of(auroc_within(fold, runs), table, judged, weights) if runs.max() else None
+    pooled = _MetricOnResamples.of(auroc_within(fold), table, judged, weights)
+    run_of_answer = run_of_answers(table)
+    within_runs = (
+        _MetricOnResamples.of(auroc_within(fold, run_of_answer), table, judged, weights)
+        if run_of_answer.max()
+        else None
+    )
 
     def result(method: Judged) -> MethodResult:
-        compared = method.family in ("explicit", "decision", "learned", "own")
-        controls = pooled.comparison(method) if compared else None
+        is_compared = method.family in ("explicit", "decision", "learned", "own")
+        controls = pooled.comparison(method) if is_compared else None
         strongest = controls.strongest.name if controls else "" if method.calibrated_control else pooled.strongest
         return MethodResult(
             name=method.name,
             family=method.family,
             coverage=method.coverage,
             auroc=pooled.interval(method.name),
-            within_runs=inside.interval(method.name) if inside else None,
+            within_runs=within_runs.interval(method.name) if within_runs else None,
             auprc=interval(auprc, table.y, method.ranking, weights),
             ece=ece_interval(table.y, method.probability, weights),
-            stated=None if method.given is None else stated_calibration(table.y, method.given, weights, apart=APART),
+            stated=None
+            if method.stated_probability is None
+            else stated_calibration(table.y, method.stated_probability, weights, min_distance=MIN_BIN_DISTANCE),
             brier_skill=interval(brier_skill, table.y, method.probability, weights),
             aurc=interval(aurc, table.y, method.ranking, weights),
             diff_stated=pooled.difference(method.name, STATED),
             diff_control=pooled.difference(method.name, strongest),
             calibrated_control=method.calibrated_control,
             controls=controls,
-            controls_within=inside.comparison(method) if inside and compared else None,
+            controls_within=within_runs.comparison(method) if within_runs and is_compared else None,
             probability=method.probability,
             ranking=method.ranking,
-            reliability=reliability_table(table.y, method.probability, apart=APART),
+            reliability=reliability_table(table.y, method.probability, min_distance=MIN_BIN_DISTANCE),
         )
 
     return tuple(result(method) for method in judged)
@@ -136,11 +144,13 @@ def run_of_answers(table: AnswerTable) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Against:
+class _MetricOnResamples:
     """One metric of every method on the same resamples."""
 
     values: Mapping[str, MetricValues]
+    """Maps each method to its values."""
     controls: tuple[str, ...]
+    """Names of the single controls."""
     weights: NDArray[np.int32]
 
     @classmethod
@@ -165,9 +175,11 @@ class _Against:
         return paired_interval(self.values[name], self.values[other], self.weights)
 
     def comparison(self, method: Judged) -> ControlComparison | None:
-        apart = (method.name, method.calibrated_control, *method.apart)
-        against = [name for name in (*self.controls, *method.beside) if name in self.values and name not in apart]
-        controls = {name: self.values[name] for name in against}
+        excluded = (method.name, method.calibrated_control, *method.excluded_controls)
+        compared_names = [
+            name for name in (*self.controls, *method.extra_controls) if name in self.values and name not in excluded
+        ]
+        controls = {name: self.values[name] for name in compared_names}
         return control_comparison(self.values[method.name], controls, self.weights) if controls else None
 
 
@@ -214,12 +226,12 @@ def add_details(
     )
 
 
-_SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.I)
+_PARAMETER_COUNT = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.I)
 
 
 def parameters_of(model: str) -> float | None:
     """Returns the number of parameters that a model's name states, such as 0.5e9 for `qwen-coder-0.5b`; else None."""
-    match = _SIZE.search(model)
+    match = _PARAMETER_COUNT.search(model)
     return None if match is None else float(match[1]) * (1e6 if match[2].lower() == "m" else 1e9)
 
 
@@ -233,7 +245,7 @@ def headline_by_model(
 ) -> tuple[ModelResult, ...]:
     """Returns the headline method and its strongest control on each model's answers, the smallest model first.
 
-    Empty for answers of one model. Models without right or without wrong answers are left out.
+    The result is empty for answers of one model. Models without right or without wrong answers are left out.
 
     Args:
         table: the n answers.
@@ -242,35 +254,36 @@ def headline_by_model(
         fold: as in `method_results`.
         seed: seed of the bootstrap.
     """
-    rows = []
+    model_results = []
     for model in np.unique(table.models).tolist() if len(np.unique(table.models)) > 1 else []:
-        of_model = table.models == model
-        if len(np.unique(table.y[of_model])) < 2:
+        model_rows = table.models == model
+        if len(np.unique(table.y[model_rows])) < 2:
             continue
-        cut = [
-            replace(method, probability=method.probability[of_model], ranking=method.ranking[of_model])
+        judged_of_model = [
+            replace(method, probability=method.probability[model_rows], ranking=method.ranking[model_rows])
             for method in judged
         ]
-        model_fold = None if fold is None else fold[of_model]
-        results = method_results(table.rows(of_model), cut, fold=model_fold, seed=seed)
-        result = next(result_row for result_row in results if result_row.name == headline)
-        rows.append(
+        model_fold = None if fold is None else fold[model_rows]
+        results = method_results(table.rows(model_rows), judged_of_model, fold=model_fold, seed=seed)
+        result = next(candidate for candidate in results if candidate.name == headline)
+        model_results.append(
             ModelResult(
                 model=model,
                 parameters=parameters_of(model),
-                n=int(of_model.sum()),
-                accuracy=float(table.y[of_model].mean()),
+                n=int(model_rows.sum()),
+                accuracy=float(table.y[model_rows].mean()),
                 auroc=result.auroc,
                 control=result.controls.strongest.name if result.controls else "",
                 diff_control=result.diff_control,
                 diff_stated=result.diff_stated,
             )
         )
-    return tuple(sorted(rows, key=lambda row: (row.parameters or math.inf, row.model)))
+    return tuple(sorted(model_results, key=lambda row: (row.parameters or math.inf, row.model)))
 
 
 def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Judged]) -> tuple[Path, Path]:
-    """Writes items.csv and items.parquet into `folder`, with the same rows; the methods of one answer stand together.
+    """Writes items.csv and items.parquet into `folder`. Both hold the same rows: each answer's methods, one after
+    another.
 
     `score` orders the answers, `probability` is calibrated. Both come from folds that had not seen the answer's group.
     If a method has no score for an answer (see `coverage`), its median answer's values are used.
@@ -283,19 +296,19 @@ def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Ju
     arrow: Any = require("pyarrow", "fit")
     n, k = len(table), len(judged)
 
-    def each(values: Any) -> Any:
+    def repeat_per_method(values: Any) -> Any:
         return np.repeat(np.asarray(values), k)
 
     rows = arrow.table(
         {
-            "call_id": each(table.call_ids),
-            "item": each(table.items),
-            "group": each(table.groups),
-            "dimension": each(table.dimensions),
-            "level": each(table.levels),
-            "variant": each(table.variants),
-            "model": each(table.models),
-            "y": each(table.y),
+            "call_id": repeat_per_method(table.call_ids),
+            "item": repeat_per_method(table.items),
+            "group": repeat_per_method(table.groups),
+            "dimension": repeat_per_method(table.dimensions),
+            "level": repeat_per_method(table.levels),
+            "variant": repeat_per_method(table.variants),
+            "model": repeat_per_method(table.models),
+            "y": repeat_per_method(table.y),
             "method": np.tile(np.array([method.name for method in judged]), n),
             "family": np.tile(np.array([method.family for method in judged]), n),
             "score": np.stack([method.ranking for method in judged], axis=1).ravel(),

@@ -1,8 +1,8 @@
-"""All controls: what explains a method's numbers more simply, in comparisons, audits and cards.
+"""All controls: simple scores that may explain a method's numbers, in comparisons, audits and cards.
 
-A control is a number that comes with the answer or the question, or that the model states about itself, or the answer
-to a further question (P(true)), or a fitted predictor. Controls without a fit are computed here, the fitted ones in
-`metaprobe.training.methods`.
+A control is one of four things: a number that comes with the answer or the question, a number that the model states
+about itself, the answer to a further question (P(true)), or a fitted predictor. Controls without a fit are computed
+here, the fitted ones in `metaprobe.training.methods`.
 """
 
 import numpy as np
@@ -45,19 +45,19 @@ REVERSED = ", reversed"
 
 
 def free_numbers(table: AnswerTable) -> dict[str, Scores]:
-    """Returns the scores (n,) of every control that needs no fit, by name, with the sign that one would expect.
+    """Returns the scores (n,) of every control that needs no fit, by name.
 
-    Surer, shorter and complete answers get higher scores. The scaled log-probability is the total divided by the root
-    of the length. A number that was not stated or not asked for is NaN. Numbers that cannot be computed for these
-    answers are left out.
+    Their sign is the expected one: surer, shorter and complete answers get higher scores. The scaled log-probability is
+    the total divided by the root of the length. A number that was not stated or not asked for is NaN. Numbers that
+    cannot be computed for these answers are left out.
     """
-    asked_values = {STATED: table.stated_confidence, EASE: 1 - table.stated_difficulty, P_TRUE: table.p_true}
-    numbers: dict[str, Scores] = {name: values for name, values in asked_values.items() if np.isfinite(values).any()}
+    stated_numbers = {STATED: table.stated_confidence, EASE: 1 - table.stated_difficulty, P_TRUE: table.p_true}
+    numbers: dict[str, Scores] = {name: values for name, values in stated_numbers.items() if np.isfinite(values).any()}
     if table.measured:
-        plain = baseline_scores(list(table.logprobs))
-        plain["total_logprob"] = plain["mean_logprob"] * plain["length"]
+        scores_by_name = baseline_scores(list(table.logprobs))
+        scores_by_name["total_logprob"] = scores_by_name["mean_logprob"] * scores_by_name["length"]
         kinds = ("mean", "min", "lowest3", "scaled", "first", "total")
-        numbers |= {NUMBERS[kind]: plain[f"{kind}_logprob"] for kind in kinds}
+        numbers |= {NUMBERS[kind]: scores_by_name[f"{kind}_logprob"] for kind in kinds}
         numbers[LENGTH] = -np.log(table.tokens.astype(np.float64))
         if table.cut.any() and not table.cut.all():
             numbers[CUT] = -table.cut.astype(np.float64)
@@ -69,8 +69,8 @@ def free_numbers(table: AnswerTable) -> dict[str, Scores]:
 def free_controls(table: AnswerTable) -> dict[str, Scores]:
     """Returns the scores (n,) of every control that needs no fit, by name; a missing number is the median.
 
-    A number that is higher for wrong answers, as a log-probability of faulty arguments is, is included again with its
-    sign reversed. The sign is read from these same answers, so that controls get every chance.
+    A number that is higher for wrong answers is included a second time with its sign reversed. The log-probability of
+    faulty arguments is such a number. The sign is read from these same answers, so that controls get every chance.
     """
     controls: dict[str, Scores] = {}
     for name, values in free_numbers(table).items():
@@ -94,16 +94,20 @@ def free_family(name: str) -> Family:
     return "plain" if name.removesuffix(REVERSED) in (STATED, EASE, CUT, LENGTH, QUESTION) else "log-probability"
 
 
-def control_named(name: str) -> str:
-    """Returns for example `the free number length`, `the plain predictor prompt TF-IDF`, `the further question
-    P(true)`.
-    """
-    bare = name.removesuffix(REVERSED)
-    if bare in (STATED, EASE):
+def describe_control(name: str) -> str:
+    """Returns the control's name as a noun phrase with its kind, for sentences, such as `the free number length`."""
+    unreversed_name = name.removesuffix(REVERSED)
+    if unreversed_name in (STATED, EASE):
         return f"the model's own {name}"
-    if bare.startswith(DECISION):
+    if unreversed_name.startswith(DECISION):
         return f"the decision model's number {name.removeprefix(DECISION)}"
-    kind = "plain predictor" if bare in FITTED else "further question" if bare == P_TRUE else "free number"
+    kind = (
+        "plain predictor"
+        if unreversed_name in FITTED
+        else "further question"
+        if unreversed_name == P_TRUE
+        else "free number"
+    )
     return f"the {kind} {name}"
 
 

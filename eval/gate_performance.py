@@ -25,8 +25,9 @@ from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc
 from metaprobe.routing.gate import GOOD_OR_BAD, words_for
 
 RESAMPLES = 1000
-FEWEST_OF_A_TASK = 20
-"""Groups with a good answer that a task needs for a rate of its own."""
+"""Number of bootstrap resamples."""
+MIN_TASK_GROUPS = 20
+"""Fewest groups with a good answer for which a task gets a false-alarm rate of its own."""
 
 STRONGER_ACCURACY, STRONGER_PRICE = 0.9, 10.0
 """Assumptions about a stronger model to which stopped answers are escalated: its share of good answers to these
@@ -42,6 +43,7 @@ class HeldOutLooks:
 
     table: AnswerTable
     looks: tuple[int, ...]
+    """Numbers of tokens after which the gate judges the answer, ascending."""
     probability: NDArray[np.float64]
     """Calibrated P(good) at each look, shape (n, looks); NaN beyond the answer's end, or without a head."""
     full: NDArray[np.float64] | None
@@ -58,7 +60,7 @@ class HeldOutLooks:
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """How well good and bad answers are told apart after so many tokens, among the answers that are that long.
+    """How well good and bad answers are told apart after `look` tokens, among the answers that are that long.
 
     Each AUROC is over pairs of answers of one fold: gates of two folds are calibrated separately, and no gate in use
     compares its scores with those of another.
@@ -87,15 +89,16 @@ class UseResult:
     accuracy: Interval
     """Share of good answers among the kept and the replacing answers."""
     over_random: Interval
-    """`accuracy` minus its expectation when as many answers are replaced at random: the gate's own part."""
+    """`accuracy` minus its expectation if as many answers are replaced at random. This is the gate's own part."""
     tokens: Interval
-    """Tokens a question, in all; those of a stronger model count at its price."""
+    """Mean number of tokens per question; tokens of a stronger model count at its price."""
     saved: Interval
-    """Share of tokens saved compared with stopping the same answers once they have finished: the same final quality."""
+    """Share of tokens saved, compared with discarding the same answers only after they were generated in full. The
+    final accuracy of both is equal.
+    """
     saved_full: Interval
-    """Share of tokens saved compared with the full-response predictor, which gives up finished answers, the worst
-    first, until the final quality is the same. NaN if that is impossible: the gate lowers quality, or raises it beyond
-    the predictor's.
+    """Share of tokens saved, compared with the full-response predictor. The predictor discards finished answers, the
+    worst first, until the final accuracy equals the gate's. NaN if no number of discarded answers gives that accuracy.
     """
 
 
@@ -113,7 +116,7 @@ class RateResult:
     tokens_saved: Interval
     """Share of the tokens of all answers that stopping saves, if nothing replaces a stopped answer."""
     tokens_saved_bad: Interval
-    """The part of `tokens_saved` that bad answers would have cost. The rest was of use."""
+    """The part of `tokens_saved` that bad answers would have cost. The rest belongs to good answers."""
     uses: tuple[UseResult, ...]
     """Costs and savings if stopped answers are replaced; empty for the target `ended`, which is not quality."""
     by_task: Mapping[str, Interval] = field(default_factory=dict)
@@ -154,21 +157,20 @@ def first_below(
 
 
 def gate_report(held_out: HeldOutLooks, *, resamples: int = RESAMPLES, seed: int = 0) -> GateReport:
-    """Returns figures with 95 % intervals from a bootstrap over groups. Looks that hardly any answer reaches are left
-    out.
+    """Returns figures with 95 % intervals from a bootstrap over groups. Looks without two classes are left out.
 
     Args:
         held_out: the answers.
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
-    again = None if held_out.full is None else simulate_asking_again(held_out.table)
-    looks = [look_result(held_out, column, resamples, seed) for column in range(len(held_out.looks))]
+    new_answers = None if held_out.full is None else simulate_asking_again(held_out.table)
+    looks = [look_result(held_out, column, resamples=resamples, seed=seed) for column in range(len(held_out.looks))]
     assumptions = (
         ("Nothing replaces a stopped answer.",)
-        if again is None
+        if new_answers is None
         else (
-            again.assumption,
+            new_answers.assumption,
             f"A stronger model answers {STRONGER_ACCURACY:.0%} of the escalated questions well, in as many tokens, at "
             f"{STRONGER_PRICE:g} times the price.",
             "New answers are not watched by a gate, and reading the prompt again costs nothing.",
@@ -176,13 +178,16 @@ def gate_report(held_out: HeldOutLooks, *, resamples: int = RESAMPLES, seed: int
     )
     return GateReport(
         looks=tuple(look for look in looks if look is not None),
-        rates=tuple(_rate_result(held_out, alpha, again, resamples, seed) for alpha in sorted(held_out.fired)),
+        rates=tuple(
+            _rate_result(held_out, alpha, new_answers, resamples=resamples, seed=seed)
+            for alpha in sorted(held_out.fired)
+        ),
         assumptions=assumptions,
         target=held_out.target,
     )
 
 
-def look_result(held_out: HeldOutLooks, column: int, resamples: int = RESAMPLES, seed: int = 0) -> LookResult | None:
+def look_result(held_out: HeldOutLooks, column: int, *, resamples: int = RESAMPLES, seed: int = 0) -> LookResult | None:
     """Returns the figures of one look; None if the answers that long are all good or all bad, or if none was judged.
 
     Args:
@@ -197,23 +202,23 @@ def look_result(held_out: HeldOutLooks, column: int, resamples: int = RESAMPLES,
     if len(np.unique(y)) < 2:
         return None
     weights = cluster_weights(table.groups[rows].tolist(), resamples, seed)
-    in_fold = StratifiedAuroc(held_out.fold[rows])
+    auroc_in_fold = StratifiedAuroc(held_out.fold[rows])
     score = held_out.probability[rows, column]
-    mean = np.array([np.mean(table.logprobs[row][:look], dtype=np.float64) for row in rows])
-    if held_out.target and float(in_fold(y, mean)) < 0.5:
-        mean = -mean
+    mean_logprob = np.array([np.mean(table.logprobs[row][:look], dtype=np.float64) for row in rows])
+    if held_out.target and float(auroc_in_fold(y, mean_logprob)) < 0.5:
+        mean_logprob = -mean_logprob
     return LookResult(
         look=look,
         share=float(np.mean(table.tokens >= look)),
-        auroc=interval(in_fold, y, score, weights),
-        mean_logprob=interval(in_fold, y, mean, weights),
-        gain=paired_difference(in_fold, y, score, mean, weights),
-        full=None if held_out.full is None else interval(in_fold, y, held_out.full[rows], weights),
+        auroc=interval(auroc_in_fold, y, score, weights),
+        mean_logprob=interval(auroc_in_fold, y, mean_logprob, weights),
+        gain=paired_difference(auroc_in_fold, y, score, mean_logprob, weights),
+        full=None if held_out.full is None else interval(auroc_in_fold, y, held_out.full[rows], weights),
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Again:
+class NewAnswers:
     """Estimated outcome of asking each question (n,) once more."""
 
     good: NDArray[np.float64]
@@ -222,53 +227,70 @@ class Again:
     assumption: str
 
 
-def simulate_asking_again(table: AnswerTable) -> Again:
-    """Estimates from the model's other answers to the same question; without any, from its average answer."""
+def simulate_asking_again(table: AnswerTable) -> NewAnswers:
+    """Estimates the outcome of asking again from the model's other answers to the same question. If there are none, the
+    average of all answers is used.
+    """
     keys = [*zip(table.items.tolist(), table.models.tolist(), table.variants.tolist(), strict=True)]
-    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    member = np.array([number[key] for key in keys])
+    number_of_key = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    member = np.array([number_of_key[key] for key in keys])
     others = np.bincount(member)[member] - 1
 
-    def other(values: NDArray[np.int64]) -> NDArray[np.float64]:
+    def mean_of_others(values: NDArray[np.int64]) -> NDArray[np.float64]:
         total = np.bincount(member, weights=values)[member]
-        mean_of_others: NDArray[np.float64] = (total - values) / np.maximum(others, 1)
-        return np.where(others > 0, mean_of_others, values.mean())
+        means: NDArray[np.float64] = (total - values) / np.maximum(others, 1)
+        return np.where(others > 0, means, values.mean())
 
-    share = float(np.mean(others > 0))
-    average = (
+    share_with_others = float(np.mean(others > 0))
+    average_claim = (
         f"has the average accuracy ({table.y.mean():.1%}) and length ({table.tokens.mean():.0f} tokens) of all "
         f"answers, which flatters it: questions whose answers are stopped are harder than others"
     )
-    claim = "is as often good, and as long, as the model's other answers to that question"
-    if share == 1:
-        text = f"A new answer {claim}."
-    elif share == 0:
-        text = f"A new answer {average}."
+    others_claim = "is as often good, and as long, as the model's other answers to that question"
+    if share_with_others == 1:
+        assumption = f"A new answer {others_claim}."
+    elif share_with_others == 0:
+        assumption = f"A new answer {average_claim}."
     else:
-        text = f"A new answer {claim}, for the {share:.0%} of answers that have others; elsewhere it {average}."
-    return Again(other(table.y), other(table.tokens), text)
+        assumption = (
+            f"A new answer {others_claim}, for the {share_with_others:.0%} of answers that have others; elsewhere it "
+            f"{average_claim}."
+        )
+    return NewAnswers(mean_of_others(table.y), mean_of_others(table.tokens), assumption)
 
 
-def _rate_result(held_out: HeldOutLooks, alpha: float, again: Again | None, resamples: int, seed: int) -> RateResult:
+def _rate_result(
+    held_out: HeldOutLooks, alpha: float, new_answers: NewAnswers | None, *, resamples: int, seed: int
+) -> RateResult:
+    """Returns the figures of one promised false-alarm rate.
+
+    Args:
+        held_out: the answers.
+        alpha: the promised rate, a key of `held_out.fired`.
+        new_answers: outcome of asking again; None if stopped answers are not replaced.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     table, fired = held_out.table, held_out.fired[alpha]
     good, bad = table.y == 1, table.y == 0
     stopped_bad = fired[bad & (fired > 0)]
     tasks = np.unique(table.tasks).tolist()
-    good_of_task = {task: good & (table.tasks == task) for task in tasks if len(tasks) > 1}
+    good_rows_of_task = {task: good & (table.tasks == task) for task in tasks if len(tasks) > 1}
 
     def false_alarms(rows: NDArray[np.bool_]) -> Interval:
         groups, member = np.unique(table.groups[rows], return_inverse=True)
         stopped_share = np.bincount(member, weights=fired[rows] > 0) / np.bincount(member)
         return mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed))
 
-    uses: dict[Use, Again] = {}
-    if again is not None:
-        dearer = Again(np.full(len(table), STRONGER_ACCURACY), again.tokens * STRONGER_PRICE, "")
-        uses = {"asked again": again, "escalated": dearer}
+    # The answers that replace stopped ones, by use, and the tokens that stopping saves.
+    uses: dict[Use, NewAnswers] = {}
+    if new_answers is not None:
+        stronger_answers = NewAnswers(np.full(len(table), STRONGER_ACCURACY), new_answers.tokens * STRONGER_PRICE, "")
+        uses = {"asked again": new_answers, "escalated": stronger_answers}
     tokens_after = np.where(fired > 0, table.tokens - fired, 0)
     weights = cluster_weights(table.groups.tolist(), resamples, seed)
 
-    def saved(rows: NDArray[np.bool_]) -> Interval:
+    def saved_share(rows: NDArray[np.bool_]) -> Interval:
         return statistic_interval(lambda weight: (weight @ (tokens_after * rows)) / (weight @ table.tokens), weights)
 
     return RateResult(
@@ -276,32 +298,48 @@ def _rate_result(held_out: HeldOutLooks, alpha: float, again: Again | None, resa
         false_alarms=false_alarms(good),
         bad_stopped=mean_interval(fired[bad] > 0, cluster_weights(table.groups[bad].tolist(), resamples, seed)),
         median_look=float(np.median(stopped_bad)) if len(stopped_bad) else float("nan"),
-        tokens_saved=saved(good | bad),
-        tokens_saved_bad=saved(bad),
-        uses=tuple(_use_result(use, held_out, fired, new, resamples, seed) for use, new in uses.items()),
+        tokens_saved=saved_share(good | bad),
+        tokens_saved_bad=saved_share(bad),
+        uses=tuple(
+            _use_result(use, held_out, fired, answers_of_use, resamples=resamples, seed=seed)
+            for use, answers_of_use in uses.items()
+        ),
         by_task={
             task: false_alarms(rows)
-            for task, rows in good_of_task.items()
-            if len(np.unique(table.groups[rows])) >= FEWEST_OF_A_TASK
+            for task, rows in good_rows_of_task.items()
+            if len(np.unique(table.groups[rows])) >= MIN_TASK_GROUPS
         },
     )
 
 
 def _use_result(
-    use: Use, held_out: HeldOutLooks, fired: NDArray[np.int64], new: Again, resamples: int, seed: int
+    use: Use, held_out: HeldOutLooks, fired: NDArray[np.int64], new_answers: NewAnswers, *, resamples: int, seed: int
 ) -> UseResult:
+    """Returns cost and saving if stopped answers are replaced.
+
+    Args:
+        use: name of the use.
+        held_out: the answers.
+        fired: tokens (n,) after which each answer was stopped; 0 if it was not.
+        new_answers: the answers that replace stopped ones.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
+    # Accuracy and tokens of each question: stopped by the gate, or discarded once finished.
     table = held_out.table
     stopped = fired > 0
     weights = cluster_weights(table.groups.tolist(), resamples, seed)
-    accuracy = np.where(stopped, new.good, table.y)
-    tokens = np.where(stopped, fired + new.tokens, table.tokens)
-    finished = np.where(stopped, table.tokens + new.tokens, table.tokens)
+    accuracy = np.where(stopped, new_answers.good, table.y)
+    tokens_if_stopped = np.where(stopped, fired + new_answers.tokens, table.tokens)
+    tokens_if_finished = np.where(stopped, table.tokens + new_answers.tokens, table.tokens)
     assert held_out.full is not None
+    # What discarding finished answers gains and costs, the worst by the full-response predictor first.
     worst_first = np.argsort(held_out.full, kind="stable")
-    lift, cost = (new.good - table.y)[worst_first], new.tokens[worst_first]
+    lift, cost = (new_answers.good - table.y)[worst_first], new_answers.tokens[worst_first]
 
+    # The figures as functions of the answers' multiplicities (R, n).
     def saved(weight: Floats) -> Floats:
-        return 1 - (weight @ tokens) / (weight @ finished)
+        return 1 - (weight @ tokens_if_stopped) / (weight @ tokens_if_finished)
 
     def saved_full(weight: Floats) -> Floats:
         gained = weight @ (accuracy - table.y)
@@ -311,45 +349,49 @@ def _use_result(
         costs = np.cumsum(ordered * cost, axis=1)[np.arange(len(weight)), np.argmax(enough, axis=1)]
         spent = weight @ table.tokens + np.where(gained > 1e-9, costs, 0.0)
         reached = (gained > -1e-9) & ((gained <= 1e-9) | enough.any(axis=1))
-        return np.where(reached, 1 - (weight @ tokens) / spent, np.nan)
+        return np.where(reached, 1 - (weight @ tokens_if_stopped) / spent, np.nan)
 
     def over_random(weight: Floats) -> Floats:
-        drawn = (weight @ stopped) / weight.sum(axis=1)  # the same share of the same resampled answers
-        at_random: Floats = drawn * (weight @ (new.good - table.y))
+        stopped_share = (weight @ stopped) / weight.sum(axis=1)  # the same share of the same resampled answers
+        at_random: Floats = stopped_share * (weight @ (new_answers.good - table.y))
         gained: Floats = weight @ (accuracy - table.y) - at_random
         return np.asarray(gained / weight.sum(axis=1))
 
-    def of(statistic: Callable[[Floats], Floats]) -> Interval:
+    def over_resamples(statistic: Callable[[Floats], Floats]) -> Interval:
         return statistic_interval(lambda weight: statistic(weight.astype(np.float64)), weights)
 
     return UseResult(
         use=use,
         accuracy_before=float(table.y.mean()),
         accuracy=mean_interval(accuracy, weights),
-        over_random=of(over_random),
-        tokens=mean_interval(tokens, weights),
-        saved=of(saved),
-        saved_full=of(saved_full),
+        over_random=over_resamples(over_random),
+        tokens=mean_interval(tokens_if_stopped, weights),
+        saved=over_resamples(saved),
+        saved_full=over_resamples(saved_full),
     )
 
 
 def gate_lines(report: GateReport) -> list[str]:
     """Returns the numbers as lines for a terminal."""
     words = words_for(report.target)
-    named = "" if words is GOOD_OR_BAD else f" of {words.probability}"
+    of_probability = "" if words is GOOD_OR_BAD else f" of {words.probability}"
     lines = [
-        f"after {look.look:2} tokens: AUROC{named} {interval_text(look.auroc)}, "
+        f"after {look.look:2} tokens: AUROC{of_probability} {interval_text(look.auroc)}, "
         f"mean log-probability {interval_text(look.mean_logprob)}"
         f"{'' if look.full is None else f', finished answer {look.full.estimate:.3f}'}  ({look.share:.0%} of answers)"
         for look in report.looks
     ]
     lines += [f"What begins after token {look.look} is not seen." for look in report.looks[-1:]]
     for rate in report.rates:
-        worst = rate.worst_task
-        of_worst = f"; of {words.good_ones} of {worst} {interval_text(rate.by_task[worst], '.1%')}" if worst else ""
+        worst_task = rate.worst_task
+        worst_task_text = (
+            f"; of {words.good_ones} of {worst_task} {interval_text(rate.by_task[worst_task], '.1%')}"
+            if worst_task
+            else ""
+        )
         lines += [
             f"promised {rate.alpha:g}: stops {interval_text(rate.false_alarms, '.1%')} of {words.good}, "
-            f"{interval_text(rate.bad_stopped, '.1%')} of {words.bad}{of_worst}",
+            f"{interval_text(rate.bad_stopped, '.1%')} of {words.bad}{worst_task_text}",
             f"    saves {interval_text(rate.tokens_saved, '.1%')} of all tokens, "
             f"{interval_text(rate.tokens_saved_bad, '.1%')} in {words.bad}",
         ]

@@ -17,10 +17,10 @@ from metaprobe.eval.metrics.bootstrap import ControlComparison, Interval
 from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
 from metaprobe.records.errors import MissingExtra
 
-IN_ITEMS = ("y", "probability", "ranking")
-"""Fields that have an entry for every answer."""
-INTERVALS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "diff_stated", "diff_control")
-"""Figures of a method in the tables, each an estimate with its interval."""
+PER_ANSWER_FIELDS = ("y", "probability", "ranking")
+"""Fields of a comparison or method that hold an entry for every answer; `to_dict` leaves them out."""
+INTERVAL_FIELDS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "diff_stated", "diff_control")
+"""Fields of a method that hold an estimate with its interval; `to_pandas` makes three columns of each."""
 
 Family = Literal["explicit", "decision", "log-probability", "plain", "learned", "own"]
 """Source of a score: stated by the model, stated by a decision model, log-probabilities, a baseline without these,
@@ -91,7 +91,7 @@ class Finding:
     severity: Severity = "weak"
     """How much a failure means."""
     method: str = ""
-    """The method whose numbers it concerns; empty if it concerns the answers, and so every method."""
+    """The method whose numbers the finding concerns. Empty if it concerns the answers, and so every method."""
     control: str = ""
     """The control that the method was held against; empty if the audit is about something else."""
 
@@ -106,7 +106,9 @@ class StageAccuracy:
     """`final` is what the run returned."""
     accuracy: Interval
     gain: Interval | None
-    """Difference from the first stage in the same runs, by a run's mean of its answers; None for the first stage."""
+    """Difference from the first stage, paired by run; a run's answers of one stage are averaged. None for the first
+    stage.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Failures:
 
     @property
     def wrong(self) -> int:
+        """Number of wrong runs."""
         return sum(self.counts.values())
 
     def share(self, kind: str) -> float:
@@ -237,7 +240,7 @@ class LayerSweep:
         return max(set(self.choices), key=lambda place: (self.choices.count(place), place))
 
     @property
-    def counted(self) -> tuple[tuple[LayerPosition, int], ...]:
+    def fold_counts(self) -> tuple[tuple[LayerPosition, int], ...]:
         """Each chosen place with its number of folds, the most frequent first."""
         places = sorted(set(self.choices), key=lambda place: (-self.choices.count(place), place))
         return tuple((place, self.choices.count(place)) for place in places)
@@ -317,7 +320,9 @@ class WithinStrata:
 
     method: str
     auroc: Interval
-    """AUROC over pairs of a right and a wrong answer of one stratum. 0.5: the method knows only the difficulty."""
+    """AUROC over pairs of a right and a wrong answer of one stratum. It is 0.5 if the method knows only the
+    difficulty.
+    """
     diff_stated: Interval | None
     """AUROC minus that of stated confidence, paired; None for stated confidence itself, or if none was stated."""
 
@@ -357,7 +362,7 @@ class Efficiency:
     meta_d: Interval | None
     """meta-d': the d' that an ideal observer with this confidence would have; None if refused."""
     m_ratio: Interval | None
-    """meta-d' / d': at 1 the confidence knows as much as the answer, above 1 more; None if refused."""
+    """meta-d' / d'. At 1 the confidence knows as much as the answer, above 1 it knows more. None if refused."""
     bins: int
     """Grades of confidence, of equal mass as far as ties allow."""
     refused: str = ""
@@ -369,8 +374,8 @@ class TwoChoice:
     """Sensitivity of the answers to two-choice items, and of the confidence in these answers."""
 
     choices: tuple[str, str]
-    """The two choices. In signal detection, the signal is that the first choice is right; the response is that it was
-    given.
+    """The two choices. In the terms of signal detection, the signal is that the first choice is right. The response is
+    that the first choice was given.
     """
     n: int
     """Number of answers that state one of the two choices."""
@@ -399,9 +404,9 @@ class Comparison:
     best_baseline: str = ""
     """Name of the row of controls chosen in advance, in each fold on its selection data; empty if there is none."""
     baselines: Mapping[str, int] = field(default_factory=dict)
-    """The controls that the folds chose for it, and in how many folds each was chosen, the most frequent first."""
+    """Maps each control that a fold chose for `best_baseline` to its number of folds, the most frequent first."""
     chosen: Mapping[str, int] = field(default_factory=dict)
-    """The learned methods that the folds chose on their learning answers, and in how many folds each was chosen."""
+    """Maps each learned method that a fold chose on its learning answers to its number of folds."""
     runs: str = "RUNS"
     """The stores of the answers, as a command line names them."""
     exported: str = ""
@@ -478,24 +483,24 @@ class Comparison:
         rows = []
         for method in self.methods:
             intervals = (method.auroc, method.diff_stated, method.diff_control)
-            shown = ["-" if interval is None else format_interval(interval, 3) for interval in intervals]
-            rows.append((method.name, method.family, f"{method.coverage:.0%}", *shown))
+            interval_texts = ["-" if interval is None else format_interval(interval, 3) for interval in intervals]
+            rows.append((method.name, method.family, f"{method.coverage:.0%}", *interval_texts))
         head = ("method", "kind", "said", "AUROC", "minus stated confidence", "minus strongest control")
         return html_table(f"Comparison on {len(self.y)} answers", rows, head=head)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything but the values of single answers, as JSON's own types. NaN is None."""
 
-        def kept(value: Any, without: Sequence[str]) -> dict[str, Any]:
+        def to_json_fields(value: Any, left_out: Sequence[str]) -> dict[str, Any]:
             return {
-                field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name not in without
+                field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name not in left_out
             }
 
         return {
             "answers": len(self.y),
             "base_rate": plain(self.y.mean()),
-            "methods": {method.name: kept(method, IN_ITEMS) for method in self.methods},
-            **kept(self, (*IN_ITEMS, "methods")),
+            "methods": {method.name: to_json_fields(method, PER_ANSWER_FIELDS) for method in self.methods},
+            **to_json_fields(self, (*PER_ANSWER_FIELDS, "methods")),
         }
 
     def to_pandas(self) -> Any:
@@ -510,10 +515,10 @@ class Comparison:
         rows = []
         for method in self.methods:
             row = {"method": method.name, "family": method.family, "coverage": method.coverage}
-            for name in INTERVALS:
-                value = getattr(method, name)
-                ends = (None, None, None) if value is None else (value.estimate, value.low, value.high)
-                row |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+            for name in INTERVAL_FIELDS:
+                interval = getattr(method, name)
+                numbers = (None, None, None) if interval is None else (interval.estimate, interval.low, interval.high)
+                row |= dict(zip((name, f"{name}_low", f"{name}_high"), numbers, strict=True))
             rows.append(row)
         return pandas.DataFrame(rows).set_index("method")
 

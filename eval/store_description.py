@@ -10,7 +10,9 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
 NAME_COLUMN_CHARS = 12
-"""Width of the column of names, in characters."""
+"""Width of the column of titles, in characters."""
+SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "decided", "outcomes", "not there")
+"""Subjects that are counted, in the order of their lines."""
 
 
 def describe_store(path: Path) -> str:
@@ -20,55 +22,55 @@ def describe_store(path: Path) -> str:
     """
     store = RunStore(path, damaged="skip")
     shards = store.shards()
-    run_count, counts_by_subject = 0, Counter[tuple[str, str]]()
+    run_count, counts = 0, Counter[tuple[str, str]]()
     for run in store.runs():
         run_count += 1
-        _count_run(run, counts_by_subject)
+        _count_run(run, counts)
     size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-    lines = [
+    titled_lines = [
         ("run store", str(path)),
         ("runs", f"{run_count:,} in {len(shards):,} file{'s' * (len(shards) != 1)}, {size / 1e6:.1f} MB"),
     ]
     for subject in SUBJECTS:
-        counts = [
+        count_texts = [
             f"{name} {count:,}"
-            for (subject_of_count, name), count in counts_by_subject.most_common()
-            if subject_of_count == subject and count
+            for (counted_subject, name), count in counts.most_common()
+            if counted_subject == subject and count
         ]
-        lines += [(subject, ", ".join(counts))] if counts else []
+        titled_lines += [(subject, ", ".join(count_texts))] if count_texts else []
     calls_by_layout: Counter[str] = Counter()  # layout of the hidden states, and the model that read them
     for file in store.activation_files():
         calls_by_layout[f"{file.layout}{f', read by {file.model}' if file.model else ''}"] += len(file.call_ids)
-    lines += [("hidden", f"{layout}: {count:,} calls") for layout, count in calls_by_layout.items()]
-    lines += _settings(path)
+    titled_lines += [("hidden", f"{layout}: {count:,} calls") for layout, count in calls_by_layout.items()]
+    titled_lines += _settings_and_failures(path)
     if store.damaged:
-        lines.append(("damaged", f"{', '.join(store.damaged)}: not counted above; restore them from a copy"))
-    return "\n".join(printable(f"{name:{NAME_COLUMN_CHARS}}{text}".rstrip()) for name, text in lines)
+        titled_lines.append(("damaged", f"{', '.join(store.damaged)}: not counted above; restore them from a copy"))
+    return "\n".join(printable(f"{title:{NAME_COLUMN_CHARS}}{text}".rstrip()) for title, text in titled_lines)
 
 
-SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "decided", "outcomes", "not there")
+def _count_run(run: Run, counts: Counter[tuple[str, str]]) -> None:
+    """Adds what a run holds to the counts of (subject, name).
 
-
-def _count_run(run: Run, counts_by_subject: Counter[tuple[str, str]]) -> None:
-    """Adds what a run holds to the counts of (subject, name)."""
-    counts_by_subject["systems", f"{run.system} ({run.variant})" if run.variant else run.system] += 1
-    counts_by_subject["tasks", run.item.task or "(unnamed)"] += 1
-    counts_by_subject["outcomes", "known" if run.outcome is not None else "not known"] += 1
+    Where a boolean is added, it is the condition for counting. A name with the count 0 keeps its place among ties.
+    """
+    counts["systems", f"{run.system} ({run.variant})" if run.variant else run.system] += 1
+    counts["tasks", run.item.task or "(unnamed)"] += 1
+    counts["outcomes", "known" if run.outcome is not None else "not known"] += 1
     for call in run.calls:
-        counts_by_subject["models", call.model or "(unnamed)"] += 1
-        counts_by_subject["calls", call.stage or "(no stage)"] += 1
-        counts_by_subject["agents", call.agent] += bool(call.agent)
-        counts_by_subject["not there", "log-probabilities"] += call.logprobs is None or not len(call.logprobs)
-        counts_by_subject["not there", "texts"] += not call.text
+        counts["models", call.model or "(unnamed)"] += 1
+        counts["calls", call.stage or "(no stage)"] += 1
+        counts["agents", call.agent] += bool(call.agent)
+        counts["not there", "log-probabilities"] += call.logprobs is None or not len(call.logprobs)
+        counts["not there", "texts"] += not call.text
     for label in run.labels:
-        counts_by_subject["labels", f"{label.name} by {label.source}"] += 1
+        counts["labels", f"{label.name} by {label.source}"] += 1
     for answer in run.decision_answers:
-        counts_by_subject["decided", f"{answer.question} by {answer.source or '(unnamed)'}"] += answer.kind != "refusal"
+        counts["decided", f"{answer.question} by {answer.source or '(unnamed)'}"] += answer.kind != "refusal"
     for statement in run.statements:
-        counts_by_subject["stated", statement.kind] += statement.value is not None
+        counts["stated", statement.kind] += statement.value is not None
 
 
-def _settings(path: Path) -> Iterable[tuple[str, str]]:
+def _settings_and_failures(path: Path) -> Iterable[tuple[str, str]]:
     """Returns the settings of the collection, if the store has them, and the number of failed runs."""
     lines = []
     for name, title in ((RunStore.settings_name, "collected"), (RunStore.failures_name, "failed")):

@@ -221,12 +221,12 @@ def test_what_holds_on_tasks_left_out_passes_and_what_turns_round_there_does_not
     found = elsewhere_of(table, X)
     assert (found.by, sorted(found.auroc)) == ("task", ["blue", "red"]), "the small task tells too little"
     assert found.ece is None, "of so few answers no calibration error is told"
-    audit = holds_elsewhere(found, name="probe", home=0.9)
+    audit = holds_elsewhere(found, name="probe", home_auroc=0.9)
     assert (audit.name, audit.passed) == ("probe is above chance on a task it has not seen", True)
     assert found.gain.low > 0.2, "the baseline knows nothing"
     X[table.tasks == "red", 0] *= -1
     turned = elsewhere_of(table, X)
-    audit = holds_elsewhere(turned, name="probe", home=0.9)
+    audit = holds_elsewhere(turned, name="probe", home_auroc=0.9)
     assert (audit.passed, audit.severity) == (False, "weak")
     assert turned.mean.low <= turned.mean.estimate <= turned.mean.high < 0.5
     assert "0.900 at home; lowest" in audit.detail
@@ -330,7 +330,7 @@ def test_a_recipe_leaks_where_the_interval_of_its_mean_lies_above_chance(strengt
 @pytest.mark.parametrize(("low", "passed"), [(0.49, False), (0.51, True)])
 def test_it_holds_elsewhere_by_the_lower_bound_of_the_mean(low: float, passed: bool) -> None:
     found = LeftOutDomains("task", {"a": told(0.4, 0.6, 0.7)}, told(low, 0.6, 0.7), told(-0.1, 0.0, 0.1), None)
-    assert holds_elsewhere(found, name="probe", home=0.7).passed == passed
+    assert holds_elsewhere(found, name="probe", home_auroc=0.7).passed == passed
 
 
 @pytest.mark.parametrize(("n", "right", "known"), [(100, 10, True), (100, 9, False), (99, 50, False), (100, 91, False)])

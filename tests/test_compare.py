@@ -137,7 +137,9 @@ def test_stated_confidence_is_measured_as_stated_and_as_recalibrated():
     share = table.y.mean()
     silent = np.arange(N) >= 400
     table = replace(table, stated_confidence=np.where(silent, np.nan, 0.9))
-    constant = Judged(STATED, "explicit", np.full(N, share), np.full(N, 0.9), 2 / 3, given=table.stated_confidence)
+    constant = Judged(
+        STATED, "explicit", np.full(N, share), np.full(N, 0.9), 2 / 3, stated_probability=table.stated_confidence
+    )
     (found,) = method_results(table, [constant], resamples=50)
     assert found.stated.mean == pytest.approx(0.9)
     assert found.stated.accuracy == table.y[:400].mean()

@@ -169,14 +169,14 @@ def test_reliability_bins_nearer_than_asked_are_one_and_lose_no_answer():
     p[:100] = 0.7
     y = rng.random(600) < p
     assert len(reliability_table(y, p)) == 5
-    low, high = reliability_table(y, p, apart=0.05)
+    low, high = reliability_table(y, p, min_distance=0.05)
     assert (low.n, high.n) == (500, 100)
     assert low.probability == pytest.approx(p[100:].mean())
     assert low.accuracy == pytest.approx(y[100:].mean())
     assert low.high - low.low < 0.1  # the interval is that of all its answers
     found = stated_calibration(y, p, cluster_weights(np.arange(600), 20))
     assert found.reliability == reliability_table(y, p)  # apart, unless it is asked for
-    assert stated_calibration(y, p, cluster_weights(np.arange(600), 20), apart=0.05).reliability == (low, high)
+    assert stated_calibration(y, p, cluster_weights(np.arange(600), 20), min_distance=0.05).reliability == (low, high)
     assert stated_calibration(y, np.full(600, np.nan), cluster_weights(np.arange(600), 20)) is None
 
 

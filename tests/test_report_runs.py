@@ -8,7 +8,7 @@ import pytest
 from metaprobe.eval.answer_table import answer_table
 from metaprobe.eval.answers import (
     auroc_by_tokens_seen,
-    with_runs,
+    with_stage_accuracy,
 )
 from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import RecordError
@@ -64,5 +64,5 @@ def test_learned_scores_are_shown_at_their_own_tokens_and_must_have_the_same(pla
 def test_recorded_metacrit_runs_fill_their_sections():
     runs = list(RunStore(RECORDED / "creak-metacrit"))
     empty = Comparison(title="t", provenance={}, y=np.array([0, 1]), methods=())
-    found = with_runs(empty, runs, resamples=20)
+    found = with_stage_accuracy(empty, runs, resamples=20)
     assert {"answer", "synthesis", "final"} <= {row.stage for row in found.stages}

@@ -395,7 +395,7 @@ def crossfit(
     # Where every fold is made of one and the same number, that number's order is the method's.
     itself = {name: reached[0] for name, reached in alone.items() if len(set(reached)) == 1 and reached[0]}
     positions = () if evidence.states is None else evidence.states.positions
-    apart = {method.name: controls_apart(method, methods, positions) for method in methods}
+    excluded_controls = {method.name: controls_apart(method, methods, positions) for method in methods}
     numbers = tuple(method.name for method in methods if method.family == "decision" and not method.fitted)
     results = tuple(
         Judged(
@@ -404,7 +404,7 @@ def crossfit(
             probability[name],
             ranking[name],
             coverage[name],
-            apart.get(name, ()),
+            excluded_controls.get(name, ()),
             numbers if name == DECISIONS else (),
             raw_scores.get(name),
         )
@@ -462,13 +462,17 @@ def audit_method(
 ) -> AuditReport:
     """Returns every audit of this method that can be made; those that fit it anew are for a `Method`.
 
-    The method is compared with every control of the folds except those in `apart`. `left_out_domains`: the result of
-    `out_of_domain`. Where the answers are too few for refits in two folds, these audits are named as not made, with the
-    reason.
+    The method is compared with every control of the folds except those in `excluded_controls`. `left_out_domains`: the
+    result of `out_of_domain`. Where the answers are too few for refits in two folds, these audits are named as not
+    made, with the reason.
     """
     judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
     shape, on_noise = (None, None) if recipe is None else _on_noise(evidence, recipe)
-    controls = {*control_names(fits.methods), *judged.beside} - {judged.name, judged.calibrated_control, *judged.apart}
+    controls = {*control_names(fits.methods), *judged.extra_controls} - {
+        judged.name,
+        judged.calibrated_control,
+        *judged.excluded_controls,
+    }
     sweeps = fits.probes.get(method.name)
     inputs = AuditInputs(
         name=method.name,

@@ -224,21 +224,21 @@ def _true_error(measured: float, curve: Floats) -> float:
     return float(np.sign(beyond) * np.interp(rising[0] + abs(beyond), rising, TRUE_ERRORS))
 
 
-def reliability_table(y: ArrayLike, score: ArrayLike, *, apart: float = 0.0) -> tuple[ReliabilityBin, ...]:
+def reliability_table(y: ArrayLike, score: ArrayLike, *, min_distance: float = 0.0) -> tuple[ReliabilityBin, ...]:
     """Returns the non-empty bins of a reliability diagram, lowest probability first.
 
-    Bins whose mean probabilities are nearer than `apart` are merged, from the lowest on. Otherwise a few stated
+    Bins whose mean probabilities are nearer than `min_distance` are merged, from the lowest on. Otherwise a few stated
     numbers, each calibrated a little differently in every fold, would fill many bins at one place.
 
     Args:
         y: the labels (n,).
         score: the probabilities (n,).
-        apart: least distance of two bins.
+        min_distance: least distance of two bins.
     """
     binned = _bin(_probabilities(y, score, None), DEFAULT_BINS)
     sums: list[NDArray[np.float64]] = []  # answers, right ones, sum of probabilities
     for new in np.array([binned.mass[0], binned.ones[0], binned.probability[0]]).T[::-1]:
-        if sums and new[0] and new[2] / new[0] - sums[-1][2] / sums[-1][0] < apart:
+        if sums and new[0] and new[2] / new[0] - sums[-1][2] / sums[-1][0] < min_distance:
             sums[-1] = sums[-1] + new
         elif new[0]:
             sums.append(new)
@@ -250,7 +250,7 @@ def reliability_table(y: ArrayLike, score: ArrayLike, *, apart: float = 0.0) -> 
 
 
 def stated_calibration(
-    y: ArrayLike, stated: ArrayLike, weights: NDArray[np.integer], *, apart: float = 0.0
+    y: ArrayLike, stated: ArrayLike, weights: NDArray[np.integer], *, min_distance: float = 0.0
 ) -> StatedCalibration | None:
     """Returns how far numbers in [0, 1] come true as they were stated; None if none was.
 
@@ -258,7 +258,7 @@ def stated_calibration(
         y: the labels (n,).
         stated: the numbers (n,); NaN if nothing was stated.
         weights: (R, n) from `cluster_weights`.
-        apart: as in `reliability_table`.
+        min_distance: as in `reliability_table`.
     """
     numbers, labels = np.asarray(stated, dtype=np.float64), np.asarray(y)
     finite = np.isfinite(numbers)
@@ -271,7 +271,7 @@ def stated_calibration(
         ece=ece_interval(labels, numbers, weights),
         brier=interval(brier, labels, numbers, weights),
         brier_skill=interval(brier_skill, labels, numbers, weights),
-        reliability=reliability_table(labels, numbers, apart=apart),
+        reliability=reliability_table(labels, numbers, min_distance=min_distance),
     )
 
 

@@ -418,7 +418,7 @@ def layers_figure(number: int, sweep: LayerSweep) -> Figure:
     chosen_text = (
         f"{_layer_position(sweep.chosen)}{'' if is_highest else ' by the one-standard-error rule, not the highest'}"
     )
-    folds = ", ".join(f"{_layer_position(place)} in {count}" for place, count in sweep.counted)
+    folds = ", ".join(f"{_layer_position(place)} in {count}" for place, count in sweep.fold_counts)
     shipped_text = "" if sweep.shipped is None else f". The checkpoint reads {_layer_position(sweep.shipped)}"
     choices_text = f"Chosen by {len(sweep.choices)} folds: {folds}{shipped_text}"
     return Figure(

@@ -10,7 +10,7 @@ import numpy as np
 
 from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.checkpoints.rendered_table import difference_word, format_interval, number, percent
-from metaprobe.eval.controls import CUT, control_named
+from metaprobe.eval.controls import CUT, describe_control
 from metaprobe.eval.metrics.bootstrap import ControlDifference
 from metaprobe.eval.metrics.ranked import auroc, risk_coverage
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
@@ -159,7 +159,7 @@ def _signal_sentences(comparison: Comparison, learned: MethodResult | None) -> s
     elif recommended_method is learned:
         sentences = [*sentences, _cut_alone(comparison, recommended_method)]
     else:
-        how_well = f"{_capital(control_named(recommended_method.name))}: {_describe_auroc(recommended_method)}."
+        how_well = f"{_capital(describe_control(recommended_method.name))}: {_describe_auroc(recommended_method)}."
         sentences = [how_well, _chosen_here(comparison), _cut_alone(comparison, recommended_method), *sentences]
     return " ".join(filter(None, sentences))
 
@@ -219,7 +219,7 @@ def _learned_sentence(learned: MethodResult | None) -> str:
     if learned is None:
         return ""
     calibrated_text = (
-        f", which is {control_named(learned.calibrated_control)}, calibrated" if learned.calibrated_control else ""
+        f", which is {describe_control(learned.calibrated_control)}, calibrated" if learned.calibrated_control else ""
     )
     within_runs = learned.within_runs
     one_run = f"; of two answers of one run {number(100 * within_runs.estimate, 0)} times" if within_runs else ""
@@ -251,7 +251,7 @@ def _controls_beaten(learned: MethodResult | None) -> str:
 
 def _control_and_gain(control: ControlDifference) -> str:
     """Returns a control and the method's gain over it: `the free number length (+0.04 [0.01, 0.07] AUROC)`."""
-    return f"{control_named(control.name)} ({format_interval(control.difference, signed=True)} AUROC)"
+    return f"{describe_control(control.name)} ({format_interval(control.difference, signed=True)} AUROC)"
 
 
 def _capital(text: str) -> str:
@@ -272,7 +272,7 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
     control = comparison.controls[0] if comparison.controls else None
     if control is not None:
         sentences.append(
-            f"The strongest of {len(comparison.controls)} controls ({control_named(control.name)}): "
+            f"The strongest of {len(comparison.controls)} controls ({describe_control(control.name)}): "
             f"{_describe_auroc(control)}."
         )
     best = learned or decided or control
@@ -394,22 +394,22 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     ):
         strongest, others = (
             learned.controls.strongest,
-            ", ".join(control_named(c.name) for c in learned.controls.standing),
+            ", ".join(describe_control(c.name) for c in learned.controls.standing),
         )
         advice.append(
-            f"The learned method ({learned.name}) beats the strongest control ({control_named(strongest.name)}) by "
+            f"The learned method ({learned.name}) beats the strongest control ({describe_control(strongest.name)}) by "
             f"{format_interval(strongest.difference, signed=True)} AUROC, but is not shown to beat {others}: collect "
             "more answers before it decides anything."
         )
     elif recommended_method is not None:
-        advice.append(f"Use {control_named(recommended_method.name)} to decide which answers to check{export_hint}")
+        advice.append(f"Use {describe_control(recommended_method.name)} to decide which answers to check{export_hint}")
         if learned is not None and learned.calibrated_control:
-            advice.append(f"The learned method is {control_named(learned.calibrated_control)}, calibrated.")
+            advice.append(f"The learned method is {describe_control(learned.calibrated_control)}, calibrated.")
         elif learned is not None and learned.controls is not None:
             first = learned.controls.strongest
             verdict = "does worse" if difference_word(first.difference) == "worse" else "is not shown to do better"
             advice.append(
-                f"The learned method {verdict} than {control_named(first.name)} here "
+                f"The learned method {verdict} than {describe_control(first.name)} here "
                 f"({format_interval(first.difference, signed=True)} AUROC): train it on more answers, or do without."
             )
     elif informative:

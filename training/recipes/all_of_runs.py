@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, Metric, load_checkpoint
 from metaprobe.checkpoints.rendered_table import TERMINAL_CHARS, Table, format_interval
 from metaprobe.eval.answer_table import bare_table, group_of
-from metaprobe.eval.controls import JOINED, STATED, control_named
+from metaprobe.eval.controls import JOINED, STATED, describe_control
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.report.words import recommended
 from metaprobe.eval.results import Comparison, MethodResult, plain
@@ -361,7 +361,7 @@ def _against(comparison: Comparison, name: str) -> str:
     over = method.controls
     if over is None:
         return "no learned method is shown to beat it."
-    gain, first = over.strongest.difference, control_named(over.strongest.name)
+    gain, first = over.strongest.difference, describe_control(over.strongest.name)
     count = len(over.controls)
     gain_clause = f"{format_interval(gain, signed=True)} AUROC over {first}, the strongest of {count} controls."
     return f"{gain_clause} It is shown to beat {count - len(over.standing)} of them."

@@ -19,7 +19,7 @@ import numpy as np
 from metaprobe.checkpoints import Checkpoint, CheckpointExists
 from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.eval.answer_table import AnswerTable
-from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_runs
+from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_stage_accuracy
 from metaprobe.eval.compare import BEST_BASELINE, add_details, headline_by_model, method_results, write_item_table
 from metaprobe.eval.controls import (
     ANSWER,
@@ -359,7 +359,7 @@ def comparison(
     compared = replace(
         compared, exported=recommended_checkpoint(recommended(compared), stores, options=options_of(study))
     )
-    return with_runs(compared, runs, seed=seed)
+    return with_stage_accuracy(compared, runs, seed=seed)
 
 
 def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
