@@ -220,6 +220,6 @@ def test_resampled_values_do_not_depend_on_how_many_are_made_at_a_time(monkeypat
     weights = cluster_weights(rng.integers(0, 30, 90), 50)
     whole = interval(auroc, y, score, weights)
     for block, most in ((1, 1), (1, 90 * 7), (90 * 3, 90 * 3)):
-        monkeypatch.setattr(bootstrap, "BLOCK", block)
-        monkeypatch.setattr(bootstrap, "MOST", most)
+        monkeypatch.setattr(bootstrap, "BLOCK_MULTIPLICITIES", block)
+        monkeypatch.setattr(bootstrap, "MAX_MULTIPLICITIES", most)
         assert interval(auroc, y, score, weights) == whole

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_curve
 
 from metaprobe.eval.metrics.ranked import risk_coverage
 from metaprobe.eval.report import figures, write
-from metaprobe.eval.report.figures import FAMILY, INK, PAPER, RIGHT, WRONG, draw
+from metaprobe.eval.report.figures import FAMILY_COLOURS, INK, PAPER, RIGHT_COLOUR, WRONG_COLOUR, draw
 from metaprobe.eval.report.words import main_methods
 from metaprobe.eval.report.write import comparison_table, report_files, sections
 from metaprobe.eval.results import FAMILIES, Comparison, Finding, MethodResult
@@ -233,7 +233,7 @@ def level_lines(ax):
 
 def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
     mains = main_methods(comparison)
-    roc, risk = map(painted, figures.thresholds(comparison, mains))
+    roc, risk = map(painted, figures.roc_and_risk_figures(comparison, mains))
     chance, *curves = lines(roc)
     assert [part.tolist() for part in chance] == [[0, 100], [0, 100]]
     for method, (x, y) in zip(mains, curves, strict=True):
@@ -247,7 +247,7 @@ def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
     assert [name.rpartition(" (")[0] for name in legend(roc)] == [method.name for method in mains]
     assert len({(key.get_color(), str(key.get_linestyle())) for key in legend(roc).values()}) == len(mains)
     one_kind = replace(comparison, y=np.ones(len(comparison.y), dtype=int))
-    assert [figure.ident for figure in figures.thresholds(one_kind, mains)] == ["risk"]
+    assert [figure.ident for figure in figures.roc_and_risk_figures(one_kind, mains)] == ["risk"]
 
 
 def test_every_axis_says_what_it_is_and_a_colour_means_one_thing(comparison):
@@ -262,9 +262,9 @@ def test_every_axis_says_what_it_is_and_a_colour_means_one_thing(comparison):
             for text, key in legend(ax).items():
                 name = text if text in family_of else text.rpartition(" (")[0]
                 if name in family_of:
-                    assert key.get_color() == FAMILY[family_of[name]], (figure.ident, text)
+                    assert key.get_color() == FAMILY_COLOURS[family_of[name]], (figure.ident, text)
                 elif text not in ("recalibrated", "as stated", "within runs"):
-                    assert key.get_color() in (INK, RIGHT, WRONG), (figure.ident, text)
-                    assert (key.get_color() == WRONG) == text.startswith("wrong")
-                    assert (key.get_color() == RIGHT) == text.startswith(("right", "oracle"))
-    assert len({*FAMILY.values(), RIGHT, WRONG, INK, PAPER}) == len(FAMILIES) + 4
+                    assert key.get_color() in (INK, RIGHT_COLOUR, WRONG_COLOUR), (figure.ident, text)
+                    assert (key.get_color() == WRONG_COLOUR) == text.startswith("wrong")
+                    assert (key.get_color() == RIGHT_COLOUR) == text.startswith(("right", "oracle"))
+    assert len({*FAMILY_COLOURS.values(), RIGHT_COLOUR, WRONG_COLOUR, INK, PAPER}) == len(FAMILIES) + 4

@@ -29,16 +29,16 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 
 NORMAL = NormalDist()
-MOST_SKEW = 0.25
+MAX_SKEW = 0.25
 """Largest acceleration for which the formula of the bias-corrected interval is trusted."""
 RESAMPLES_AT_A_TIME = 32
 """Number of resamples that are turned into floats at a time, so that they stay in the processor's cache."""
-FEWEST_DEGREES = 4.0
+MIN_DEGREES_OF_FREEDOM = 4.0
 """Fewest degrees of freedom for a t quantile. With fewer, the quantile lies outside the resampled values."""
-BLOCK, MOST = 2**18, 2**21
-"""Multiplicities given to a metric at a time: a temporary of 2 MB stays near the processor, which takes half the time
-of 16 MB. A metric sorts the answers each time, so it gets at least `RESAMPLES_AT_A_TIME` resamples, but never more than
-`MOST` multiplicities, so that temporaries stay in the tens of megabytes for any n.
+BLOCK_MULTIPLICITIES, MAX_MULTIPLICITIES = 2**18, 2**21
+"""Number of multiplicities that a metric gets at a time, and the largest number. A temporary array of 2 MB stays in the
+processor's cache, which takes half the time of 16 MB. A metric sorts the answers each time, so it gets at least
+`RESAMPLES_AT_A_TIME` resamples. `MAX_MULTIPLICITIES` keeps temporaries in the tens of megabytes for any n.
 """
 
 
@@ -95,11 +95,10 @@ class Interval:
 def cluster_weights(
     groups: Sequence[object] | NDArray[np.generic], resamples: int = 1000, seed: int = 0
 ) -> NDArray[np.int32]:
-    """Returns how often each answer occurs, (resamples, n), if as many whole groups as there are are drawn with
-    replacement.
+    """Returns how often each answer occurs in each resample, (resamples, n).
 
-    The number of answers varies between resamples if groups differ in size. Use the same weights for everything that is
-    to be compared.
+    A resample draws whole groups with replacement, as many as there are. The number of answers varies between resamples
+    if groups differ in size. Use the same weights for everything that is to be compared.
 
     Args:
         groups: the group of each answer.
@@ -108,25 +107,25 @@ def cluster_weights(
     """
     if len(groups) == 0:
         raise ValueError("groups is empty: one group label an answer is needed")
-    number: dict[object, int] = {}
-    member = np.array([number.setdefault(group, len(number)) for group in groups])  # (n,)
-    draw = _kept_draw if len(number) * resamples <= MOST else _draw
-    return np.take(draw(len(number), resamples, seed), member, axis=1)
+    number_of_group: dict[object, int] = {}
+    member = np.array([number_of_group.setdefault(group, len(number_of_group)) for group in groups])  # (n,)
+    draw = _cached_draw if len(number_of_group) * resamples <= MAX_MULTIPLICITIES else _draw
+    return np.take(draw(len(number_of_group), resamples, seed), member, axis=1)
 
 
-def _draw(groups: int, resamples: int, seed: int) -> NDArray[np.int32]:
+def _draw(group_count: int, resamples: int, seed: int) -> NDArray[np.int32]:
     """Returns how often each group is drawn, (resamples, groups).
 
     Args:
-        groups: number of groups.
+        group_count: number of groups.
         resamples: number of resamples.
         seed: seed of the draws.
     """
-    drawn = np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=resamples)
+    drawn = np.random.default_rng(seed).multinomial(group_count, np.full(group_count, 1 / group_count), size=resamples)
     return drawn.astype(np.int32)
 
 
-_kept_draw = lru_cache(maxsize=4)(_draw)  # a training asks for the same draw again and again; at most 8 MB each
+_cached_draw = lru_cache(maxsize=4)(_draw)  # a training asks for the same draw again and again; at most 8 MB each
 
 
 def interval(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
@@ -163,7 +162,8 @@ def paired_difference(
 def mean_interval(
     values: ArrayLike, weights: NDArray[np.integer], row_weights: NDArray[np.float64] | None = None
 ) -> Interval:
-    """Returns the mean of `values`, such as an accuracy or tokens a question. Give a difference for a paired mean.
+    """Returns the mean of `values`, such as an accuracy or the tokens of a question. Give differences for a paired
+    mean.
 
     Args:
         values: (n,) finite numbers.
@@ -175,13 +175,13 @@ def mean_interval(
         raise RecordError(f"{missing} of {numbers.size} values are not finite: leave these answers out")
     if row_weights is None:
         return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights)
-    each = np.asarray(row_weights, dtype=np.float64)
-    return statistic_interval(lambda weight: weight @ (each * numbers) / (weight @ each), weights)
+    weight_of_value = np.asarray(row_weights, dtype=np.float64)
+    return statistic_interval(lambda weight: weight @ (weight_of_value * numbers) / (weight @ weight_of_value), weights)
 
 
 def statistic_interval(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Interval:
-    """Returns the 95 % interval of a function from multiplicities (R, n) to R values; resamples with nan
-    are left out.
+    """Returns the 95 % interval of a function that maps multiplicities (R, n) to values (R,). Values of nan are left
+    out.
     """
     values = resample_values(statistic, weights)
     estimate = statistic(np.ones((1, weights.shape[1]), dtype=np.int32))[0]
@@ -193,17 +193,17 @@ def resample_values(statistic: Callable[[NDArray[np.integer]], Floats], weights:
     if weights.ndim != 2 or weights.size == 0:
         raise ValueError(f"weights must have shape (resamples, n), as `cluster_weights` gives; got {weights.shape}")
     resamples, n = weights.shape
-    rows = max(1, BLOCK // n, min(RESAMPLES_AT_A_TIME, MOST // n))
+    rows = max(1, BLOCK_MULTIPLICITIES // n, min(RESAMPLES_AT_A_TIME, MAX_MULTIPLICITIES // n))
     return np.concatenate([statistic(weights[start : start + rows]) for start in range(0, resamples, rows)])
 
 
 def resampled_interval(
     estimate: float, values: Floats, weights: NDArray[np.integer], *, level: float = 0.95
 ) -> Interval:
-    """Returns an estimate with the interval of its values (R,) on these resamples; values that are not finite are left
-    out.
+    """Returns an estimate with the interval of its values (R,) on these resamples.
 
-    Both ends are the estimate if all values are the same or there is one group, and nan if no value is finite.
+    Values that are not finite are left out. Both ends are the estimate if all values are the same or there is one
+    group, and nan if no value is finite.
 
     Args:
         estimate: the estimate.
@@ -222,7 +222,7 @@ def resampled_interval(
 
 
 def find_groups(weights: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Returns the first answer of each group (groups,), and the number of each answer's group (n,).
+    """Returns the first answer of each group (groups,), and the index of each answer's group (n,).
 
     Members of one group always occur together, and two groups do not agree in 64 resamples by chance. Each column is
     identified by one number, an exact sum of its counts times fixed random numbers.
@@ -234,34 +234,40 @@ def find_groups(weights: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray
 
 
 def _corrected_levels(
-    values: Floats, weights: NDArray[np.integer], groups: NDArray[np.intp], level: float
+    values: Floats, weights: NDArray[np.integer], first_answers: NDArray[np.intp], level: float
 ) -> tuple[float, float]:
     """Returns the two levels whose quantiles of the values (R,) are the ends of the interval.
 
     Args:
         values: the values (R,).
         weights: the resamples (R, n).
-        groups: the first answer of each group.
+        first_answers: the first answer of each group.
         level: level of the interval.
     """
+    # How far one more copy of its group moves the metric, for each answer and then for each group.
     centred, pulls = (values - values.mean()) / len(values), np.zeros(weights.shape[1])
-    for start in range(
-        0, len(values), RESAMPLES_AT_A_TIME
-    ):  # how far one more copy of its group moves the metric, for each answer
+    for start in range(0, len(values), RESAMPLES_AT_A_TIME):
         pulls += centred[start : start + RESAMPLES_AT_A_TIME] @ weights[start : start + RESAMPLES_AT_A_TIME].astype(
             np.float64
         )
-    n, pull = len(groups), pulls[groups]
-    noise = float(values.var()) / len(values)  # variance of each pull, for there are R resamples and no more
-    spread = float(np.square(pull).sum()) - n * noise
-    if n < 2 or not spread > 1e-12 * float(np.square(values).mean()):
+    group_count, pull = len(first_answers), pulls[first_answers]
+    noise = float(values.var()) / len(values)  # variance of each pull, because R is finite
+    spread = float(np.square(pull).sum()) - group_count * noise
+    if group_count < 2 or not spread > 1e-12 * float(np.square(values).mean()):
         return (1 - level) / 2, (1 + level) / 2
-    skew = float(np.clip((pull**3).sum() / 6 / spread**1.5, -MOST_SKEW, MOST_SKEW))
-    fourth = float((pull**4).sum()) - 6 * noise * spread - 3 * n * noise**2
-    kurtosis = n * fourth / spread**2
-    degrees = float(np.clip(2 * n / (kurtosis - 1) if kurtosis > 1 else n - 1, min(FEWEST_DEGREES, n - 1), n - 1))
-    end = _t_quantile((1 + level) / 2, degrees) * ((degrees + 1) / degrees) ** 0.5
-    low, high = (NORMAL.cdf(side * end / max(1 - skew * side * end, 1e-9)) for side in (-1, 1))
+    # Acceleration from the pulls' third moment, degrees of freedom from their fourth.
+    skew = float(np.clip((pull**3).sum() / 6 / spread**1.5, -MAX_SKEW, MAX_SKEW))
+    fourth = float((pull**4).sum()) - 6 * noise * spread - 3 * group_count * noise**2
+    kurtosis = group_count * fourth / spread**2
+    degrees = float(
+        np.clip(
+            2 * group_count / (kurtosis - 1) if kurtosis > 1 else group_count - 1,
+            min(MIN_DEGREES_OF_FREEDOM, group_count - 1),
+            group_count - 1,
+        )
+    )
+    t_end = _t_quantile((1 + level) / 2, degrees) * ((degrees + 1) / degrees) ** 0.5
+    low, high = (NORMAL.cdf(side * t_end / max(1 - skew * side * t_end, 1e-9)) for side in (-1, 1))
     return low, high
 
 
@@ -275,10 +281,10 @@ def _t_quantile(share: float, degrees: float) -> float:
     return z + first / degrees + second / degrees**2 + third / degrees**3
 
 
-# Is a score better than every control on the same answers? The strongest one is named, not the one that was hoped for.
+# Comparisons of a score with every control on the same answers.
 #
-# A control is a number that is free (length, mean log-probability, the run's identity) or a simpler predictor. To say
-# that a score beats *its controls*, it has to beat each of them; the p-values are corrected for their number as well.
+# A control is a free number (length, mean log-probability, the run's identity) or a simpler predictor. A score beats
+# *its controls* only if it beats each of them. The p-values are corrected for the number of controls.
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,9 +320,7 @@ class ControlComparison:
 
     @property
     def strongest(self) -> ControlDifference:
-        """The control with the highest value on these answers. Nobody could know it in advance, so it is the hardest
-        control that an honest reader can ask for.
-        """
+        """The control with the highest value on these answers. It is chosen afterwards, so it is the hardest one."""
         return self.controls[0]
 
     @property
@@ -401,25 +405,29 @@ def control_comparison(
     if not controls:
         raise ValueError("controls is empty: a gain over nothing is no gain; name at least one control")
     intervals = [paired_interval(method_values, control, weights) for control in controls.values()]
-    p = [
+    p_values = [
         _p_value(interval, method_values.resamples - control.resamples)
         for interval, control in zip(intervals, controls.values(), strict=True)
     ]
     differences = [
-        ControlDifference(name, control.estimate, interval, single, float(corrected))
-        for (name, control), interval, single, corrected in zip(controls.items(), intervals, p, holm(p), strict=True)
+        ControlDifference(name, control.estimate, interval, p, float(p_holm))
+        for (name, control), interval, p, p_holm in zip(
+            controls.items(), intervals, p_values, holm(p_values), strict=True
+        )
     ]
     differences.sort(key=lambda control: -np.nan_to_num(control.estimate, nan=-np.inf))
     return ControlComparison(method_values.estimate, tuple(differences))
 
 
 def _p_value(difference: Interval, resamples: Floats) -> float:
+    """Returns the two-sided p-value of a difference from its values on resamples; nan if it cannot be judged."""
     finite = resamples[np.isfinite(resamples)]
     if difference.groups < 2 or finite.size < 2:
         return float("nan")
     error = float(finite.std(ddof=1))
     if error < 1e-12 and abs(difference.estimate) > 1e-12:
-        # The same in every resample, as between a perfect score and a constant: as rare as resamples can show.
+        # Every resample gives the same difference, as between a perfect score and a constant. The p-value is then the
+        # smallest that this number of resamples can show.
         return 1 / (finite.size + 1)
     return normal_p(difference.estimate, error if error >= 1e-12 else 0.0)
 

@@ -1,4 +1,4 @@
-"""Does a stated probability p come true a share p of the time? Scores here are probabilities in [0, 1].
+"""Measures whether a stated probability p comes true a share p of the time. Scores here are probabilities in [0, 1].
 
 Bins hold equal mass (except in `ece_equal_width`). All answers of one probability go to the same bin: floor(B * mid /
 total), where mid is the mass above them plus half their own. So the order of ties cannot matter, a constant predictor
@@ -21,8 +21,9 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, rank_scores, ratio
 
 DEFAULT_BINS = 15
+"""Number of bins of equal mass."""
 EQUAL_WIDTH_BINS = 10
-"""Number of bins in most papers: 0 to 0.1, above 0.1 to 0.2, ..."""
+"""Number of bins of equal width, as in most papers: 0 to 0.1, above 0.1 to 0.2, ..."""
 TRUE_ERRORS = np.concatenate([np.zeros(1), np.geomspace(0.001, 1.0, 60)])
 """The true errors that `debiased_ece` compares with the measured error."""
 
@@ -38,7 +39,9 @@ class ReliabilityBin:
     low: float
     """Lower end of Wilson's 95 % interval of the share; answers are taken as independent."""
     high: float
+    """Upper end of the same interval."""
     n: int
+    """Number of answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class StatedCalibration:
     ece: Interval
     brier: Interval
     brier_skill: Interval
-    """Brier skill score. Far below 0 if it would have been better to state the share of right answers every time."""
+    """Brier skill score. Below 0, it would have been better to state the share of right answers every time."""
     reliability: tuple[ReliabilityBin, ...]
 
 
@@ -61,8 +64,11 @@ class _Binned:
     """Sums over bins, each (R, B)."""
 
     mass: Floats
+    """Number of answers."""
     ones: Floats
+    """Number of answers with y = 1."""
     probability: Floats
+    """Sum of the probabilities."""
 
     @property
     def gap(self) -> Floats:
@@ -78,22 +84,21 @@ def brier(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Va
         score: probabilities (n,).
         weight: counts (n,) or (R, n), all 1 by default.
     """
-    data = _probabilities(y, score, weight)
+    data = _rank_probabilities(y, score, weight)
     return data.value(_brier(data))
 
 
 def brier_skill(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Returns 1 - Brier / Brier of always stating the base rate of these answers: 1 is perfect, 0 is no better than
-    that.
+    """Returns 1 - Brier / (Brier of always stating the base rate of these answers).
 
-    It is nan for one class.
+    1 is perfect, 0 is no better than stating the base rate, and nan stands for one class.
 
     Args:
         y: labels (n,) of 0 and 1.
         score: probabilities (n,).
         weight: counts (n,) or (R, n), all 1 by default.
     """
-    data = _probabilities(y, score, weight)
+    data = _rank_probabilities(y, score, weight)
     base = ratio(data.ones.sum(axis=1), data.count.sum(axis=1))
     return data.value(1.0 - ratio(_brier(data), base * (1.0 - base)))
 
@@ -112,16 +117,16 @@ def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins
         weight: multiplicities of the answers.
         bins: number of bins.
     """
-    data = _probabilities(y, score, weight)
-    return data.value(_expected_gap(_bin(data, bins)))
+    data = _rank_probabilities(y, score, weight)
+    return data.value(_weighted_mean_gap(_bin(data, bins)))
 
 
 def ece_interval(y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
     """Returns `ece` with its 95 % interval over resamples of groups.
 
-    Resampling adds noise to the noise that the bins already have, so resampled errors lie above the estimate, often all
-    of them. They are moved down until their median is the estimate. The interval says how far the estimate would vary,
-    its own noise included; no end is below 0.
+    Resampling adds noise to the noise that the bins already have, so most resampled errors lie above the estimate. They
+    are moved down until their median is the estimate. The interval says how far the estimate varies, noise included. No
+    end is below 0.
 
     Args:
         y: the labels (n,).
@@ -148,72 +153,73 @@ def ece_equal_width(
     """
     if bins < 1:
         raise ValueError(f"bins must be at least 1; got {bins}")
-    data = _probabilities(y, score, weight)
-    # An edge such as 0.3 is not a whole number of tenths in binary: what is within rounding of an edge lies at it.
+    data = _rank_probabilities(y, score, weight)
+    # An edge such as 0.3 is not a whole number of tenths in binary: a score within rounding of an edge lies at it.
     index = np.clip(np.ceil(np.round(data.score * bins, 9)).astype(int) - 1, 0, bins - 1)
-    return data.value(_expected_gap(_sum(data, np.tile(index, (len(data.count), 1)), bins)))
+    return data.value(_weighted_mean_gap(_sum_over_bins(data, np.tile(index, (len(data.count), 1)), bins)))
 
 
-def _expected_gap(binned: _Binned) -> Floats:
-    """Returns the expected gap, (R,)."""
+def _weighted_mean_gap(binned: _Binned) -> Floats:
+    """Returns the mean of the bins' absolute gaps, weighted by mass, (R,)."""
     return ratio((binned.mass * np.abs(binned.gap)).sum(axis=1), binned.mass.sum(axis=1))
 
 
 def debiased_ece(y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
-    """Returns the expected calibration error without noise, and its 95 % interval. Below 0 it is less than noise makes.
+    """Returns the expected calibration error without the bins' noise, with its 95 % interval.
 
-    `ece` of calibrated scores is never 0, because the bins' noise adds up, and more so if answers of one group are
-    alike. Here the noise of each bin's gap is taken from resamples of whole groups. The estimate is the true error, the
-    same in all bins, with which gap and noise together would on average give the measured `ece`. The ends are the true
-    errors for which an `ece` as large, or as small, has a chance of 2.5 %. If the measured `ece` is below the average
-    of noise alone, the estimate is negative, as far below 0 as it would be above for an excess of the same size. So
-    calibrated scores average 0, and 0 lies in their interval.
+    `ece` of calibrated scores is never 0, because the noise of the bins adds up. The noise of each bin is simulated by
+    resampling whole groups. The estimate is the true error, the same in all bins, that together with this noise gives
+    the measured `ece` on average. The ends are the true errors for which an `ece` as large, or as small, has a chance
+    of 2.5 %.
 
-    Bins hold equal mass, of the scores as they are.
+    The estimate is negative if the measured `ece` is smaller than the average of noise alone. Its size is then the
+    estimate for an excess of the same size. So the estimates for calibrated scores average 0.
 
     Args:
         y: the labels (n,).
         score: the probabilities (n,).
         weights: the resamples, as `cluster_weights` returns them.
     """
-    data = _probabilities(y, score, None)
+    data = _rank_probabilities(y, score, None)
     scores = np.asarray(score, dtype=np.float64)
-    index = _equal_mass(data, DEFAULT_BINS)[0][np.searchsorted(-data.score, -scores)]
-    share, gap, noise = _noisy_gaps(scores - np.asarray(y), index, weights)
-    side = np.where(gap < 0, -1.0, 1.0)
-    drawn = np.array([np.abs(error * side + noise) @ share for error in TRUE_ERRORS])  # (errors, R)
-    curves = drawn.mean(axis=1), *np.quantile(drawn, [0.975, 0.025], axis=1)
+    bin_of_answer = _equal_mass_bins(data, DEFAULT_BINS)[0][np.searchsorted(-data.score, -scores)]
+    share, gap, noise = _noisy_gaps(scores - np.asarray(y), bin_of_answer, weights)
+    sign = np.where(gap < 0, -1.0, 1.0)
+    simulated_errors = np.array([np.abs(error * sign + noise) @ share for error in TRUE_ERRORS])  # (errors, R)
+    curves = simulated_errors.mean(axis=1), *np.quantile(simulated_errors, [0.975, 0.025], axis=1)
     estimate, low, high = (_true_error(float(share @ np.abs(gap)), curve) for curve in curves)
     return Interval(estimate, min(low, estimate), max(high, estimate), len(scores), len(find_groups(weights)[0]))
 
 
-def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.integer]) -> tuple[Floats, Floats, Floats]:
-    """Returns, for each bin that holds answers, its share of answers, its mean gap, and the noise of the gap (R, bins).
+def _noisy_gaps(
+    differences: Floats, bin_of_answer: NDArray[np.int_], weights: NDArray[np.integer]
+) -> tuple[Floats, Floats, Floats]:
+    """Returns share of answers (bins,), mean gap (bins,) and noise of the gap (R, bins) of the bins that hold answers.
 
     Args:
-        off: probability minus label of each answer.
-        index: the bin of each answer.
+        differences: probability minus label of each answer.
+        bin_of_answer: the bin of each answer.
         weights: the resamples (R, n).
     """
     first, member = find_groups(weights)
-    used, place = np.unique(index, return_inverse=True)
+    used_bins, bin_place = np.unique(bin_of_answer, return_inverse=True)
 
     def summed(values: Floats) -> Floats:
         """Returns sums (groups, bins)."""
-        total = np.bincount(member * len(used) + place, values, len(first) * len(used))
-        return np.asarray(total.reshape(len(first), len(used)), dtype=np.float64)
+        total = np.bincount(member * len(used_bins) + bin_place, values, len(first) * len(used_bins))
+        return np.asarray(total.reshape(len(first), len(used_bins)), dtype=np.float64)
 
-    count = summed(np.ones(len(off)))
-    mass, several = count.sum(axis=0), (count > 0).sum(axis=0)
-    gap = summed(off).sum(axis=0) / mass
-    deviation = summed(off - gap[place])
+    count = summed(np.ones(len(differences)))
+    mass, groups_in_bin = count.sum(axis=0), (count > 0).sum(axis=0)
+    gap = summed(differences).sum(axis=0) / mass
+    deviation = summed(differences - gap[bin_place])
 
     def noise(weight: NDArray[np.integer]) -> Floats:
-        drawn = weight[:, first].astype(np.float64)
-        return np.asarray(np.nan_to_num(ratio(drawn @ deviation, drawn @ count)))
+        group_counts = weight[:, first].astype(np.float64)
+        return np.asarray(np.nan_to_num(ratio(group_counts @ deviation, group_counts @ count)))
 
     # Resampling a bin of k groups shows (k - 1) / k of the variance.
-    drawn_noise = resample_values(noise, weights) * np.sqrt(several / np.maximum(several - 1, 1))
+    drawn_noise = resample_values(noise, weights) * np.sqrt(groups_in_bin / np.maximum(groups_in_bin - 1, 1))
     return mass / mass.sum(), gap, drawn_noise - drawn_noise.mean(axis=0)
 
 
@@ -235,24 +241,28 @@ def reliability_table(y: ArrayLike, score: ArrayLike, *, min_distance: float = 0
         score: the probabilities (n,).
         min_distance: least distance of two bins.
     """
-    binned = _bin(_probabilities(y, score, None), DEFAULT_BINS)
-    sums: list[NDArray[np.float64]] = []  # answers, right ones, sum of probabilities
-    for new in np.array([binned.mass[0], binned.ones[0], binned.probability[0]]).T[::-1]:
-        if sums and new[0] and new[2] / new[0] - sums[-1][2] / sums[-1][0] < min_distance:
-            sums[-1] = sums[-1] + new
-        elif new[0]:
-            sums.append(new)
-    shares = [Interval.of_share(ones / n, n) for n, ones, _ in sums]
+    binned = _bin(_rank_probabilities(y, score, None), DEFAULT_BINS)
+    merged_sums: list[NDArray[np.float64]] = []  # number of answers, number of right ones, sum of probabilities
+    for bin_sums in np.array([binned.mass[0], binned.ones[0], binned.probability[0]]).T[::-1]:
+        if (
+            merged_sums
+            and bin_sums[0]
+            and bin_sums[2] / bin_sums[0] - merged_sums[-1][2] / merged_sums[-1][0] < min_distance
+        ):
+            merged_sums[-1] = merged_sums[-1] + bin_sums
+        elif bin_sums[0]:
+            merged_sums.append(bin_sums)
+    shares = [Interval.of_share(ones / n, n) for n, ones, _ in merged_sums]
     return tuple(
         ReliabilityBin(float(total / n), float(share.estimate), share.low, share.high, int(n))
-        for (n, _, total), share in zip(sums, shares, strict=True)
+        for (n, _, total), share in zip(merged_sums, shares, strict=True)
     )
 
 
 def stated_calibration(
     y: ArrayLike, stated: ArrayLike, weights: NDArray[np.integer], *, min_distance: float = 0.0
 ) -> StatedCalibration | None:
-    """Returns how far numbers in [0, 1] come true as they were stated; None if none was.
+    """Returns how far numbers in [0, 1] come true as they were stated; None if no number was stated.
 
     Args:
         y: the labels (n,).
@@ -275,7 +285,8 @@ def stated_calibration(
     )
 
 
-def _probabilities(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None) -> Ranked:
+def _rank_probabilities(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None) -> Ranked:
+    """Returns checked and sorted input. Raises ValueError if a score is no probability."""
     data = rank_scores(y, score, weight)
     if data.score[0] > 1 or data.score[-1] < 0:
         raise ValueError(
@@ -291,21 +302,21 @@ def _brier(data: Ranked) -> Floats:
 
 
 def _bin(data: Ranked, bins: int) -> _Binned:
-    return _sum(data, _equal_mass(data, bins), bins)
+    return _sum_over_bins(data, _equal_mass_bins(data, bins), bins)
 
 
-def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
+def _equal_mass_bins(data: Ranked, bins: int) -> NDArray[np.int_]:
     """Returns the bin of each distinct score, (R, G)."""
     if bins < 1:
         raise ValueError(f"bins must be at least 1; got {bins}")
     whole = np.maximum(data.count.sum(axis=1, keepdims=True), 1)
-    # In halves, so that the division alone is inexact and equal masses fall exactly on their bins' edges.
+    # Masses are counted in halves. So only the division is inexact, and equal masses fall exactly on edges of bins.
     twice_mid = 2 * np.cumsum(data.count, axis=1) - data.count
     index: NDArray[np.int_] = np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
     return index
 
 
-def _sum(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
+def _sum_over_bins(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
     """Returns sums over the bins in which `index` (R, G) puts each distinct score.
 
     Args:

@@ -165,16 +165,18 @@ class StratifiedAuroc:
         if not labels.shape == scores.shape == self.strata.shape:
             raise ValueError(f"{len(self.strata)} strata for y of shape {labels.shape} and score {scores.shape}")
         weights, single = check_weights(weight, len(labels))
-        above: Floats = np.zeros(len(weights))
+        ordered_pairs: Floats = np.zeros(len(weights))
         pairs: Floats = np.zeros(len(weights))
         for stratum in np.unique(self.strata):
             rows = np.flatnonzero(self.strata == stratum)
             weights_of_rows = weights[:, rows]
-            both = (weights_of_rows @ labels[rows]) * (weights_of_rows @ (1 - labels[rows]))  # (R,)
-            if both.any():
-                above += both * np.nan_to_num(np.asarray(auroc(labels[rows], scores[rows], weights_of_rows)))
-                pairs += both
-        value = ratio(above, pairs)
+            pairs_of_stratum = (weights_of_rows @ labels[rows]) * (weights_of_rows @ (1 - labels[rows]))  # (R,)
+            if pairs_of_stratum.any():
+                ordered_pairs += pairs_of_stratum * np.nan_to_num(
+                    np.asarray(auroc(labels[rows], scores[rows], weights_of_rows))
+                )
+                pairs += pairs_of_stratum
+        value = ratio(ordered_pairs, pairs)
         return float(value[0]) if single else value
 
 

@@ -1,4 +1,4 @@
-"""Metacognitive efficiency of two-choice tasks: how much of the knowledge behind an answer is in its confidence?
+"""Metacognitive efficiency of two-choice tasks: how much of the knowledge behind an answer is in its confidence.
 
 Signal detection theory with equal variances (Maniscalco and Lau 2012, doi:10.1016/j.concog.2011.09.021; the likelihood
 is written out in their chapter of 2014, doi:10.1007/978-3-642-45190-4_3). The signal is present (1) or absent (0). The
@@ -19,6 +19,7 @@ from metaprobe.eval.metrics.ranked import Floats, check_labels, check_weights, c
 from metaprobe.records.extras import require
 
 GRADES = 4
+"""Number of grades of confidence."""
 MAX_TYPE2_STEPS = 100
 """Most steps of the fit; about ten suffice."""
 FIT_TOLERANCE = 1e-9
@@ -33,7 +34,7 @@ class MetaD:
 
     d_prime: Floats
     criterion: Floats
-    """Criterion c. Above 0: the response 1 is given less often than by an unbiased observer."""
+    """Criterion c. Above 0, the response 1 is given less often than by an unbiased observer."""
     meta_d: Floats
     """meta-d'. nan if d' is 0 or below: then the model has no relative criterion c / d'."""
     log_likelihood: Floats
@@ -80,17 +81,17 @@ def response_counts(
     if grades.min() < 0:
         raise ValueError(f"grades begin at 0; the smallest is {grades.min()}")
     weights, _ = check_weights(weight, len(signals))
-    kinds = int(grades.max()) + 1
-    cell = (2 * signals + responses) * kinds + grades
-    counts = weights @ (cell[:, None] == np.arange(4 * kinds)).astype(np.int64)
-    return np.asarray(counts.reshape(len(weights), 2, 2, kinds), dtype=np.int64)
+    grade_count = int(grades.max()) + 1
+    cell = (2 * signals + responses) * grade_count + grades
+    counts = weights @ (cell[:, None] == np.arange(4 * grade_count)).astype(np.int64)
+    return np.asarray(counts.reshape(len(weights), 2, 2, grade_count), dtype=np.int64)
 
 
 def sensitivity(counts: ArrayLike, *, pad: float | None = None) -> tuple[Floats, Floats]:
     """Returns d' and criterion (R,) of the responses, whatever their grades. Counts and `pad` as in `fit_meta_d`."""
     padded = _pad(counts, pad)
     quantile: Any = require("scipy.special", "fit").ndtri
-    share = ratio(padded[:, :, 1].sum(axis=2), padded.sum(axis=(2, 3)))  # (R, signal): that the response was 1
+    share = ratio(padded[:, :, 1].sum(axis=2), padded.sum(axis=(2, 3)))  # (R, signal): share of responses that are 1
     false_alarm, hit = quantile(share).T
     return hit - false_alarm, -(hit + false_alarm) / 2
 
@@ -150,17 +151,17 @@ def _fit(counts: Floats, relative: Floats, theta: Floats) -> tuple[Floats, Float
     """
     # By response and whether it was right: (R, response, wrong or right, K).
     by_right = np.stack([counts[:, ::-1, 0], counts[:, :, 1]], axis=1)
-    current, gradient, information = _likelihood(theta, relative, by_right)
+    likelihood, gradient, information = _likelihood(theta, relative, by_right)
     damping = np.full(len(theta), 1e-2)
     eye = np.eye(theta.shape[1])
     for _ in range(MAX_TYPE2_STEPS):
         scale = np.diagonal(information, axis1=1, axis2=2)[:, :, None] + 1e-9
         step = np.linalg.solve(information + damping[:, None, None] * scale * eye, gradient[:, :, None])[:, :, 0]
         trial = theta + np.clip(step, -2, 2)
-        reached, slope, curvature = _likelihood(trial, relative, by_right)
-        better = reached >= current  # False for nan
-        gain = np.where(better, reached - current, np.inf)
-        theta, current = np.where(better[:, None], trial, theta), np.where(better, reached, current)
+        trial_likelihood, slope, curvature = _likelihood(trial, relative, by_right)
+        better = trial_likelihood >= likelihood  # False for nan
+        gain = np.where(better, trial_likelihood - likelihood, np.inf)
+        theta, likelihood = np.where(better[:, None], trial, theta), np.where(better, trial_likelihood, likelihood)
         gradient = np.where(better[:, None], slope, gradient)
         information = np.where(better[:, None, None], curvature, information)
         # A fit that no step of any size improves is at its end too.
@@ -168,7 +169,7 @@ def _fit(counts: Floats, relative: Floats, theta: Floats) -> tuple[Floats, Float
         damping = np.where(better, np.maximum(damping / 10, 1e-12), damping * 10)
         if ended.all():
             break
-    return theta[:, 0], current
+    return theta[:, 0], likelihood
 
 
 def _likelihood(theta: Floats, relative: Floats, counts: Floats) -> tuple[Floats, Floats, Floats]:
@@ -185,22 +186,24 @@ def _likelihood(theta: Floats, relative: Floats, counts: Floats) -> tuple[Floats
     """
     normal: Any = require("scipy.special", "fit").ndtr
     rows, parameters = theta.shape
-    kinds = counts.shape[3]
-    d, steps = theta[:, 0], np.exp(theta[:, 1:]).reshape(rows, 2, kinds - 1)
+    grade_count = counts.shape[3]
+    d, steps = theta[:, 0], np.exp(theta[:, 1:]).reshape(rows, 2, grade_count - 1)
     side = np.stack([-relative, relative], axis=1)  # (R, response)
-    first = (side * d[:, None])[:, :, None]
-    thresholds = np.concatenate([first, first + np.cumsum(steps, axis=2)], axis=2)  # (R, response, K)
+    first_threshold = (side * d[:, None])[:, :, None]
+    thresholds = np.concatenate(
+        [first_threshold, first_threshold + np.cumsum(steps, axis=2)], axis=2
+    )  # (R, response, K)
     half = np.array([-0.5, 0.5])  # of D: the mean of wrong and of right answers
-    away = half[None, None, :, None] * d[:, None, None, None] - thresholds[:, :, None, :]  # (R, 2, 2, K)
-    tail, density = normal(away), np.exp(-(away**2) / 2) / np.sqrt(2 * np.pi)
+    distance = half[None, None, :, None] * d[:, None, None, None] - thresholds[:, :, None, :]  # (R, 2, 2, K)
+    tail, density = normal(distance), np.exp(-(distance**2) / 2) / np.sqrt(2 * np.pi)
 
-    slopes = np.zeros((rows, 2, 2, kinds + 1, parameters))  # of the tails; the last tail is 0
-    slopes[:, :, :, :kinds, 0] = density * (half[None, None, :, None] - side[:, :, None, None])
-    reached = np.tril(np.ones((kinds, kinds - 1)), -1)  # [j, i]: whether step i lies below threshold j
+    slopes = np.zeros((rows, 2, 2, grade_count + 1, parameters))  # of the tails; the last tail is 0
+    slopes[:, :, :, :grade_count, 0] = density * (half[None, None, :, None] - side[:, :, None, None])
+    is_below = np.tril(np.ones((grade_count, grade_count - 1)), -1)  # [j, i]: whether step i lies below threshold j
     for response in (0, 1):
-        columns = slice(1 + response * (kinds - 1), 1 + (response + 1) * (kinds - 1))
-        pushed = -density[:, response, :, :, None] * steps[:, response, None, None, :] * reached
-        slopes[:, response, :, :kinds, columns] = pushed
+        columns = slice(1 + response * (grade_count - 1), 1 + (response + 1) * (grade_count - 1))
+        slope_of_step = -density[:, response, :, :, None] * steps[:, response, None, None, :] * is_below
+        slopes[:, response, :, :grade_count, columns] = slope_of_step
 
     mass = np.maximum(tail - np.concatenate([tail[..., 1:], np.zeros_like(tail[..., :1])], axis=3), 1e-300)
     above_first = np.maximum(tail[..., :1], 1e-300)

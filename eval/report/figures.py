@@ -40,30 +40,32 @@ if TYPE_CHECKING:
 WIDTH_IN, HEIGHT_IN = 3.3, 2.4
 """Size of a drawing without its legend: as wide as a column of a paper. Its text is readable on a phone."""
 LEGEND_LINE_IN = 0.17
+"""Height of a line of the legend, in inches."""
 DASHES = ("-", "--", ":", "-.", (0, (1, 2)), (0, (8, 2)))
 """Line styles of the methods of one family, in their order."""
-POINTS_AREA, SMALLEST_AREA = 120.0, 5.0
-"""Area in square points: of all points of a reliability diagram together, shared by their answers, and the least of
-each.
+ALL_POINTS_AREA, SMALLEST_AREA = 120.0, 5.0
+"""Area in square points: of all points of a reliability diagram together, divided in proportion to their answers, and
+the least area of each point.
 """
 CURVE_POINTS = 120
+"""Most points of a drawn curve."""
 SMALLEST_COVERAGE = 0.02
-"""A risk-coverage curve starts at this coverage: below, it depends on a handful of answers."""
-NAME_WIDTH, LINE_IN, FAMILY_GAP, BELOW = 23, 0.135, 0.7, 0.44
-"""Forest plot: letters in a line of names, height of a line in inches, free lines between two families, and how many
-lines a method's figure within runs is below its pooled figure.
+"""A risk-coverage curve starts at this coverage. Below it, the risk depends on a handful of answers."""
+NAME_WIDTH, LINE_IN, FAMILY_GAP, WITHIN_RUNS_OFFSET_LINES = 23, 0.135, 0.7, 0.44
+"""Measures of the forest plot: letters in a line of names, height of a line in inches, free lines between two families,
+and by how many lines a method's figure within runs is below its pooled figure.
 """
 
 AS_STATED, RECALIBRATED = "as stated", "recalibrated"
 
 
 _SHEET = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
-_LIGHT = dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", _SHEET[: _SHEET.index("@media")]))
-"""The custom properties of the style sheet and their colours on white."""
-INK, PAPER, RIGHT, WRONG = (_LIGHT[name] for name in ("ink", "paper", "right", "wrong"))
-FAMILY: dict[Family, str] = {family: _LIGHT[family] for family in FAMILIES}
+_LIGHT_COLOURS = dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", _SHEET[: _SHEET.index("@media")]))
+"""Maps the custom properties of the style sheet to their colours on a white page."""
+INK, PAPER, RIGHT_COLOUR, WRONG_COLOUR = (_LIGHT_COLOURS[name] for name in ("ink", "paper", "right", "wrong"))
+FAMILY_COLOURS: dict[Family, str] = {family: _LIGHT_COLOURS[family] for family in FAMILIES}
 
-BROKEN: dict[str, Any] = {"color": INK, "linewidth": 0.9, "dashes": (2, 2)}
+REFERENCE_LINE_STYLE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "dashes": (2, 2)}
 """Style of the line of guessing, and of the line on which a probability is exactly right."""
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the reader's own font
@@ -132,9 +134,9 @@ def draw(figure: Figure) -> dict[str, bytes]:
     return {form: file.getvalue() for form, file in files.items()}
 
 
-def slug(number: int, name: str) -> str:
+def slug(index: int, name: str) -> str:
     """Returns a part of a file name from a number and a name: `03-mean-log-probability`."""
-    return f"{number:02d}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[:40]}".rstrip("-")
+    return f"{index:02d}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[:40]}".rstrip("-")
 
 
 def _with_line_styles(methods: Sequence[Any]) -> list[tuple[Any, Any]]:
@@ -159,8 +161,9 @@ def _per_cent_axes(ax: Axes, x: str, y: str) -> None:
 
 
 def forest(methods: Sequence[MethodResult]) -> Figure:
-    """Draws every method's AUROC with its 95 % interval, grouped by family, the best of each family first. A hollow
-    mark below each shows the AUROC within runs.
+    """Draws every method's AUROC with its 95 % interval, grouped by family, the best of each family first.
+
+    A hollow mark below each figure shows the AUROC within runs.
     """
     # Heights of the lines, with gaps between families.
     ordered = sorted(methods, key=lambda m: (FAMILIES.index(m.family), -m.auroc.estimate))
@@ -175,17 +178,17 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
 
     # The drawing.
     def paint(ax: Axes) -> None:
-        ax.axvline(0.5, **BROKEN)
+        ax.axvline(0.5, **REFERENCE_LINE_STYLE)
         labelled: set[str] = set()
-        for method, row in zip(ordered, heights, strict=True):
-            colour = FAMILY[method.family]
-            parts: list[tuple[Interval, float, str, str]] = [(method.auroc, row, colour, method.family)]
+        for method, height in zip(ordered, heights, strict=True):
+            colour = FAMILY_COLOURS[method.family]
+            parts: list[tuple[Interval, float, str, str]] = [(method.auroc, height, colour, method.family)]
             if method.within_runs is not None:
-                parts.append((method.within_runs, row + BELOW, PAPER, "within runs"))
-            for interval, height, fill, label in parts:
-                ax.hlines(height, interval.low, interval.high, color=colour, linewidth=1.3)
+                parts.append((method.within_runs, height + WITHIN_RUNS_OFFSET_LINES, PAPER, "within runs"))
+            for interval, part_height, fill, label in parts:
+                ax.hlines(part_height, interval.low, interval.high, color=colour, linewidth=1.3)
                 label = label if label not in labelled else "_again"
-                ax.plot([interval.estimate], [height], "o", color=colour, mfc=fill, markersize=4, label=label)
+                ax.plot([interval.estimate], [part_height], "o", color=colour, mfc=fill, markersize=4, label=label)
                 labelled.add(label)
         ax.set_yticks(heights, names)
         ax.tick_params(axis="y", length=0, labelsize=7)
@@ -209,39 +212,39 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
 
 
 def reliability(ident: str, method: MethodResult, *, title: str = "Reliability") -> Figure:
-    """Draws the share of right answers against probability: recalibrated, and as stated (hollow squares) if there are
-    such.
+    """Draws the share of right answers against the recalibrated probability, and against stated numbers if there are
+    any (hollow squares).
 
     Args:
         ident: id of the figure.
         method: the method.
         title: title of the figure.
     """
-    stated, colour = method.stated.reliability if method.stated else (), FAMILY[method.family]
+    stated, colour = method.stated.reliability if method.stated else (), FAMILY_COLOURS[method.family]
     note = _calibration_of(method)
     if method.stated:
         note = f"{AS_STATED.capitalize()}: {_calibration_of(method.stated)}. {RECALIBRATED.capitalize()}: {note}"
 
     def paint(ax: Axes) -> None:
-        ax.plot([0, 100], [0, 100], **BROKEN)
-        for bins, marker, fill, line, label in (
+        ax.plot([0, 100], [0, 100], **REFERENCE_LINE_STYLE)
+        for bins, marker, fill, line_style, label in (
             (method.reliability, "o", colour, "-", RECALIBRATED),
             (stated, "s", PAPER, "--", AS_STATED),
         ):
             if not bins:
                 continue
-            p, right, low, high = (
+            p, right_share, low, high = (
                 100 * np.array([getattr(b, field) for b in bins])
                 for field in ("probability", "accuracy", "low", "high")
             )
             ax.vlines(p, low, high, color=colour, linewidth=1.1, alpha=0.7)
-            ax.plot(p, right, color=colour, linewidth=1.0, linestyle=line)
-            area = np.array([b.n for b in bins]) / sum(b.n for b in bins) * POINTS_AREA + SMALLEST_AREA
+            ax.plot(p, right_share, color=colour, linewidth=1.0, linestyle=line_style)
+            areas = np.array([b.n for b in bins]) / sum(b.n for b in bins) * ALL_POINTS_AREA + SMALLEST_AREA
             # Points at probability 0 or 1 lie on the edge and must not be clipped.
             edge_style: dict[str, Any] = {"edgecolors": colour, "linewidths": 1.0, "zorder": 3, "clip_on": False}
-            ax.scatter(p, right, s=area, marker=marker, facecolors=fill, **edge_style)
+            ax.scatter(p, right_share, s=areas, marker=marker, facecolors=fill, **edge_style)
             legend_label = label if stated else None
-            ax.plot([], [], marker, color=colour, mfc=fill, markersize=4, linestyle=line, label=legend_label)
+            ax.plot([], [], marker, color=colour, mfc=fill, markersize=4, linestyle=line_style, label=legend_label)
         _per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
         ax.set(ylim=(0, 100), xticks=range(0, 101, 25), yticks=range(0, 101, 25))
 
@@ -259,32 +262,42 @@ def _calibration_of(numbers: MethodResult | StatedCalibration) -> str:
     return ", ".join(f"{name} {format_interval(figure)}" for name, figure in figures.items() if figure is not None)
 
 
-def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple[Figure, ...]:
-    """Draws ROC, and risk against coverage. Answers of only one kind have no ROC."""
+def roc_and_risk_figures(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple[Figure, ...]:
+    """Draws the ROC, and risk against coverage. If all answers are right, or all wrong, there is no ROC."""
     y, error_rate = comparison.y, 1 - comparison.base_rate
 
     # The drawings.
-    def thinned(start: int, *curve: np.ndarray) -> list[np.ndarray]:
+    def thinned_in_per_cent(start: int, *curve: np.ndarray) -> list[np.ndarray]:
         places = np.unique(np.linspace(start, len(curve[0]) - 1, CURVE_POINTS).astype(int))
         return [100 * values[places] for values in curve]
 
     def paint_roc(ax: Axes) -> None:
         roc_curve: Any = require("sklearn.metrics", "fit").roc_curve
-        ax.plot([0, 100], [0, 100], **BROKEN)
+        ax.plot([0, 100], [0, 100], **REFERENCE_LINE_STYLE)
         for method, line in _with_line_styles(methods):
-            wrong, right, _ = roc_curve(y, method.order, drop_intermediate=False)
+            false_positive_rate, true_positive_rate, _ = roc_curve(y, method.order, drop_intermediate=False)
             label = f"{method.name} ({number(method.auroc.estimate)})"
-            ax.plot(*thinned(0, wrong, right), color=FAMILY[method.family], linestyle=line, label=label)
+            ax.plot(
+                *thinned_in_per_cent(0, false_positive_rate, true_positive_rate),
+                color=FAMILY_COLOURS[method.family],
+                linestyle=line,
+                label=label,
+            )
         _per_cent_axes(ax, "wrong answers accepted", "right answers accepted")
         ax.set_ylim(0, 100)
 
     def paint_risk(ax: Axes) -> None:
         for method, line in _with_line_styles(methods):
-            coverage, wrong = risk_coverage(y, method.order)
+            coverage, risks = risk_coverage(y, method.order)
             label = f"{method.name} ({number(method.aurc.estimate)})"
             start = int(np.searchsorted(coverage, SMALLEST_COVERAGE))
-            ax.plot(*thinned(start, coverage, wrong), color=FAMILY[method.family], linestyle=line, label=label)
-        ax.axhline(100 * error_rate, **BROKEN)
+            ax.plot(
+                *thinned_in_per_cent(start, coverage, risks),
+                color=FAMILY_COLOURS[method.family],
+                linestyle=line,
+                label=label,
+            )
+        ax.axhline(100 * error_rate, **REFERENCE_LINE_STYLE)
         _per_cent_axes(ax, "answers accepted, most confident first", "wrong among the accepted")
         ax.set_ylim(bottom=0)
 
@@ -318,12 +331,16 @@ def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
     methods = curve.methods
 
     def paint(ax: Axes) -> None:
-        ax.axhline(0.5, **BROKEN)
-        for method, line in _with_line_styles(methods):
-            low, middle, high = np.array([(a.low, a.estimate, a.high) for a in method.auroc]).T
-            colour = FAMILY[method.family]
+        ax.axhline(0.5, **REFERENCE_LINE_STYLE)
+        for method, line_style in _with_line_styles(methods):
+            low, middle, high = np.array(
+                [(interval.low, interval.estimate, interval.high) for interval in method.auroc]
+            ).T
+            colour = FAMILY_COLOURS[method.family]
             ax.fill_between(axis_values, low, high, color=colour, alpha=0.14, linewidth=0)
-            ax.plot(axis_values, middle, color=colour, linestyle=line, marker="o", markersize=3, label=method.name)
+            ax.plot(
+                axis_values, middle, color=colour, linestyle=line_style, marker="o", markersize=3, label=method.name
+            )
         ax.set_xscale("log")
         ax.set_xticks(axis_values, [str(k) for k in axis_values])
         ax.minorticks_off()
@@ -344,18 +361,21 @@ def model_sizes(rows: Sequence[ModelResult]) -> Figure:
     sizes = [row.parameters or 0.0 for row in rows]
     size_labels = [f"{size / 1e9:g}B" if size >= 5e8 else f"{size / 1e6:g}M" for size in sizes]
     gains = {
-        "over its strongest control": ([row.diff_control for row in rows], FAMILY["learned"], "o"),
-        "over stated confidence": ([row.diff_stated for row in rows], FAMILY["explicit"], "s"),
+        "over its strongest control": ([row.diff_control for row in rows], FAMILY_COLOURS["learned"], "o"),
+        "over stated confidence": ([row.diff_stated for row in rows], FAMILY_COLOURS["explicit"], "s"),
     }
 
     def paint(ax: Axes) -> None:
-        ax.axhline(0, **BROKEN)
+        ax.axhline(0, **REFERENCE_LINE_STYLE)
         for name, (intervals, colour, marker) in gains.items():
-            pairs = [(size, gain) for size, gain in zip(sizes, intervals, strict=True) if gain is not None]
-            if pairs:
-                x, shown = zip(*pairs, strict=True)
-                ends = [[gain.estimate - gain.low for gain in shown], [gain.high - gain.estimate for gain in shown]]
-                middle = [gain.estimate for gain in shown]
+            sizes_and_gains = [(size, gain) for size, gain in zip(sizes, intervals, strict=True) if gain is not None]
+            if sizes_and_gains:
+                x, gains_of_pairs = zip(*sizes_and_gains, strict=True)
+                ends = [
+                    [gain.estimate - gain.low for gain in gains_of_pairs],
+                    [gain.high - gain.estimate for gain in gains_of_pairs],
+                ]
+                middle = [gain.estimate for gain in gains_of_pairs]
                 ax.errorbar(x, middle, ends, color=colour, marker=marker, markersize=4, capsize=2, label=name)
         ax.set_xscale("log")
         ax.set_xticks(sizes, size_labels)
@@ -376,14 +396,14 @@ def model_sizes(rows: Sequence[ModelResult]) -> Figure:
 
 def trajectory(bands_of: Trajectories) -> Figure:
     """Draws log-probabilities along right and along wrong answers."""
-    right_and_wrong = (bands_of.correct, "right", RIGHT, "-"), (bands_of.wrong, "wrong", WRONG, "--")
+    right_and_wrong = (bands_of.correct, "right", RIGHT_COLOUR, "-"), (bands_of.wrong, "wrong", WRONG_COLOUR, "--")
 
     def paint(ax: Axes) -> None:
-        for bands, name, colour, line in right_and_wrong:
+        for bands, name, colour, line_style in right_and_wrong:
             ax.fill_between(bands.position, bands.p10, bands.p90, color=colour, alpha=0.12, linewidth=0)
             ax.fill_between(bands.position, bands.p25, bands.p75, color=colour, alpha=0.22, linewidth=0)
             label = f"{name}, mean of {bands.n:,} answers"
-            ax.plot(bands.position, bands.mean, color=colour, linestyle=line, label=label)
+            ax.plot(bands.position, bands.mean, color=colour, linestyle=line_style, label=label)
         ax.set(xlim=(0, 100), xlabel="position in the answer, %", ylabel="log-probability, nats")
 
     means = ", ".join(
@@ -398,23 +418,25 @@ def trajectory(bands_of: Trajectories) -> Figure:
     )
 
 
-def layers_figure(number: int, sweep: LayerSweep) -> Figure:
+def layers_figure(index: int, sweep: LayerSweep) -> Figure:
     """Draws AUROC by layer, a line for each position; the place that most folds chose is marked."""
     layer, position = sweep.chosen
-    best = sweep.selection_auroc[sweep.layers.index(layer), sweep.positions.index(position)]
+    chosen_auroc = sweep.selection_auroc[sweep.layers.index(layer), sweep.positions.index(position)]
     test = sweep.test_auroc
 
     def paint(ax: Axes) -> None:
         ax.axhspan(test.low, test.high, color=INK, alpha=0.08, linewidth=0)
-        ax.axhline(test.estimate, **BROKEN)
+        ax.axhline(test.estimate, **REFERENCE_LINE_STYLE)
         for i, name in enumerate(sweep.positions):
             line = DASHES[i % len(DASHES)]
-            ax.plot(sweep.layers, sweep.selection_auroc[:, i], color=FAMILY["learned"], linestyle=line, label=name)
-        ax.plot([layer], [best], "o", color=FAMILY["learned"], markersize=6)
+            ax.plot(
+                sweep.layers, sweep.selection_auroc[:, i], color=FAMILY_COLOURS["learned"], linestyle=line, label=name
+            )
+        ax.plot([layer], [chosen_auroc], "o", color=FAMILY_COLOURS["learned"], markersize=6)
         ax.locator_params(axis="x", integer=True)
         ax.set(xlabel="layer", ylabel="AUROC, selection data")
 
-    is_highest = not best < float(np.nanmax(sweep.selection_auroc))
+    is_highest = not chosen_auroc < float(np.nanmax(sweep.selection_auroc))
     chosen_text = (
         f"{_layer_position(sweep.chosen)}{'' if is_highest else ' by the one-standard-error rule, not the highest'}"
     )
@@ -422,7 +444,7 @@ def layers_figure(number: int, sweep: LayerSweep) -> Figure:
     shipped_text = "" if sweep.shipped is None else f". The checkpoint reads {_layer_position(sweep.shipped)}"
     choices_text = f"Chosen by {len(sweep.choices)} folds: {folds}{shipped_text}"
     return Figure(
-        ident=f"layers-{slug(number, sweep.probe)}",
+        ident=f"layers-{slug(index, sweep.probe)}",
         title=f"{sweep.probe}: by layer",
         label=f"AUROC of the {sweep.probe} probe by layer; chosen {_layer_position(sweep.chosen)}, held-out AUROC "
         f"{format_interval(test)}. {choices_text}.",

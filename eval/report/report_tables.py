@@ -1,4 +1,4 @@
-"""Tables of a report, from a comparison; tables that only programs read are records for CSV files."""
+"""Tables of a report, from a comparison. Tables that only programs read are lists of records for CSV files."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -83,25 +83,24 @@ def interval_column(
     return Column(key, title, "interval", better, shown, lambda row: cell(getattr(row, key)))
 
 
-def gap(interval: Interval | None) -> Cell:
-    """Returns a difference that is neither better nor worse."""
+def gap_cell(interval: Interval | None) -> Cell:
+    """Returns the cell of a difference that is called neither better nor worse."""
     return difference_cell(interval, judged=False)
 
 
 def clear_winner(methods: Iterable[MethodResult], metric: MetricColumn) -> str | None:
     """Returns the method whose interval lies wholly on the better side of every other interval; None if there is none.
 
-    Intervals that do not overlap are a stricter condition than a significant difference, so bold is never a matter of
-    luck.
+    This method is printed in bold. Intervals without overlap are a stricter condition than a significant difference.
     """
     field, _, better = metric
     sign = 1 if better == "higher" else -1
-    # (worse end, better end) of each, larger is better
-    ends = {m.name: sorted((sign * i.low, sign * i.high)) for m in methods for i in [getattr(m, field)]}
-    if len(ends) < 2:
+    # (worse end, better end) of each method; larger is better
+    signed_ends = {m.name: sorted((sign * i.low, sign * i.high)) for m in methods for i in [getattr(m, field)]}
+    if len(signed_ends) < 2:
         return None
-    best = max(ends, key=lambda name: ends[name][0])
-    return best if all(ends[best][0] > other[1] for name, other in ends.items() if name != best) else None
+    best = max(signed_ends, key=lambda name: signed_ends[name][0])
+    return best if all(signed_ends[best][0] > other[1] for name, other in signed_ends.items() if name != best) else None
 
 
 def methods(comparison: Comparison) -> Table:
@@ -131,17 +130,17 @@ def methods(comparison: Comparison) -> Table:
 
         return Column(f"{field}_stated", title, "interval", "lower", shown=known("stated"), cell=cell)
 
-    usual = comparison.controls[0].name if comparison.controls else ""
+    usual_control = comparison.controls[0].name if comparison.controls else ""
 
     def over_strongest(method: MethodResult) -> Cell:
-        """Returns the gain, and names the method's strongest control if it is not the usual one. The gain counts as
-        better only if the audit agrees: after the correction for the number of controls.
+        """Returns the gain. The note names the method's strongest control if it is not `usual_control`. The gain is
+        called better only if the audit agrees, after the correction for the number of controls.
         """
         cell = difference_cell(method.diff_control)
         if method.controls is None:
             return cell
         strongest = method.controls.strongest
-        note = cell.note if strongest.name == usual else f"{cell.note} (over {strongest.name})"
+        note = cell.note if strongest.name == usual_control else f"{cell.note} (over {strongest.name})"
         return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not strongest.beaten else cell.mark)
 
     # The table, with the columns in the order of the page.
@@ -177,8 +176,9 @@ def methods(comparison: Comparison) -> Table:
 
 
 def controls(comparison: Comparison) -> Table:
-    """Returns the method that the folds chose against every control, pooled and within runs; the CSV has every method
-    that is learned or that the model states."""
+    """Returns the headline method against every control, pooled and within runs. The CSV has every method that was
+    compared with controls.
+    """
 
     first = headline(comparison)
     rows = [
@@ -188,7 +188,7 @@ def controls(comparison: Comparison) -> Table:
         if over is not None
         for control in over.controls
     ]
-    return _part(
+    return _table_with_full_csv(
         "controls",
         "AUROC minus that of every single control on the same answers, paired. The last columns: how likely a "
         "difference at least as large is by chance alone, and the same corrected for the number of controls of "
@@ -200,7 +200,7 @@ def controls(comparison: Comparison) -> Table:
         Column("pairs", "Over", "text", cell=lambda row: text_cell(row[1])),
         Column("control", "Control", "text", cell=lambda row: text_cell(row[2].name)),
         Column("auroc", "Control's AUROC", cell=lambda row: number_cell(row[2].estimate)),
-        Column("difference", "Difference", "interval", cell=lambda row: gap(row[2].difference)),
+        Column("difference", "Difference", "interval", cell=lambda row: gap_cell(row[2].difference)),
         Column("p", "p", cell=lambda row: p_cell(row[2].p)),
         Column("p_holm", "p, Holm", better="lower", cell=lambda row: p_cell(row[2].p_holm)),
         Column(
@@ -209,24 +209,26 @@ def controls(comparison: Comparison) -> Table:
     )
 
 
-def _part(ident: str, caption: str, every: Iterable[Any], shown: Iterable[Any], *columns: Column) -> Table:
-    """Returns a table of the rows `shown`, whose CSV has every row.
+def _table_with_full_csv(
+    ident: str, caption: str, all_rows: Iterable[Any], shown_rows: Iterable[Any], *columns: Column
+) -> Table:
+    """Returns a table that shows some rows and whose CSV has all of them.
 
     Args:
         ident: id of the table.
         caption: its caption.
-        every: all rows.
-        shown: the shown rows.
+        all_rows: all rows.
+        shown_rows: the rows that readers see.
         *columns: the columns.
     """
-    whole = Table.made(ident, caption, every, *columns)
-    return Table.made(ident, caption, shown, *columns, records=as_records(whole.columns, whole.rows))
+    whole = Table.made(ident, caption, all_rows, *columns)
+    return Table.made(ident, caption, shown_rows, *columns, records=as_records(whole.columns, whole.rows))
 
 
 def overconfidence_table(comparison: Comparison) -> Table:
-    """Rows for stated confidence and the method that the folds chose; the CSV has every method."""
+    """Returns mean confidence against accuracy of stated numbers and the headline method. The CSV has all methods."""
     learned = headline(comparison)
-    return _part(
+    return _table_with_full_csv(
         "overconfidence",
         "Mean confidence against accuracy. Gap: confidence minus accuracy, above 0 is over-confident. The CSV has "
         "every method.",
@@ -236,7 +238,7 @@ def overconfidence_table(comparison: Comparison) -> Table:
         Column("level", "Level", "text"),
         number_column("confidence", "Confidence", share_cell),
         number_column("accuracy", "Right", share_cell),
-        interval_column("gap", "Gap", cell=gap),
+        interval_column("gap", "Gap", cell=gap_cell),
         Column(
             "source", "Confidence is", "text", cell=lambda row: text_cell(AS_STATED if row.stated else RECALIBRATED)
         ),
@@ -274,7 +276,7 @@ def efficiency(choice: TwoChoice) -> Table:
 
 
 def selective(comparison: Comparison) -> Table:
-    """Returns the table of right answers if the least sure ones are held back."""
+    """Returns the share of right answers if the 20 % with the lowest scores are held back."""
     return Table.made(
         "selective",
         "Share of right ones among the 80 % of the answers with the highest scores, and by which share that makes the "
@@ -287,7 +289,7 @@ def selective(comparison: Comparison) -> Table:
 
 
 def _auroc_at(number: int, method: SeenMethod) -> Column:
-    """Returns a column of the method's AUROC, by the place of each row."""
+    """Returns a column of the method's AUROC; each row is an index into `method.auroc`."""
     return Column(
         f"auroc_{number + 1}", method.name, "interval", "higher", cell=lambda row: estimate_cell(method.auroc[row])
     )
@@ -332,7 +334,7 @@ def seen(by_tokens: SeenTokens) -> Table:
 
 
 def layers_table(sweeps: Sequence[LayerSweep]) -> Records:
-    """Returns AUROC on selection data by probe, layer and position; what folds chose, and what the checkpoint reads."""
+    """Returns AUROC on selection data by probe, layer and position, with the folds' and the checkpoint's choices."""
     return [
         {
             "probe": sweep.probe,
@@ -381,7 +383,7 @@ def accuracy_table(comparison: Comparison) -> Table:
 
 
 def _origin(rows: Sequence[StageAccuracy] | Sequence[Coupling]) -> tuple[Column, Column]:
-    """Returns columns of system and variant; readers see them if there are several."""
+    """Returns the columns of system and variant; readers see each only if it has several values."""
     return (
         Column("system", "System", "text", shown=len({row.system for row in rows}) > 1),
         Column("variant", "Variant", "text", shown=len({row.variant for row in rows}) > 1),
@@ -415,10 +417,10 @@ def coupling_table(rows: Sequence[Coupling]) -> Table:
         interval_column("flagged_right", "Flags right", cell=rate_cell),
         interval_column("fixed_flagged", "Mended if flagged", cell=rate_cell),
         interval_column("fixed_unflagged", "Mended if not", cell=rate_cell),
-        interval_column("fixed_difference", "Difference", cell=gap),
+        interval_column("fixed_difference", "Difference", cell=gap_cell),
         interval_column("broken_flagged", "Broken if flagged", cell=rate_cell),
         interval_column("broken_unflagged", "Broken if not", cell=rate_cell),
-        interval_column("broken_difference", "Difference", cell=gap),
+        interval_column("broken_difference", "Difference", cell=gap_cell),
     )
 
 

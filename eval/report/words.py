@@ -1,4 +1,4 @@
-"""Sentences of a report for a reader who knows no metric: what was asked and found, how sure it is, what to do.
+"""Sentences of a report for a reader who knows no metric: the question, the findings, how sure they are, and advice.
 
 Only the words are made here. If an interval leaves a question open, the words do too.
 """
@@ -15,17 +15,19 @@ from metaprobe.eval.metrics.bootstrap import ControlDifference
 from metaprobe.eval.metrics.ranked import auroc, risk_coverage
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 
-SURE_FIRST = 3
-"""Number of sentences on reliability that the first screen shows; the section below it shows all of them."""
-TELLS_CUT = 0.8
-"""A signal with at least this AUROC, of cut against uncut answers, counts as telling mostly which were cut."""
+FIRST_SCREEN_SENTENCES = 3
+"""Number of sentences on reliability that the first screen shows. The section `At a glance` shows all of them."""
+MIN_CUT_AUROC = 0.8
+"""Least AUROC, of uncut against cut answers, at which a signal is said to tell mostly which answers were cut."""
 FEW_GROUPS = 100
-"""With fewer independent groups of questions, the first advice is to collect more."""
+"""With fewer independent groups of questions than this, the advice is to collect more."""
 
 
 def headline(comparison: Comparison) -> MethodResult | None:
-    """Returns the method that the folds chose, where it is learned or the user's own; else the last learned one, or
-    None."""
+    """Returns the method that the folds chose, if it is learned, a decision or the user's own.
+
+    Otherwise the last learned method is returned; None if nothing was learned.
+    """
     fitting: tuple[Family, ...] = ("learned", "own", "decision")
     headlines = [m for m in comparison.methods if m.name == comparison.headline and m.family in fitting]
     learned = [m for m in comparison.methods if m.family == "learned"]
@@ -33,21 +35,28 @@ def headline(comparison: Comparison) -> MethodResult | None:
 
 
 def best_decision(comparison: Comparison) -> MethodResult | None:
-    """Returns the strongest number that a decision model gave, as it is; None if none was asked."""
-    first = headline(comparison)
-    decisions = [method for method in comparison.methods if method.family == "decision" and method is not first]
+    """Returns the decision-model method of highest AUROC, the headline method excluded; None if there is none."""
+    headline_method = headline(comparison)
+    decisions = [
+        method for method in comparison.methods if method.family == "decision" and method is not headline_method
+    ]
     return max(decisions, key=lambda method: method.auroc.estimate, default=None)
 
 
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
-    """Returns the learned method that the folds chose, of every other family the first, and the strongest control."""
+    """Returns the headline method, the strongest control, and one method of each family but `plain` and `learned`.
+
+    Of the decision models this is the strongest method, of the other families the first.
+    """
     decided = best_decision(comparison)
     by_family: dict[Family, MethodResult] = {} if decided is None else {"decision": decided}
     for method in comparison.methods:
         by_family.setdefault(method.family, method)
-    first = headline(comparison)
+    headline_method = headline(comparison)
     names = {method.name for family, method in by_family.items() if family not in ("plain", "learned")}
-    names |= {method.name for method in comparison.controls[:1]} | ({first.name} if first else set())
+    names |= {method.name for method in comparison.controls[:1]} | (
+        {headline_method.name} if headline_method else set()
+    )
     return tuple(method for method in comparison.methods if method.name in names)
 
 
@@ -56,13 +65,13 @@ def control_words(comparison: Comparison) -> str:
     if not comparison.controls:
         return ""
     strongest = comparison.controls[0].name
-    first = f"Strongest control: {strongest}, the best of {len(comparison.controls)} on these same answers."
+    strongest_text = f"Strongest control: {strongest}, the best of {len(comparison.controls)} on these same answers."
     if not comparison.baselines:
-        return first
+        return strongest_text
     (chosen, folds), *others = comparison.baselines.items()
     rest = "".join(f", {name} in {count}" for name, count in others)
     in_folds = f"{chosen} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
-    return f"{first} {comparison.best_baseline.capitalize()}: {in_folds}, chosen in advance."
+    return f"{strongest_text} {comparison.best_baseline.capitalize()}: {in_folds}, chosen in advance."
 
 
 def consequence(audit: Finding) -> str:
@@ -92,7 +101,7 @@ def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
     return failed
 
 
-def _no_better(audits: Sequence[Finding]) -> dict[str, list[str]]:
+def _controls_as_good(audits: Sequence[Finding]) -> dict[str, list[str]]:
     """Maps a method to the controls that rank as well as it does, where no other audit disqualifies the method."""
     failed = [audit for audit in audits if not audit.passed and audit.severity == "invalid"]
     leaking = {audit.method for audit in failed if not audit.control}
@@ -108,6 +117,7 @@ class Brief:
     """Sentences under headings. Text between backticks is a command line."""
 
     asked: str
+    """The question of the comparison: how many answers are right, and what may tell which."""
     signal: str
     """Which signal to use and how well it does; empty where there are no methods."""
     learned: str
@@ -115,15 +125,18 @@ class Brief:
     wins: str
     """Which controls it beats, and which it does not; empty if it was compared with none."""
     do: tuple[str, ...]
+    """Advice on what to do next."""
     found: tuple[str, ...]
+    """Findings on stated confidence, decisions, learned methods and controls."""
     sure: tuple[str, ...]
+    """How sure the numbers are."""
 
     @property
     def first(self) -> tuple[tuple[str, str], ...]:
         """Heading and text of the three answers that come first: which signal, how sure, what to run next."""
         sentences = (
             ("Which signal", self.signal),
-            ("How sure", " ".join(self.sure[:SURE_FIRST])),
+            ("How sure", " ".join(self.sure[:FIRST_SCREEN_SENTENCES])),
             ("Next", " ".join(self.do)),
         )
         return tuple((heading, text) for heading, text in sentences if text)
@@ -152,28 +165,32 @@ def brief(comparison: Comparison) -> Brief:
 
 
 def _signal_sentences(comparison: Comparison, learned: MethodResult | None) -> str:
-    """Returns which signal the report recommends, how well it does, and how the learned method stands beside it."""
+    """Returns which signal the report recommends, how well it does, and how the learned method compares with it."""
     recommended_method, sentences = recommended(comparison), [_learned_sentence(learned), _wins_over(learned)]
     if recommended_method is None:
         sentences = ["None yet.", *sentences]
     elif recommended_method is learned:
         sentences = [*sentences, _cut_alone(comparison, recommended_method)]
     else:
-        how_well = f"{_capital(describe_control(recommended_method.name))}: {_describe_auroc(recommended_method)}."
+        how_well = f"{_capitalise(describe_control(recommended_method.name))}: {_describe_auroc(recommended_method)}."
         sentences = [how_well, _chosen_here(comparison), _cut_alone(comparison, recommended_method), *sentences]
     return " ".join(filter(None, sentences))
 
 
 def _chosen_here(comparison: Comparison) -> str:
-    """Says that the recommended number was chosen on these answers, beside the figure of the control that was chosen in
-    advance; empty where there was one number to choose from.
+    """Says that the recommended number was chosen on these answers, and gives the figure of the control chosen in
+    advance. Empty if there was only one number to choose from.
     """
     count = len([*filter(None, [best_decision(comparison)]), *comparison.controls])
     if count < 2:
         return ""
-    advance = next((method for method in comparison.methods if method.name == comparison.best_baseline), None)
-    first = f"It is the best of {count} numbers, chosen on these answers, so a little too good"
-    return f"{first}; the {advance.name}, chosen in advance: {_times_in_100(advance)}." if advance else f"{first}."
+    chosen_in_advance = next((method for method in comparison.methods if method.name == comparison.best_baseline), None)
+    best_text = f"It is the best of {count} numbers, chosen on these answers, so a little too good"
+    return (
+        f"{best_text}; the {chosen_in_advance.name}, chosen in advance: {_times_in_100(chosen_in_advance)}."
+        if chosen_in_advance
+        else f"{best_text}."
+    )
 
 
 def _cut_alone(comparison: Comparison, recommended_method: MethodResult) -> str:
@@ -195,7 +212,7 @@ def _cut_alone(comparison: Comparison, recommended_method: MethodResult) -> str:
     gain = cut.diff_control if recommended_method is comparison.controls[0] else difference_from_cut
     if gain is None or not gain.low <= 0 <= gain.high:
         return ""
-    if auroc(cut.order == cut.order.max(), recommended_method.order) < TELLS_CUT:
+    if auroc(cut.order == cut.order.max(), recommended_method.order) < MIN_CUT_AUROC:
         return ""
     return f"It mostly tells which answers were cut: {CUT} alone has {_times_in_100(cut)}."
 
@@ -209,7 +226,7 @@ def _times_in_100(method: MethodResult) -> str:
 
 
 def _wins_over(learned: MethodResult | None) -> str:
-    """Returns which controls the learned method beats, as a sentence of its own; empty where it met none."""
+    """Returns which controls the learned method beats, as a full sentence; empty if it was compared with none."""
     wins = _controls_beaten(learned)
     return f"It beats {wins[:1].lower()}{wins[1:]}" if wins else ""
 
@@ -223,25 +240,25 @@ def _learned_sentence(learned: MethodResult | None) -> str:
     )
     within_runs = learned.within_runs
     one_run = f"; of two answers of one run {number(100 * within_runs.estimate, 0)} times" if within_runs else ""
-    return f"{_capital(learned.name)}{calibrated_text}: {_describe_auroc(learned)}{one_run}."
+    return f"{_capitalise(learned.name)}{calibrated_text}: {_describe_auroc(learned)}{one_run}."
 
 
 def _controls_beaten(learned: MethodResult | None) -> str:
-    """Says how many controls the learned method beats, and names the hardest of the others. A tie is not
-    called a win.
+    """Says how many controls the learned method beats, and names the strongest control that it does not beat. A tie is
+    not called a win.
     """
     if learned is None or learned.controls is None:
         return ""
-    compared, count = learned.controls, len(learned.controls.controls)
-    first = compared.strongest if compared.beaten else compared.standing[0]
+    comparison, count = learned.controls, len(learned.controls.controls)
+    named_control = comparison.strongest if comparison.beaten else comparison.standing[0]
     others = "other controls" if learned.calibrated_control else "controls"
-    if compared.beaten:
-        text = f"Each of {count} {others}; the strongest is {_control_and_gain(first)}."
+    if comparison.beaten:
+        text = f"Each of {count} {others}; the strongest is {_control_and_gain(named_control)}."
     else:
-        standing_count = len(compared.standing)
+        standing_count = len(comparison.standing)
         text = (
             f"{count - standing_count} of {count} {others}. Not shown for {standing_count}; the strongest of these is "
-            f"{_control_and_gain(first)}."
+            f"{_control_and_gain(named_control)}."
         )
     gain = learned.diff_stated
     if gain is not None and difference_word(gain) == "better":
@@ -254,44 +271,44 @@ def _control_and_gain(control: ControlDifference) -> str:
     return f"{describe_control(control.name)} ({format_interval(control.difference, signed=True)} AUROC)"
 
 
-def _capital(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
-    """Returns sentences on what was found: stated confidence, decision model, controls, and the half that is kept."""
+    """Returns the findings: stated confidence, the decision model, the controls, and the better half of the answers."""
     sentences = []
     if stated is not None:
         source = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
         sentences.append(f"What the model says ({source}): {_describe_auroc(stated)}.")
-        sentences += _as_stated(stated)
+        sentences += _stated_calibration_sentences(stated)
     if (decided := best_decision(comparison)) is not None:
         sentences.append(f"The strongest number of the decision model ({decided.name}): {_describe_auroc(decided)}.")
-        sentences += _as_stated(decided)
-    sentences += [] if learned is None else _as_stated(learned)
+        sentences += _stated_calibration_sentences(decided)
+    sentences += [] if learned is None else _stated_calibration_sentences(learned)
     control = comparison.controls[0] if comparison.controls else None
     if control is not None:
         sentences.append(
             f"The strongest of {len(comparison.controls)} controls ({describe_control(control.name)}): "
             f"{_describe_auroc(control)}."
         )
-    best = learned or decided or control
-    if best is not None:
-        wrong_share = percent(float(np.interp(0.5, *risk_coverage(comparison.y, best.order))))
+    trusted = learned or decided or control
+    if trusted is not None:
+        wrong_share = percent(float(np.interp(0.5, *risk_coverage(comparison.y, trusted.order))))
         sentences.append(
-            f"Keeping only the half of the answers that {best.name} trusts most, {wrong_share} of them are wrong, "
+            f"Keeping only the half of the answers that {trusted.name} trusts most, {wrong_share} of them are wrong, "
             f"against {percent(1 - comparison.base_rate)} of all."
         )
     return sentences
 
 
-def _as_stated(method: MethodResult) -> list[str]:
-    """Returns a sentence that compares stated probabilities with recalibrated ones; nothing if none was stated."""
+def _stated_calibration_sentences(method: MethodResult) -> list[str]:
+    """Returns one sentence that compares stated with recalibrated probabilities; no sentence if none were stated."""
     stated, recalibrated_brier = method.stated, method.brier
     if stated is None:
         return []
     sentence = (
-        f"{_capital(method.name)} is {percent(stated.mean)} sure on average of answers of which "
+        f"{_capitalise(method.name)} is {percent(stated.mean)} sure on average of answers of which "
         f"{percent(stated.accuracy)} are right: expected calibration error {number(stated.ece.estimate)} as stated, "
         f"{number(method.ece.estimate)} recalibrated"
     )
@@ -316,32 +333,34 @@ def _describe_auroc(method: MethodResult) -> str:
 
 def _reliability(comparison: Comparison) -> list[str]:
     """Returns sentences on how sure the numbers are."""
-    size = comparison.methods[0].auroc
+    first_auroc = comparison.methods[0].auroc
     sentences = [
-        f"Every answer was judged by models that saw no answer to its group of questions; there are {size.groups:,} "
+        "Every answer was judged by models that saw no answer to its group of questions; there are "
+        f"{first_auroc.groups:,} "
         "such groups. The intervals say how much the numbers may owe to which groups were drawn; they say nothing of "
         "other models, or of questions of another kind."
     ]
-    if (first := headline(comparison)) is not None and (folds := comparison.chosen.get(first.name)):
+    if (headline_method := headline(comparison)) is not None and (folds := comparison.chosen.get(headline_method.name)):
         sentences.append(
-            f"Of the learned methods {first.name} is shown first: {folds} of {sum(comparison.chosen.values())} folds "
+            f"Of the learned methods {headline_method.name} is shown first: {folds} of "
+            f"{sum(comparison.chosen.values())} folds "
             "chose it on the answers that they learned from, before it was measured."
         )
     failed = [audit for audit in comparison.audits if not audit.passed]
     if comparison.audits:
         sentences.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
-    no_better = _no_better(failed)
+    no_better = _controls_as_good(failed)
     sentences += [
         f"Failed: {audit.name}; {consequence(audit)}."
         for audit in failed
         if audit.severity == "invalid" and audit.method not in no_better
     ]
-    sentences += [f"{_capital(_do_not_use(method, controls))}." for method, controls in no_better.items()]
+    sentences += [f"{_capitalise(_do_not_use(method, controls))}." for method, controls in no_better.items()]
     sentences += [f"{consequence(audit).capitalize()}." for audit in failed if audit.severity == "unaudited"]
     if weak := sum(audit.severity == "weak" for audit in failed):
         sentences.append(f"{weak} of the audits failed as weak: the numbers {MEANING['weak']}.")
-    if size.groups < FEW_GROUPS:
-        sentences.append(f"{size.groups} groups are few: small differences cannot be seen.")
+    if first_auroc.groups < FEW_GROUPS:
+        sentences.append(f"{first_auroc.groups} groups are few: small differences cannot be seen.")
     return sentences
 
 
@@ -429,9 +448,9 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     # More questions, and failed audits.
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
-    no_better = _no_better(comparison.audits)
+    no_better = _controls_as_good(comparison.audits)
     return advice + [
-        f"{_capital(_do_not_use(method, no_better[method]))}."
+        f"{_capitalise(_do_not_use(method, no_better[method]))}."
         if method in no_better
         else f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
         for method, names in failed.items()

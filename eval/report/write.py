@@ -21,7 +21,7 @@ from metaprobe.records.extras import require
 
 REPORT_FOLDER = Path(__file__).parent
 REPORT_FILE = "report.html"
-MOST_ROWS = 40
+MAX_LATEX_ROWS = 40
 """Most rows of a table that a paper prints; a longer table is CSV only."""
 
 
@@ -46,12 +46,13 @@ class Section:
 
     @property
     def empty(self) -> bool:
+        """Whether the section has nothing to show."""
         return not (self.intro or self.figures or self.tables or self.more or self.parts or self.remarks)
 
 
 def sections(comparison: Comparison) -> tuple[Section, ...]:
     """Returns the sections that have something to show. Draws nothing."""
-    every = (
+    all_sections = (
         _glance(comparison),
         _methods(comparison),
         _calibration(comparison),
@@ -59,24 +60,24 @@ def sections(comparison: Comparison) -> tuple[Section, ...]:
         _systems(comparison),
         _limits(comparison),
     )
-    return tuple(section for section in every if not section.empty)
+    return tuple(section for section in all_sections if not section.empty)
 
 
 def report_files(comparison: Comparison) -> dict[str, bytes]:
     """Maps paths in the report's folder to contents: the page, `tables/*.csv` and `*.tex`, `figures/*.svg`
     and `*.pdf`.
     """
-    shown = sections(comparison)
-    drawn = {figure.ident: draw(figure) for section in shown for figure in section.figures}
-    files = {REPORT_FILE: _page(comparison, shown, drawn).encode()}
-    for section in shown:
+    shown_sections = sections(comparison)
+    drawings = {figure.ident: draw(figure) for section in shown_sections for figure in section.figures}
+    files = {REPORT_FILE: _page(comparison, shown_sections, drawings).encode()}
+    for section in shown_sections:
         files |= {f"tables/{name}.csv": csv_text(rows).encode() for name, rows in section.files.items() if rows}
         for table in (*section.tables, *(table for _, table in section.more)):
             files[f"tables/{table.ident}.csv"] = table.csv().encode()
-            if len(table.rows) <= MOST_ROWS:
+            if len(table.rows) <= MAX_LATEX_ROWS:
                 files[f"tables/{table.ident}.tex"] = latex(table).encode()
     return files | {
-        f"figures/{ident}.{form}": content for ident, forms in drawn.items() for form, content in forms.items()
+        f"figures/{ident}.{form}": content for ident, forms in drawings.items() for form, content in forms.items()
     }
 
 
@@ -84,16 +85,18 @@ def latex(table: Table) -> str:
     r"""Returns a table as a `tabular` by pandas; it needs `\\usepackage{booktabs}`. Its caption is a comment."""
     pandas: Any = require("pandas", "report")
     # The page shows the family as a colour.
-    places = [place for place, column in enumerate(table.visible_columns) if column.key != "family"]
-    heads = [table.visible_columns[place] for place in places]
-    frame = pandas.DataFrame([[row[place].plain for place in places] for row in table.visible_rows])
-    titles = pandas.Index([column.title for column in heads])
-    aligned = "".join({"text": "l", "prose": "p{20em}"}.get(column.kind, "r") for column in heads)
-    body = frame.set_axis(titles, axis="columns").to_latex(index=False, escape=True, column_format=aligned)
+    column_indices = [index for index, column in enumerate(table.visible_columns) if column.key != "family"]
+    shown_columns = [table.visible_columns[index] for index in column_indices]
+    frame = pandas.DataFrame([[row[index].plain for index in column_indices] for row in table.visible_rows])
+    titles = pandas.Index([column.title for column in shown_columns])
+    column_format = "".join({"text": "l", "prose": "p{20em}"}.get(column.kind, "r") for column in shown_columns)
+    body = frame.set_axis(titles, axis="columns").to_latex(index=False, escape=True, column_format=column_format)
     return f"% {' '.join(table.caption.split())}\n{body}"
 
 
-def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, Mapping[str, bytes]]) -> str:
+def _page(
+    comparison: Comparison, shown_sections: Sequence[Section], drawings: Mapping[str, Mapping[str, bytes]]
+) -> str:
     jinja: Any = require("jinja2", "report")
     environment = jinja.Environment(
         loader=jinja.FileSystemLoader(REPORT_FOLDER),
@@ -105,17 +108,17 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
     script = (REPORT_FOLDER / "page.js").read_text(encoding="utf-8")
 
     def commands(text: str) -> Sequence[tuple[str, bool]]:
-        """Returns the parts of a text, each with whether it is a command line, that is, between backticks."""
+        """Returns the parts of a text, each with whether it is a command line, which stands between backticks."""
         return [(part, place % 2 == 1) for place, part in enumerate(text.split("`")) if part]
 
     return str(
         environment.get_template("page.html.j2").render(
-            it=comparison,
-            told=brief(comparison),
+            comparison=comparison,
+            summary=brief(comparison),
             commands=commands,
             right=percent(comparison.base_rate, 1),
-            sections=shown,
-            drawings={ident: b64encode(forms["svg"]).decode() for ident, forms in drawn.items()},
+            sections=shown_sections,
+            drawings={ident: b64encode(forms["svg"]).decode() for ident, forms in drawings.items()},
             style=(REPORT_FOLDER / "style.css").read_text(encoding="utf-8"),
             script=script,
             # The hash covers the text between the tags. Nothing else may run, and nothing may be fetched.
@@ -153,9 +156,9 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def _glance(comparison: Comparison) -> Section:
-    """Returns the model's statements and what was learned; without stated numbers, the free number."""
+    """Returns the first section: the stated number (without one, the strongest control) beside the headline method."""
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
-    first = stated or next(iter(comparison.controls), None)
+    left_method = stated or next(iter(comparison.controls), None)
     titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}
     measured = [method for method in comparison.methods if not isnan(method.auroc.estimate)]
     summary = brief(comparison)
@@ -166,7 +169,7 @@ def _glance(comparison: Comparison) -> Section:
         figures=(
             *(
                 figures.reliability(ident, method, title=titles[ident])
-                for ident, method in zip(titles, (first, headline(comparison)), strict=True)
+                for ident, method in zip(titles, (left_method, headline(comparison)), strict=True)
                 if method and method.reliability
             ),
             *([figures.forest(measured)] if measured else []),
@@ -177,14 +180,14 @@ def _glance(comparison: Comparison) -> Section:
 
 
 def _methods(comparison: Comparison) -> Section:
-    shown, equal = comparison.methods, comparison.difficulty
-    if not shown:
+    methods, difficulty = comparison.methods, comparison.difficulty
+    if not methods:
         return Section(ident="methods", title="")
     # Remarks that explain the columns.
-    clear = any(tables.clear_winner(shown, metric) for metric in tables.METRICS)
+    has_clear_winner = any(tables.clear_winner(methods, metric) for metric in tables.METRICS)
     remarks = [
         "Bold: its interval overlaps no other method's."
-        + ("" if clear else " No method is that clearly ahead in any column."),
+        + ("" if has_clear_winner else " No method is that clearly ahead in any column."),
         "Said: share of answers about which the method says anything; the others get a fallback.",
         "“vs” columns are differences in AUROC, to stated confidence or to the strongest control, and paired: both "
         "methods on the same resampled answers. Where a method is held against another control, as a probe before the "
@@ -200,7 +203,7 @@ def _methods(comparison: Comparison) -> Section:
         "Noise makes it too high, the more so the fewer the answers, and a constant at the base rate has 0: read it "
         "beside the Brier score, the mean of (probability - right)², and the Brier skill.",
     ]
-    if any(method.within_runs for method in shown):
+    if any(method.within_runs for method in methods):
         remarks.append(
             f"{tables.WITHIN_RUNS}: AUROC over pairs of answers of one run only (same model, task and way of asking), "
             "which is what is left for whoever uses one model for one task; a score that only knows which run an "
@@ -212,15 +215,15 @@ def _methods(comparison: Comparison) -> Section:
         remarks.append(f"Metacognitive efficiency (meta-d') is not given: {comparison.two_choice_refused}.")
     # Further tables, shown on a click.
     more = [("Against every control", tables.controls(comparison))]
-    if any(method.right_at_80 for method in shown):
+    if any(method.right_at_80 for method in methods):
         more.append(("Where only the surest 80 % are given", tables.selective(comparison)))
     if comparison.learning:
         more.append(("By the number of labels", tables.learning(comparison.learning)))
     if comparison.by_model:
         more.append(("By model", tables.by_model(comparison)))
-    sized = [row for row in comparison.by_model if row.parameters is not None]
-    if equal:
-        more.append(("At equal difficulty", tables.within_strata(comparison, equal)))
+    rows_with_size = [row for row in comparison.by_model if row.parameters is not None]
+    if difficulty:
+        more.append(("At equal difficulty", tables.within_strata(comparison, difficulty)))
     if comparison.two_choice:
         more.append(("Metacognitive efficiency", tables.efficiency(comparison.two_choice)))
     return Section(
@@ -228,9 +231,9 @@ def _methods(comparison: Comparison) -> Section:
         title="Which method distinguishes right from wrong",
         tables=(tables.methods(comparison),),
         figures=(
-            *figures.thresholds(comparison, main_methods(comparison)),
+            *figures.roc_and_risk_figures(comparison, main_methods(comparison)),
             *([figures.auroc_against(comparison.learning)] if comparison.learning else []),
-            *([figures.model_sizes(sized)] if len(sized) > 1 else []),
+            *([figures.model_sizes(rows_with_size)] if len(rows_with_size) > 1 else []),
         ),
         more=[(title, table) for title, table in more if table.rows],
         remarks=remarks,
@@ -248,10 +251,10 @@ def _choices_read(choice: TwoChoice) -> str:
 
 
 def _calibration(comparison: Comparison) -> Section:
-    drawn = [method for method in main_methods(comparison) if method.reliability]
-    shown = [
+    drawn_methods = [method for method in main_methods(comparison) if method.reliability]
+    shown_figures = [
         figures.reliability(f"reliability-{slug(number, method.name)}", method)
-        for number, method in enumerate(drawn, start=1)
+        for number, method in enumerate(drawn_methods, start=1)
     ]
     return Section(
         ident="calibration",
@@ -262,15 +265,15 @@ def _calibration(comparison: Comparison) -> Section:
             "On the broken line a probability means what it says; bars are 95 % intervals of one bin; the larger a "
             "point, the more answers it stands for."
         ]
-        if shown
+        if shown_figures
         else (),
-        figures=shown,
+        figures=shown_figures,
         more=[("Over-confidence", tables.overconfidence_table(comparison))] if comparison.overconfidence else (),
     )
 
 
 def _early(comparison: Comparison) -> Section:
-    seen, whole, sweeps = comparison.seen, comparison.trajectories, comparison.sweeps
+    seen, trajectories, sweeps = comparison.seen, comparison.trajectories, comparison.sweeps
     intro = []
     if seen:
         intro.append(
@@ -291,7 +294,7 @@ def _early(comparison: Comparison) -> Section:
         intro=intro,
         figures=(
             *([figures.auroc_against(seen)] if seen else []),
-            *([figures.trajectory(whole)] if whole else []),
+            *([figures.trajectory(trajectories)] if trajectories else []),
             *(figures.layers_figure(number, sweep) for number, sweep in enumerate(sweeps, start=1)),
         ),
         more=[("The numbers by tokens seen", tables.seen(seen))] if seen else (),
@@ -300,7 +303,7 @@ def _early(comparison: Comparison) -> Section:
 
 
 def _systems(comparison: Comparison) -> Section:
-    shown = (
+    shown_tables = (
         *([tables.stages(comparison.stages)] if comparison.stages else []),
         *([tables.coupling_table(comparison.coupling)] if comparison.coupling else []),
         *([tables.agreement_table(comparison)] if any(row.n for row in comparison.agreement) else []),
@@ -313,9 +316,9 @@ def _systems(comparison: Comparison) -> Section:
             "What the stages of the system do to an answer: whether monitoring detects which answers are wrong, and "
             "whether control mends them without breaking right ones."
         ]
-        if shown
+        if shown_tables
         else (),
-        tables=shown,
+        tables=shown_tables,
     )
 
 

@@ -9,11 +9,12 @@ from metaprobe.routing.policy import Action
 
 MIN_FREE_DECISIONS = 20
 """Fewest free decisions for the remark that all chose the same action. With fewer, it may be chance."""
-COMPARED = {"iterate": (Action.STOP, Action.AGAIN), "assess": (Action.EXECUTE, Action.ASK)}
-"""Maps a point to two actions: the score of the first is a number that is compared with a threshold, and the score of
-the second is that threshold. The papers' rules and the learned ones write them in this way.
+COMPARED_ACTIONS = {"iterate": (Action.STOP, Action.AGAIN), "assess": (Action.EXECUTE, Action.ASK)}
+"""Maps a point to two actions. The score of the first action is a number that is compared with a threshold, and the
+score of the second action is that threshold. The papers' rules and the learned rules write their scores in this way.
 """
-ROUNDING = 1e-9
+ROUNDING_ERROR = 1e-9
+"""How far a number may be below its threshold and still count as reaching it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,13 @@ class PointDecisions:
     forced: int
     """Number of decisions that the rule's comparison did not make: it was the last cycle, or everything was tried."""
     one_way: str
-    """A sentence that the rule, if free, chose the same action every time, and why. Empty if it did not, or if there
-    are too few.
+    """A sentence that all free decisions chose the same action, and why. Empty if they did not, or if there are fewer
+    than `MIN_FREE_DECISIONS`.
     """
 
 
 def decision_points(runs: Iterable[Run]) -> dict[str, PointDecisions]:
-    """Returns, for each point at which there was something to decide, what was decided there in these runs."""
+    """Returns the figures of each point at which more than one action was legal in these runs."""
     by_point: dict[str, list[Decision]] = {}
     for run in runs:
         for decision in run.decisions:
@@ -51,31 +52,32 @@ def decision_points(runs: Iterable[Run]) -> dict[str, PointDecisions]:
 
 def _is_forced(decision: Decision) -> bool:
     """Whether the action is not the one that the decision's own numbers call for."""
-    compared = _compare(decision)
-    if compared is None:
+    number_and_threshold = _number_and_threshold(decision)
+    if number_and_threshold is None:
         return False
-    number, threshold = compared
-    passed, failed = COMPARED[decision.point]
-    return decision.action != (passed if number >= threshold - ROUNDING else failed)
+    number, threshold = number_and_threshold
+    action_if_reached, action_if_not = COMPARED_ACTIONS[decision.point]
+    return decision.action != (action_if_reached if number >= threshold - ROUNDING_ERROR else action_if_not)
 
 
-def _compare(decision: Decision) -> tuple[float, float] | None:
-    passed, failed = COMPARED.get(decision.point, ("", ""))
-    if passed not in decision.scores or failed not in decision.scores:
+def _number_and_threshold(decision: Decision) -> tuple[float, float] | None:
+    """Returns the number and the threshold that the decision compared; None if it wrote none."""
+    action_if_reached, action_if_not = COMPARED_ACTIONS.get(decision.point, ("", ""))
+    if action_if_reached not in decision.scores or action_if_not not in decision.scores:
         return None
-    return decision.scores[passed], decision.scores[failed]
+    return decision.scores[action_if_reached], decision.scores[action_if_not]
 
 
 def _why(point: str, decisions: list[Decision]) -> str:
     """Returns why all decisions are on one side of a threshold; the last reason if there is no threshold."""
-    pairs = [pair for decision in decisions if (pair := _compare(decision)) is not None]
+    pairs = [pair for decision in decisions if (pair := _number_and_threshold(decision)) is not None]
     if len(pairs) < len(decisions):
         return decisions[-1].reason
     numbers, thresholds = [number for number, _ in pairs], sorted({f"{threshold:.3g}" for _, threshold in pairs})
     threshold_text = (
         f"the threshold {thresholds[0]}" if len(thresholds) == 1 else f"the thresholds {', '.join(thresholds[:3])}"
     )
-    if decisions[0].action == COMPARED[point][0]:
+    if decisions[0].action == COMPARED_ACTIONS[point][0]:
         return f"{threshold_text} is always reached (smallest value {min(numbers):.3g})"
     if max(numbers) < 0:
         return f"nothing was evaluated, so that {threshold_text} is never reached"

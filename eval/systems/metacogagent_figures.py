@@ -1,11 +1,12 @@
 """Figures of the MetaCogAgent paper (Tables II and III, sections V-F and V-G), from runs of any of its variants.
 
 An item is *asked about* if the agent that got it did not answer alone. It was then *delegated* to one other agent, or
-all agents *collaborated*. The paper's 218 delegated tasks are, by its remark on cross-domain tasks, those asked about.
-Its delegation precision ("routed to an agent that produces the correct answer") can only be computed over the items
-that one agent got: no count out of 218 gives its 0.841. It needs only that agent's answer. Whether a delegation
-*improved* on the first agent needs that agent's own answer as well, which only the variant `every-agent` has for every
-item.
+all agents *collaborated*. By the paper's remark on cross-domain tasks, its 218 delegated tasks are those asked about.
+
+The paper's delegation precision ("routed to an agent that produces the correct answer") is computed here over the items
+that one other agent got, because no count out of 218 gives its 0.841. It needs only that agent's answer. Whether a
+delegation *improved* on the first agent needs the first agent's own answer as well. Only the variant `every-agent` has
+it for every item.
 """
 
 import dataclasses
@@ -22,7 +23,9 @@ from metaprobe.records.types import Run
 from metaprobe.routing.policy import Action
 
 ANSWER = "answer"
-STATED, READ = "confidence", "signal:confidence"
+"""Stage of an agent's answer."""
+STATED_KIND, READ_LABEL = "confidence", "signal:confidence"
+"""Kind of a stated confidence, and name of the label that holds a confidence read in its place."""
 ASKING = ("assess", "read", ANSWER)
 """Stages of an agent's calls."""
 
@@ -47,7 +50,7 @@ class StatedCalibrationTable:
 
 @dataclass(frozen=True, slots=True)
 class MetaCogAgentResult:
-    """The numbers of one variant. None if there is nothing to compute a number from."""
+    """The numbers of one variant. A number is None if there is nothing to compute it from."""
 
     items: int
     accuracy: Interval | None
@@ -88,35 +91,41 @@ def measure_metacogagent(runs: Iterable[Run], *, resamples: int = RESAMPLES, see
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
-    listed = list(runs)
+    run_list = list(runs)
 
-    def split(names: Sequence[str]) -> dict[str, MetaCogAgentResult]:
+    def result_of_name(names: Sequence[str]) -> dict[str, MetaCogAgentResult]:
         return {
             name: _evaluate(
-                [run for run, name_of_run in zip(listed, names, strict=True) if name_of_run == name], resamples, seed
+                [run for run, name_of_run in zip(run_list, names, strict=True) if name_of_run == name], resamples, seed
             )
             for name in dict.fromkeys(names)
         }
 
-    whole = _evaluate(listed, resamples, seed)
-    levels, dimensions = split([run.item.level for run in listed]), split([run.item.dimension for run in listed])
+    whole = _evaluate(run_list, resamples, seed)
+    levels, dimensions = (
+        result_of_name([run.item.level for run in run_list]),
+        result_of_name([run.item.dimension for run in run_list]),
+    )
     return dataclasses.replace(whole, by_level=levels, by_dimension=dimensions)
 
 
 def metacogagent_outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[dict[str, Any]]:
-    """Yields a line of OUTCOMES.jsonl for each run: every agent that answered, what it said, and what its calls took.
+    """Yields a line of OUTCOMES.jsonl for each run, with every agent that answered: its answer, confidence and cost.
 
-    With `by_classifier` the lines have the dimension that the classifier gave, which is all that is known about a new
-    question, instead of the item's own. Cost and latency are those of the agent's assessment and answer together.
+    With `by_classifier` the lines have the dimension that the classifier gave, because only that is known about a new
+    question. Otherwise they have the item's own dimension. Cost and latency are those of the agent's assessment and
+    answer together.
     """
     for run in runs:
-        agents = {}
+        fields_of_agent = {}
         for agent in dict.fromkeys(call.agent for call in run.calls if call.stage == ANSWER):
             calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
             correct = DispatchedRun(run).correctness(agent)
-            text = [call for call in calls if call.stage == ANSWER][-1].text.strip()
-            agents[agent] = {
-                **({"answer": text} if text else {}),  # a store may hold no texts: that is no failed call
+            answer_text = [call for call in calls if call.stage == ANSWER][-1].text.strip()
+            fields_of_agent[agent] = {
+                **(
+                    {"answer": answer_text} if answer_text else {}
+                ),  # a store without texts does not mean that the call failed
                 "correct": None if correct is None else int(correct),
                 "confidence": _confidence(run, agent),
                 "cost_usd": _total([call.cost_usd for call in calls]),
@@ -127,43 +136,54 @@ def metacogagent_outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -
             "group": _group(run),
             "question": run.item.question,
             "dimension": (DispatchedRun(run).dimension or "") if by_classifier else run.item.dimension,
-            "agents": agents,
+            "agents": fields_of_agent,
         }
 
 
 def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     if not runs:
         raise RecordError("no run to evaluate: give the runs of one variant of metacogagent")
-    # To whom each item went first, who asked, and to whom an item was delegated.
-    first = [DispatchedRun(run).first for run in runs]
-    other = [delegate(run) for run in runs]
-    asks = [
-        any(d.point == "assign" for d in run.decisions) or to is not None for run, to in zip(runs, other, strict=True)
+    # The agent that got each item first, the agent it was delegated to, and whether the first agent asked.
+    first_agents = [DispatchedRun(run).first for run in runs]
+    delegates = [delegate(run) for run in runs]
+    is_asked = [
+        any(d.point == "assign" for d in run.decisions) or delegate_agent is not None
+        for run, delegate_agent in zip(runs, delegates, strict=True)
     ]
-    pairs = [(run, start or "", to) for run, start, to in zip(runs, first, other, strict=True) if to is not None]
-    before = {run.id: DispatchedRun(run).correctness(start) for run, start, _ in pairs}
-    after = {run.id: DispatchedRun(run).correctness(to) for run, _, to in pairs}
-    routed = [run for run, _, _ in pairs]
+    delegations = [
+        (run, first_agent or "", delegate_agent)
+        for run, first_agent, delegate_agent in zip(runs, first_agents, delegates, strict=True)
+        if delegate_agent is not None
+    ]
+    first_correctness = {run.id: DispatchedRun(run).correctness(first_agent) for run, first_agent, _ in delegations}
+    delegate_correctness = {
+        run.id: DispatchedRun(run).correctness(delegate_agent) for run, _, delegate_agent in delegations
+    }
+    delegated_runs = [run for run, _, _ in delegations]
 
     def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
         with_value = ((value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None)
         return Interval.of_mean(with_value, resamples=resamples, seed=seed)
 
-    def changed(gain: float) -> Interval | None:
-        both = [run for run in routed if before[run.id] is not None and after[run.id] is not None]
-        return mean([float(after[r.id] - before[r.id] == gain) for r in both], both)  # type: ignore[operator]
+    def share_changed_by(gain: float) -> Interval | None:
+        both = [
+            run
+            for run in delegated_runs
+            if first_correctness[run.id] is not None and delegate_correctness[run.id] is not None
+        ]
+        return mean([float(delegate_correctness[r.id] - first_correctness[r.id] == gain) for r in both], both)  # type: ignore[operator]
 
     # Shares of all items, and the calibration of two confidences.
-    of_runs = cluster_weights([_group(run) for run in runs], resamples, seed)
+    item_weights = cluster_weights([_group(run) for run in runs], resamples, seed)
 
-    def share(flags: Iterable[bool]) -> Interval:
-        return mean_interval(list(flags), of_runs)
+    def share_of_items(flags: Iterable[bool]) -> Interval:
+        return mean_interval(list(flags), item_weights)
 
     def calibration(column: int) -> StatedCalibrationTable | None:
-        if not judged:
+        if not judged_answers:
             return None
-        confidence, correct = [row[column] for row in judged], [row[2] for row in judged]
-        weights = cluster_weights([group for *_, group in judged], resamples, seed)
+        confidence, correct = [row[column] for row in judged_answers], [row[2] for row in judged_answers]
+        weights = cluster_weights([group for *_, group in judged_answers], resamples, seed)
         return StatedCalibrationTable(
             ece=interval(ece, correct, confidence, weights),
             ece_equal_width=interval(ece_equal_width, correct, confidence, weights),
@@ -172,24 +192,26 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
             n=len(correct),
         )
 
-    judged = [
-        (c, stated, right, _group(run))
+    judged_answers = [
+        (c, stated, is_right, _group(run))
         for run in runs
         for agent in DispatchedRun(run).executing
         if (stated := _confidence(run, agent)) is not None
-        and (right := DispatchedRun(run).correctness(agent)) is not None
+        and (is_right := DispatchedRun(run).correctness(agent)) is not None
         and (c := competence(run, agent)) is not None
     ]
     return MetaCogAgentResult(
         items=len(runs),
         accuracy=mean([run.outcome for run in runs], runs),
-        asked=share(asks),
-        delegated=share(to is not None for to in other),
-        collaborated=share(a and to is None for a, to in zip(asks, other, strict=True)),
-        precision=mean([after[run.id] for run in routed], routed),
-        improved=changed(1.0),
-        worsened=changed(-1.0),
-        flow=dict(Counter((start, to) for _, start, to in pairs)),
+        asked=share_of_items(is_asked),
+        delegated=share_of_items(delegate_agent is not None for delegate_agent in delegates),
+        collaborated=share_of_items(
+            was_asked and delegate_agent is None for was_asked, delegate_agent in zip(is_asked, delegates, strict=True)
+        ),
+        precision=mean([delegate_correctness[run.id] for run in delegated_runs], delegated_runs),
+        improved=share_changed_by(1.0),
+        worsened=share_changed_by(-1.0),
+        flow=dict(Counter((first_agent, delegate_agent) for _, first_agent, delegate_agent in delegations)),
         calibration=calibration(0),
         calibration_stated=calibration(1),
         calls=dict(Counter(call.stage for run in runs for call in run.calls)),
@@ -205,8 +227,8 @@ def delegate(run: Run) -> str | None:
 def _confidence(run: Run, agent: str) -> float | None:
     """Returns c_v: the number that was read in place of the statement, else the stated one."""
     calls = [call.id for call in run.calls if call.agent == agent and call.stage in ASKING]
-    values = [value for call in calls if (value := run.label(READ, call)) is not None]
-    values += [value for call in calls if (value := run.stated(STATED, call)) is not None]
+    values = [value for call in calls if (value := run.label(READ_LABEL, call)) is not None]
+    values += [value for call in calls if (value := run.stated(STATED_KIND, call)) is not None]
     return values[0] if values else None
 
 

@@ -29,14 +29,14 @@ FAILURES = (COLLAPSE, GAP, RECONCILIATION, UNREADABLE)
 
 @dataclass(frozen=True, slots=True)
 class SystemCost:
-    """Cost of a question, in the units of table 8; None if a call does not say."""
+    """Mean cost of a question, in the units of table 8. A cost is None if it is not known of every call."""
 
     system: str
     variant: str
     n: int
     calls: float
     tokens: float | None
-    """Tokens read and written, a question."""
+    """Mean prompt plus completion tokens per question."""
     latency_s: float | None
     """Latency of a question: the sum over its calls; calls that ran at the same time are counted in full."""
     cost_per_1000: float | None
@@ -53,21 +53,21 @@ def stage_accuracy(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0)
         seed: seed of the bootstrap.
     """
     rows = []
-    for (system, variant), members in runs_by_variant(runs).items():
-        group = {run.id: group_of(run.item) for run in members if run.outcome is not None}
-        right: dict[str, dict[str, list[float]]] = defaultdict(dict)  # stage -> run -> its answers
-        for run in members:
-            for call in run.calls if run.id in group else ():
+    for (system, variant), runs_of_variant in runs_by_variant(runs).items():
+        group_of_run = {run.id: group_of(run.item) for run in runs_of_variant if run.outcome is not None}
+        answers_of_stage: dict[str, dict[str, list[float]]] = defaultdict(dict)  # by stage and run
+        for run in runs_of_variant:
+            for call in run.calls if run.id in group_of_run else ():
                 if (label := run.label("correct", call.id)) is not None:
-                    right[call.stage].setdefault(run.id, []).append(label)
-        first = next(iter(right), FINAL)
-        right[FINAL] = {run.id: [run.outcome] for run in members if run.outcome is not None}
-        for stage, by_run in right.items():
-            answers = [(value, group[run]) for run, values in by_run.items() for value in values]
+                    answers_of_stage[call.stage].setdefault(run.id, []).append(label)
+        first_stage = next(iter(answers_of_stage), FINAL)
+        answers_of_stage[FINAL] = {run.id: [run.outcome] for run in runs_of_variant if run.outcome is not None}
+        for stage, answers_of_run in answers_of_stage.items():
+            answers = [(value, group_of_run[run]) for run, values in answers_of_run.items() for value in values]
             gains = [
-                (float(np.mean(values) - np.mean(right[first][run])), group[run])
-                for run, values in by_run.items()
-                if stage != first and run in right[first]
+                (float(np.mean(values) - np.mean(answers_of_stage[first_stage][run])), group_of_run[run])
+                for run, values in answers_of_run.items()
+                if stage != first_stage and run in answers_of_stage[first_stage]
             ]
             if (accuracy := Interval.of_mean(answers, resamples=resamples, seed=seed)) is not None:
                 gain = Interval.of_mean(gains, resamples=resamples, seed=seed)
@@ -83,7 +83,7 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
-    members: dict[str, list[tuple[float, float | None, str]]] = {pattern: [] for pattern in PATTERNS}
+    outcomes_of_pattern: dict[str, list[tuple[float, float | None, str]]] = {pattern: [] for pattern in PATTERNS}
     for run in runs:
         flags = _flags(run)
         if flags is not None and run.outcome is not None:
@@ -91,9 +91,9 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
             pattern = UNREADABLE
             if monitor is not None and control is not None:
                 pattern = BY_FLAGS.get((int(monitor), int(control)), UNREADABLE)
-            members[pattern].append((run.outcome, _first_answer(run), group_of(run.item)))
+            outcomes_of_pattern[pattern].append((run.outcome, _first_answer(run), group_of(run.item)))
     rows = []
-    for pattern, outcomes in members.items():
+    for pattern, outcomes in outcomes_of_pattern.items():
         checked = [(final, first, group) for final, first, group in outcomes if first is not None]
         shares = (
             [(final, group) for final, _, group in outcomes],
@@ -107,18 +107,18 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
 
 
 def failure_types(runs: Iterable[Run]) -> Failures:
-    """Returns why wrong runs went wrong, for runs in which both critics were asked. All `runs` are evidence of
-    knowledge.
+    """Returns why wrong runs went wrong, for runs in which both critics were asked.
 
     The paper names the types by hand (appendix H), and its examples do not always follow its own definitions. Here they
     are:
 
-    - reconciliation failure: something spoke for another answer (A1 was right, or control flagged a concern), and the
-      synthesis did not use it;
-    - otherwise A1 was wrong and control was content, whatever the monitor said, as in the paper's example of collapse.
-      Consensus collapse: some answer to this item by the same models is right, so they could have known. Knowledge gap:
-      none is right. Give the runs of ablations, baselines and samples as well: the more answers, the surer;
-    - unreadable: A1 was wrong, and it cannot be read whether control flagged.
+    - reconciliation failure: A1 was right or control flagged a concern, and the synthesis did not use it;
+    - consensus collapse: A1 was wrong, control did not flag, and some answer to this item by the same models is right.
+      What the monitor said does not matter, as in the paper's example of collapse;
+    - knowledge gap: the same, but no answer to this item by these models is right;
+    - unreadable: A1 was wrong, and control's flag could not be read.
+
+    All `runs` show what the models know. So give the runs of ablations, baselines and samples as well.
     """
     runs = list(runs)
     answers: dict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -153,15 +153,15 @@ def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> 
         seed: seed of the bootstrap.
     """
     rows = []
-    for (system, variant), members in runs_by_variant(runs).items():
-        calls = [call for run in members for call in run.calls]
-        n = len(members)
-        tokens = _a_run([_tokens(call) for call in calls], n)
+    for (system, variant), runs_of_variant in runs_by_variant(runs).items():
+        calls = [call for run in runs_of_variant for call in run.calls]
+        n = len(runs_of_variant)
+        tokens = _mean_per_run([_tokens(call) for call in calls], n)
         latency_ms, cost_usd = (
-            _a_run([call.latency_ms for call in calls], n),
-            _a_run([call.cost_usd for call in calls], n),
+            _mean_per_run([call.latency_ms for call in calls], n),
+            _mean_per_run([call.cost_usd for call in calls], n),
         )
-        outcomes = [(run.outcome, group_of(run.item)) for run in members if run.outcome is not None]
+        outcomes = [(run.outcome, group_of(run.item)) for run in runs_of_variant if run.outcome is not None]
         rows.append(
             SystemCost(
                 system=system,
@@ -177,7 +177,7 @@ def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> 
     return tuple(rows)
 
 
-def _a_run(values: list[float | None], n: int) -> float | None:
+def _mean_per_run(values: list[float | None], n: int) -> float | None:
     """Returns the sum of the calls' values over n runs; None if a value is not known."""
     return None if None in values else sum(filter(None, values)) / n
 

@@ -34,7 +34,7 @@ class Attempt:
     quality: float | None
     """Its evaluation in [0, 1]: read by a checkpoint, else the mean of the stated numbers; None for neither."""
     difficulty: float | None
-    """Difficulty stated before it, in [0, 1]."""
+    """Difficulty stated before this answer, in [0, 1]; None if none was stated."""
     tokens: float
     """Tokens generated in its cycle, by all stages."""
 
@@ -44,9 +44,13 @@ class StopAt:
     """Outcome of stopping at another threshold."""
 
     threshold: float
+    """Evaluation, in [0, 1], at which a run stops."""
     accuracy: Interval
+    """Accuracy of the best-evaluated answer until then."""
     attempts: Interval
+    """Number of answers of a run."""
     tokens: Interval
+    """Number of tokens generated in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class CycleReport:
     accuracy: Interval
     """Accuracy of the returned answers."""
     attempts: Interval
-    """Cycles a run; for self-verification 1, and 2 if candidates were verified."""
+    """Number of cycles of a run; for self-verification 1, or 2 if candidates were verified."""
     stopped_first: Interval
     """Share of runs that ended after one attempt."""
     solved_first: Interval
@@ -80,9 +84,11 @@ class CycleReport:
     tokens: Interval
     """Tokens generated in a run."""
     latency_ms: Interval | None
-    """Milliseconds: sum over a run's calls. Calls of one batch share its time; None if a call has none."""
+    """Latency of a run in milliseconds, summed over its calls. Calls of one batch share its time. None if the latency
+    of a call is not known.
+    """
     by_cycle: tuple[Interval, ...]
-    """Accuracy of the first answer, the second, and so on, for the runs that got that far."""
+    """Accuracy of the first answer, the second, and so on, each over the runs that gave it."""
     quality_auroc: Interval | None
     """AUROC of the evaluation, over all answers that were evaluated; None without any."""
     difficulty_auroc: Interval | None
@@ -93,8 +99,8 @@ class CycleReport:
     """Share of first answers with a difficulty."""
     selection: Selection
     thresholds: tuple[StopAt, ...]
-    """Empty unless all runs have the same number of cycles, more than one: cycles that a run left out cannot be
-    simulated.
+    """Outcomes of other stop thresholds. Empty unless all runs have the same number of cycles, more than one, because a
+    cycle that was not run cannot be simulated.
     """
 
 
@@ -113,18 +119,20 @@ def cycle_reports(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) 
 def attempts(run: Run) -> tuple[Attempt, ...]:
     """Returns a run's answers with what is known about each. Raises `RecordError` if an answer was not checked."""
     answers = sorted((call for call in run.calls if call.stage == "answer"), key=lambda call: call.round)
-    tried = []
+    attempts_of_run = []
     for call in answers:
         correct = run.label("correct", call.id)
         if correct is None:
             raise RecordError(f"answer {call.id} has no label 'correct': collect a task that a program can check")
         cycle = [other for other in run.calls if other.round == call.round]
-        before = [run.stated("difficulty", other.id) for other in cycle if other.stage == "monitor"]
+        difficulties = [run.stated("difficulty", other.id) for other in cycle if other.stage == "monitor"]
         tokens = float(sum(map(_tokens, cycle)))
-        tried.append(Attempt(call.round, correct, _quality(run, call), before[0] if before else None, tokens))
-    if not tried or run.outcome is None:
+        attempts_of_run.append(
+            Attempt(call.round, correct, _quality(run, call), difficulties[0] if difficulties else None, tokens)
+        )
+    if not attempts_of_run or run.outcome is None:
         raise RecordError(f"run {run.id} has no checked answer: collect a task that a program can check")
-    return tuple(tried)
+    return tuple(attempts_of_run)
 
 
 def _quality(run: Run, answer: Call) -> float | None:
@@ -145,11 +153,11 @@ def _tokens(call: Call) -> int:
     return call.usage.completion_tokens or (0 if call.logprobs is None else len(call.logprobs))
 
 
-def _best(tried: Sequence[Attempt]) -> Attempt:
+def _best_evaluated(tried: Sequence[Attempt]) -> Attempt:
     return max(tried, key=lambda attempt: -1.0 if attempt.quality is None else attempt.quality)
 
 
-def _until(tried: Sequence[Attempt], threshold: float) -> Sequence[Attempt]:
+def _attempts_until(tried: Sequence[Attempt], threshold: float) -> Sequence[Attempt]:
     """Returns the attempts up to the first that is good enough."""
     for number, attempt in enumerate(tried, start=1):
         if attempt.quality is not None and attempt.quality >= threshold:
@@ -158,7 +166,7 @@ def _until(tried: Sequence[Attempt], threshold: float) -> Sequence[Attempt]:
 
 
 def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
-    tried = [attempts(run) for run in runs]
+    attempts_by_run = [attempts(run) for run in runs]
     groups = [group_of(run.item) for run in runs]
     weights = cluster_weights(groups, resamples, seed)  # (R, runs)
 
@@ -166,59 +174,69 @@ def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
         return mean_interval(list(values), weights)
 
     def discrimination(scored: Sequence[tuple[int, float, float]]) -> Interval | None:
-        """Returns the AUROC of pairs (run, correct, score), one an answer."""
+        """Returns the AUROC of answers, each given as (index of its run, correctness, score)."""
         if not scored:
             return None
         chosen, y, score = zip(*scored, strict=True)
         return interval(auroc, y, score, weights[:, list(chosen)])
 
     def stop_at(threshold: float) -> StopAt:
-        kept_attempts = [_until(each, threshold) for each in tried]
-        tokens = mean(sum(attempt.tokens for attempt in each) for each in kept_attempts)
+        kept_attempts = [_attempts_until(one_run, threshold) for one_run in attempts_by_run]
+        tokens = mean(sum(attempt.tokens for attempt in one_run) for one_run in kept_attempts)
         return StopAt(
-            threshold, mean(_best(each).correct for each in kept_attempts), mean(map(len, kept_attempts)), tokens
+            threshold,
+            mean(_best_evaluated(one_run).correct for one_run in kept_attempts),
+            mean(map(len, kept_attempts)),
+            tokens,
         )
 
-    # Best answers, counts and outcomes of the runs, and the answers that were evaluated or whose difficulty was stated.
-    best = [_best(t).correct for t in tried]
-    counts = np.array([_cycle_count(run) for run in runs])
+    # Per run: correctness of the best-evaluated answer, number of cycles, outcome, latencies of the calls. Per answer:
+    # its evaluation. Per first answer: its stated difficulty.
+    best_correct = [_best_evaluated(tried).correct for tried in attempts_by_run]
+    cycle_counts = np.array([_cycle_count(run) for run in runs])
     outcomes = np.array([float(run.outcome or 0.0) for run in runs])
     latencies = [[call.latency_ms for call in run.calls] for run in runs]
-    every = [(i, attempt) for i, t in enumerate(tried) for attempt in t]
-    judged = [(i, a.correct, a.quality) for i, a in every if a.quality is not None]
-    eased = [(i, t[0].correct, 1 - t[0].difficulty) for i, t in enumerate(tried) if t[0].difficulty is not None]
+    all_attempts = [(i, attempt) for i, tried in enumerate(attempts_by_run) for attempt in tried]
+    evaluated = [(i, a.correct, a.quality) for i, a in all_attempts if a.quality is not None]
+    with_difficulty = [
+        (i, tried[0].correct, 1 - tried[0].difficulty)
+        for i, tried in enumerate(attempts_by_run)
+        if tried[0].difficulty is not None
+    ]
     # Other thresholds can be simulated only if all runs have the same number of cycles.
-    cycling = any(decision.point == "iterate" for run in runs for decision in run.decisions)
-    whole = cycling and len(set(map(len, tried))) == 1 and len(tried[0]) > 1
+    has_cycles = any(decision.point == "iterate" for run in runs for decision in run.decisions)
+    can_simulate = has_cycles and len(set(map(len, attempts_by_run))) == 1 and len(attempts_by_run[0]) > 1
     return CycleReport(
         system=runs[0].system,
         variant=runs[0].variant,
         accuracy=mean(outcomes),
-        attempts=mean(counts),
-        stopped_first=mean(counts == 1),
-        solved_first=mean((counts == 1) * outcomes),
+        attempts=mean(cycle_counts),
+        stopped_first=mean(cycle_counts == 1),
+        solved_first=mean((cycle_counts == 1) * outcomes),
         tokens=mean(sum(map(_tokens, run.calls)) for run in runs),
-        latency_ms=None if any(None in each for each in latencies) else mean(sum(filter(None, ms)) for ms in latencies),
-        # Few runs may get far: resampled by themselves, so that none of their resamples is empty.
+        latency_ms=None
+        if any(None in one_run for one_run in latencies)
+        else mean(sum(filter(None, ms)) for ms in latencies),
+        # Few runs may reach a late cycle. They are resampled by themselves, so that no resample is empty.
         by_cycle=tuple(
             Interval.of_mean(  # type: ignore[misc]
-                [(t[n].correct, g) for g, t in zip(groups, tried, strict=True) if len(t) > n],
+                [(tried[n].correct, g) for g, tried in zip(groups, attempts_by_run, strict=True) if len(tried) > n],
                 resamples=resamples,
                 seed=seed,
             )
-            for n in range(max(map(len, tried)))
+            for n in range(max(map(len, attempts_by_run)))
         ),
-        quality_auroc=discrimination(judged),
-        difficulty_auroc=discrimination(eased),
-        quality_given=len(judged) / len(every),
-        difficulty_given=len(eased) / len(tried),
+        quality_auroc=discrimination(evaluated),
+        difficulty_auroc=discrimination(with_difficulty),
+        quality_given=len(evaluated) / len(all_attempts),
+        difficulty_given=len(with_difficulty) / len(attempts_by_run),
         selection=Selection(
-            best=mean(best),
-            over_first=mean(y - t[0].correct for y, t in zip(best, tried, strict=True)),
-            over_last=mean(y - t[-1].correct for y, t in zip(best, tried, strict=True)),
-            oracle=mean(max(a.correct for a in t) for t in tried),
+            best=mean(best_correct),
+            over_first=mean(y - tried[0].correct for y, tried in zip(best_correct, attempts_by_run, strict=True)),
+            over_last=mean(y - tried[-1].correct for y, tried in zip(best_correct, attempts_by_run, strict=True)),
+            oracle=mean(max(a.correct for a in tried) for tried in attempts_by_run),
         ),
-        thresholds=tuple(map(stop_at, THRESHOLDS)) if whole else (),
+        thresholds=tuple(map(stop_at, THRESHOLDS)) if can_simulate else (),
     )
 
 

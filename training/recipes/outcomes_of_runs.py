@@ -8,7 +8,7 @@ price covers both its confidence and its answer.
 from collections.abc import Iterable, Mapping, Sequence
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.eval.systems.metacogagent_figures import ANSWER, ASKING, READ, STATED, metacogagent_outcomes
+from metaprobe.eval.systems.metacogagent_figures import ANSWER, ASKING, READ_LABEL, STATED_KIND, metacogagent_outcomes
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
@@ -102,12 +102,12 @@ def _outcome(
     paid_calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
     if source is None:
         calls = {call.id for call in paid_calls}
-        read_sources = [label.source for label in run.labels if label.name == READ and label.call_id in calls]
+        read_sources = [label.source for label in run.labels if label.name == READ_LABEL and label.call_id in calls]
         confidence_source = "" if outcome.confidence is None else read_sources[0] if read_sources else "stated"
         confidence = outcome.confidence
     else:
         answer = [call for call in paid_calls if call.stage == ANSWER][-1]
-        stated = next((v for call in paid_calls if (v := run.stated(STATED, call.id)) is not None), None)
+        stated = next((v for call in paid_calls if (v := run.stated(STATED_KIND, call.id)) is not None), None)
         signal = source.signal(ROUTER_SIGNAL, agent=agent, stated=stated, call=answer)
         confidence, confidence_source = (None, "") if signal is None else (signal.value, signal.source)
         if not source.asks(ROUTER_SIGNAL, agent):
