@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.quickstart import LABELS, RECORDED, TARGET, adapted, odds_before_labels
+from metaprobe.quickstart import LABEL_COUNT, RECORDED, TARGET, adapt_to_labels, predict_log_odds
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.training.advise import SIGNAL_TITLES
 from metaprobe.training.panel.fitted_panel import MIN_PANEL_GROUPS
@@ -233,7 +233,7 @@ def label_draws(draws: int = DRAWS) -> dict[str, Any]:
     calls = [run.calls[0] for run in runs]
     series = [np.asarray(call.logprobs, dtype=np.float32) for call in calls]
     y = np.array([run.label(TARGET, call.id) for run, call in zip(runs, calls, strict=True)], dtype=np.int64)
-    before = odds_before_labels(predictor, series)
+    before = predict_log_odds(predictor, series)
     free = {
         "mean": np.array([logprobs.mean() for logprobs in series]),
         "scaled": np.array([logprobs.sum() / np.sqrt(len(logprobs)) for logprobs in series]),
@@ -241,9 +241,9 @@ def label_draws(draws: int = DRAWS) -> dict[str, Any]:
     rng, kept = np.random.default_rng(0), []
     shares: dict[str, list[list[float]]] = {"adapted": [], "mean": [], "scaled": []}
     for _ in range(draws):
-        labelled = rng.choice(len(y), LABELS, replace=False)
+        labelled = rng.choice(len(y), LABEL_COUNT, replace=False)
         others = np.setdiff1d(np.arange(len(y)), labelled)
-        _, scores, threshold = adapted(predictor, before, y, labelled)
+        _, scores, threshold = adapt_to_labels(predictor, before, y, labelled)
         if threshold is None:
             continue
         flags = {"adapted": scores[others] < threshold}
@@ -254,7 +254,7 @@ def label_draws(draws: int = DRAWS) -> dict[str, Any]:
         kept.append(y[others][~flags["adapted"]].mean())
     return {
         "model": calls[0].model,
-        "labels": LABELS,
+        "labels": LABEL_COUNT,
         "draws": len(kept),
         "right": float(y.mean()),
         "right_among_kept": float(np.mean(kept)),

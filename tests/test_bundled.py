@@ -20,7 +20,7 @@ from metaprobe.checkpoints.checkpoint import TAKEN_BY
 from metaprobe.checkpoints.files import BUNDLED_FOLDER
 from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.onnx_wire import Graph
-from metaprobe.loading import BY_KIND
+from metaprobe.loading import BUILDER_OF_KIND
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
@@ -67,7 +67,7 @@ def test_a_bundled_checkpoint_is_whole_and_loaded_as_what_it_is_without_a_warnin
 
 def test_every_kind_has_someone_who_takes_it_and_a_loader() -> None:
     assert {"quality", "gate", "critical", "router"} <= set(bundled_names())
-    assert TAKEN_BY.keys() == BY_KIND.keys()
+    assert TAKEN_BY.keys() == BUILDER_OF_KIND.keys()
 
 
 def test_a_damaged_one_and_another_digest_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from test_commands import run
 from test_without_extras import WITHOUT_TORCH
 
 from metaprobe.checkpoints import CheckpointError
-from metaprobe.option_commands import CHECKPOINT, FILE, FOLDER_THERE, FOLDER_TYPE, RUNS, Moment
+from metaprobe.option_commands import CHECKPOINT, EXISTING_FILE, EXISTING_FOLDER, FOLDER_TYPE, RUNS, TimeType
 from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -185,7 +185,13 @@ def test_what_may_be_a_folder_a_file_or_a_checkpoint(tmp_path: Path) -> None:
     file, folder, none = tmp_path / "f", tmp_path / "d", tmp_path / "n"
     file.write_text("x", encoding="utf-8")
     folder.mkdir()
-    fits = {FILE: {file}, FOLDER_THERE: {folder}, FOLDER_TYPE: {folder, none}, RUNS: {folder}, CHECKPOINT: {folder}}
+    fits = {
+        EXISTING_FILE: {file},
+        EXISTING_FOLDER: {folder},
+        FOLDER_TYPE: {folder, none},
+        RUNS: {folder},
+        CHECKPOINT: {folder},
+    }
     for kind, good in fits.items():
         for path in (file, folder, none):
             if path in good:
@@ -239,7 +245,7 @@ def test_a_moment_is_in_utc_wherever_the_command_runs(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert Moment().convert("2025-11-30", None, None) == 1_764_460_800.0
+        assert TimeType().convert("2025-11-30", None, None) == 1_764_460_800.0
     finally:
         monkeypatch.undo()
         time.tzset()

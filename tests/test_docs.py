@@ -15,7 +15,7 @@ import pytest
 from docs_worlds import WORLDS
 
 import metaprobe
-from metaprobe.cli import COMMAND_PLUGINS, IN_APPS, main
+from metaprobe.cli import APP_OF_COMMAND, COMMAND_PLUGINS, main
 from metaprobe.records.importer import read_openai_lines
 
 ROOT = Path(__file__).parent.parent
@@ -27,7 +27,7 @@ NOT_RUN = {"text": 1, "engines": 1, "import": 1, "watch": 1}
 """Page -> blocks that cannot be run here; each says why in a comment above it."""
 
 
-ABSENT = set(IN_APPS) - set(COMMAND_PLUGINS.names())
+ABSENT = set(APP_OF_COMMAND) - set(COMMAND_PLUGINS.names())
 """Commands of apps that are not installed here: their lines are not checked."""
 
 

@@ -59,7 +59,8 @@ def test_the_notebook_of_quickstart_shows_its_figures_step_by_step() -> None:
     shown, printed = quickstart(), " ".join(json.dumps(code(read(PATHS["adapt"]))).split())
     wrong = f"{shown['wrong_among_least_sure']:.0%}"
     assert (
-        f"of the {shown['least_sure']} least sure answers {wrong} are wrong, of all {1 - shown['right']:.0%}" in printed
+        f"of the {shown['least_sure_count']} least sure answers {wrong} are wrong, of all {1 - shown['right']:.0%}"
+        in printed
     )
     held_out = shown["held_out"]
     caught, cost = (sum(one["flagged"] for one in held_out if one["right"] is right) for right in (False, True))

@@ -1,6 +1,6 @@
 """SIGHUP asks for a reload. Before its handler is installed it would kill the process, so it is blocked until then.
 
-`metaprobe serve` blocks it before its first import (`metaprobe.early`), so that every thread blocks it.
+`metaprobe serve` blocks it before its first import (`metaprobe.before_imports`), so that every thread blocks it.
 """
 
 import signal

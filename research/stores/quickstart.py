@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.quickstart import LABELS, SAMPLED_ANSWERS
+from metaprobe.quickstart import LABEL_COUNT, SAMPLED_ANSWERS
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
@@ -32,7 +32,7 @@ SEED = 0
 def main() -> None:
     """Write the lines."""
     lines = lines_of(STORE)
-    samples = samples_of(SAMPLES_STORE, {line["group"] for line in lines[:LABELS]})
+    samples = samples_of(SAMPLES_STORE, {line["group"] for line in lines[:LABEL_COUNT]})
     for path, written in ((OUT, lines), (SAMPLED_ANSWERS, samples)):
         path.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in written), encoding="utf-8")
 

@@ -4,7 +4,7 @@ predictor = load("bundled:quality")      # or the folder of one of your own
 verdict = predictor.predict(response)    # an OpenAI chat completion with log-probabilities
 """
 
-from metaprobe.early import check_rooms, hold_early_hangups
+from metaprobe.before_imports import check_rooms, hold_early_hangups
 
 hold_early_hangups()  # what follows takes a tenth of a second, in which SIGHUP would end a server
 check_rooms()

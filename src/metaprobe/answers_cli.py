@@ -1,4 +1,4 @@
-"""Commands on run stores: `metaprobe collect`, `import`, `extract`, `label`, `outcomes`, ..."""
+"""Commands on answers and endpoints: `metaprobe import`, `advise`, `extract`, `outcomes`, `doctor`."""
 
 import asyncio
 import dataclasses
@@ -23,17 +23,17 @@ from metaprobe.records.types import POSITIONS
 from metaprobe.terminal import advice_table, printable_lines, show_result
 from metaprobe.training.training_options import LineOptions
 
-COMMANDS = click.Group()
-EVERY = 100
+COMMAND_GROUP = click.Group()
+ANSWERS_PER_UPDATE = 100
 """How many answers pass between two updates of the text beside the progress bar."""
 OneStore = Annotated[Path, Option(kind="runs", argument=True)]
 
 
-@command(COMMANDS, "Answer lines, or a log of Inspect, lm-eval, HELM, ..., into a run store.", name="import")
+@command(COMMAND_GROUP, "Answer lines, or a log of Inspect, lm-eval, HELM, ..., into a run store.", name="import")
 def import_(
     file: Annotated[Path, Option(kind="path", argument=True)],
     out: Annotated[Path, Option("Run store to add to.", kind="folder")],
-    lines: LineOptions,
+    line_options: LineOptions,
     form: Annotated[
         str,
         Option(
@@ -65,28 +65,28 @@ def import_(
     from metaprobe.records.store import RunStore
 
     # Import, with a progress bar.
-    size = sum(path.stat().st_size for path in ([file] if file.is_file() else file.glob("scenario_state.json")))
+    total_bytes = sum(path.stat().st_size for path in ([file] if file.is_file() else file.glob("scenario_state.json")))
     answers = 0
-    with progress_bar("import", "B", size, scaled=True) as bar:
+    with progress_bar("import", "B", total_bytes, scaled=True) as bar:
 
         def on_line() -> None:
             nonlocal answers
             answers += 1
-            if answers % EVERY == 0:
+            if answers % ANSWERS_PER_UPDATE == 0:
                 bar.set_postfix_str(f"{answers:,} answers", refresh=False)
 
         report = import_file(
             file,
             RunStore(out),
             form=form,
-            strict=lines.strict,
-            bad=lines.bad,
+            strict=line_options.strict,
+            bad=line_options.bad,
             correct=correct,
             requests=requests,
             stated=parse_named_confidence if stated_only else None,
             plain=plain,
             on_line=on_line,
-            on_bytes=lambda read: bar.update(read - bar.n),
+            on_bytes=lambda bytes_read: bar.update(bytes_read - bar.n),
         )
     # Print the counts on stdout, and everything notable on stderr.
     for message in filter(None, (report.said, *report.notes)):
@@ -108,8 +108,8 @@ def import_(
             " extract --logprobs MODEL)",
             err=True,
         )
-    empty = not (report.imported or report.already_stored or report.bad)
-    if empty:
+    is_empty = not (report.imported or report.already_stored or report.bad)
+    if is_empty:
         click.echo(f"{file} holds no lines to import", err=True)
     if report.labelled_otherwise:
         click.echo(
@@ -119,24 +119,23 @@ def import_(
         )
     if report.imported and not (report.labelled or report.labelled_otherwise):
         click.echo('none of the lines has "labels", such as {"correct": 1}: nothing can be learned from them', err=True)
-    if empty:
+    if is_empty:
         sys.exit(1)
 
 
-OF_STATES = {
+STATE_OPTIONS = {
     "via": "--via",
     "layers": "--layers",
     "positions": "--position",
     "shard_calls": "--shard-calls",
     "other_model": "--other-model",
 }
-OF_LOGPROBS = {"out": "--out", "top_logprobs": "--top-logprobs"}
-"""Maps parameters of `extract` to their options. Each mapping holds the parameters that only one reader uses: the
-reader of hidden states, or the reader of log-probabilities.
-"""
+"""Maps parameters of `extract` to their options, for parameters that only the reader of hidden states uses."""
+LOGPROB_OPTIONS = {"out": "--out", "top_logprobs": "--top-logprobs"}
+"""Maps parameters of `extract` to their options, for parameters that only the reader of log-probabilities uses."""
 
 
-@command(COMMANDS, "What a log can support: signals, labels, the next command.", name="advise")
+@command(COMMAND_GROUP, "What a log can support: signals, labels, the next command.", name="advise")
 def advise_command(
     file: Annotated[Path, Option(kind="path", argument=True)],
     as_json: AsJson = False,
@@ -152,7 +151,7 @@ def advise_command(
     show_result(plain(advise(file)), as_json, advice_table)
 
 
-@command(COMMANDS, "Hidden states or log-probabilities of recorded calls, read again with a model.")
+@command(COMMAND_GROUP, "Hidden states or log-probabilities of recorded calls, read again with a model.")
 def extract(
     runs: OneStore,
     llm: Annotated[str | None, Option("The model that answered: embedded name, folder, GGUF file or hub id.")] = None,
@@ -176,7 +175,7 @@ def extract(
         ),
     ] = (),
     *,
-    selection: CallSelection,
+    call_selection: CallSelection,
     batch_size: Annotated[int, Option("Calls read at once.", low=1)] = 32,
     shard_calls: Annotated[int, Option("Calls written to one file.", low=1)] = 64,
     other_model: Annotated[bool, Option("Read calls of any model, without the check that all are of one.")] = False,
@@ -194,7 +193,7 @@ def extract(
             "expected one of --llm MODEL (hidden states) and --logprobs MODEL --out RUNS2 (log-probabilities)"
         )
     context = click.get_current_context()
-    for name, option in (OF_LOGPROBS if logprobs is None else OF_STATES).items():
+    for name, option in (LOGPROB_OPTIONS if logprobs is None else STATE_OPTIONS).items():
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(f"{option} belongs to {'--logprobs' if logprobs is None else '--llm'}: leave it out")
     if logprobs is not None and out is None:
@@ -203,14 +202,18 @@ def extract(
     quiet_libraries()
     from metaprobe.llms.extract import ExtractionWatch, launch_extract, launch_reread
 
-    shared: dict[str, Any] = {"stage": selection.stage, "agent": selection.agent, "batch_size": batch_size}
+    reading_options: dict[str, Any] = {
+        "stage": call_selection.stage,
+        "agent": call_selection.agent,
+        "batch_size": batch_size,
+    }
     with progress_bar("extract", " calls" if out is None else " runs", ends=True) as bar:
-        shared["watch"] = ExtractionWatch(*bar.counters())
+        reading_options["watch"] = ExtractionWatch(*bar.counters())
         if logprobs is not None and out is not None:
-            reread = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **shared)
+            reread = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **reading_options)
         else:
-            shared |= {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
-            report, processes = launch_extract(runs, str(llm), via=via, positions=positions or None, **shared)
+            reading_options |= {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
+            report, processes = launch_extract(runs, str(llm), via=via, positions=positions or None, **reading_options)
     if logprobs is not None:
         for reason, count in reread.unread.items():
             click.echo(f"without log-probabilities: {count} x {reason}", err=True)
@@ -225,7 +228,7 @@ def extract(
         click.echo(json.dumps({**dataclasses.asdict(report), "processes": processes}))
 
 
-@command(COMMANDS, "Answers of several agents into the outcomes that a router learns from.")
+@command(COMMAND_GROUP, "Answers of several agents into the outcomes that a router learns from.")
 def outcomes(
     files: Annotated[tuple[Path, ...], Option(kind="file", argument=True)],
     out: Annotated[Path, Option("File of outcomes to write.", kind="new file")],
@@ -244,7 +247,7 @@ def outcomes(
         ),
     ] = None,
     *,
-    lines: LineOptions,
+    line_options: LineOptions,
 ) -> None:
     """Join the answers of two or more agents by their ids. Each file holds the import lines of one agent.
 
@@ -258,9 +261,9 @@ def outcomes(
 
     if out.resolve() in {file.resolve() for file in files}:
         raise click.UsageError(f"--out {out} is one of the files to join; give another one")
-    source, priced = SignalSource.load(signals), Price.read(prices) if prices else None
-    with lines.handling():
-        joined = join_outcomes(files, signals=source, prices=priced)
+    source, price_list = SignalSource.load(signals), Price.read(prices) if prices else None
+    with line_options.handling():
+        joined = join_outcomes(files, signals=source, prices=price_list)
     out.parent.mkdir(parents=True, exist_ok=True)
     QuestionOutcomes.write(out, joined.questions)
     for note in joined.notes:
@@ -277,7 +280,7 @@ def outcomes(
     )
 
 
-@command(COMMANDS, "Whether an endpoint's log-probabilities are whole and genuine.")
+@command(COMMAND_GROUP, "Whether an endpoint's log-probabilities are whole and genuine.")
 def doctor(
     url: Annotated[str, Option(argument=True)],
     model: Annotated[str, Option(argument=True)],
@@ -301,8 +304,8 @@ def doctor(
     answers can be scored, 1 if a fault makes scores wrong or impossible, 2 if the endpoint could not be asked.
     """
     try:
-        examining = require("metaprobe.llms.doctor", "api")
-        interviewer = examining.Interviewer(
+        doctor_module = require("metaprobe.llms.doctor", "api")
+        interviewer = doctor_module.Interviewer(
             url,
             model,
             key_variable=key_variable,
@@ -315,7 +318,7 @@ def doctor(
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
     key = os.environ.get(key_variable, "").strip()
-    checks = [replace(check, found=_printable_reply(check.found, key)) for check in examining.diagnose(answers)]
+    checks = [replace(check, found=_printable_reply(check.found, key)) for check in doctor_module.diagnose(answers)]
     faults = sum(check.verdict == "fault" for check in checks)
     if as_json:
         report = {"endpoint": answers.endpoint, "model": model}
@@ -326,12 +329,12 @@ def doctor(
         for check in checks:
             rows += [(check.verdict, check.check, check.found), *([("", "", f"-> {check.do}")] if check.do else [])]
         click.echo("\n".join(Table.of(("verdict", "check", "found"), rows).text(width=None)))
-        end = "usable for scoring" if not faults else f"faults that make scores wrong or impossible: {faults}"
-        click.echo(f"\n{end}; {answers.requests} requests were made")
+        conclusion = "usable for scoring" if not faults else f"faults that make scores wrong or impossible: {faults}"
+        click.echo(f"\n{conclusion}; {answers.requests} requests were made")
     sys.exit(1 if faults else 0)
 
 
-def _printable_reply(words: str, key: str) -> str:
+def _printable_reply(reply: str, key: str) -> str:
     """Returns what a server answered, on one line, without the key and without control characters."""
-    shown = words.replace(key, "[secret]") if key else words
-    return "".join(c for c in " ".join(shown.split()) if c.isprintable())
+    without_key = reply.replace(key, "[secret]") if key else reply
+    return "".join(c for c in " ".join(without_key.split()) if c.isprintable())

@@ -1,8 +1,8 @@
 """Checks and sets what must come before any other import. Nothing slow is imported here.
 
 SIGHUP asks a server for a reload. Before the server installs its handler the signal would end the process, so it is
-blocked until then. Importing the package from a clone without symbolic links, without installing it, raises an error
-that says what to do.
+blocked until then. In a clone without symbolic links that is not installed, the import raises an error that says what
+to do.
 """
 
 import signal

@@ -1,4 +1,6 @@
-"""Commands on checkpoints: `metaprobe inspect`, `score`, `route`, `promote`, ..."""
+"""Commands on checkpoints: `metaprobe inspect`, `verify`, `diff`, `push`, `check-states`, `score`, `route`, `evaluate`,
+`check`.
+"""
 
 import json
 import sys
@@ -24,10 +26,10 @@ from metaprobe.terminal import (
 )
 from metaprobe.training.training_options import Costs, LineOptions, Seed
 
-COMMANDS = click.Group()
+COMMAND_GROUP = click.Group()
 
 
-@command(COMMANDS, "What a checkpoint is, or what a run store holds.")
+@command(COMMAND_GROUP, "What a checkpoint is, or what a run store holds.")
 def inspect(
     checkpoint: Annotated[str, Option(kind="checkpoint or runs", argument=True, metavar="CHECKPOINT|RUNS")],
     sha256: Digest = None,
@@ -47,11 +49,11 @@ def inspect(
     from metaprobe.checkpoints import UntrustedCheckpoint, describe, load_checkpoint
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrustedCheckpoint)  # the first line says it where that is so
+        warnings.simplefilter("ignore", UntrustedCheckpoint)  # the description's first line says so already
         click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
 
 
-@command(COMMANDS, "Whether a checkpoint is undamaged and has the expected digest.")
+@command(COMMAND_GROUP, "Whether a checkpoint is undamaged and has the expected digest.")
 def verify(checkpoint: OneCheckpoint, sha256: Digest = None) -> None:
     """Check that a checkpoint is undamaged: sizes, hashes, manifest, safe model, golden rows. Exit code 0 if it is,
     else 1.
@@ -63,7 +65,7 @@ def verify(checkpoint: OneCheckpoint, sha256: Digest = None) -> None:
     click.echo(describe_verified(load_checkpoint(checkpoint, sha256=sha256), pinned=sha256 is not None))
 
 
-@command(COMMANDS, "How two checkpoints differ.")
+@command(COMMAND_GROUP, "How two checkpoints differ.")
 def diff(
     a: OneCheckpoint,
     b: OneCheckpoint,
@@ -79,15 +81,15 @@ def diff(
     from metaprobe.checkpoints.checkpoint import load_verified
 
     try:
-        compared = compare(load_verified(a), load_verified(b))
+        differences = compare(load_verified(a), load_verified(b))
     except CheckpointError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
-    click.echo(json.dumps(compared, indent=1) if as_json else describe_differences(compared))
-    sys.exit(0 if compared["same"] else 1)
+    click.echo(json.dumps(differences, indent=1) if as_json else describe_differences(differences))
+    sys.exit(0 if differences["same"] else 1)
 
 
-@command(COMMANDS, "Upload a checkpoint to the Hugging Face hub.")
+@command(COMMAND_GROUP, "Upload a checkpoint to the Hugging Face hub.")
 def push(
     checkpoint: OneCheckpoint,
     repository: Annotated[str, Option(argument=True)],
@@ -101,16 +103,16 @@ def push(
     Log in first: `hf auth login`. Prints the location, and the digest to give to users of the checkpoint.
     """
     from metaprobe.checkpoints import load_checkpoint
-    from metaprobe.checkpoints import push as pushed
+    from metaprobe.checkpoints import push as push_checkpoint
 
     loaded = load_checkpoint(checkpoint, sha256=sha256)
-    published = pushed(loaded, repository, license=license_, tags=tags, private=private)
+    published = push_checkpoint(loaded, repository, license=license_, tags=tags, private=private)
     click.echo(json.dumps({"location": published.location, "sha256": published.digest, "url": published.url}))
 
 
-@command(COMMANDS, "Whether hidden states belong to their tokens.", name="check-states")
+@command(COMMAND_GROUP, "Whether hidden states belong to their tokens.", name="check-states")
 def check_states(
-    checked: Annotated[str, Option(kind="checkpoint or runs", argument=True, metavar="CHECKPOINT|RUNS")],
+    location: Annotated[str, Option(kind="checkpoint or runs", argument=True, metavar="CHECKPOINT|RUNS")],
     llm: Annotated[str, Option("Model whose states are checked: embedded name, folder, GGUF file or hub id.")],
     via: Annotated[
         Literal["transformers", "vllm"], Option("Library that runs the model, for a CHECKPOINT.")
@@ -127,34 +129,34 @@ def check_states(
     """
     require("torch", "train")
     quiet_libraries()
-    found: dict[str, Any]
+    findings: dict[str, Any]
     from metaprobe.llms.states_check import check_stored, source_canaries
 
-    if is_store(checked):
-        result = check_stored(Path(checked), llm, calls=calls, stage=stage)
-        found = {**asdict(result.states), "passed": result.passed, "reason": result.reason, "head": result.head}
+    if is_store(location):
+        result = check_stored(Path(location), llm, calls=calls, stage=stage)
+        findings = {**asdict(result.states), "passed": result.passed, "reason": result.reason, "head": result.head}
     else:
         from metaprobe.checkpoints import load_checkpoint
         from metaprobe.checkpoints.checkpoint import check_kind
         from metaprobe.probes.blend import BLEND_KIND, BlendPredictor
         from metaprobe.probes.hidden import HIDDEN_KIND, HiddenProbe
 
-        loaded = load_checkpoint(checked)
+        loaded = load_checkpoint(location)
         check_kind(loaded.path, loaded.manifest.kind, HIDDEN_KIND, BLEND_KIND)
         guard = BlendPredictor(loaded).guard if loaded.manifest.kind == BLEND_KIND else HiddenProbe.of(loaded).guard
-        seen = source_canaries(llm, guard.layers, via=via)
-        found = {**asdict(guard.check(seen)), "source": seen.source}
-    shown = {name: None if value != value else value for name, value in found.items()}  # NaN is no JSON
-    show_result(shown, as_json, lambda facts: [f"{name}: {facts[name]}" for name in facts])
-    if not found["passed"]:
+        canary_states = source_canaries(llm, guard.layers, via=via)
+        findings = {**asdict(guard.check(canary_states)), "source": canary_states.source}
+    json_values = {name: None if value != value else value for name, value in findings.items()}  # NaN is no JSON
+    show_result(json_values, as_json, lambda facts: [f"{name}: {facts[name]}" for name in facts])
+    if not findings["passed"]:
         sys.exit(1)
 
 
-@command(COMMANDS, "A verdict for each OpenAI-format line.")
+@command(COMMAND_GROUP, "A verdict for each OpenAI-format line.")
 def score(
     checkpoint: OneCheckpoint,
     file: Annotated[Path, Option(kind="path or stdin", argument=True)],
-    flags: FlagOptions,
+    flag_options: FlagOptions,
     sha256: Annotated[
         str | None,
         Option("Digest of the checkpoint, from its author; without it a changed manifest goes unnoticed."),
@@ -192,7 +194,7 @@ def score(
     kind = load_verified(checkpoint).manifest.kind
     left_out = Counter[str]()
     if kind == "panel":
-        if flags.flags or run is not None or flagged:
+        if flag_options.flags or run is not None or flagged:
             raise click.UsageError(
                 "flags, --flagged and --run are for quality predictors: a panel says which answer to keep"
             )
@@ -212,45 +214,47 @@ def score(
     else:
         reader: quality.QualityPredictor | text.TextReader | hidden.HiddenProbe
         if kind == text.TEXT_KIND:
-            reader = text.TextReader.load(checkpoint, sha256=sha256, **flags.flags)
+            reader = text.TextReader.load(checkpoint, sha256=sha256, **flag_options.flags)
         elif kind == hidden.HIDDEN_KIND:
             reader = hidden.HiddenProbe.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
         else:
             if file.is_dir():
                 check_kind(checkpoint, kind, quality.QUALITY_KIND, blend.BLEND_KIND, hidden.HIDDEN_KIND)
-            options: dict[str, Any] = {"run": run, "on_mismatch": on_mismatch, **flags.flags}
+            options: dict[str, Any] = {"run": run, "on_mismatch": on_mismatch, **flag_options.flags}
             reader = quality.QualityPredictor.load(checkpoint, sha256=sha256, **options)
         if file.is_dir():
-            verdicts = store_lines(reader, file, by_run=run is None, flags=flags, stage=stage, left_out=left_out)
+            verdicts = store_lines(reader, file, by_run=run is None, flags=flag_options, stage=stage, left_out=left_out)
         elif not isinstance(reader, hidden.HiddenProbe):
             verdicts = lines_done("score", score_lines(reader, file, by_run=run is None), file)
     # Print the verdicts.
-    scored = lines = shown = judged = 0
+    scored_count = line_count = flagged_count = judged_count = 0
     for line in verdicts:
-        shown += line.get("flagged") is True
-        judged += line.get("flagged") is not None
+        flagged_count += line.get("flagged") is True
+        judged_count += line.get("flagged") is not None
         if not flagged or line["flagged"]:
             click.echo(json.dumps(line))
-        lines += 1
-        scored += line["score"] is not None or bool(line.get("heads"))
+        line_count += 1
+        scored_count += line["score"] is not None or bool(line.get("heads"))
     # Report what was not scored.
-    if scored < lines:
-        where = "without --flagged the lines say why" if flagged else "the reasons stand in the lines"
-        click.echo(f"scored {scored} of {lines} lines; {where}", err=True)
-    if flagged and lines:
-        click.echo(f"flagged {shown} of {lines} lines; of {lines - judged} it is not known", err=True)
-    if flagged and scored and not judged:
+    if scored_count < line_count:
+        where_reasons_are = "without --flagged the lines say why" if flagged else "the reasons stand in the lines"
+        click.echo(f"scored {scored_count} of {line_count} lines; {where_reasons_are}", err=True)
+    if flagged and line_count:
+        click.echo(
+            f"flagged {flagged_count} of {line_count} lines; of {line_count - judged_count} it is not known", err=True
+        )
+    if flagged and scored_count and not judged_count:
         click.echo(
             "Error: no answer is flagged or passed: the checkpoint stores no threshold for these answers. Adapt it with"
             " labelled answers, or give --flag-rate or --flag-below",
             err=True,
         )
         sys.exit(1)
-    for reason, calls in left_out.items():
-        click.echo(f"no line for {calls} call{'s' * (calls > 1)} {reason}", err=True)
-    if not lines:
+    for reason, call_count in left_out.items():
+        click.echo(f"no line for {call_count} call{'s' * (call_count > 1)} {reason}", err=True)
+    if not line_count:
         click.echo(f"{file} holds no lines to score", err=True)
-    if not scored:
+    if not scored_count:
         sys.exit(1)
 
 
@@ -288,7 +292,7 @@ def _asking_panel(checkpoint: str, sha256: str | None, budget: float | None, pri
     return panel
 
 
-@command(COMMANDS, "Whom to ask next, or whose answer to keep.")
+@command(COMMAND_GROUP, "Whom to ask next, or whose answer to keep.")
 def route(
     checkpoint: OneCheckpoint,
     file: Annotated[Path, Option(kind="file", argument=True)],
@@ -296,7 +300,7 @@ def route(
     price: AskPrice = None,
     sha256: Digest = None,
     *,
-    bad_lines: LineOptions,
+    line_options: LineOptions,
 ) -> None:
     """Decide what to do next about each line's question, from what is known so far: one decision out for each line in.
 
@@ -310,9 +314,9 @@ def route(
     panel = _asking_panel(checkpoint, sha256, budget, price)
     if budget is None and price is None:
         click.echo(panel.asks.curves.default_in_words(), err=True)
-    with bad_lines.handling(), BadFile.reading(file) as bad:
-        decided = step_lines(panel, file, budget=budget, price=price, on_bad=bad.leave_out)
-        for line in lines_done("route", decided, file):
+    with line_options.handling(), BadFile.reading(file) as bad:
+        decision_lines = step_lines(panel, file, budget=budget, price=price, on_bad=bad.leave_out)
+        for line in lines_done("route", decision_lines, file):
             click.echo(json.dumps(line))
             bad.sound += line["action"] is not None
     if not bad.sound and not bad.bad:
@@ -325,7 +329,7 @@ def evaluate() -> None:
     """Measures a checkpoint on data it has not seen: panel, router."""
 
 
-COMMANDS.add_command(evaluate)
+COMMAND_GROUP.add_command(evaluate)
 
 
 @command(evaluate, "Accuracy and cost of a panel, compared with every simple way.", name="router")
@@ -339,7 +343,7 @@ def evaluate_router_command(
     seed: Seed = 0,
     as_json: AsJson = False,
     *,
-    lines: LineOptions,
+    line_options: LineOptions,
 ) -> None:
     """Print accuracy and cost at a budget, or at the budgets of the checkpoint's own curve. The cost includes all
     agents asked.
@@ -353,17 +357,17 @@ def evaluate_router_command(
     panel = _asking_panel(checkpoint, sha256, budget, None)
     if decisions is not None and budget is None:
         raise click.UsageError("--decisions needs --budget: at which budget is it to decide?")
-    with lines.handling():
+    with line_options.handling():
         questions = with_costs(read_outcomes(outcomes, agents=panel.agents.names), cost_usd)
     with steps("playing the panel and the simple ways"):
         if any(question.propensities for question in questions):
-            figures, decided = evaluate_logged(panel, questions, budget=budget)
+            figures, decision_lines = evaluate_logged(panel, questions, budget=budget)
         else:
             figures = evaluate_panel(panel, panels_of_outcomes(questions, same=panel.same), budget=budget, seed=seed)
-            decided = figures.pop("decisions")
+            decision_lines = figures.pop("decisions")
     if decisions is not None:
         decisions.parent.mkdir(parents=True, exist_ok=True)
-        decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")
+        decisions.write_text("".join(json.dumps(line) + "\n" for line in decision_lines), encoding="utf-8")
     show_result({"budget": budget, **figures}, as_json, asking_table)
 
 
@@ -376,7 +380,7 @@ def evaluate_panel_command(
     seed: Seed = 0,
     as_json: AsJson = False,
     *,
-    lines: LineOptions,
+    line_options: LineOptions,
 ) -> None:
     """Print the accuracy of the kept answer: by the number of answers, and by their mean number if asking may stop
     early.
@@ -389,22 +393,22 @@ def evaluate_panel_command(
 
     panel = Panel.load(checkpoint, sha256=sha256)
     same = None if answers.is_dir() else panel.same
-    with steps("playing the panel and the simple ways"), lines.handling():
+    with steps("playing the panel and the simple ways"), line_options.handling():
         data = panels_at(answers, stage=sampled, same=same, score_by=panel.score_by, columns=panel.agents.names)
         result = evaluate_panel(panel, data, seed=seed)
     result.pop("decisions", None)
     show_result(result, as_json, panel_table)
 
 
-CHECKED = {"PASS": 0, "THRESHOLD STALE": 3, "SCORER DEGRADED": 4, "INCONCLUSIVE": 5}
+EXIT_CODES = {"PASS": 0, "THRESHOLD STALE": 3, "SCORER DEGRADED": 4, "INCONCLUSIVE": 5}
 """Maps each result of `check` to its exit code. Codes 1 and 2 are errors."""
 
 
-@command(COMMANDS, "Whether a checkpoint holds after a change of engine or prompt.", name="check")
+@command(COMMAND_GROUP, "Whether a checkpoint holds after a change of engine or prompt.", name="check")
 def check_command(
     checkpoint: OneCheckpoint,
     after: Annotated[tuple[Path, ...], Option(kind="path", argument=True)],
-    flags: FlagOptions,
+    flag_options: FlagOptions,
     before: Annotated[
         tuple[Path, ...],
         Option("Earlier labelled answers to the same questions; repeatable.  [default: stored figures]", kind="path"),
@@ -421,11 +425,11 @@ def check_command(
     ] = None,
     target: Annotated[str | None, Option("Label that the head predicts.  [default: the score's head]")] = None,
     *,
-    selection: CallSelection,
+    call_selection: CallSelection,
     seed: Seed = 0,
     sha256: Digest = None,
     as_json: AsJson = False,
-    lines: LineOptions,
+    line_options: LineOptions,
 ) -> None:
     """Check whether CHECKPOINT holds for AFTER: labelled answers of another engine, quantisation, number format or
     prompt.
@@ -441,19 +445,19 @@ def check_command(
     from metaprobe.eval.results import plain
     from metaprobe.training.check import check
 
-    with steps("scoring and comparing"), lines.handling():
+    with steps("scoring and comparing"), line_options.handling():
         checked = check(
             checkpoint,
             after,
             before=before,
             sha256=sha256,
             target=target,
-            stage=selection.stage,
-            agent=selection.agent,
+            stage=call_selection.stage,
+            agent=call_selection.agent,
             run=run,
-            flags=flags,
+            flags=flag_options,
             margin=margin,
             seed=seed,
         )
     show_result(plain(asdict(checked)), as_json, check_table)
-    sys.exit(CHECKED[checked.status])
+    sys.exit(EXIT_CODES[checked.status])

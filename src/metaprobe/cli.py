@@ -20,13 +20,13 @@ from metaprobe.records.plugins import Plugins
 from metaprobe.terminal import printable_lines
 from metaprobe.training.training_options import WrongOptions
 
-RESUMED = ("collect", "demo", "import", "extract", "teach")
+RESUMABLE_COMMANDS = ("collect", "demo", "import", "extract", "teach")
 """Commands that continue where they were stopped."""
 COMMAND_ENTRY_POINTS = "metaprobe.commands"
 """Group of entry points under which an installed package registers its commands."""
 COMMAND_PLUGINS = Plugins(COMMAND_ENTRY_POINTS, click.Command, "command")
 """Commands of installed packages, those of production and papers among them."""
-IN_APPS = {"assist": "writing_assistant", "study": "writing_assistant"}
+APP_OF_COMMAND = {"assist": "writing_assistant", "study": "writing_assistant"}
 """Maps a command to the folder in apps/ whose package provides it."""
 
 
@@ -47,8 +47,8 @@ class Command(click.Group):
         commands still work, and `metaprobe --help` lists them. Raises `UsageError` for a command of an app that is not
         installed.
         """
-        if (ours := super().get_command(ctx, cmd_name)) is not None:
-            return ours
+        if (own_command := super().get_command(ctx, cmd_name)) is not None:
+            return own_command
         if cmd_name in COMMAND_PLUGINS.names():
             try:
                 return COMMAND_PLUGINS.load(cmd_name)
@@ -65,7 +65,7 @@ class Command(click.Group):
                     short_help="(cannot be imported)",
                     context_settings={"ignore_unknown_options": True},
                 )
-        if folder := IN_APPS.get(cmd_name):
+        if folder := APP_OF_COMMAND.get(cmd_name):
             raise click.UsageError(
                 f"{cmd_name} is a command of another package, which is not installed: in a checkout of metaprobe, "
                 f"pip install ./apps/{folder}"
@@ -80,7 +80,7 @@ class Command(click.Group):
         except (RecordError, CheckpointError, MissingExtra) as error:
             # Names in a file from elsewhere could command the terminal.
             raise click.ClickException(printable_lines(str(error))) from error
-        except UnicodeEncodeError as error:  # of an argument's bytes Python makes halves of surrogate pairs
+        except UnicodeEncodeError as error:  # Python reads bytes of an argument that are not UTF-8 as lone surrogates
             if not 0xDC80 <= ord(error.object[error.start]) <= 0xDCFF:
                 raise
             raise click.ClickException(
@@ -90,12 +90,12 @@ class Command(click.Group):
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
                 raise click.ClickException(f"{error.strerror}: make room, and run the same again") from error
-            if error.filename is None:  # no file of the user's: a broken pipe, which click knows, or a fault of ours
+            if error.filename is None:  # not about a file: a broken pipe, which click handles, or a bug of ours
                 raise
             raise click.ClickException(f"{error.filename}: {error.strerror}") from error
         except KeyboardInterrupt:
             resume_note = " What is stored is kept: the same command goes on from there."
-            click.echo(f"\nInterrupted.{resume_note if ctx.invoked_subcommand in RESUMED else ''}", err=True)
+            click.echo(f"\nInterrupted.{resume_note if ctx.invoked_subcommand in RESUMABLE_COMMANDS else ''}", err=True)
             sys.exit(130)
 
 
@@ -103,13 +103,13 @@ class Command(click.Group):
 @click.version_option(__version__)
 def main() -> None:
     """How good is a language model's answer? Learned models on the signals it already gives off."""
-    # Ours speak to the user, not about the line of code that raised them.
+    # Warnings of this package are for the user, so the line of code that raised them is not shown.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable_lines(str(message))}\n"
 
 
 for module in (answers_cli, checkpoints_cli, training_cli):
-    for ours in module.COMMANDS.commands.values():
-        main.add_command(ours)
+    for package_command in module.COMMAND_GROUP.commands.values():
+        main.add_command(package_command)
 
 
 def own_commands() -> dict[str, click.Command]:

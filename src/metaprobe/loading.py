@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
 
 
-BY_KIND = {
+BUILDER_OF_KIND = {
     "quality": "metaprobe.probes.quality:QualityPredictor.of",
     "gate": "metaprobe.routing.gate:StreamingGate",
     "hidden": "metaprobe.probes.hidden:ConfidenceProbe.of",
@@ -46,15 +46,18 @@ BY_KIND = {
 """Maps the kind of a checkpoint to the function that builds its object. The function's module is imported only when
 used.
 """
-BEFORE_ANSWER = "metaprobe.probes.hidden:DifficultyProbe.of"
+DIFFICULTY_PROBE_BUILDER = "metaprobe.probes.hidden:DifficultyProbe.of"
 """The function that builds a probe which reads the prompt alone."""
 
 
-def _predictor_of(checkpoint: Checkpoint, **options: Any) -> Any:
+def _build(checkpoint: Checkpoint, **options: Any) -> Any:
+    """Returns the object of a checkpoint. `options` are passed to the function that builds it."""
     kind, contract = checkpoint.manifest.kind, checkpoint.manifest.contract
-    before = kind == "hidden" and contract.get("position") == "prompt_last"
-    module, _, function = (BEFORE_ANSWER if before else BY_KIND[kind]).partition(":")
-    return attrgetter(function)(import_module(module))(checkpoint, **options)
+    reads_prompt_alone = kind == "hidden" and contract.get("position") == "prompt_last"
+    module_name, _, builder_name = (
+        DIFFICULTY_PROBE_BUILDER if reads_prompt_alone else BUILDER_OF_KIND[kind]
+    ).partition(":")
+    return attrgetter(builder_name)(import_module(module_name))(checkpoint, **options)
 
 
 @overload
@@ -65,7 +68,7 @@ def load(path: Literal["bundled:gate"], *, sha256: str | None = None) -> "Stream
 def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> "Panel": ...
 @overload
 def load(
-    path: str | os.PathLike[str], *, sha256: str | None = None, run: str, **flag: Unpack[FlagKeywords]
+    path: str | os.PathLike[str], *, sha256: str | None = None, run: str, **flag_options: Unpack[FlagKeywords]
 ) -> "QualityPredictor": ...
 @overload
 def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float) -> "QualityPredictor": ...
@@ -85,7 +88,7 @@ def load(
     sha256: str | None = None,
     run: str | None = None,
     max_age: float | None = None,
-    **flag: Unpack[FlagKeywords],
+    **flag_options: Unpack[FlagKeywords],
 ) -> "Loaded":
     """Returns the object that a checkpoint holds: a predictor, gate, probe, panel or estimator.
 
@@ -99,9 +102,9 @@ def load(
         run: name of the run that the answers belong to, one of the predictor's `runs`.
         max_age: greatest age of the labels in days. With older labels an estimator of P(success) reports insufficient
             evidence.
-        **flag: one of `flag_rate` (flag about this share of the answers), `flag_below` (flag answers below this score),
-            `catch` (flag on average at least this share of the wrong answers), and `risk` (flag so many that at most
-            this share of the others is wrong, with 95 % confidence).
+        **flag_options: one of `flag_rate` (flag about this share of the answers), `flag_below` (flag answers below
+            this score), `catch` (flag on average at least this share of the wrong answers), and `risk` (flag so many
+            that at most this share of the others is wrong, with 95 % confidence).
 
     Example:
         >>> predictor = load("bundled:quality")
@@ -110,17 +113,18 @@ def load(
     """
     checkpoint = load_checkpoint(path, sha256=sha256)
     kind = checkpoint.manifest.kind
-    flags = FlagOptions(**flag).flags
+    flags = FlagOptions(**flag_options).flags
     if max_age is not None:
         if flags or run is not None or kind != "success":
             raise ContractMismatch(f"max_age is for estimators of P(success) alone; {path} is of kind {kind!r}")
-        return _predictor_of(checkpoint, max_age=max_age)  # type: ignore[no-any-return]
+        return _build(checkpoint, max_age=max_age)  # type: ignore[no-any-return]
+    # A text reader takes an option for its flag, but it knows no runs: with `run` it is refused below.
     if flags and run is None and kind == "text":
-        return _predictor_of(checkpoint, **flag)  # type: ignore[no-any-return]
+        return _build(checkpoint, **flag_options)  # type: ignore[no-any-return]
     if flags or run is not None:
         if kind not in ("quality", "blend"):
             option_name = next(iter(flags), "run")
             raise ContractMismatch(f"{option_name} is for predictors, which flag answers; {path} is of kind {kind!r}")
-        return _predictor_of(checkpoint, run=run, **flag)  # type: ignore[no-any-return]
-    check_kind(path, kind, *BY_KIND)
-    return _predictor_of(checkpoint)  # type: ignore[no-any-return]
+        return _build(checkpoint, run=run, **flag_options)  # type: ignore[no-any-return]
+    check_kind(path, kind, *BUILDER_OF_KIND)
+    return _build(checkpoint)  # type: ignore[no-any-return]

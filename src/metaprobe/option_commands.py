@@ -22,8 +22,8 @@ from metaprobe.checkpoints.files import BUNDLED, HUB, bundled_names
 from metaprobe.checkpoints.option_fields import Described, Option, OptionKind, described, split_name
 from metaprobe.training.training_options import WrongOptions
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 class FolderToWrite(click.Path):
@@ -38,7 +38,7 @@ class FolderToWrite(click.Path):
 FOLDER_TYPE = FolderToWrite(file_okay=False, path_type=Path)
 
 
-class Runs(click.Path):
+class RunsType(click.Path):
     """Type of an existing run store; if `file_okay`, also of a file of lines."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -56,7 +56,7 @@ class Runs(click.Path):
         return super().convert(value, param, ctx)
 
 
-RUNS = Runs(exists=True, file_okay=False, path_type=Path)
+RUNS = RunsType(exists=True, file_okay=False, path_type=Path)
 
 
 class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
@@ -103,7 +103,7 @@ _LOCATION = "a checkpoint folder, bundled:NAME or hub:OWNER/NAME@REVISION"
 CHECKPOINT = Location()
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
+class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
     """Type of a time: seconds since 1970, as alarms state it, or a date or time in UTC or with a zone."""
 
     name = "time"
@@ -121,19 +121,24 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-class Registered(click.types.StringParamType):
+class InstalledName(click.types.StringParamType):
     """Type of a system's or task's name. The shell completes it from the installed names."""
 
-    def __init__(self, names: str, *, or_file: bool = False) -> None:
-        """`names`: module and function that lists the names. `or_file`: whether the shell may also complete a path."""
-        self.names, self.or_file = names, or_file
+    def __init__(self, names_function: str, *, or_file: bool = False) -> None:
+        """Sets up the type.
+
+        Args:
+            names_function: `MODULE:FUNCTION` that returns the installed names.
+            or_file: whether the shell may also complete a path.
+        """
+        self.names_function, self.or_file = names_function, or_file
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Returns the installed names that begin with `incomplete`. If there are none and `or_file`, the shell
         completes a path.
         """
-        module, _, function = self.names.partition(":")
-        names = [name for name in getattr(import_module(module), function)() if name.startswith(incomplete)]
+        module_name, _, function_name = self.names_function.partition(":")
+        names = [name for name in getattr(import_module(module_name), function_name)() if name.startswith(incomplete)]
         items = [CompletionItem(name) for name in names]
         return items or [CompletionItem(incomplete, type="file")] * self.or_file
 
@@ -154,9 +159,9 @@ class JsonObject(click.types.StringParamType):
 OPTION_TYPES: Mapping[OptionKind, Any] = {
     "checkpoint": CHECKPOINT,
     "checkpoint or runs": Location(or_runs=True),
-    "file": FILE,
+    "file": EXISTING_FILE,
     "folder": FOLDER_TYPE,
-    "folder to read": FOLDER_THERE,
+    "folder to read": EXISTING_FOLDER,
     "folder to write in": click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
     "json object": JsonObject(),
     "label sheet": FolderToWrite(dir_okay=False, path_type=Path),
@@ -165,10 +170,10 @@ OPTION_TYPES: Mapping[OptionKind, Any] = {
     "path": click.Path(exists=True, path_type=Path),
     "path or stdin": click.Path(exists=True, allow_dash=True, path_type=Path),
     "runs": RUNS,
-    "runs or lines": Runs(exists=True, path_type=Path),
-    "system": Registered("metaprobe.papers.systems.named_systems:system_names"),
-    "task": Registered("metaprobe.papers.tasks.named_tasks:task_names", or_file=True),
-    "time": Moment(),
+    "runs or lines": RunsType(exists=True, path_type=Path),
+    "system": InstalledName("metaprobe.papers.systems.named_systems:system_names"),
+    "task": InstalledName("metaprobe.papers.tasks.named_tasks:task_names", or_file=True),
+    "time": TimeType(),
 }
 """Maps the kind of an option's text to the type that checks it on the command line."""
 

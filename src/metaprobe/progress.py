@@ -15,7 +15,7 @@ TICK_S = 1.0
 """Seconds between two redraws of a bar on a terminal while no unit of work ends."""
 LINE_S = 30.0
 """Seconds between two lines if stderr is no terminal. Shorter work prints only its last line."""
-LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+LINE_FORMAT = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class TokenBar(tqdm):  # type: ignore[misc]
         return on_total, on_chunk
 
 
-class Lines(TokenBar):
+class LogBar(TokenBar):
     """A progress bar for logs: it writes a whole line every `LINE_S` seconds.
 
     It also writes a last line if it has written one before, or if `ends`.
@@ -50,7 +50,7 @@ class Lines(TokenBar):
     def __init__(self, *, ends: bool = False, **tqdm_options: Any) -> None:
         self._written_at = time.monotonic()
         self._ends, self._closed = ends, False
-        super().__init__(mininterval=0, miniters=1, **{"bar_format": LINE, **tqdm_options})
+        super().__init__(mininterval=0, miniters=1, **{"bar_format": LINE_FORMAT, **tqdm_options})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Writes a line if the last one is older than `LINE_S`."""
@@ -94,7 +94,7 @@ def progress_bar(
         quiet_libraries()
     tqdm_options = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
     tqdm_options["unit_scale"] = scaled
-    token_bar = TokenBar(**tqdm_options) if sys.stderr.isatty() else Lines(ends=ends, **tqdm_options)
+    token_bar = TokenBar(**tqdm_options) if sys.stderr.isatty() else LogBar(ends=ends, **tqdm_options)
     with token_bar as bar, _ticking(bar):
         try:
             yield bar
@@ -125,11 +125,11 @@ def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
 
 
 @contextmanager
-def steps(first: str = "reading runs") -> Iterator[Callable[[str], None]]:
+def steps(first_step: str = "reading runs") -> Iterator[Callable[[str], None]]:
     """Yields a function that shows the current step, such as `fold 2 of 5, method 3 of 9`, beside the time passed."""
-    bar_class = tqdm if sys.stderr.isatty() else Lines
-    with bar_class(desc=f"{first:56}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar, _ticking(bar):
-        yield lambda what: bar.set_description_str(f"{what:56}")
+    bar_class = tqdm if sys.stderr.isatty() else LogBar
+    with bar_class(desc=f"{first_step:56}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar, _ticking(bar):
+        yield lambda step: bar.set_description_str(f"{step:56}")
 
 
 @contextmanager

@@ -28,53 +28,59 @@ from metaprobe.training.thresholds import match_share, measure_shares
 RECORDED = Path(__file__).with_name("quickstart.jsonl")
 """316 import lines, each of another group, made by research/stores/quickstart.py."""
 SAMPLED_ANSWERS = Path(__file__).with_name("quickstart_samples.jsonl")
-"""200 import lines: two answers of the model to each of 100 questions, of the groups of the first `LABELS` lines."""
-LEAST_SURE = 0.1
+"""200 import lines: two answers of the model to each of 100 questions, in the groups of the labelled lines above."""
+LEAST_SURE_SHARE = 0.1
 """Share of the answers that `metaprobe teach` flags: those that are least likely to be said again."""
-LABELS = 50
-"""Labelled answers to adapt on: the first lines. The others are held out."""
+LABEL_COUNT = 50
+"""Number of labelled answers to adapt on: the first lines. The others are held out."""
 TARGET = "correct"
 
 
 def quickstart() -> dict[str, Any]:
-    """Returns what fifty labels make of the bundled predictor, measured on answers of other groups, by name."""
+    """Returns figures of the bundled predictor after it was adapted on fifty labels, by name.
+
+    The figures are measured on answers of other groups.
+    """
     predictor = QualityPredictor.load()
     runs = list(read_openai_lines(RECORDED))
     calls = [run.calls[0] for run in runs]
     series = [np.asarray(call.logprobs, dtype=np.float32) for call in calls]
     y = np.array([run.label(TARGET, call.id) for run, call in zip(runs, calls, strict=True)], dtype=np.int64)
-    before = odds_before_labels(predictor, series)
-    fit, scores, threshold = adapted(predictor, before, y, np.arange(LABELS))
+    log_odds_before_labels = predict_log_odds(predictor, series)
+    fit, scores, threshold = adapt_to_labels(predictor, log_odds_before_labels, y, np.arange(LABEL_COUNT))
     groups = np.array([run.item.group for run in runs])
-    table = bare_table(y[LABELS:], groups[LABELS:])
+    table = bare_table(y[LABEL_COUNT:], groups[LABEL_COUNT:])
     weights = cluster_weights(table.groups.tolist())
-    shares = None if threshold is None else measure_shares(table, scores[LABELS:] < threshold, weights)
+    shares = None if threshold is None else measure_shares(table, scores[LABEL_COUNT:] < threshold, weights)
     if threshold is None or shares is None:
         raise ValueError(f"{RECORDED} holds no right or no wrong answers: make it again")
-    order = interval(auroc, table.y, scores[LABELS:], weights)
-    again, sampled_questions = said_again(series[LABELS:])
-    order_again = interval(auroc, table.y, again, weights)
-    least_sure = again <= np.quantile(again, LEAST_SURE)
-    is_kept = scores[LABELS:] >= threshold
-    learned = predictor.checkpoint.manifest.training
-    shown = zip(runs[LABELS:], calls[LABELS:], scores[LABELS:], again, is_kept, table.y, strict=True)
+    auroc_interval = interval(auroc, table.y, scores[LABEL_COUNT:], weights)
+    p_said_again, sampled_questions = score_by_agreement(series[LABEL_COUNT:])
+    agreement_auroc = interval(auroc, table.y, p_said_again, weights)
+    is_least_sure = p_said_again <= np.quantile(p_said_again, LEAST_SURE_SHARE)
+    is_kept = scores[LABEL_COUNT:] >= threshold
+    training = predictor.checkpoint.manifest.training
+    answer_rows = zip(
+        runs[LABEL_COUNT:], calls[LABEL_COUNT:], scores[LABEL_COUNT:], p_said_again, is_kept, table.y, strict=True
+    )
     return {
         "model": calls[0].model,
-        # Answers that the bundled predictor's scale was fitted on; these are among them. Its order was not learned.
-        "learned_from": 0 if learned is None else learned.n,
+        # Number of answers on which the bundled predictor's scale was fitted, these among them. Its order was not
+        # learned.
+        "learned_from": 0 if training is None else training.n,
         # Learned without a label, from samples of other questions.
         "sampled_questions": sampled_questions,
-        "agreement_auroc": Metric(order_again.estimate, order_again.low, order_again.high, len(table)),
-        "least_sure": int(least_sure.sum()),
-        "wrong_among_least_sure": float(1 - table.y[least_sure].mean()),
-        "labels": LABELS,
-        "right_among_labels": int(y[:LABELS].sum()),
+        "agreement_auroc": Metric(agreement_auroc.estimate, agreement_auroc.low, agreement_auroc.high, len(table)),
+        "least_sure_count": int(is_least_sure.sum()),
+        "wrong_among_least_sure": float(1 - table.y[is_least_sure].mean()),
+        "labels": LABEL_COUNT,
+        "right_among_labels": int(y[:LABEL_COUNT].sum()),
         "scale": float(fit.weights[0]),
         "base_rate": fit.rates.mean,  # log-odds that the labels add to the scaled log-odds of the bundled predictor
         "threshold": threshold,  # below it lie as many scores as answers are expected to be wrong
-        "auroc": Metric(order.estimate, order.low, order.high, len(table)),
+        "auroc": Metric(auroc_interval.estimate, auroc_interval.low, auroc_interval.high, len(table)),
         # Shares of the held-out answers that are flagged: of all, of the wrong ones, and of the right ones.
-        **dict(zip(("flagged", "caught", "cost"), shares, strict=True)),
+        **dict(zip(("flagged", "caught", "right_flagged"), shares, strict=True)),
         "right": float(table.y.mean()),
         "right_among_kept": float(table.y[is_kept].mean()),
         "held_out": [
@@ -83,15 +89,15 @@ def quickstart() -> dict[str, Any]:
                 "answer": call.text,
                 "score": float(score),
                 "agreement": float(agreement),
-                "flagged": not keep,
+                "flagged": not kept,
                 "right": bool(right),
             }
-            for run, call, score, agreement, keep, right in shown
+            for run, call, score, agreement, kept, right in answer_rows
         ],
     }
 
 
-def odds_before_labels(predictor: QualityPredictor, series: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+def predict_log_odds(predictor: QualityPredictor, series: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
     """Returns the predictor's log-odds (n,) that an answer is right, before labels.
 
     `series`: log-probabilities of each of the n answers, in nats.
@@ -101,25 +107,28 @@ def odds_before_labels(predictor: QualityPredictor, series: Sequence[NDArray[np.
     return np.asarray(np.log(p) - np.log1p(-p))
 
 
-def adapted(
-    predictor: QualityPredictor, before: NDArray[np.float64], y: NDArray[np.int64], labelled: NDArray[np.int64]
+def adapt_to_labels(
+    predictor: QualityPredictor,
+    log_odds_before_labels: NDArray[np.float64],
+    y: NDArray[np.int64],
+    labelled: NDArray[np.int64],
 ) -> tuple[Fit, NDArray[np.float64], float | None]:
-    """Returns the scale that some labels give, P(right) (n,) by it, and the threshold of the flag.
+    """Returns the scale fitted on the labels, P(right) (n,) by that scale, and the threshold of the flag.
 
     Args:
         predictor: the predictor to adapt.
-        before: its log-odds (n,).
-        y: labels (n,), 0 or 1; those of other places than `labelled` are not read.
-        labelled: places of the answers with a label.
+        log_odds_before_labels: the predictor's log-odds (n,).
+        y: labels (n,), 0 or 1. Only the labels at `labelled` are read.
+        labelled: indices of the answers with a label.
     """
     base_rates = BaseRates.from_contract(predictor.checkpoint.manifest.contract, [TARGET])
-    scales = 0.0 if base_rates is None else base_rates.scale.get(TARGET, 0.0)
-    fit = fit_scale(before[labelled], y[labelled], np.full(len(labelled), "model"), scales=scales)
-    scores = sigmoid(fit.weights[0] * before + fit.rates.mean)
+    scale_spread = 0.0 if base_rates is None else base_rates.scale.get(TARGET, 0.0)
+    fit = fit_scale(log_odds_before_labels[labelled], y[labelled], np.full(len(labelled), "model"), scales=scale_spread)
+    scores = sigmoid(fit.weights[0] * log_odds_before_labels + fit.rates.mean)
     return fit, scores, match_share(scores[labelled], float(scores[labelled].mean()))
 
 
-def said_again(series: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.float64], int]:
+def score_by_agreement(series: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.float64], int]:
     """Returns the probability (n,) that the model says an answer again, and the number of questions that taught it.
 
     `series`: log-probabilities of each of the n answers, in nats.
@@ -127,11 +136,15 @@ def said_again(series: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.float6
     runs = list(read_openai_lines(SAMPLED_ANSWERS))
     calls = {call.id: (run, call) for run in runs for call in run.calls}
     pairs = agreement_pairs(runs)
-    places, same = pairs.rows_among(list(calls))
+    rows_of_pairs, same = pairs.rows_among(list(calls))
     terms_schema = schema("full+terms")
     X = features(terms_schema, [np.asarray(call.logprobs, dtype=np.float32) for _, call in calls.values()])
     groups = np.array([run.item.group for run, _ in calls.values()])
-    rows = LadderRows(X[places], same, groups[places], np.full(len(places), "samples"), terms_schema.names)
-    whole = np.arange(len(rows.y))
-    ladder = fit_linear_step(DRAWN_TERMS, rows, WHOLE.of(rows.X), whole, WEIGHT_SD)  # a training calibrates it besides
+    rows = LadderRows(
+        X[rows_of_pairs], same, groups[rows_of_pairs], np.full(len(rows_of_pairs), "samples"), terms_schema.names
+    )
+    all_rows = np.arange(len(rows.y))
+    ladder = fit_linear_step(
+        DRAWN_TERMS, rows, WHOLE.of(rows.X), all_rows, WEIGHT_SD
+    )  # a training calibrates it besides
     return sigmoid(ladder.score(features(terms_schema, list(series)))), pairs.questions

@@ -15,14 +15,16 @@ from metaprobe.checkpoints.rendered_table import TERMINAL_CHARS, Table, number
 
 Line = Mapping[str, Any]
 FAR_FROM_BUDGET = 0.1
-"""Share of a budget by which spending may differ from it without a word."""
+"""Largest share of a budget by which spending may differ from the budget without a note."""
 EXAMPLE_CHARS = 68
-"""Characters of a question with its answer, beside the other columns of a line on a terminal."""
+"""Most characters of a question with its answer that fit beside the other columns on a terminal."""
 
 
 def printable_lines(text: str) -> str:
-    """Returns a text of several lines with its control characters spelled out: names in a file from elsewhere could
-    command the terminal."""
+    """Returns a text of several lines with its control characters spelled out.
+
+    Otherwise names in a file from elsewhere could send commands to the terminal.
+    """
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -46,14 +48,14 @@ def panel_table(result: Line) -> Iterator[str]:
         for budget, figures in budgets.items():
             gain = figures["panel_over_it"]
             gap = f"{gain['estimate']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]"
-            best, panel_accuracy = figures["strongest_simple"], shown_number(figures["panel"]["estimate"])
+            strongest_way, panel_accuracy = figures["strongest_simple"], shown_number(figures["panel"]["estimate"])
             rows.append(
                 [
                     budget,
                     panel_accuracy,
                     f"{figures['answers']:.1f}",
-                    best,
-                    shown_number(figures[best]["estimate"]),
+                    strongest_way,
+                    shown_number(figures[strongest_way]["estimate"]),
                     gap,
                 ]
             )
@@ -64,18 +66,21 @@ def panel_table(result: Line) -> Iterator[str]:
 
 
 def quickstart_table(result: Line) -> Iterator[str]:
-    """Yields four steps on recorded answers, the flags beside the truth, and the commands for answers of one's own."""
+    """Yields four steps on recorded answers, the flags beside the truth, and the commands for the user's answers."""
     labels, right, held_out = result["labels"], result["right_among_labels"], result["held_out"]
-    auroc, flagged, caught, cost = (result[name] for name in ("auroc", "flagged", "caught", "cost"))
-    agreement, least_sure = result["agreement_auroc"], result["least_sure"]
-    wrong = f"Of the {least_sure} least sure answers {result['wrong_among_least_sure']:.0%} are wrong, of all"
+    auroc, flagged, caught, right_flagged = (result[name] for name in ("auroc", "flagged", "caught", "right_flagged"))
+    agreement, least_sure_count = result["agreement_auroc"], result["least_sure_count"]
+    wrong_among_least_sure = (
+        f"Of the {least_sure_count} least sure answers {result['wrong_among_least_sure']:.0%} are wrong, of all"
+    )
     asked_twice = f"{result['sampled_questions']} other questions, each asked twice"
     yield f"{labels + len(held_out)} recorded answers of {result['model']}, to questions of as many kinds; no network."
     yield ""
     yield f"1. Score   Of a right and a wrong answer the right one has the higher score in {_percent(auroc)} of pairs."
     yield "           Nothing is flagged yet: log-probabilities do not say how often this model is right."
     yield f"2. Agree   {asked_twice}, teach without labels whether an answer would be said again."
-    yield f"           {wrong} {1 - result['right']:.0%}. The right one is the surer in {_percent(agreement)} of pairs."
+    order = f"The right one is the surer in {_percent(agreement)} of pairs."
+    yield f"           {wrong_among_least_sure} {1 - result['right']:.0%}. {order}"
     yield f"3. Adapt   {labels} labels ({right} right, {labels - right} wrong) make the score a probability."
     yield f"           Flagged is what lies below {result['threshold']:.2f}: as many as are expected to be wrong."
     yield f"4. Decide  The other {len(held_out)} answers, whose labels were not used, by flag and truth:"
@@ -91,7 +96,8 @@ def quickstart_table(result: Line) -> Iterator[str]:
         rows.append([*cells, *spans, next(text for text in texts if len(text) <= EXAMPLE_CHARS)])
     yield from aligned(rows)
     yield ""
-    yield f"The flag catches {_percent(caught)} of the wrong answers and costs {_percent(cost)} of the right ones."
+    cost = f"costs {_percent(right_flagged)} of the right ones."
+    yield f"The flag catches {_percent(caught)} of the wrong answers and {cost}"
     yield f"It takes {_percent(flagged)} of all; as many flags drawn by lot would take that share of either kind."
     yield f"Of the kept answers {result['right_among_kept']:.0%} are right, of all {result['right']:.0%}."
     yield f"Intervals of 95 %. These answers are among the {result['learned_from']:,} that set the scale of the score."
@@ -146,13 +152,13 @@ def check_table(checked: Line) -> Iterator[str]:
     yield from aligned(rows)
     yield f"{checked['criteria'][0]['after']['n']} answers in {checked['criteria'][0]['after']['groups']} groups"
     yield from notes(("note", reason) for reason in checked["reasons"])
-    if checked["status"] in CURES:
-        yield from notes([("next", CURES[checked["status"]])])
+    if checked["status"] in NEXT_COMMANDS:
+        yield from notes([("next", NEXT_COMMANDS[checked["status"]])])
     elif checked["more"]:
         yield from notes([("next", f"label about {checked['more']:,} more answers")])
 
 
-CURES = {
+NEXT_COMMANDS = {
     "THRESHOLD STALE": "metaprobe adapt CHECKPOINT RUNS --out NEW, with the answers after the change",
     "SCORER DEGRADED": "metaprobe train quality RUNS --out NEW, with the answers after the change; then promote",
 }
@@ -191,9 +197,9 @@ def asking_table(figures: Line) -> Iterator[str]:
             accuracy = end["accuracy"] if isinstance(end["accuracy"], float) else end["accuracy"]["estimate"]
             rows.append([name, shown_number(accuracy), "", f"{end['cost_per_1000']:.4g}", ""])
         line = f"budget {budget} US dollars for 1,000 questions; {figure['asked']:.2f} agents asked of each"
-        off = figure["cost_per_1000"]["estimate"] / float(budget) - 1
-        if abs(off) > FAR_FROM_BUDGET:
-            line += f"; {abs(off):.0%} {'more' if off > 0 else 'less'} than the budget is spent"
+        overspent_share = figure["cost_per_1000"]["estimate"] / float(budget) - 1
+        if abs(overspent_share) > FAR_FROM_BUDGET:
+            line += f"; {abs(overspent_share):.0%} {'more' if overspent_share > 0 else 'less'} than the budget is spent"
         yield line
         yield from aligned(rows)
         yield ""
@@ -218,7 +224,7 @@ def text_table(rows: list[list[str]], named_notes: Iterable[tuple[str, Any]] = (
 
 
 def notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """Yields a sentence for each different note, to stand below a table."""
+    """Yields the lines below a table: each different note once, after the names that it belongs to."""
     names_of_note: dict[str, list[str]] = {}
     for name, note in named:
         if note:
@@ -254,8 +260,10 @@ def say_checkpoint(checkpoint: Any) -> None:
 
 
 def say_taught(taught: Any) -> None:
-    """Prints what was learned, what is flagged, what to run next, and what labels would add, a line each; nothing after
-    a dry run."""
+    """Prints what was learned, what is flagged, what to run next, and what labels would add, a line each.
+
+    After a dry run it prints nothing.
+    """
     if taught.checkpoint is None:
         return
     manifest, path = taught.checkpoint.manifest, shlex.quote(str(taught.checkpoint.path))
@@ -288,6 +296,6 @@ def wait_without_spinning() -> None:
 
 
 def command_line() -> str:
-    """Returns the line that called this program, quoted for a shell, for the records of what it makes."""
+    """Returns the command line that started this program, quoted for a shell. What the program writes records it."""
     line = shlex.join(["metaprobe", *sys.argv[1:]])
     return line.encode("utf-8", "backslashreplace").decode()  # a path may hold any bytes

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from metaprobe.records.outcomes import QuestionOutcomes
     from metaprobe.training.recipes.teaching import TaughtCheckpoint
 
-StorePaths = str | Path | Sequence[str | Path]
+RunPaths = str | Path | Sequence[str | Path]
+"""Path of a run store or of a file of lines, or several paths."""
 
 P = ParamSpec("P")
 AnyOptions = TypeVar("AnyOptions")
@@ -41,41 +42,39 @@ Data = TypeVar("Data")
 Result = TypeVar("Result")
 
 
-def takes(
+def with_options_of(
     options: Callable[P, AnyOptions],
 ) -> Callable[[Callable[[Data, AnyOptions], Result]], Callable[Concatenate[Data, P], Result]]:
-    """Returns a decorator. It makes the fields of the dataclass `options` keyword arguments of the
-    decorated function.
-    """
+    """Returns a decorator that makes the fields of the dataclass `options` keyword arguments of the function."""
 
     def decorate(function: Callable[[Data, AnyOptions], Result]) -> Callable[Concatenate[Data, P], Result]:
         @wraps(function)
-        def called(data: Data, /, *args: P.args, **fields_given: P.kwargs) -> Result:
-            chosen = options(*args, **fields_given)
-            with chosen.handling() if isinstance(chosen, LineOptions) else nullcontext():
-                return function(data, chosen)
+        def wrapper(data: Data, /, *args: P.args, **fields_given: P.kwargs) -> Result:
+            chosen_options = options(*args, **fields_given)
+            with chosen_options.handling() if isinstance(chosen_options, LineOptions) else nullcontext():
+                return function(data, chosen_options)
 
         signature = inspect.signature(function)
-        first, *_ = signature.parameters.values()
-        first = first.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
+        data_parameter, *_ = signature.parameters.values()
+        data_parameter = data_parameter.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
         hints = get_type_hints(options)
-        keywords = [
+        option_parameters = [
             parameter.replace(annotation=hints[parameter.name])
             for parameter in inspect.signature(options).parameters.values()
         ]
-        called.__signature__ = signature.replace(parameters=[first, *keywords])  # type: ignore[attr-defined]
-        called.__doc__ = with_fields(function.__doc__ or "", options)
-        return called
+        wrapper.__signature__ = signature.replace(parameters=[data_parameter, *option_parameters])  # type: ignore[attr-defined]
+        wrapper.__doc__ = with_fields(function.__doc__ or "", options)
+        return wrapper
 
     return decorate
 
 
-def _list(stores: StorePaths) -> list[str | Path]:
+def _path_list(stores: RunPaths) -> list[str | Path]:
     return [stores] if isinstance(stores, str | Path) else list(stores)
 
 
-@takes(QualityOptions)
-def train_quality(runs: StorePaths, options: QualityOptions) -> Checkpoint:
+@with_options_of(QualityOptions)
+def train_quality(runs: RunPaths, options: QualityOptions) -> Checkpoint:
     """Trains a quality predictor on log-probabilities, with a calibrated head for each target; returns its checkpoint.
 
     `runs` is a run store, a file of lines, or several. `target` is a label or several: 0 or 1 (`correct`, `critical`,
@@ -87,12 +86,12 @@ def train_quality(runs: StorePaths, options: QualityOptions) -> Checkpoint:
         >>> checkpoint.manifest.training.command
         'metaprobe.train_quality(folds=2)'
     """
-    from metaprobe.training.recipes.train_quality import train_quality
+    from metaprobe.training.recipes.train_quality import train_quality as recipe
 
-    return train_quality(_list(runs), options)
+    return recipe(_path_list(runs), options)
 
 
-@takes(TeachOptions)
+@with_options_of(TeachOptions)
 def teach(questions: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
     """Trains a quality predictor without labels: it asks a model each question a few times and learns which answers it
     would give again.
@@ -110,8 +109,8 @@ def teach(questions: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
     return ask_and_train(Path(questions), options)
 
 
-@takes(HiddenOptions)
-def train_hidden(runs: StorePaths, options: HiddenOptions) -> Checkpoint:
+@with_options_of(HiddenOptions)
+def train_hidden(runs: RunPaths, options: HiddenOptions) -> Checkpoint:
     """Trains a linear probe on stored hidden states, and returns its checkpoint.
 
     `runs` is a run store or several. Layer and position are chosen on rows that the probe was not fitted on. For
@@ -122,26 +121,26 @@ def train_hidden(runs: StorePaths, options: HiddenOptions) -> Checkpoint:
         >>> checkpoint.manifest.contract["position"]
         'prompt_last'
     """
-    from metaprobe.training.recipes.train_hidden import train_hidden
+    from metaprobe.training.recipes.train_hidden import train_hidden as recipe
 
-    return train_hidden(_list(runs), options)
+    return recipe(_path_list(runs), options)
 
 
-@takes(BlendOptions)
-def train_blend(runs: StorePaths, options: BlendOptions) -> Checkpoint:
+@with_options_of(BlendOptions)
+def train_blend(runs: RunPaths, options: BlendOptions) -> Checkpoint:
     """Trains a blend of hidden states, log-probabilities and what the model stated, and returns its checkpoint.
 
     `runs` is a run store or several, with hidden states. `metaprobe.load(checkpoint.path)` gives the predictor, which
     also scores answers that lack some of these. Raises `RecordError` if the runs do not suffice, `MissingExtra`
     without the extra `train`.
     """
-    from metaprobe.training.recipes.train_blend import train_blend
+    from metaprobe.training.recipes.train_blend import train_blend as recipe
 
-    return train_blend(_list(runs), options)
+    return recipe(_path_list(runs), options)
 
 
-@takes(GateOptions)
-def train_gate(runs: StorePaths, options: GateOptions) -> Checkpoint:
+@with_options_of(GateOptions)
+def train_gate(runs: RunPaths, options: GateOptions) -> Checkpoint:
     """Trains a gate that stops an answer while it streams, and returns its checkpoint.
 
     `runs` is a run store or several. Raises `RecordError` if the runs do not suffice for a rate in `alpha`,
@@ -151,12 +150,12 @@ def train_gate(runs: StorePaths, options: GateOptions) -> Checkpoint:
         >>> checkpoint.manifest.contract["alphas"]
         [0.1]
     """
-    from metaprobe.training.recipes.gate import train_gate
+    from metaprobe.training.recipes.gate import train_gate as recipe
 
-    return train_gate(_list(runs), options)
+    return recipe(_path_list(runs), options)
 
 
-@takes(RouterOptions)
+@with_options_of(RouterOptions)
 def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: RouterOptions) -> Checkpoint:
     """Trains a panel on outcomes of several agents (whom to ask, whose answer to keep), and returns its checkpoint.
 
@@ -168,12 +167,12 @@ def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: R
         >>> checkpoint.manifest.kind
         'panel'
     """
-    from metaprobe.training.recipes.panel import train_router
+    from metaprobe.training.recipes.panel import train_router as recipe
 
-    return train_router(outcomes, options)
+    return recipe(outcomes, options)
 
 
-@takes(PanelOptions)
+@with_options_of(PanelOptions)
 def train_panel(answers: str | Path, options: PanelOptions) -> Checkpoint:
     """Trains a panel on several labelled answers to each question, and returns its checkpoint.
 
@@ -185,12 +184,12 @@ def train_panel(answers: str | Path, options: PanelOptions) -> Checkpoint:
         >>> checkpoint.manifest.contract["same"]
         'number'
     """
-    from metaprobe.training.recipes.panel import train_panel
+    from metaprobe.training.recipes.panel import train_panel as recipe
 
-    return train_panel(answers, options)
+    return recipe(answers, options)
 
 
-@takes(SuccessOptions)
+@with_options_of(SuccessOptions)
 def train_success(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: SuccessOptions) -> Checkpoint:
     """Trains an estimator of P(success) of each candidate before it is asked, and returns its checkpoint.
 
@@ -203,13 +202,13 @@ def train_success(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: 
         >>> checkpoint.manifest.kind
         'success'
     """
-    from metaprobe.training.recipes.train_success import train_success
+    from metaprobe.training.recipes.train_success import train_success as recipe
 
-    return train_success(outcomes, options)
+    return recipe(outcomes, options)
 
 
-@takes(TextOptions)
-def train_text(data: StorePaths, options: TextOptions) -> Checkpoint:
+@with_options_of(TextOptions)
+def train_text(data: RunPaths, options: TextOptions) -> Checkpoint:
     """Trains a reader of question and answer as text, without log-probabilities, and returns its checkpoint.
 
     `data` is a file of lines with `question`, `answer` and `labels`, a file of OpenAI-format lines, a run store, or
@@ -220,13 +219,13 @@ def train_text(data: StorePaths, options: TextOptions) -> Checkpoint:
         >>> checkpoint.manifest.contract["target"]
         'correct'
     """
-    from metaprobe.training.recipes.train_text import train_text
+    from metaprobe.training.recipes.train_text import train_text as recipe
 
-    return train_text(_list(data), options)
+    return recipe(_path_list(data), options)
 
 
-@takes(AdapterOptions)
-def train_adapter(runs: StorePaths, options: AdapterOptions) -> Checkpoint | None:
+@with_options_of(AdapterOptions)
+def train_adapter(runs: RunPaths, options: AdapterOptions) -> Checkpoint | None:
     """Trains a small language model that reads prompt and answer as text, and returns its checkpoint.
 
     `runs` is a run store or several. A training that was stopped continues when it is called again. Under `accelerate
@@ -237,13 +236,13 @@ def train_adapter(runs: StorePaths, options: AdapterOptions) -> Checkpoint | Non
     """
     require("torch", "train")
     require("peft", "train")
-    from metaprobe.training.adapter import train_adapter
+    from metaprobe.training.adapter import train_adapter as recipe
 
-    return train_adapter(_list(runs), options)
+    return recipe(_path_list(runs), options)
 
 
-@takes(CompareOptions)
-def compare(runs: StorePaths, options: CompareOptions) -> "Comparison":
+@with_options_of(CompareOptions)
+def compare(runs: RunPaths, options: CompareOptions) -> "Comparison":
     """Compares what the model says of itself with what its signals show, and returns every method's metrics.
 
     `runs` is a run store or several. Writes `report.html`, tables, drawings and a row for each answer and method into
@@ -254,6 +253,6 @@ def compare(runs: StorePaths, options: CompareOptions) -> "Comparison":
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
         ('stated confidence', True)
     """
-    from metaprobe.training.recipes.compare_runs import compare
+    from metaprobe.training.recipes.compare_runs import compare as recipe
 
-    return compare(_list(runs), options)
+    return recipe(_path_list(runs), options)

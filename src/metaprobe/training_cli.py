@@ -1,4 +1,4 @@
-"""Commands that train and compare: `metaprobe train`, `adapt`, `compare`, `demo`."""
+"""Commands that train and compare: `metaprobe train`, `teach`, `adapt`, `compare`, `quickstart`."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -39,7 +39,7 @@ from metaprobe.training.training_options import (
     WriteOptions,
 )
 
-COMMANDS = click.Group()
+COMMAND_GROUP = click.Group()
 Result = TypeVar("Result")
 
 
@@ -50,7 +50,7 @@ def train() -> None:
     wait_without_spinning()
 
 
-COMMANDS.add_command(train)
+COMMAND_GROUP.add_command(train)
 
 
 def _run_with_steps(function: Callable[..., Result], data: Any, options: RunOptions) -> Result:
@@ -61,16 +61,16 @@ def _run_with_steps(function: Callable[..., Result], data: Any, options: RunOpti
         data: its first argument: runs, answers or outcomes.
         options: dataclass whose fields become the keyword arguments.
     """
-    keywords = {field.name: getattr(options, field.name) for field in fields(options)}
+    option_values = {field.name: getattr(options, field.name) for field in fields(options)}
     with steps() as on_step:
-        return function(data, **keywords | {"on_step": on_step, "on_line": say, "command": command_line()})
+        return function(data, **option_values | {"on_step": on_step, "on_line": say, "command": command_line()})
 
 
 def _train_and_print(train_function: Callable[..., Any], data: Any, options: RunOptions) -> None:
     """Calls a training and prints its checkpoint. Under a launcher with several processes only one has the checkpoint.
 
     Args:
-        trained: the training function.
+        train_function: the training function, of `metaprobe.train`.
         data: its first argument.
         options: its options.
     """
@@ -176,10 +176,10 @@ def train_adapter_command(runs: RunsOrLines, options: AdapterOptions) -> None:
     _train_and_print(library.train_adapter, runs, options)
 
 
-@command(COMMANDS, "Confidence without labels: ask each question twice, learn what is said again.", name="teach")
+@command(COMMAND_GROUP, "Confidence without labels: ask each question twice, learn what is said again.", name="teach")
 def teach_command(
     options: TeachOptions,
-    file: Annotated[Path, Option(kind="file", argument=True, metavar="QUESTIONS")],
+    questions: Annotated[Path, Option(kind="file", argument=True, metavar="QUESTIONS")],
 ) -> None:
     """Ask a model each of some QUESTIONS a few times, and learn which of its answers it would give again. No labels.
 
@@ -193,17 +193,17 @@ def teach_command(
     """
     wait_without_spinning()
     quiet_libraries()
-    say_taught(_run_with_steps(library.teach, file, options))
+    say_taught(_run_with_steps(library.teach, questions, options))
 
 
-@command(COMMANDS, "The same predictor for runs of your own, from fifty labels.")
+@command(COMMAND_GROUP, "The same predictor for runs of your own, from fifty labels.")
 def adapt(
     checkpoint: OneCheckpoint,
     labelled: RunsOrLines,
-    writing: WriteOptions,
-    flags: FlagOptions,
-    lines: LineOptions,
-    selection: CallSelection,
+    write_options: WriteOptions,
+    flag_options: FlagOptions,
+    line_options: LineOptions,
+    call_selection: CallSelection,
     seed: Seed = 0,
 ) -> None:
     """Fit the base rate and the scale of CHECKPOINT to LABELLED: run stores, or files of lines with labels.
@@ -217,19 +217,19 @@ def adapt(
     checkpoint_written = adapt_quality(
         checkpoint,
         labelled,
-        out=writing.out,
-        flags=flags,
-        writing=writing,
-        lines=lines,
-        stage=selection.stage,
-        agent=selection.agent,
+        out=write_options.out,
+        flags=flag_options,
+        writing=write_options,
+        lines=line_options,
+        stage=call_selection.stage,
+        agent=call_selection.agent,
         seed=seed,
         command=command_line(),
     )
     say_checkpoint(checkpoint_written)
 
 
-@command(COMMANDS, "Explicit against implicit metacognition: report and tables.")
+@command(COMMAND_GROUP, "Explicit against implicit metacognition: report and tables.")
 def compare(runs: RunsOrLines, options: CompareOptions) -> None:
     """Compare explicit with implicit metacognition on stored runs: a report, tables, and a row for each item and
     method.
@@ -242,7 +242,7 @@ def compare(runs: RunsOrLines, options: CompareOptions) -> None:
     click.echo(f"report      {Path(options.out) / 'report.html'}")
 
 
-@command(COMMANDS, "The first verdicts: recorded answers, fifty labels, no network.", name="quickstart")
+@command(COMMAND_GROUP, "The first verdicts: recorded answers, fifty labels, no network.", name="quickstart")
 def quickstart_command(
     out: Annotated[
         Path | None, Option("File for the recorded answers, as an example of the lines to bring.", kind="new file")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from metaprobe.option_commands import FILE, FOLDER_TYPE
+from metaprobe.option_commands import EXISTING_FILE, FOLDER_TYPE
 from metaprobe.records.errors import RecordError
 
 SESSIONS = Path("out/assist/sessions.sqlite")
@@ -101,7 +101,7 @@ def study() -> None:
 
 
 @study.command(short_help="Shares, tests, effect sizes and reliability of a study's answers.")
-@click.argument("file", type=FILE)
+@click.argument("file", type=EXISTING_FILE)
 @click.option("--only", type=click.Choice(["participants", "simulated"]), help="Leave out the other kind of reader.")
 @click.option("--json", "as_json", is_flag=True, help="JSON in place of tables.")
 @seed_option
@@ -125,7 +125,7 @@ def analyse(file: Path, only: str | None, as_json: bool, seed: int) -> None:
 
 
 @study.command(short_help="The answers of a study on the page, for `study analyse`.")
-@click.argument("sessions", type=FILE)
+@click.argument("sessions", type=EXISTING_FILE)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
 def export(sessions: Path, out: Path) -> None:
     """Write the answers of everyone who handed the survey in, from the file of `metaprobe assist --study`."""
