@@ -17,7 +17,7 @@ class Clock:
 
 def breaker(failures: int = 3, draw: float = 0.5) -> tuple[Breaker, Clock, list[BreakerState]]:
     clock, states = Clock(), list[BreakerState]()
-    return Breaker(failures, 10.0, changed=states.append, clock=clock, draw=lambda: draw), clock, states
+    return Breaker(failures, 10.0, on_change=states.append, clock=clock, draw=lambda: draw), clock, states
 
 
 def test_it_opens_after_failures_in_a_row_and_not_before() -> None:

@@ -14,7 +14,7 @@ from metaprobe import QualityPredictor
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import asked
+from metaprobe.production.http.wire import read_chat
 from metaprobe.routing.watch_stream import watch
 
 FEW, MANY = 40, 240
@@ -125,7 +125,7 @@ def test_the_calls_of_the_proxy_grow_with_its_events_alone(request_: bytes) -> N
     scorer = Scorer(predictor(), Metrics())
 
     def passed(stream: list[bytes]) -> None:
-        through = ScoredStream(scorer, asked(request_), None, max_bytes=1 << 22)
+        through = ScoredStream(scorer, read_chat(request_), None, max_bytes=1 << 22)
         out = b"".join(map(through.feed, stream)) + through.end()
         assert b'"score":0.' in out
 

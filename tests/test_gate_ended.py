@@ -17,7 +17,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import asked
+from metaprobe.production.http.wire import read_chat
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import IMPORTED_SYSTEM, Call, Item, Label, Run, Sampling, Segment, Usage
@@ -254,7 +254,7 @@ def test_under_another_token_limit_the_gate_steps_back(folder: Path, max_tokens:
 
 def test_the_proxy_hands_the_gate_the_token_limit_of_the_request(folder: Path) -> None:
 
-    request = asked(b'{"model": "m", "messages": [], "stream": true, "max_completion_tokens": 80}')
+    request = read_chat(b'{"model": "m", "messages": [], "stream": true, "max_completion_tokens": 80}')
     stream = ScoredStream(None, request, StreamingGate.load(folder, stop=0.2), max_bytes=1 << 20)  # type: ignore[arg-type]
     for chunk in chunks():
         stream.feed(b"data: " + json.dumps(chunk).encode() + b"\n\n")

@@ -14,7 +14,7 @@ from metaprobe.eval.answer_table import answer_table
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.features import features
 from metaprobe.probes.question_form import QUESTION_FORM, question_form
-from metaprobe.production.http.wire import asked
+from metaprobe.production.http.wire import read_chat
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.routing.gate import NO_QUESTION, QUESTION_INPUT, StreamingGate, threshold_name
 from metaprobe.routing.watch_stream import GatedAnswer
@@ -87,7 +87,7 @@ def test_the_form_is_learned_of_the_message_that_the_model_gets_as_the_proxy_rea
         runs.append(Run(f"r{number}", "s", "", Item(f"q{number}", f"what is {number} + 1?"), (call,), labels=labels))
         bodies.append({"model": "m", "messages": [{"role": one.role, "content": one.content} for one in call.messages]})
     table = answer_table(runs)
-    served = [question_form(asked(json.dumps(body).encode()).question) for body in bodies]
+    served = [question_form(read_chat(json.dumps(body).encode()).question) for body in bodies]
     np.testing.assert_array_equal(forms_of(table.asked), served)
     assert not (question_form(table.questions[0]) == served[0]).all()
     bare = [dataclasses.replace(run, calls=(dataclasses.replace(run.calls[0], messages=()),)) for run in runs]
@@ -218,9 +218,9 @@ def test_the_proxy_hands_the_gate_the_last_message_of_the_user() -> None:
         {"role": "assistant", "content": "answer"},
         {"role": "user", "content": [{"type": "text", "text": "second"}, {"type": "image_url", "image_url": {}}]},
     ]
-    request = asked(json.dumps({"model": "m", "messages": messages}).encode())
+    request = read_chat(json.dumps({"model": "m", "messages": messages}).encode())
     assert request.question == "second"
-    assert asked(b'{"messages": [{"role": "system", "content": "s"}, 3]}').question == ""
+    assert read_chat(b'{"messages": [{"role": "system", "content": "s"}, 3]}').question == ""
     started: list[dict[str, str]] = []
 
     class Started:

@@ -15,7 +15,7 @@ from metaprobe.probes.score_lines import score_lines
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import asked
+from metaprobe.production.http.wire import read_chat
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.import_line import run_of_line
 from metaprobe.records.parse import parse_response
@@ -201,10 +201,10 @@ def told_by_proxy(
     chunks: list[Chunk], *, closely: bool = False, request: bytes | None = b'{"logprobs": true}'
 ) -> tuple[float | None, str]:
     sent = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in chunks) + b"data: [DONE]\n\n"
-    question = None if request is None else asked(request)
+    question = None if request is None else read_chat(request)
     through = ScoredStream(Scorer(predictor(), Metrics()), question, None, max_bytes=1 << 20)
     if closely:
-        through._look_closely()
+        through._read_chunk_by_chunk()
     out = through.feed(sent) + through.end()
     held = [json.loads(part[6:]) for part in out.split(b"\n\n") if part[:7] == b"data: {"]
     held = [one.get("response") or one for one in held]

@@ -12,7 +12,7 @@ from served import Upstream, running
 from serving_clients import LOGPROBS, Served
 
 from metaprobe.production.http.app import create_app
-from metaprobe.production.http.request_log import NOT_LOGGED
+from metaprobe.production.http.request_log import NOT_LOGGED_REASON
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.labeller import Labeller, NotYours
@@ -149,8 +149,8 @@ def test_a_verdict_that_the_log_did_not_take_says_so(
             stream = client.post(OPERATOR, "/v1/chat/completions", {**asked, "stream": True}).text
             counts = client.get(OPERATOR, "/metrics").text
         client.log.close()
-    assert [NOT_LOGGED in one["reason"] for one in several] == [False, False, True, True]
-    assert NOT_LOGGED in chat["reason"]
+    assert [NOT_LOGGED_REASON in one["reason"] for one in several] == [False, False, True, True]
+    assert NOT_LOGGED_REASON in chat["reason"]
     assert chat["score"] is not None
-    assert NOT_LOGGED in stream
+    assert NOT_LOGGED_REASON in stream
     assert "metaprobe_log_dropped_total 4.0" in counts

@@ -15,7 +15,7 @@ from serving_clients import TEXT, Served, serving, verdict_in, verdict_of
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.production.http.app import create_app
-from metaprobe.production.http.exchange import IN_A_ROW, MAX_MODELS, REMEMBER_S, Declined
+from metaprobe.production.http.exchange import MAX_FAILURES_IN_A_ROW, MAX_MODELS, REMEMBER_S, Declined
 from metaprobe.production.http.middleware import VerdictMiddleware
 from metaprobe.production.http.settings import Settings
 
@@ -232,16 +232,16 @@ def test_what_is_remembered_expires_and_one_fault_of_a_model_that_gave_them_is_n
     now[0] = REMEMBER_S + 1
     assert declined.why("m", kind) == ""
     declined.gave("m", kind)
-    for _ in range(IN_A_ROW - 1):
+    for _ in range(MAX_FAILURES_IN_A_ROW - 1):
         declined.failed("m", kind, "500")
         assert declined.why("m", kind) == ""
     declined.gave("m", kind)
-    for _ in range(IN_A_ROW):
+    for _ in range(MAX_FAILURES_IN_A_ROW):
         declined.failed("m", kind, "500")
     assert declined.why("m", kind) == "500"
     for number in range(2 * MAX_MODELS):  # callers choose names
         declined.failed(f"a\nb {number}", kind, "500")
-    assert len(declined._known) <= MAX_MODELS
+    assert len(declined._records) <= MAX_MODELS
     assert "a\nb" not in caplog.text
 
 

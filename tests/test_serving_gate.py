@@ -18,7 +18,7 @@ from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import asked
+from metaprobe.production.http.wire import read_chat
 from metaprobe.training.evidence import Evidence
 
 checkpoint = serving_clients.checkpoint
@@ -176,7 +176,7 @@ def stream(predictor: QualityPredictor, request: bytes = b'{"logprobs": true, "t
     """One that changes nothing of the events, and has a gate that fires after three tokens."""
     return ScoredStream(
         Scorer(predictor, Metrics(), max_tokens=10_000),
-        asked(request),
+        read_chat(request),
         FakeGates("stop"),
         gated_reason="content_filter",
         max_bytes=1 << 20,

@@ -26,12 +26,12 @@ from metaprobe.production.dashboard import routes
 from metaprobe.production.http import bodies, decisions
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import LOOP_BYTES, Busy, FairThreads, Lease
-from metaprobe.production.http.exchange import REASON
+from metaprobe.production.http.exchange import REASON_HEADER
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import EventSplitter, FirstEvent, ScoredStream
-from metaprobe.production.http.wire import MOST_CHOICES, asked, choices_of
+from metaprobe.production.http.wire import MAX_CHOICES, choices_of, read_chat
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.tables import LogUnavailable, Tables
 
@@ -140,10 +140,10 @@ def test_of_many_choices_the_first_are_scored_in_a_thread_and_one_row_stands_for
         answer = server.answer(body)
     told = answer.json()["metaprobe"]
     assert len(answer.json()["choices"]) == count, "the caller gets every choice"
-    assert (len(read), len(told["choices"])) == (MOST_CHOICES, MOST_CHOICES + 1)
+    assert (len(read), len(told["choices"])) == (MAX_CHOICES, MAX_CHOICES + 1)
     assert all(name.startswith("metaprobe-") for name in read)
     assert f"choices 128 to {count - 1} are not scored" in told["reason"]
-    assert server.rows() == MOST_CHOICES + 1
+    assert server.rows() == MAX_CHOICES + 1
     assert len(answer.content) < 2 * len(body) + (1 << 17)
 
 
@@ -180,7 +180,7 @@ def test_a_streamed_event_of_many_choices_is_read_up_to_a_bound_and_in_a_thread(
         answer = server.answer(body, stream=True, logprobs=True, top_logprobs=1)
     assert answer.content.startswith(b"data: " + event)
     assert len(answer.content) < len(body) + (1 << 17)
-    assert server.rows() <= MOST_CHOICES + 1
+    assert server.rows() <= MAX_CHOICES + 1
     assert all(name.startswith("metaprobe-") for size, name in fed if size > bodies.LOOP_BYTES)
 
 
@@ -212,17 +212,17 @@ def test_the_first_event_ends_where_the_splitter_ends_it_however_the_bytes_are_t
         piece = whole[start : start + size]
         events, end = splitter.feed(piece), first.feed(piece)
         if events or end:
-            assert first.came()[:end] == events[0]
-            assert first.came() == whole[: start + size]
+            assert first.received()[:end] == events[0]
+            assert first.received() == whole[: start + size]
             break
-    assert first.pending == len(first.came())
+    assert first.pending == len(first.received())
 
 
 def test_choices_of_a_stream_beyond_the_bound_are_said_and_the_others_are_scored(
     predictor: QualityPredictor,
 ) -> None:
     stream = ScoredStream(
-        Scorer(predictor, Metrics()), asked(b'{"logprobs":true,"top_logprobs":1,"n":200}'), max_bytes=9**9
+        Scorer(predictor, Metrics()), read_chat(b'{"logprobs":true,"top_logprobs":1,"n":200}'), max_bytes=9**9
     )
     for index in range(200):
         piece = {"index": index, "delta": {"content": " w w"}, "finish_reason": "stop"}
@@ -232,7 +232,7 @@ def test_choices_of_a_stream_beyond_the_bound_are_said_and_the_others_are_scored
         )
     out = stream.feed(b"data: [DONE]\n\n")
     told = json.loads(out.split(b"\n\n")[0].removeprefix(b"data: "))["metaprobe"]
-    assert len(told["choices"]) == MOST_CHOICES + 1
+    assert len(told["choices"]) == MAX_CHOICES + 1
     assert "choices 128 to 199 are not scored" in told["reason"]
 
 
@@ -256,7 +256,7 @@ def test_an_answer_that_finds_no_thread_passes_as_it_came_and_says_why(
     with hostile(predictor, checkpoint, tmp_path) as server:
         whole = server.answer(LONG)
         assert (whole.content, server.watched.threads) == (LONG, [])
-        assert "not scored: 9 pieces of work wait" in whole.headers[REASON]
+        assert "not scored: 9 pieces of work wait" in whole.headers[REASON_HEADER]
         small = server.answer(HONEST)
         assert small.json()["metaprobe"]["score"] is not None, "small answers need no thread"
         events = b"data: " + LONG.replace(b'"message"', b'"delta"') + b"\n\ndata: [DONE]\n\n"
@@ -274,7 +274,7 @@ def test_an_answer_for_which_there_is_no_memory_passes_as_it_came_and_says_why(
     with hostile(predictor, checkpoint, tmp_path, max_body_bytes=100_000) as server:
         answer = server.answer(body)
         assert answer.content == body
-        assert "not scored" in answer.headers[REASON]
+        assert "not scored" in answer.headers[REASON_HEADER]
         events = b"".join(b"data: " + LONG.replace(b'"message"', b'"delta"') + b"\n\n" for _ in range(8))
         streamed = server.answer(events + b"data: [DONE]\n\n", stream=True)
         assert b"not scored" in streamed.content
@@ -302,7 +302,7 @@ def test_an_answer_is_counted_as_often_as_it_is_held_and_not_kept_where_it_annou
         server.says.announces = True
         answer = server.answer(body)
         assert answer.content == body
-        assert "not scored" in answer.headers[REASON]
+        assert "not scored" in answer.headers[REASON_HEADER]
         assert server.answer(HONEST).json()["metaprobe"]["score"] is not None, "the memory is free again"
     of_answers = [wanted for wanted in counted if wanted > 4096]
     assert set(of_answers) == {3 * len(body)}, "it was refused by what it announced, before any of it was kept"
@@ -336,11 +336,11 @@ def test_a_stream_of_128_tokens_is_read_at_once_and_its_end_reads_nothing_again(
     chunks = [{"id": "c", "created": 1, "model": "m", "choices": [one]} for one in choices]
     events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
     assert sum(map(len, events)) > LOOP_BYTES, "with what stands around the tokens"
-    stream = ScoredStream(Scorer(predictor, Metrics()), asked(b'{"model": "m", "messages": []}'), max_bytes=1 << 20)
+    stream = ScoredStream(Scorer(predictor, Metrics()), read_chat(b'{"model": "m", "messages": []}'), max_bytes=1 << 20)
     for event in events:
-        stream.feed(event, most=LOOP_BYTES)
-    assert b'"score":0.' in stream.feed(b"data: [DONE]\n\n", most=LOOP_BYTES)
-    assert (stream.waits, stream.left) == (0, 0)
+        stream.feed(event, max_reread=LOOP_BYTES)
+    assert b'"score":0.' in stream.feed(b"data: [DONE]\n\n", max_reread=LOOP_BYTES)
+    assert (stream.waiting_bytes, stream.bytes_at_end) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import asked
+from metaprobe.production.http.wire import read_chat
 from metaprobe.records.errors import InvalidResponse
 
 MILLION = 1_000_000
 TEN = tuple(f" w{number}" for number in range(10))
 """Tokens of an answer, again and again."""
-CHAT = asked(b'{"model": "m", "messages": [], "stream": true}')
+CHAT = read_chat(b'{"model": "m", "messages": [], "stream": true}')
 
 
 @cache

@@ -21,9 +21,9 @@ from served import KEY
 from serving_clients import LOGPROBS, program, serving
 
 from metaprobe.production.http.bodies import (
-    AT_ONCE,
     LARGE_BYTES,
     OWNER,
+    THREADS_PER_KIND,
     Busy,
     FairThreads,
     Lease,
@@ -78,7 +78,7 @@ def test_a_full_body_of_log_probabilities_fits_and_two_of_them_wait_for_each_oth
     other = {"token": " word", "logprob": -1.25, "bytes": [32, 119]}
     one = json.dumps({"token": " word", "logprob": -0.5, "top_logprobs": [other] * 20})
     body = f'{{"choices": [{{"logprobs": {{"content": [{",".join([one] * (LARGEST // len(one) - 1))}]}}}}]}}'.encode()
-    memory = Leasing(lambda *_: None, most=16 * LARGEST)  # type: ignore[arg-type, return-value]
+    memory = Leasing(lambda *_: None, max_bytes=16 * LARGEST)  # type: ignore[arg-type, return-value]
     first, second = Lease(memory), Lease(memory)
     for lease in (first, second):
         lease.hold(2 * len(body), large=True)
@@ -93,11 +93,15 @@ def test_a_full_body_of_log_probabilities_fits_and_two_of_them_wait_for_each_oth
 
 
 def test_work_is_refused_where_as_much_waits_as_may_and_other_kinds_go_on() -> None:
-    free, requests, streams = threading.Event(), FairThreads("test", most_bytes=8, most=99), FairThreads("test-other")
+    free, requests, streams = (
+        threading.Event(),
+        FairThreads("test", max_bytes=8, max_tasks=99),
+        FairThreads("test-other"),
+    )
 
     async def main() -> None:
-        waiting = [asyncio.ensure_future(requests.run(free.wait, 4)) for _ in range(AT_ONCE)]
-        await asyncio.to_thread(until, lambda: requests.pieces == 0)  # each has a thread
+        waiting = [asyncio.ensure_future(requests.run(free.wait, 4)) for _ in range(THREADS_PER_KIND)]
+        await asyncio.to_thread(until, lambda: requests.waiting_count == 0)  # each has a thread
         waiting.append(asyncio.ensure_future(requests.run(free.wait, 4)))
         await asyncio.sleep(0)
         with pytest.raises(Busy) as refused:
@@ -133,10 +137,10 @@ def order_of(pieces: list[tuple[str, str, str, int]]) -> list[str]:
             OWNER.set((key, connection))
             await threads.run(work, weight)
 
-        held = [asyncio.ensure_future(add("held", str(n), free.wait, 1)) for n in range(AT_ONCE - 1)]
+        held = [asyncio.ensure_future(add("held", str(n), free.wait, 1)) for n in range(THREADS_PER_KIND - 1)]
         held.append(asyncio.ensure_future(add("held", "last", free.wait, LARGE_BYTES + 1)))
         await asyncio.sleep(0)
-        await asyncio.to_thread(until, lambda: threads.pieces == 0)
+        await asyncio.to_thread(until, lambda: threads.waiting_count == 0)
         for key, connection, name, weight in pieces:
             held.append(asyncio.ensure_future(add(key, connection, partial(done.append, name), weight)))
             await asyncio.sleep(0)
@@ -161,7 +165,7 @@ def test_a_large_piece_leaves_a_thread_for_small_ones() -> None:
     free, threads = threading.Event(), FairThreads("test")
 
     async def main() -> None:
-        large = [asyncio.ensure_future(threads.run(free.wait, LARGE_BYTES + 1)) for _ in range(2 * AT_ONCE)]
+        large = [asyncio.ensure_future(threads.run(free.wait, LARGE_BYTES + 1)) for _ in range(2 * THREADS_PER_KIND)]
         await asyncio.sleep(0)
         assert await threads.run(lambda: "small", 1) == "small"
         free.set()
@@ -171,16 +175,16 @@ def test_a_large_piece_leaves_a_thread_for_small_ones() -> None:
 
 
 def test_a_key_fills_no_more_than_its_share_of_the_queue_and_another_key_finds_room() -> None:
-    free, threads = threading.Event(), FairThreads("test", most_bytes=100, most=99)
+    free, threads = threading.Event(), FairThreads("test", max_bytes=100, max_tasks=99)
 
     async def main() -> None:
         async def add(key: str, weight: int) -> None:
             OWNER.set((key, ""))
             await threads.run(free.wait, weight)
 
-        running = [asyncio.ensure_future(add("hostile", 1)) for _ in range(AT_ONCE)]
+        running = [asyncio.ensure_future(add("hostile", 1)) for _ in range(THREADS_PER_KIND)]
         await asyncio.sleep(0)
-        await asyncio.to_thread(until, lambda: threads.pieces == 0)
+        await asyncio.to_thread(until, lambda: threads.waiting_count == 0)
         running += [asyncio.ensure_future(add("hostile", 10)) for _ in range(5)]
         await asyncio.sleep(0)
         with pytest.raises(Busy) as refused:

@@ -13,7 +13,7 @@ from panel_worlds import biased_vote, completion, trained
 from served import KEY
 from serving_clients import Served, serving
 
-from metaprobe.production.http.panels import MOST_ANSWERS, PanelDesk
+from metaprobe.production.http.panels import MAX_PANEL_ANSWERS, PanelDesk
 from metaprobe.routing.panel.asking import Panel
 
 callers_keys = serving_clients.callers_keys
@@ -58,8 +58,8 @@ def test_the_choices_of_one_response_and_plain_texts_are_panels(server: Served) 
         ({"responses": []}, 400, "invalid_request"),
         ({"responses": ["a", "b"], "agents": ["one"]}, 400, "invalid_request"),
         ({"responses": ["a", "b"], "agents": [1, 2]}, 400, "invalid_request"),
-        ({"responses": ["a"] * (MOST_ANSWERS + 1)}, 413, "batch_too_large"),
-        (completion(*["a"] * (MOST_ANSWERS + 1)), 413, "batch_too_large"),
+        ({"responses": ["a"] * (MAX_PANEL_ANSWERS + 1)}, 413, "batch_too_large"),
+        (completion(*["a"] * (MAX_PANEL_ANSWERS + 1)), 413, "batch_too_large"),
     ],
 )
 def test_what_is_no_panel_is_refused(server: Served, body: Any, status: int, code: str) -> None:
@@ -103,7 +103,7 @@ def test_json_as_python_writes_it_costs_one_answer(server: Served) -> None:
 
 def test_what_stands_beside_the_choices_is_held_once(panel: Path) -> None:
     desk = PanelDesk(Panel.load(panel))
-    body = json.dumps({**completion(*["It is 12"] * MOST_ANSWERS), "beside": "x" * (1 << 20)}).encode()
+    body = json.dumps({**completion(*["It is 12"] * MAX_PANEL_ANSWERS), "beside": "x" * (1 << 20)}).encode()
     tracemalloc.start()
     desk.judge(body)
     _, peak = tracemalloc.get_traced_memory()

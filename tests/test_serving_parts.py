@@ -14,7 +14,7 @@ from metaprobe.production.http import bodies as module
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.settings import Settings
-from metaprobe.production.http.wire import MOST_UNCOUNTED, batch
+from metaprobe.production.http.wire import MAX_UNCOUNTED_COMMAS, batch
 from metaprobe.routing.watch_stream import GatedAnswer
 
 checkpoint = serving_clients.checkpoint
@@ -94,9 +94,9 @@ def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response()
             batch(wrong, 2)
         assert (refused.value.status, refused.value.code) == (400, code)
     many = b'{"responses": [%s]}'
-    for wide in (b"1,2,3", b"NaN,2,3", b"[]," * (MOST_UNCOUNTED + 1) + b"1"):
+    for wide in (b"1,2,3", b"NaN,2,3", b"[]," * (MAX_UNCOUNTED_COMMAS + 1) + b"1"):
         with pytest.raises(Refusal) as refused:
             batch(many % wide, 2)
         assert (refused.value.status, refused.value.code) == (413, "batch_too_large")
-    nested = b"[%s]" % (b"[]," * (MOST_UNCOUNTED + 1) + b'"],["')
+    nested = b"[%s]" % (b"[]," * (MAX_UNCOUNTED_COMMAS + 1) + b'"],["')
     assert batch(many % nested, 2) == [nested]

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.feedback import read_feedback
-from metaprobe.production.http.openapi import THERE, openapi
+from metaprobe.production.http.openapi import ALL_ADDRESSES, openapi
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -174,7 +174,7 @@ def test_a_stream_that_is_cut_ends_with_an_error_and_never_looks_whole(
 def test_what_can_be_asked_is_described_in_openapi_and_in_the_message_of_a_wrong_address(served: Served) -> None:
     described = served.get("/openapi.json", authorization=f"Bearer {KEY}").json()
     named = {f"{method.upper()} {path}" for path, methods in described["paths"].items() for method in methods}
-    assert named == set(THERE.split(", "))
+    assert named == set(ALL_ADDRESSES.split(", "))
     schema = described["components"]["schemas"]["Verdict"]
     assert set(served.post("/v1/score", LOGPROBS).json()) == set(schema["properties"]) == set(schema["required"])
 
@@ -200,7 +200,7 @@ def test_labels_are_taken_as_openapi_describes_them(body: dict[str, Any], taken:
     whole = {**asked, "components": described["components"]}
     assert jsonschema.Draft202012Validator(whole).is_valid(body) is taken
     try:
-        read_feedback(json.dumps(body).encode(), most=10)
+        read_feedback(json.dumps(body).encode(), max_labels=10)
     except Refusal:
         assert not taken
     else:

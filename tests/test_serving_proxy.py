@@ -14,7 +14,7 @@ from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.http.streamed_answer import EventSplitter, data_of, with_data
-from metaprobe.production.http.wire import asked, hide
+from metaprobe.production.http.wire import hide_logprobs, read_chat
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -194,17 +194,17 @@ def test_an_event_keeps_its_other_lines_when_its_data_change() -> None:
 
 
 def test_alternatives_that_the_caller_did_not_ask_for_are_hidden() -> None:
-    question = asked(b'{"logprobs": true, "n": 1}')
+    question = read_chat(b'{"logprobs": true, "n": 1}')
     assert json.loads(question.sent) == {"logprobs": True, "n": 1, "top_logprobs": 1}
     answer = b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[{"logprob":-0.1}]}]}}],"z":1e400}'
     bare = b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[]}]}}],"z":1e400}'
-    assert hide(answer, question) == bare
-    assert not asked(b'{"logprobs": true, "top_logprobs": 2}').changed
+    assert hide_logprobs(answer, question) == bare
+    assert not read_chat(b'{"logprobs": true, "top_logprobs": 2}').is_changed
     for odd in (b"[7]", *(b'{"choices":%s}' % one for one in (b"7", b'[{"logprobs":7}]'))):
-        assert hide(odd, question) == odd
+        assert hide_logprobs(odd, question) == odd
     for content in (b"7", b'{"logprob":-0.10}'):  # nothing is put where the upstream gave nothing
         held = b'{"choices":[{"logprobs":{"content":[%s]}}]}' % content
-        assert hide(held, question) == held
+        assert hide_logprobs(held, question) == held
     # A choice that is none does not keep the log-probabilities of the others.
     answer = b'{"choices":[null,{"logprobs":{"content":[{"logprob":-0.1}]}}]}'
-    assert hide(answer, asked(b"{}")) == b'{"choices":[null,{"logprobs":null}]}'
+    assert hide_logprobs(answer, read_chat(b"{}")) == b'{"choices":[null,{"logprobs":null}]}'

@@ -23,7 +23,7 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint, CheckpointError
 from metaprobe.production.http import judges
-from metaprobe.production.http.judges import Judges, Office, load_judges
+from metaprobe.production.http.judges import Judges, JudgesHolder, load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings, SettingsError
 
@@ -35,10 +35,10 @@ def two(tmp_path: Path) -> tuple[Checkpoint, Checkpoint]:
     return tiny_quality(tmp_path / "one"), tiny_quality(tmp_path / "two", slope=2.0)
 
 
-def office_of(settings: Settings) -> tuple[Office, Metrics]:
+def office_of(settings: Settings) -> tuple[JudgesHolder, Metrics]:
     metrics = Metrics()
     load = partial(load_judges, settings, metrics)
-    return Office(load, settings.pins, metrics), metrics
+    return JudgesHolder(load, settings.pins, metrics), metrics
 
 
 def replace(place: Path, by: Path) -> None:
@@ -52,10 +52,10 @@ def test_a_reload_takes_in_what_the_place_holds_now_and_requests_in_work_keep_th
     caplog.set_level("INFO", "metaprobe")
     one, other = two
     office, metrics = office_of(Settings(checkpoint=one.path))
-    in_work = office.now.pick("m", "r")
+    in_work = office.current.pick("m", "r")
     replace(one.path, other.path)
     assert asyncio.run(office.reload())
-    assert office.now.default.digest == other.digest
+    assert office.current.default.digest == other.digest
     assert in_work.digest == one.digest
     assert in_work.verdict([-0.5] * 5)["score"] is not None
     assert f"every other model is judged by {other.digest[:16]}, from now on" in caplog.text
@@ -74,7 +74,7 @@ def test_a_checkpoint_that_does_not_load_leaves_all_those_before_it_and_the_log_
     one, other = two
     more = (f"b={other.path}",) if fault == "one of two" else ()
     office, metrics = office_of(Settings(checkpoint=one.path, more_checkpoints=more))
-    before = office.now
+    before = office.current
     if fault == "gone":
         shutil.rmtree(one.path)
     elif fault == "unforeseen":
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_does_not_load_leaves_all_those_before_it_and_the_log_
         broken = other if fault == "one of two" else one
         (broken.path / "model.onnx").write_bytes(b"no model")
     assert not asyncio.run(office.reload())
-    assert office.now is before
+    assert office.current is before
     assert office.refused
     told = "loading checkpoints failed: ZeroDivisionError" if fault == "unforeseen" else "the checkpoints stay as they"
     assert told in caplog.text
@@ -124,7 +124,7 @@ def wait_for(client: Served, digest: str) -> bool:
 def test_a_running_server_follows_its_pins_there_and_back_and_says_when_it_could_not(
     two: tuple[Checkpoint, Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judges, "LOOK_S", 0.02)
+    monkeypatch.setattr(judges, "PINS_CHECK_S", 0.02)
     one, other = two
     pins, fresh = tmp_path / "pins", tmp_path / "fresh"
 
@@ -154,7 +154,7 @@ def test_a_signal_reloads(two: tuple[Checkpoint, Checkpoint]) -> None:
         async with office.watching():
             replace(one.path, other.path)
             os.kill(os.getpid(), signal.SIGHUP)
-            while office.now.default.digest != other.digest:
+            while office.current.default.digest != other.digest:
                 await asyncio.sleep(0.01)
 
     assert threading.current_thread() is threading.main_thread()

@@ -17,7 +17,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import asked
+from metaprobe.production.http.wire import read_chat
 from metaprobe.records.answer_stream import AnswerStream
 
 predictor = watched_streams.predictor
@@ -55,7 +55,7 @@ Started = Callable[..., ScoredStream]
 def started(predictor: QualityPredictor) -> Started:
     def start(request: bytes = ALL, *, gates: Any | None = None, most: int = 1 << 20, why: str = "") -> ScoredStream:
         scorer = Scorer(predictor, Metrics(), max_tokens=10_000)
-        question = asked(request)
+        question = read_chat(request)
         return ScoredStream(scorer, question, gates, gated_reason="length", max_bytes=most, no_logprobs=why)
 
     return start
@@ -287,9 +287,11 @@ def test_an_answer_that_is_read_at_its_end_gets_the_verdict_that_reading_each_ch
 ) -> None:
     def passed(closely: bool) -> tuple[Any, Any]:
         scorer = Scorer(bundled(), Metrics())
-        through = ScoredStream(scorer, asked(request_), None, gated_reason="length", max_bytes=1 << 20, no_logprobs="")
+        through = ScoredStream(
+            scorer, read_chat(request_), None, gated_reason="length", max_bytes=1 << 20, no_logprobs=""
+        )
         if closely:
-            through._look_closely()
+            through._read_chunk_by_chunk()
         out = through.feed(whole)
         out += through.end()
         held = [json.loads(part[6:]) for part in out.split(b"\n\n") if part[:7] == b"data: {"]

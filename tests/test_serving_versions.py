@@ -71,7 +71,7 @@ def response() -> tuple[Any, list[Any]]:
 @contextmanager
 def reloadable(folder: Path, monkeypatch: pytest.MonkeyPatch, upstream: str) -> Iterator[tuple[Any, Any, Served]]:
     """A server that judges by one checkpoint, how to have it take in the other, and a client."""
-    monkeypatch.setattr(judges, "LOOK_S", 0.02)
+    monkeypatch.setattr(judges, "PINS_CHECK_S", 0.02)
     one, other = tiny_quality(folder / "one"), tiny_quality(folder / "two", slope=2.0)
     pins = folder / "pins"
 

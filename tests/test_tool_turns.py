@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.production.http.tool_turns import naming, own_ids, tag_of, turn_of, wanted_call
+from metaprobe.production.http.tool_turns import tag_of, turn_of, wanted_call, with_agent_ids, with_own_ids
 
 AGENTS = {tag_of(name): name for name in ("history", "maths")}
 
@@ -22,14 +22,14 @@ def made(ids: list[Any]) -> dict[str, Any]:
 def named(ids: list[Any], agent: str = "maths") -> dict[str, Any]:
     """The same message as a caller gets it."""
     body = json.dumps({"choices": [{"message": made(ids)}]}).encode()
-    return dict(json.loads(naming(body, agent))["choices"][0]["message"])
+    return dict(json.loads(with_agent_ids(body, agent))["choices"][0]["message"])
 
 
 @given(st.lists(st.text(max_size=50), min_size=1, max_size=4), st.sampled_from(["history", "maths", "ü\n"]))
 def test_ids_that_name_an_agent_become_its_own_again(ids: list[str], agent: str) -> None:
     message = named(ids, agent)
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in message["tool_calls"]]
-    back = json.loads(own_ids(json.dumps({"model": "m", "messages": [message, *results]}).encode()))
+    back = json.loads(with_own_ids(json.dumps({"model": "m", "messages": [message, *results]}).encode()))
     assert back["messages"][0] == made(ids)
     assert [one["tool_call_id"] for one in back["messages"][1:]] == ids
 
@@ -44,16 +44,16 @@ def test_an_id_of_openai_stays_within_the_40_characters_that_openai_takes() -> N
 )
 def test_anything_without_a_marked_id_stays_byte_for_byte(value: Any) -> None:
     for body in (json.dumps({"messages": value}).encode(), json.dumps(value).encode(), b'{"messages": [mp1_'):
-        assert own_ids(body) == body
+        assert with_own_ids(body) == body
         if b'"tool_calls"' not in body:
-            assert naming(body, "maths") == body
+            assert with_agent_ids(body, "maths") == body
 
 
 def test_beside_the_ids_nothing_of_a_marked_conversation_changes() -> None:
     call = named(["call_0"])["tool_calls"][0]["id"]
     text = f'{{"x": 1e-30, "messages": [{{"role":"user","content":"{call}"}},'
     text += f' {{"tool_call_id": "{call}", "n": 12345678901234567890123, "role": "tool", "content": "1.0 {call}"}}]}}'
-    back = own_ids(text.encode()).decode()
+    back = with_own_ids(text.encode()).decode()
     assert back.replace(" ", "") == text.replace(f'"tool_call_id": "{call}"', '"tool_call_id": "call_0"').replace(
         " ", ""
     )
@@ -67,16 +67,16 @@ def test_an_id_that_is_no_text_stays(odd: Any) -> None:
 
 def test_a_completion_with_a_number_outside_json_names_its_agent_too() -> None:
     body = json.dumps({"choices": [{"message": made(["call_0"])}], "x": float("nan")}).encode()
-    named_ = json.loads(naming(body, "maths"))
+    named_ = json.loads(with_agent_ids(body, "maths"))
     assert turn_of([named_["choices"][0]["message"]], AGENTS).agent == "maths"
     for odd in (b'{"tool_calls": NaN}', b'{"choices": [{"message": {"tool_calls": [NaN]}}]}', b'"tool_calls"', b"NaN"):
-        assert naming(odd, "maths") == odd
+        assert with_agent_ids(odd, "maths") == odd
 
 
 @pytest.mark.parametrize("calls", ["x", 7, None, [5], ["x"], {}])
 def test_calls_that_are_none_stay(calls: Any) -> None:
     body = json.dumps({"choices": [{"message": {"tool_calls": calls}}]}).encode()
-    assert json.loads(naming(body, "maths")) == json.loads(body)
+    assert json.loads(with_agent_ids(body, "maths")) == json.loads(body)
     turn_of([{"role": "assistant", "tool_calls": calls}], AGENTS)
 
 

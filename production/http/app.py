@@ -98,8 +98,8 @@ def run_server(settings: Settings) -> None:
             super().keep_subprocess_alive()
             take_hangups()
 
-    with tempfile.TemporaryDirectory(prefix="metaprobe-metrics-") as shared:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # read when the workers import prometheus_client
+    with tempfile.TemporaryDirectory(prefix="metaprobe-metrics-") as metrics_folder:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics_folder  # read when the workers import prometheus_client
         create_app(settings)  # what is wrong is said once, here, and not by every worker
         listener, config = _listener(settings), server_config(settings)
         listener.listen(BACKLOG)  # from here on, whoever connects waits for the workers

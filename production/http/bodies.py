@@ -79,15 +79,15 @@ LARGE_BYTES = 1 << 20
 """Weight in bytes above which a task is large. It may use neither the last free thread, nor the last quarter of memory
 or queue.
 """
-AT_ONCE = 2
+THREADS_PER_KIND = 2
 """Threads for each kind of task in one process. More would slow down the event loop."""
-MOST_WAITING_BYTES = 64 << 20
+MAX_WAITING_BYTES = 64 << 20
 """Most weight in bytes of all tasks that wait for a thread: about half a minute of the slowest kind."""
-MOST_WAITING = 512
+MAX_WAITING_TASKS = 512
 """Most tasks that may wait for a thread, even if they are small."""
-CALLERS_SHARE = 0.5
+SHARE_OF_ONE_KEY = 0.5
 """Share of a queue that one key may fill, so that other keys always find room."""
-LARGE_SHARE = 0.75
+SHARE_OF_LARGE = 0.75
 """Share of memory and queue that large bodies may take, so that small bodies find room."""
 RETRY_AFTER_S = 5
 
@@ -100,7 +100,7 @@ class Busy(Refusal):
 
 
 @dataclass(slots=True, eq=False)
-class _Piece:
+class _WaitingTask:
     """One task that waits for a thread."""
 
     work: Callable[[], Any]
@@ -109,7 +109,7 @@ class _Piece:
     future: Future[Any]
 
     @property
-    def large(self) -> bool:
+    def is_large(self) -> bool:
         return self.weight > LARGE_BYTES
 
 
@@ -122,20 +122,21 @@ class FairThreads:
     no large task. Several event loops may use it.
     """
 
-    def __init__(self, name: str, *, most_bytes: int = MOST_WAITING_BYTES, most: int = MOST_WAITING) -> None:
+    def __init__(self, name: str, *, max_bytes: int = MAX_WAITING_BYTES, max_tasks: int = MAX_WAITING_TASKS) -> None:
         """Sets up the threads.
 
         Args:
             name: name of the kind of task.
-            most_bytes: most weight of the waiting tasks.
-            most: most waiting tasks.
+            max_bytes: most weight of the waiting tasks.
+            max_tasks: most waiting tasks.
         """
-        self._name, self._most_bytes, self._most = name, most_bytes, most
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"metaprobe-{name}")
+        self._name, self._max_bytes, self._max_tasks = name, max_bytes, max_tasks
+        self._threads = ThreadPoolExecutor(THREADS_PER_KIND, thread_name_prefix=f"metaprobe-{name}")
         self._lock = Lock()
-        self._small: list[tuple[float, int, _Piece]] = []
-        self._large: list[tuple[float, int, _Piece]] = []
-        """Heaps of waiting tasks, ordered by their finish tag."""
+        self._small: list[tuple[float, int, _WaitingTask]] = []
+        """Heap of waiting small tasks: (finish tag, task number, task)."""
+        self._large: list[tuple[float, int, _WaitingTask]] = []
+        """Heap of waiting large tasks."""
         self._clock = 0.0
         """Finish tag of the last task that was started."""
         self._finishes: dict[tuple[str, str], float] = {}
@@ -144,9 +145,9 @@ class FairThreads:
         """Maps an owner to its number of waiting tasks."""
         self._bytes: Counter[str] = Counter()
         """Maps a key to the weight of its waiting tasks."""
-        self.pieces = 0
+        self.waiting_count = 0
         """Number of waiting tasks."""
-        self._number = 0
+        self._task_number = 0
         self._running_large = 0
 
     async def run(self, work: Callable[[], Result], weight: int = 0, *, begun: bool = False) -> Result:
@@ -159,94 +160,97 @@ class FairThreads:
             weight: bytes that it reads, times how slow it is.
             begun: whether an earlier task of the same request is done, so that this one is not refused.
         """
-        piece = _Piece(partial(copy_context().run, work), max(weight, 1), OWNER.get(), Future())
+        task = _WaitingTask(partial(copy_context().run, work), max(weight, 1), OWNER.get(), Future())
         with self._lock:
             if not begun:
-                self._check_room(piece)
-            self._add(piece)
-        piece.future.add_done_callback(lambda _: self._left(piece))
+                self._check_room(task)
+            self._add(task)
+        task.future.add_done_callback(lambda _: self._drop_if_cancelled(task))
         self._threads.submit(self._work)
-        return cast(Result, await asyncio.wrap_future(piece.future))
+        return cast(Result, await asyncio.wrap_future(task.future))
 
-    def _check_room(self, piece: _Piece) -> None:
+    def _check_room(self, task: _WaitingTask) -> None:
         """Raises `Busy` if the queue has no room for a task. Call it with the lock held."""
-        key = piece.owner[0]
-        share = LARGE_SHARE if piece.large else 1.0
-        waits, bytes_of_key = self._bytes.total(), self._bytes[key]
-        of_key = sum(count for owner, count in self._waiting.items() if owner[0] == key)
+        key = task.owner[0]
+        share = SHARE_OF_LARGE if task.is_large else 1.0
+        waiting_bytes, waiting_bytes_of_key = self._bytes.total(), self._bytes[key]
+        tasks_of_key = sum(count for owner, count in self._waiting.items() if owner[0] == key)
         # A piece always finds an empty queue, however heavy it is.
-        if bytes_of_key and (
-            bytes_of_key + piece.weight > share * CALLERS_SHARE * self._most_bytes or of_key >= self._most // 2
+        if waiting_bytes_of_key and (
+            waiting_bytes_of_key + task.weight > share * SHARE_OF_ONE_KEY * self._max_bytes
+            or tasks_of_key >= self._max_tasks // 2
         ):
-            raise _busy(429, f"{of_key} pieces of this key's work wait")
-        if waits and (waits + piece.weight > share * self._most_bytes or self.pieces >= self._most):
-            raise _busy(503, f"{self.pieces} pieces of work wait")
+            raise _busy(429, f"{tasks_of_key} pieces of this key's work wait")
+        if waiting_bytes and (
+            waiting_bytes + task.weight > share * self._max_bytes or self.waiting_count >= self._max_tasks
+        ):
+            raise _busy(503, f"{self.waiting_count} pieces of work wait")
 
-    def _add(self, piece: _Piece) -> None:
+    def _add(self, task: _WaitingTask) -> None:
         """Puts a task into the queue. Call it with the lock held."""
-        key = piece.owner[0]
-        self._waiting[piece.owner] += 1
+        key = task.owner[0]
+        self._waiting[task.owner] += 1
         connections = sum(owner[0] == key for owner in self._waiting)
-        begins = max(self._clock, self._finishes.get(piece.owner, 0.0))
-        finish = self._finishes[piece.owner] = begins + piece.weight * connections
-        self._bytes[key] += piece.weight
-        self.pieces, self._number = self.pieces + 1, self._number + 1
-        heapq.heappush(self._large if piece.large else self._small, (finish, self._number, piece))
+        begins = max(self._clock, self._finishes.get(task.owner, 0.0))
+        finish = self._finishes[task.owner] = begins + task.weight * connections
+        self._bytes[key] += task.weight
+        self.waiting_count, self._task_number = self.waiting_count + 1, self._task_number + 1
+        heapq.heappush(self._large if task.is_large else self._small, (finish, self._task_number, task))
 
-    def _leave(self, piece: _Piece) -> None:
+    def _leave(self, task: _WaitingTask) -> None:
         """Takes a task's weight out of the queue. Call it with the lock held."""
-        key = piece.owner[0]
-        self.pieces -= 1
-        self._waiting[piece.owner] -= 1
-        self._bytes[key] -= piece.weight
-        if not self._waiting[piece.owner]:
-            del self._waiting[piece.owner], self._finishes[piece.owner]
+        key = task.owner[0]
+        self.waiting_count -= 1
+        self._waiting[task.owner] -= 1
+        self._bytes[key] -= task.weight
+        if not self._waiting[task.owner]:
+            del self._waiting[task.owner], self._finishes[task.owner]
         if self._bytes[key] <= 0:
             del self._bytes[key]
 
-    def _left(self, piece: _Piece) -> None:
+    def _drop_if_cancelled(self, task: _WaitingTask) -> None:
         """Removes a waiting task at once if it was cancelled because its caller is gone."""
-        if piece.future.cancelled():
+        if task.future.cancelled():
             with self._lock:
                 for heap in (self._small, self._large):
-                    remaining = [entry for entry in heap if entry[2] is not piece]
+                    remaining = [entry for entry in heap if entry[2] is not task]
                     if len(remaining) < len(heap):
                         heap[:] = remaining
                         heapq.heapify(heap)
-                        self._leave(piece)
+                        self._leave(task)
 
-    def _next(self) -> _Piece | None:
+    def _next(self) -> _WaitingTask | None:
         """Returns the task whose turn it is; None if no task may run now."""
         with self._lock:
-            heaps = [self._small] if self._running_large >= AT_ONCE - 1 else [self._small, self._large]
+            heaps = [self._small] if self._running_large >= THREADS_PER_KIND - 1 else [self._small, self._large]
             while filled_heaps := [heap for heap in heaps if heap]:
-                self._clock, _, piece = heapq.heappop(min(filled_heaps, key=lambda heap: heap[0]))
-                self._leave(piece)
-                if piece.future.set_running_or_notify_cancel():
-                    self._running_large += piece.large
-                    return piece
+                self._clock, _, task = heapq.heappop(min(filled_heaps, key=lambda heap: heap[0]))
+                self._leave(task)
+                if task.future.set_running_or_notify_cancel():
+                    self._running_large += task.is_large
+                    return task
         return None
 
     def _work(self) -> None:
         """Runs waiting tasks until no task may run."""
-        while (piece := self._next()) is not None:
+        while (task := self._next()) is not None:
             try:
-                result = piece.work()
+                result = task.work()
             except BaseException as error:
-                self._done(piece)
-                piece.future.set_exception(error)
+                self._done(task)
+                task.future.set_exception(error)
             else:
-                self._done(piece)
-                piece.future.set_result(result)
-            del piece
+                self._done(task)
+                task.future.set_result(result)
+            del task
 
-    def _done(self, piece: _Piece) -> None:
+    def _done(self, task: _WaitingTask) -> None:
         with self._lock:
-            self._running_large -= piece.large
+            self._running_large -= task.is_large
 
 
-def _busy(status: int, waits: str) -> Busy:
-    message = f"{waits} to be read; try again in {RETRY_AFTER_S} s"
+def _busy(status: int, what_waits: str) -> Busy:
+    message = f"{what_waits} to be read; try again in {RETRY_AFTER_S} s"
     return Busy(status, "busy", message, {"retry-after": str(RETRY_AFTER_S)})
 
 
@@ -296,15 +300,15 @@ SCOPE_LEASE = "metaprobe.memory"
 """Key of the ASGI scope with the request's `Lease`."""
 OBJECT_BYTES, ARRAY_BYTES, VALUE_BYTES = 160, 64, 32
 """Approximate bytes that `json.loads` takes for each `{`, each `[` and each value."""
-DENSEST = 16
-"""Most bytes of objects that one byte of the body may become. Log-probabilities become 8 to 12, a list of empty lists
-32.
+MAX_BYTES_PER_BODY_BYTE = 16
+"""Most bytes of objects that one byte of the body may become. A byte of log-probabilities becomes 8 to 12 bytes, of a
+list of empty lists 32.
 """
-SPARED_BYTES = 4 << 20
+ALWAYS_ALLOWED_BYTES = 4 << 20
 """Bytes of objects that any body may become."""
-BODIES = 16
+MEMORY_IN_BODIES = 16
 """Memory limit of all open requests and answers, in multiples of the largest body."""
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _QUOTE, _COMMA, _OPEN_ARRAY, _OPEN_OBJECT = b'",[{'
 
 
@@ -314,11 +318,11 @@ class Leasing:
     It is plain ASGI, around the application.
     """
 
-    def __init__(self, app: ASGIApp, *, most: int) -> None:
-        """`most` is the limit in bytes."""
-        self._app, self.most, self.used = app, most, 0
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        """`max_bytes` is the limit of all leases together."""
+        self._app, self.max_bytes, self.used_bytes = app, max_bytes, 0
         self.lock = Lock()
-        """Lock for changes of `used`, because answers are weighed in threads."""
+        """Lock for changes of `used_bytes`, because answers are weighed in threads."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         lease = Lease(self)
@@ -333,7 +337,7 @@ class Lease:
     """Memory of one request, or of one answer, in bytes."""
 
     memory: Leasing
-    held: int = 0
+    held_bytes: int = 0
     closed: bool = False
     """Whether the lease is closed, so that it holds no memory whatever follows."""
 
@@ -352,17 +356,17 @@ class Lease:
                 self._hold(byte_count, large)
 
     def _hold(self, byte_count: int, large: bool) -> None:
-        memory, more = self.memory, byte_count - self.held
-        most = int(memory.most * LARGE_SHARE) if large else memory.most
-        if byte_count > most:
-            message = f"reading it takes about {byte_count >> 20} MiB, and at most {most >> 20} are given to one"
+        memory, more_bytes = self.memory, byte_count - self.held_bytes
+        max_bytes = int(memory.max_bytes * SHARE_OF_LARGE) if large else memory.max_bytes
+        if byte_count > max_bytes:
+            message = f"reading it takes about {byte_count >> 20} MiB, and at most {max_bytes >> 20} are given to one"
             raise Refusal(413, "too_many_values", f"{message}; send fewer or shorter responses")
-        if more > 0 and memory.used + more > most:
+        if more_bytes > 0 and memory.used_bytes + more_bytes > max_bytes:
             message = "other requests take the memory that there is for them; try again in 1 s"
             # Perhaps a part of the request is still on its way, and is not read.
             raise Refusal(429, "out_of_memory", message, {"retry-after": "1", "connection": "close"})
-        memory.used += more
-        self.held = byte_count
+        memory.used_bytes += more_bytes
+        self.held_bytes = byte_count
 
 
 def reading_bytes(body: bytes) -> int:
@@ -371,18 +375,20 @@ def reading_bytes(body: bytes) -> int:
     Raises `Refusal` (413) for a body that would become far more than a normal one, because it holds almost only
     brackets.
     """
-    texts = len(body) * (2 if body.isascii() else 5)  # as bytes, and as a string of up to four bytes a character
-    bytes_of_values = values_bytes(body)
-    if bytes_of_values > DENSEST * len(body) + SPARED_BYTES:
-        message = f"the body has {len(body)} bytes and as many values as take {bytes_of_values >> 20} MiB"
+    text_bytes = len(body) * (2 if body.isascii() else 5)  # as bytes, and as a string of up to four bytes a character
+    value_bytes = values_bytes(body)
+    if value_bytes > MAX_BYTES_PER_BODY_BYTE * len(body) + ALWAYS_ALLOWED_BYTES:
+        message = f"the body has {len(body)} bytes and as many values as take {value_bytes >> 20} MiB"
         raise Refusal(413, "too_many_values", f"{message}; expected responses with log-probabilities, or labels")
-    return texts + bytes_of_values
+    return text_bytes + value_bytes
 
 
 def values_bytes(body: bytes) -> int:
     """Returns about how many bytes the values of a JSON text take once they are read, apart from its strings."""
     size = _bytes_of_values(body.count(b"{"), body.count(b"["), body.count(b","))
-    if size > DENSEST * len(body) + SPARED_BYTES and b"\x00" not in body:  # in UTF-16, strings cannot be told apart
+    if (
+        size > MAX_BYTES_PER_BODY_BYTE * len(body) + ALWAYS_ALLOWED_BYTES and b"\x00" not in body
+    ):  # in UTF-16, strings cannot be told apart
         size = _bytes_of_values(*count_outside_strings(body))
     return size
 
@@ -419,8 +425,8 @@ def _outside_strings(body: bytes) -> Iterator[NDArray[np.uint8]]:
     if b"\\" in body:
         body = body.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     inside = 0
-    for offset in range(0, len(body), _CHUNK):
-        values = np.frombuffer(body, dtype=np.uint8, count=min(_CHUNK, len(body) - offset), offset=offset)
+    for offset in range(0, len(body), _CHUNK_BYTES):
+        values = np.frombuffer(body, dtype=np.uint8, count=min(_CHUNK_BYTES, len(body) - offset), offset=offset)
         quotes = np.cumsum(values == _QUOTE, dtype=np.int32) + inside
         yield np.where(quotes % 2 == 0, values, np.uint8(0))
         inside = int(quotes[-1]) % 2
@@ -448,24 +454,28 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
     lease: Lease = request.scope[SCOPE_LEASE]
     announced = request.headers.get("content-length", "")
     parts: list[bytes] = []
-    size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
-    received = 0
+    announced_size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
+    received_bytes = 0
     try:
         async with asyncio.timeout(settings.body_timeout_s):
-            if size <= limit:
-                lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
+            if announced_size <= limit:
+                lease.hold(
+                    2 * announced_size, large=announced_size > LARGE_BYTES
+                )  # while its parts are joined, it is in memory twice
                 async for part in request.stream():
-                    received += len(part)
-                    if received > limit:
+                    received_bytes += len(part)
+                    if received_bytes > limit:
                         break
-                    lease.hold(2 * max(size, received), large=max(size, received) > LARGE_BYTES)
+                    lease.hold(
+                        2 * max(announced_size, received_bytes), large=max(announced_size, received_bytes) > LARGE_BYTES
+                    )
                     parts.append(part)
     except TimeoutError as error:
         message = f"the request did not arrive within {settings.body_timeout_s:g} s"
         raise Refusal(408, "body_timeout", message, {"connection": "close"}) from error
     except ClientDisconnect as error:
         raise gone() from error
-    if max(size, received) > limit:
+    if max(announced_size, received_bytes) > limit:
         # The rest of the body is not read, so the connection cannot be used again.
         message = f"the request is larger than {limit} bytes; send fewer or shorter ones"
         raise Refusal(413, "body_too_large", message, {"connection": "close"})
@@ -473,7 +483,7 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
     del parts  # the body's second copy, while it waits for a thread
     large = len(body) > LARGE_BYTES
     weight = await REQUESTS.run(partial(reading_bytes, body), len(body)) if large else reading_bytes(body)
-    # A small body is read on the event loop, where no other is read meanwhile, so that its bytes alone count.
+    # Small bodies are decoded one at a time on the event loop, so only their bytes are counted, not their objects.
     lease.hold(weight if large else len(body), large=large)
     return body
 

@@ -33,29 +33,29 @@ from metaprobe.production.http.request_log import RequestLog, ServerLog
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.wire import UNREADABLE
 
-FIELDS = {"model", "input", "questions", "prompt_cache_key", "prompt_cache_options", "safety_identifier"}
-ROLES = {
+REQUEST_FIELDS = {"model", "input", "questions", "prompt_cache_key", "prompt_cache_options", "safety_identifier"}
+TEXT_TYPES_OF_ROLE = {
     "user": ("input_text",),
     "developer": ("input_text",),
     "system": ("input_text",),
     "assistant": ("output_text",),
 }
 """Maps the role of a message to the types of its parts that hold text."""
-CALLS = {"function_call": ("name", "arguments", "call_id"), "custom_tool_call": ("name", "input", "call_id")}
-OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
-MEASURED = "metaprobe"
+FIELDS_OF_CALL = {"function_call": ("name", "arguments", "call_id"), "custom_tool_call": ("name", "input", "call_id")}
+CALL_OF_OUTPUT = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+MEASURED_FIELD = "metaprobe"
 """Field of the last assistant message with measurements: `{"response": <its response>}`, `{"decision": <another
 decision model's decision about it>}`, or both.
 """
-RESPONSE, DECISION = "response", "decision"
-MOST_TEXT = 1 << 20
+RESPONSE_KEY, DECISION_KEY = "response", "decision"
+MAX_TEXT_CHARS = 1 << 20
 """Most characters of question and answer that a text reader is given. Tokenizing more would delay others."""
-TEXT_COST = 8
+CHAR_COST = 8
 """How many times longer a text reader takes for a character than a predictor for a byte."""
-LISTED = 12
+MAX_LISTED_HEADS = 12
 """Most heads that a refusal names."""
 
-USAGE: dict[str, Any] = {
+NO_USAGE: dict[str, Any] = {
     "input_tokens": 0,
     "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
     "output_tokens": 0,
@@ -83,7 +83,7 @@ class Subject:
     """Why the response or decision cannot belong to the last message; empty if it can."""
 
     @property
-    def asked(self) -> str | None:
+    def last_question(self) -> str | None:
         """Text of the last user message; None if there is none."""
         return next((message.content for message in reversed(self.messages) if message.role == "user"), None)
 
@@ -102,15 +102,19 @@ def read_request(body: bytes) -> tuple[str, Subject, list[DecisionQuestion]]:
     try:
         if not isinstance(fields_of_body, dict):
             raise InvalidResponse("the body is no JSON object; expected model, input and questions")
-        if unknown := sorted(fields_of_body.keys() - FIELDS):
+        if unknown := sorted(fields_of_body.keys() - REQUEST_FIELDS):
             raise InvalidResponse(
                 f"{_cut(unknown[0])} is no field of a decision request; expected model, input, questions"
             )
         model = fields_of_body.get("model")
         if not isinstance(model, str) or not model:
             raise InvalidResponse("model is no name; expected a string")
-        for name, kinds in (("prompt_cache_key", str), ("safety_identifier", str), ("prompt_cache_options", dict)):
-            if not isinstance(fields_of_body.get(name), (kinds, type(None))):
+        for name, allowed_types in (
+            ("prompt_cache_key", str),
+            ("safety_identifier", str),
+            ("prompt_cache_options", dict),
+        ):
+            if not isinstance(fields_of_body.get(name), (allowed_types, type(None))):
                 raise InvalidResponse(f"{name} has another type than the format says")
         questions = DecisionQuestion.read_all(fields_of_body.get("questions"))
         subject = _subject(fields_of_body.get("input"))
@@ -142,25 +146,27 @@ def _subject(content: object) -> Subject:
             raise InvalidResponse(f"{place}.type is no string")
         if kind == "message":
             _add_message(subject, item, place, last=number == len(content) - 1)
-        elif kind in CALLS:
-            if not all(isinstance(item.get(name), str) for name in CALLS[kind]):
-                raise InvalidResponse(f"{place}: a {kind} needs {', '.join(CALLS[kind])}")
+        elif kind in FIELDS_OF_CALL:
+            if not all(isinstance(item.get(name), str) for name in FIELDS_OF_CALL[kind]):
+                raise InvalidResponse(f"{place}: a {kind} needs {', '.join(FIELDS_OF_CALL[kind])}")
             open_calls[item["call_id"]] = kind
             subject.unread = subject.unread or "a tool call"
-        elif kind in OUTPUTS:
+        elif kind in CALL_OF_OUTPUT:
             read_parts(item.get("output"), f"{place}.output")
-            if not isinstance(item.get("call_id"), str) or open_calls.get(item["call_id"]) != OUTPUTS[kind]:
-                raise InvalidResponse(f"{place}.call_id names no {OUTPUTS[kind]} before it")
+            if not isinstance(item.get("call_id"), str) or open_calls.get(item["call_id"]) != CALL_OF_OUTPUT[kind]:
+                raise InvalidResponse(f"{place}.call_id names no {CALL_OF_OUTPUT[kind]} before it")
             subject.unread = subject.unread or "the output of a tool"
         else:
-            raise InvalidResponse(f"{place}.type is {_cut(kind)}; expected message, {', '.join([*CALLS, *OUTPUTS])}")
+            raise InvalidResponse(
+                f"{place}.type is {_cut(kind)}; expected message, {', '.join([*FIELDS_OF_CALL, *CALL_OF_OUTPUT])}"
+            )
     return subject
 
 
 def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last: bool) -> None:
     role, content = item.get("role"), item.get("content")
-    if not isinstance(role, str) or role not in ROLES:
-        raise InvalidResponse(f"{place}.role is {_cut(str(role))}; expected {', '.join(ROLES)}")
+    if not isinstance(role, str) or role not in TEXT_TYPES_OF_ROLE:
+        raise InvalidResponse(f"{place}.role is {_cut(str(role))}; expected {', '.join(TEXT_TYPES_OF_ROLE)}")
     if role == "assistant" and isinstance(content, list):
         refused = [part for part in content if isinstance(part, dict) and part.get("type") == "refusal"]
         if not all(isinstance(part.get("refusal"), str) for part in refused):
@@ -168,25 +174,25 @@ def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last:
         if refused:
             subject.unread = subject.unread or "a refusal of the assistant"
         content = [part for part in content if part not in refused]
-    text, unread = read_parts(content, f"{place}.content", kinds=ROLES[role])
+    text, unread = read_parts(content, f"{place}.content", kinds=TEXT_TYPES_OF_ROLE[role])
     if unread and role != "user":
         raise InvalidResponse(f"{place}.content holds {unread}; expected text of {role}")
     subject.unread = subject.unread or unread
     subject.messages.append(Message(role, text))
-    if item.get(MEASURED) is None:
+    if item.get(MEASURED_FIELD) is None:
         return
-    measured = item[MEASURED]
-    has_known_fields = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE, DECISION}
+    measured = item[MEASURED_FIELD]
+    has_known_fields = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE_KEY, DECISION_KEY}
     if role != "assistant" or not has_known_fields:
         raise InvalidResponse(
-            f'{place}.{MEASURED} is not what an assistant message may bring: {{"response": RESPONSE}} or '
+            f'{place}.{MEASURED_FIELD} is not what an assistant message may bring: {{"response": RESPONSE}} or '
             '{"decision": DECISION}'
         )
     if not last:
         subject.fault = "what was measured is of a message that is not the last one"
         return
-    subject.decision = measured.get(DECISION)
-    if RESPONSE not in measured:
+    subject.decision = measured.get(DECISION_KEY)
+    if RESPONSE_KEY not in measured:
         return
     try:
         subject.response = parse_response(measured["response"])
@@ -210,21 +216,26 @@ class DecisionDesk:
     async def answer(self, body: bytes, request: Request) -> dict[str, Any]:
         """Returns the decision. Raises `Refusal` for a request that breaks the format."""
         model, subject, questions = await aside(len(body), partial(read_request, body), REQUESTS)
-        logged = RequestLog(self.log, request, one_usage=False) if self.log else None
-        if logged is not None and self.settings.log_texts:
-            logged.question = subject.asked
+        request_log = RequestLog(self.log, request, one_usage=False) if self.log else None
+        if request_log is not None and self.settings.log_texts:
+            request_log.question = subject.last_question
         choose = partial(self._choose, subject, questions, model, trial_id(request))
         chosen = await aside(len(body), choose, REQUESTS)
         verdicts = {}
         for scorer in dict.fromkeys(scorer for scorer, _ in chosen if scorer is not None):
-            verdicts[scorer] = await self._judge_subject(scorer, subject, logged, len(body))
+            verdicts[scorer] = await self._judge_subject(scorer, subject, request_log, len(body))
         answers = [
             _refusal(question, head_or_reason)
             if scorer is None
             else _wire_answer(question, scorer, head_or_reason, verdicts[scorer])
             for (scorer, head_or_reason), question in zip(chosen, questions, strict=True)
         ]
-        return {"model": model, "answers": answers, "usage": USAGE, MEASURED: {"verdicts": list(verdicts.values())}}
+        return {
+            "model": model,
+            "answers": answers,
+            "usage": NO_USAGE,
+            MEASURED_FIELD: {"verdicts": list(verdicts.values())},
+        }
 
     def _choose(
         self, subject: Subject, questions: Sequence[DecisionQuestion], model: str, request_id: str
@@ -240,60 +251,63 @@ class DecisionDesk:
             model: model that the request names.
             request_id: id of the request; it decides whether a checkpoint on trial judges it.
         """
-        answering = subject.response.model if isinstance(subject.response, ParsedResponse) else model
-        measured = self.judges.pick(answering, request_id)
-        heads: dict[str, list[Scorer]] = {}
-        listed: dict[str, set[str]] = {}  # text of a question -> the heads whose contract lists it
-        for scorer in (measured, *(seat.of(request_id, self.judges.share) for seat in self.judges.texts.values())):
+        answering_model = subject.response.model if isinstance(subject.response, ParsedResponse) else model
+        measured_scorer = self.judges.pick(answering_model, request_id)
+        scorers_of_head: dict[str, list[Scorer]] = {}
+        heads_of_text: dict[str, set[str]] = {}  # text of a question -> the heads whose contract lists it
+        for scorer in (
+            measured_scorer,
+            *(seat.of(request_id, self.judges.share) for seat in self.judges.texts.values()),
+        ):
             for head in scorer.heads:
-                heads.setdefault(head, []).append(scorer)
+                scorers_of_head.setdefault(head, []).append(scorer)
             for head, texts in scorer.texts.items():
                 for text in texts:
-                    listed.setdefault(text, set()).add(head)
+                    heads_of_text.setdefault(text, set()).add(head)
 
         def choose(question: DecisionQuestion) -> tuple[Scorer | None, str]:
             if unread := subject.unread or question.unread:
                 where = "input" if subject.unread else "question"
                 return None, f"the {where} holds {unread}, which no checkpoint here reads"
-            heads_by_name = {question.name} if question.name is not None and question.name in heads else set()
-            meant = listed.get(plain_text(question.instructions), set()) | heads_by_name
-            if len(meant) != 1:
-                two = f"the question names {' and '.join(sorted(meant))} at once; " if meant else ""
-                return None, f"{two}this server answers only: {', '.join([*heads][:LISTED])}"
-            (head,) = meant
-            if subject.fault and measured in heads[head]:
+            heads_by_name = {question.name} if question.name is not None and question.name in scorers_of_head else set()
+            meant_heads = heads_of_text.get(plain_text(question.instructions), set()) | heads_by_name
+            if len(meant_heads) != 1:
+                ambiguity = f"the question names {' and '.join(sorted(meant_heads))} at once; " if meant_heads else ""
+                return None, f"{ambiguity}this server answers only: {', '.join([*scorers_of_head][:MAX_LISTED_HEADS])}"
+            (head,) = meant_heads
+            if subject.fault and measured_scorer in scorers_of_head[head]:
                 return None, subject.fault
-            for scorer in heads[head]:
-                brought = subject.decision if scorer.reads_decisions else subject.response
-                if scorer.reads_text or brought is not None:
+            for scorer in scorers_of_head[head]:
+                evidence = subject.decision if scorer.reads_decisions else subject.response
+                if scorer.reads_text or evidence is not None:
                     misfit = _misfit(question, scorer, head)
                     return (None, misfit) if misfit else (scorer, head)
-            if measured.reads_decisions:
+            if measured_scorer.reads_decisions:
                 return None, (
                     f"{head} is read from what another decision model said, and the last message brings nothing of "
-                    f'it; send its decision under "{MEASURED}": {{"decision": ...}}'
+                    f'it; send its decision under "{MEASURED_FIELD}": {{"decision": ...}}'
                 )
             return None, (
                 f"{head} is read from log-probabilities, and the last message brings none; send the response it came"
-                f' in under "{MEASURED}": {{"response": ...}}'
+                f' in under "{MEASURED_FIELD}": {{"response": ...}}'
             )
 
         return [choose(question) for question in questions]
 
     async def _judge_subject(
-        self, scorer: Scorer, subject: Subject, logged: RequestLog | None, size: int
+        self, scorer: Scorer, subject: Subject, request_log: RequestLog | None, size: int
     ) -> dict[str, Any]:
-        logging_scorer = scorer.of(logged)
+        logging_scorer = scorer.of(request_log)
         if not scorer.reads_text:
             allowance = Allowance(self.settings.max_scored_tokens)
-            measured = subject.decision if scorer.reads_decisions else subject.response
-            return await self.scoring.of(size, partial(logging_scorer.verdict, measured, allowance))
+            evidence = subject.decision if scorer.reads_decisions else subject.response
+            return await self.scoring.of(size, partial(logging_scorer.verdict, evidence, allowance))
         answer = subject.answer
-        if len(subject.asked or "") + len(answer or "") > MOST_TEXT:
-            return logging_scorer.none(f"the texts are longer than {MOST_TEXT} characters together")
-        text = TextAnswer(answer or "", question=subject.asked, answered=answer is not None)
-        size = len(subject.asked or "") + len(answer or "")
-        return await REQUESTS.run(partial(logging_scorer.verdict, text), TEXT_COST * size)
+        if len(subject.last_question or "") + len(answer or "") > MAX_TEXT_CHARS:
+            return logging_scorer.none(f"the texts are longer than {MAX_TEXT_CHARS} characters together")
+        text = TextAnswer(answer or "", question=subject.last_question, answered=answer is not None)
+        size = len(subject.last_question or "") + len(answer or "")
+        return await REQUESTS.run(partial(logging_scorer.verdict, text), CHAR_COST * size)
 
 
 def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:
@@ -329,24 +343,30 @@ def _wire_answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict:
         return _refusal(question, verdict["reason"] or "the checkpoint gave no number", scorer)
     low, high = scorer.scales.get(head, (0.0, 1.0))
     value = min(max(value, low), high)  # rounded beyond its scale at most, which the predictor has checked
-    steps = [value]
+    p_at_least = [value]
     if head in scorer.scales:
         outputs = [QualityPredictor.level_output(head, level) for level in range(int(low) + 1, int(high) + 1)]
         if not verdict["heads"].keys() >= set(outputs):
             return _refusal(question, LEVELS_UNKNOWN, scorer)
-        steps = [verdict["heads"][name] for name in outputs]
+        p_at_least = [verdict["heads"][name] for name in outputs]
     provenance = {"head": head, "checkpoint": scorer.digest, "reason": verdict["reason"]}
     common_fields = {"name": question.name, "type": question.kind}
     if question.kind == "predicate":
-        return {**common_fields, "probability": value, MEASURED: provenance}
-    reached = [1.0, *falling(steps), 0.0]
-    shares = [at_least - above for at_least, above in pairwise(reached)]
+        return {**common_fields, "probability": value, MEASURED_FIELD: provenance}
+    bounded_p_at_least = [1.0, *falling(p_at_least), 0.0]
+    p_of_level = [p_from - p_above for p_from, p_above in pairwise(bounded_p_at_least)]
     levels = [
         {"value": level, "label": label, "probability": probability}
-        for level, (label, probability) in enumerate(zip(question.options, shares, strict=True))
+        for level, (label, probability) in enumerate(zip(question.options, p_of_level, strict=True))
     ]
-    score = math.fsum(reached[1:])
-    return {**common_fields, "score": score, "confidence": max(shares), "probabilities": levels, MEASURED: provenance}
+    score = math.fsum(bounded_p_at_least[1:])
+    return {
+        **common_fields,
+        "score": score,
+        "confidence": max(p_of_level),
+        "probabilities": levels,
+        MEASURED_FIELD: provenance,
+    }
 
 
 def falling(steps: Sequence[float]) -> list[float]:
@@ -355,15 +375,15 @@ def falling(steps: Sequence[float]) -> list[float]:
     for step in steps:
         total, count = min(max(step, 0.0), 1.0), 1
         while pools and pools[-1][0] / pools[-1][1] < total / count:
-            above = pools.pop()
-            total, count = total + above[0], count + above[1]
+            previous = pools.pop()
+            total, count = total + previous[0], count + previous[1]
         pools.append((total, count))
     return [total / count for total, count in pools for _ in range(count)]
 
 
 def _refusal(question: DecisionQuestion, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:
     provenance = {"checkpoint": None if scorer is None else scorer.digest, "reason": reason}
-    return {"name": question.name, "type": "refusal", MEASURED: provenance}
+    return {"name": question.name, "type": "refusal", MEASURED_FIELD: provenance}
 
 
 def _cut(text: str) -> str:

@@ -22,8 +22,8 @@ from starlette.routing import Route
 from metaprobe.api import Panel, StreamingGate, SuccessEstimator
 from metaprobe.production.dashboard.routes import dashboard_routes
 from metaprobe.production.http.bodies import (
-    BODIES,
     LOOP_BYTES,
+    MEMORY_IN_BODIES,
     REQUESTS,
     Leasing,
     Refusal,
@@ -35,10 +35,10 @@ from metaprobe.production.http.bodies import (
 from metaprobe.production.http.decisions import DecisionDesk
 from metaprobe.production.http.feedback import FeedbackDesk
 from metaprobe.production.http.guard import Guard, trial_id
-from metaprobe.production.http.judges import Allowance, Judges, Office
+from metaprobe.production.http.judges import Allowance, Judges, JudgesHolder
 from metaprobe.production.http.keys import Keys
 from metaprobe.production.http.metrics import Metrics, say_out_of_files_once
-from metaprobe.production.http.openapi import THERE, openapi
+from metaprobe.production.http.openapi import ALL_ADDRESSES, openapi
 from metaprobe.production.http.panels import PANEL_COST, PanelDesk
 from metaprobe.production.http.proxy import CHAT, FORWARDED, Chooser, Proxy
 from metaprobe.production.http.request_log import SCOPE_CALLER, RequestLog, ServerLog
@@ -54,25 +54,29 @@ from metaprobe.production.monitoring.tables import LogError
 logger = logging.getLogger(__name__)
 
 PRUNE_EVERY_S = 3600.0
-PIECE_BYTES = 256 << 10
+TURN_BYTES = 256 << 10
 """Bytes of a batch that are scored before other requests get a turn: a few milliseconds, tenths of a second
 at worst.
 """
 
 
 def application(
-    settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: StreamingGate | None = None
+    settings: Settings, metrics: Metrics, load_judges: Callable[[], Judges], gates: StreamingGate | None = None
 ) -> Starlette:
     """Returns the application with everything it needs; see `metaprobe.production.http.app.create_app`.
 
     Args:
         settings: the settings.
         metrics: the metrics.
-        load: returns the judges; called again for every reload.
-        gates: the gate; None for none.
+        load_judges: returns the judges; called again for every reload.
+        gates: the streaming gate; None if the server has none.
     """
     # The parts that answer requests.
-    keys, office, upstreams_by_name = Keys.of(settings), Office(load, settings.pins, metrics), settings.named_upstreams
+    keys, judges_holder, upstreams_by_name = (
+        Keys.of(settings),
+        JudgesHolder(load_judges, settings.pins, metrics),
+        settings.named_upstreams,
+    )
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     second_answers = SecondAnswers(settings, client, metrics, log) if log and settings.teach_rate else None
@@ -82,10 +86,12 @@ def application(
     success = None
     if settings.success is not None:
         success = SuccessDesk(SuccessEstimator.load(settings.success, max_age=settings.max_age))
-    proxy = Proxy(settings, office, gates, client, metrics, log, panels)
-    chooser = Chooser(settings, office, panels.panel, keys, metrics, log) if panels and upstreams_by_name else None
-    desk = FeedbackDesk(log.log, most=MAX_BATCH) if log else None
-    own_answers = OwnAnswers(settings, office, metrics, log, desk, panels, success)
+    proxy = Proxy(settings, judges_holder, gates, client, metrics, log, panels)
+    chooser = (
+        Chooser(settings, judges_holder, panels.panel, keys, metrics, log) if panels and upstreams_by_name else None
+    )
+    feedback_desk = FeedbackDesk(log.log, max_labels=MAX_BATCH) if log else None
+    own_answers = OwnAnswers(settings, judges_holder, metrics, log, feedback_desk, panels, success)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -121,10 +127,10 @@ def application(
         ],
         middleware=[
             Middleware(Guard, settings=settings, keys=keys, metrics=metrics),
-            Middleware(Leasing, most=BODIES * settings.max_body_bytes),
+            Middleware(Leasing, max_bytes=MEMORY_IN_BODIES * settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _unknown},
-        lifespan=lambda _: _running(settings, office, chooser or client, log, second_answers),
+        lifespan=lambda _: _running(settings, judges_holder, chooser or client, log, second_answers),
     )
     # A redirect would send the caller to the address in `Host` by http, with the question and perhaps the key.
     app.router.redirect_slashes = False
@@ -142,7 +148,7 @@ of 5 ms it gets half as many turns.
 @asynccontextmanager
 async def _running(
     settings: Settings,
-    office: Office,
+    judges_holder: JudgesHolder,
     client: UpstreamClient | Chooser,
     log: ServerLog | None,
     second_answers: SecondAnswers | None,
@@ -151,20 +157,20 @@ async def _running(
 
     Args:
         settings: the settings.
-        office: reloads the judges.
+        judges_holder: reloads the judges when asked.
         client: the upstream's client.
         log: the log; None for none.
         second_answers: asks questions again; None for none.
     """
     say_out_of_files_once(asyncio.get_running_loop())
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH_S))
+    switch_interval_before = sys.getswitchinterval()
+    sys.setswitchinterval(min(switch_interval_before, SWITCH_S))
     pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
     if second_answers is not None:
         second_answers.begin()
-    async with office.watching():
+    async with judges_holder.watching():
         yield
-    sys.setswitchinterval(before)
+    sys.setswitchinterval(switch_interval_before)
     if second_answers is not None:
         await second_answers.close()
     await client.close()
@@ -179,33 +185,33 @@ class OwnAnswers:
     """The endpoints that this server answers itself, without its upstream."""
 
     settings: Settings
-    office: Office
+    judges_holder: JudgesHolder
     metrics: Metrics
     log: ServerLog | None
-    desk: FeedbackDesk | None
+    feedback_desk: FeedbackDesk | None
     """Stores labels; None without a log."""
     panels: PanelDesk | None = None
-    estimates: SuccessDesk | None = None
+    success_desk: SuccessDesk | None = None
     """Estimates P(success) before asking; None without `--success`."""
     scoring: Scoring = field(default_factory=Scoring)
 
     async def score(self, request: Request) -> Response:
         """Returns the verdict on one response (422 if it cannot be scored), or on each of `{"responses": [...]}`."""
-        judges = self.office.now  # a reload while the request comes in does not change who judges it
+        judges = self.judges_holder.current  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
-        logged = RequestLog(self.log, request, one_usage=False) if self.log else None
+        request_log = RequestLog(self.log, request, one_usage=False) if self.log else None
         allowance = Allowance(self.settings.max_scored_tokens)
 
-        def judged(response: bytes) -> dict[str, Any]:
+        def judge_one(response: bytes) -> dict[str, Any]:
             model_in_query = request.query_params.get("model", "")
             model = model_in_query if model_in_query or judges.only else model_of(response)
-            return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
+            return judges.pick(model, trial_id(request)).of(request_log).verdict(response, allowance)
 
         # Judge the responses, in a thread if they are long.
         def judge_all(piece: Sequence[bytes]) -> list[dict[str, Any]]:
             verdicts = []
             for response in piece:
-                verdicts.append(judged(response))
+                verdicts.append(judge_one(response))
                 if allowance.exceeded:
                     break
             return verdicts
@@ -218,13 +224,14 @@ class OwnAnswers:
                 verdicts = []
                 for response in responses:
                     if not allowance.exceeded:
-                        verdicts.append(await self.scoring.of(len(response), partial(judged, response)))
+                        verdicts.append(await self.scoring.of(len(response), partial(judge_one, response)))
             if allowance.exceeded:
                 raise Refusal(
                     413,
                     "too_many_tokens",
-                    f"the request holds {allowance.asked} tokens or more, and at most {allowance.most} are scored in"
-                    " one; send fewer or shorter responses, or start the server with a larger --max-scored-tokens",
+                    f"the request holds {allowance.taken} tokens or more, and at most {allowance.max_tokens} are"
+                    " scored in one; send fewer or shorter responses, or start the server with a larger"
+                    " --max-scored-tokens",
                 )
             return verdicts
 
@@ -243,35 +250,35 @@ class OwnAnswers:
         if self.panels is None:
             raise Refusal(404, "no_panel", "this server has no panel; start it with --panel CHECKPOINT")
         body = await read_json_body(request, self.settings)
-        # However small it is: the time grows with the square of the number of answers.
+        # A small body goes to a thread too: the time grows with the square of the number of answers.
         return json_response(await REQUESTS.run(partial(self.panels.judge, body), PANEL_COST * len(body)))
 
     async def success(self, request: Request) -> Response:
         """Returns P(success) of each candidate, before any candidate is asked."""
-        if self.estimates is None:
+        if self.success_desk is None:
             raise Refusal(404, "no_estimator", "this server estimates nothing; start it with --success CHECKPOINT")
         body = await read_json_body(request, self.settings)
-        # However short the prompt is: it is read by a language model.
-        return json_response(await REQUESTS.run(partial(self.estimates.estimate, body), READING_COST + len(body)))
+        # A short prompt goes to a thread too, because a language model reads it.
+        return json_response(await REQUESTS.run(partial(self.success_desk.estimate, body), READING_COST + len(body)))
 
     async def decisions(self, request: Request) -> Response:
         """Answers typed questions about an answer, and refuses those that no checkpoint here answers."""
-        judges = self.office.now
+        judges = self.judges_holder.current
         body = await read_json_body(request, self.settings)
         desk = DecisionDesk(self.settings, judges, self.log, self.scoring)
         return json_response(await desk.answer(body, request))
 
     async def feedback(self, request: Request) -> Response:
         """Stores one or several labels for answers."""
-        if self.desk is None:
+        if self.feedback_desk is None:
             raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
         body, caller = await read_json_body(request, self.settings), request.scope[SCOPE_CALLER]
-        return json_response(await self.desk.take(body, Labeller(caller.name, caller.admin)))
+        return json_response(await self.feedback_desk.take(body, Labeller(caller.name, caller.admin)))
 
     async def counts(self, _: Request) -> Response:
         """Returns counts and times, for Prometheus."""
         if self.log is not None:
-            self.log.count()  # what was dropped is to be seen though nothing is written any more
+            self.log.count()  # shows dropped entries although nothing is written any more
         return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     async def described(self, _: Request) -> Response:
@@ -280,11 +287,11 @@ class OwnAnswers:
 
     async def health(self, _: Request) -> Response:
         """Returns whether the server is ready, with its checkpoints."""
-        judges = self.office.now
+        judges = self.judges_holder.current
         health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstreams)}
         if not judges.only or judges.texts:
             health["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
-        return json_response(health | ({"reload_refused": True} if self.office.refused else {}))
+        return json_response(health | ({"reload_refused": True} if self.judges_holder.refused else {}))
 
     async def alive(self, _: Request) -> Response:
         """Returns that the process answers."""
@@ -292,20 +299,20 @@ class OwnAnswers:
 
 
 def in_pieces(responses: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Yields the responses in order, in groups of about `PIECE_BYTES`, so that other requests get a turn in between."""
-    begin, size = 0, 0
-    for number, response in enumerate(responses):
-        if size and size + len(response) > PIECE_BYTES:
-            yield responses[begin:number]
-            begin, size = number, 0
+    """Yields the responses in order, in groups of about `TURN_BYTES`, so that other requests get a turn in between."""
+    start, size = 0, 0
+    for index, response in enumerate(responses):
+        if size and size + len(response) > TURN_BYTES:
+            yield responses[start:index]
+            start, size = index, 0
         size += len(response)
-    yield responses[begin:]
+    yield responses[start:]
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "unknown_endpoint", 405: "wrong_method"}.get(error.status_code, "refused")
-    message = f"there is no {request.method} at this address; there are {THERE}"
+    message = f"there is no {request.method} at this address; there are {ALL_ADDRESSES}"
     return Refusal(error.status_code, code, message, error.headers).response()
 
 

@@ -41,7 +41,14 @@ from metaprobe.production.http.metrics import Metrics, Seldom
 from metaprobe.production.http.panels import PANEL_COST, PanelDesk, with_panel
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import BYTE_ORDER_MARK, FirstEvent, ScoredStream, data_of
-from metaprobe.production.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
+from metaprobe.production.http.upstream import (
+    CUT_CODE,
+    EVENT_STREAM,
+    UpstreamAnswer,
+    UpstreamClient,
+    redirect,
+    to_caller,
+)
 from metaprobe.production.http.wire import (
     UNREADABLE,
     ChatRequest,
@@ -54,9 +61,9 @@ from metaprobe.production.http.wire import (
 logger = logging.getLogger(__name__)
 
 NO_OBJECT = "the upstream's answer is not a JSON object"
-REASON = "metaprobe-reason"
+REASON_HEADER = "metaprobe-reason"
 """Header that says why there is no verdict, on an answer that cannot carry one because it is no JSON object."""
-NOT_OURS = frozenset({401, 402, 407, 408, 429, 503, 504})
+STATUSES_NOT_OURS = frozenset({401, 402, 407, 408, 429, 503, 504})
 """Statuses from 400 that requested log-probabilities cannot cause: keys, money, time and load. For 403 the body
 decides.
 """
@@ -64,11 +71,11 @@ FORBIDDEN = 403
 """A status about keys, unless its body names log-probabilities: OpenAI sends it for models that may not give them."""
 REMEMBER_S = 600.0
 """Seconds for which a model is asked without log-probabilities after a failure."""
-GIVEN_S = 3600.0
-"""Seconds for which a model that gave log-probabilities is known to do so."""
-IN_A_ROW = 8
-"""Failures in a row that count more than earlier log-probabilities. A single fault, or one kind of request,
-does not.
+GAVE_LOGPROBS_S = 3600.0
+"""Seconds for which a model that gave log-probabilities is assumed to give them again."""
+MAX_FAILURES_IN_A_ROW = 8
+"""Failures in a row after which a model is asked without log-probabilities, even if it gave some recently. A single
+fault, or one kind of request, is not enough.
 """
 MAX_MODELS = 1024
 """Most model names that are remembered, because callers choose the names."""
@@ -83,8 +90,8 @@ MAX_QUOTED = 500
 MAX_NAME = 512
 """Most characters of a name that is remembered. A caller may send a name of megabytes, and a thousand of them."""
 
-COUNTED_BYTES = 8 << 10
-"""Bytes of a stream whose memory is counted in advance, so that not every event takes the memory's lock."""
+RESERVED_AHEAD_BYTES = 8 << 10
+"""Bytes of a stream for which memory is reserved in advance, so that not every event takes the memory's lock."""
 SLICED_BYTES = 128 << 10
 """Most bytes of a plain stream that are read on the event loop in slices of `LOOP_BYTES`, with turns between them.
 
@@ -104,7 +111,7 @@ its verdict.
 CHOICE_BYTES = 8 << 10
 """Weight in bytes of the verdict on one more choice."""
 
-_NAMED = re.compile(rb"log[ _-]?prob", re.IGNORECASE)
+_NAMES_LOGPROBS = re.compile(rb"log[ _-]?prob", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 
 
@@ -113,7 +120,7 @@ def logprobs_failure(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str
 
     `headers` may have names in any case. For `FORBIDDEN` the body decides (`names_logprobs`).
     """
-    if status < 400 or status in NOT_OURS or any(name.lower() == b"retry-after" for name, _ in headers):
+    if status < 400 or status in STATUSES_NOT_OURS or any(name.lower() == b"retry-after" for name, _ in headers):
         return ""
     return str(status)
 
@@ -133,7 +140,7 @@ def failure_of_whole(status: int, headers: Iterable[tuple[bytes, bytes]], body: 
 
 def names_logprobs(body: bytes) -> bool:
     """Returns whether an error mentions log-probabilities."""
-    return _NAMED.search(body) is not None
+    return _NAMES_LOGPROBS.search(body) is not None
 
 
 def failure_in(body: bytes) -> str:
@@ -149,7 +156,7 @@ def failure_in(body: bytes) -> str:
         return ""
     code = error.get("code") if isinstance(error, dict) else None
     status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
-    if status in NOT_OURS or (status == FORBIDDEN and not names_logprobs(body)):
+    if status in STATUSES_NOT_OURS or (status == FORBIDDEN and not names_logprobs(body)):
         return ""
     return "an error"
 
@@ -164,15 +171,17 @@ _NO_CHOICES = (b"null", b"[]")
 
 
 @dataclass(slots=True)
-class _Known:
-    """One model's record: failures in a row of changed requests, the time of the last answer to one, and until when and
-    why the model is asked without additions.
-    """
+class _ModelRecord:
+    """Record of one model's requests with additions, such as log-probabilities."""
 
     failures: int = 0
-    given: float = -inf
-    until: float = 0.0
+    """Failures in a row."""
+    gave_at: float = -inf
+    """Time of the last answer to a request with additions."""
+    skipped_until: float = 0.0
+    """Time until which the model is asked without additions."""
     why: str = ""
+    """How the last request with additions failed."""
 
 
 class Declined:
@@ -181,7 +190,7 @@ class Declined:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seldom = Seldom(logger)
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._records: OrderedDict[tuple[str, str], _ModelRecord] = OrderedDict()
 
     def why(self, model: str, asked_for: str) -> str:
         """Returns the upstream's earlier failure, because of which the model is now asked without additions; empty if
@@ -189,13 +198,13 @@ class Declined:
 
         `asked_for` names what is added to the caller's request.
         """
-        record = self._known.get((model, asked_for))
-        return record.why if record is not None and self._clock() < record.until else ""
+        record = self._records.get((model, asked_for))
+        return record.why if record is not None and self._clock() < record.skipped_until else ""
 
     def gave(self, model: str, asked_for: str) -> None:
         """Records that a request with added fields was answered, so the model is no longer skipped."""
         record = self._record_of_model(model, asked_for)
-        record.failures, record.until, record.given = 0, 0.0, self._clock()
+        record.failures, record.skipped_until, record.gave_at = 0, 0.0, self._clock()
 
     def failed(self, model: str, asked_for: str, why: str) -> None:
         """Records that a changed request failed, and its original form was answered.
@@ -207,10 +216,10 @@ class Declined:
         """
         record, now = self._record_of_model(model, asked_for), self._clock()
         record.failures += 1
-        remembered = now - record.given >= GIVEN_S or record.failures >= IN_A_ROW
-        if remembered:
-            record.until, record.why = now + REMEMBER_S, why
-        if not remembered:
+        is_remembered = now - record.gave_at >= GAVE_LOGPROBS_S or record.failures >= MAX_FAILURES_IN_A_ROW
+        if is_remembered:
+            record.skipped_until, record.why = now + REMEMBER_S, why
+        if not is_remembered:
             self._seldom(f"the upstream fails some requests for {asked_for} that the caller did not ask for ({why})")
             return
         logger.warning(
@@ -223,20 +232,20 @@ class Declined:
             REMEMBER_S,
         )
 
-    def _record_of_model(self, model: str, asked_for: str) -> _Known:
+    def _record_of_model(self, model: str, asked_for: str) -> _ModelRecord:
         if len(model) > MAX_NAME:
-            return _Known()
-        record = self._known.setdefault((model, asked_for), _Known())
-        self._known.move_to_end((model, asked_for))
-        if len(self._known) > MAX_MODELS:
-            self._known.popitem(last=False)
+            return _ModelRecord()
+        record = self._records.setdefault((model, asked_for), _ModelRecord())
+        self._records.move_to_end((model, asked_for))
+        if len(self._records) > MAX_MODELS:
+            self._records.popitem(last=False)
         return record
 
 
 def announced_size(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """Returns the bytes that an answer announces; 0 if it does not."""
-    announced = next((value for name, value in headers if name.lower() == b"content-length"), b"")
-    return int(announced) if announced.isdigit() and len(announced) < 20 else 0
+    length_header = next((value for name, value in headers if name.lower() == b"content-length"), b"")
+    return int(length_header) if length_header.isdigit() and len(length_header) < 20 else 0
 
 
 def unscored(refusal: Refusal) -> str:
@@ -275,29 +284,40 @@ class Passing:
     under the same head.
     """
 
-    def __init__(self, exchange: "Exchange", *, without: str = "", before: str = "", until: float = 0.0) -> None:
+    def __init__(
+        self,
+        exchange: "Exchange",
+        *,
+        no_logprobs_reason: str = "",
+        earlier_failure: str = "",
+        resend_until: float = 0.0,
+    ) -> None:
         """Sets up the passing of one answer.
 
         Args:
             exchange: the exchange.
-            without: why the answer has no log-probabilities.
-            before: how the changed request failed, if this is the answer to the original request.
-            until: time (by `time.perf_counter`) until which a failure is held back, because the request can be sent
-                again.
+            no_logprobs_reason: why the answer has no log-probabilities; empty if they were requested.
+            earlier_failure: how the changed request failed, if this is the answer to the original request; else empty.
+            resend_until: time (by `time.perf_counter`) until which a failure is held back, because the request can
+                still be sent again.
         """
         self._exchange = exchange
-        self._without, self._before, self._until = without, before, until
+        self._no_logprobs_reason, self._earlier_failure, self._resend_until = (
+            no_logprobs_reason,
+            earlier_failure,
+            resend_until,
+        )
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = ""
         self._received = 0
-        self._counted = 0
-        """Bytes of a stream up to which its memory is counted."""
-        self._first: FirstEvent | None = None
+        self._reserved_bytes = 0
+        """Length of the stream for which memory is reserved. Past it, `RESERVED_AHEAD_BYTES` more are reserved."""
+        self._first_event: FirstEvent | None = None
         """Reads a stream's first event, which shows whether the answer is a failure; None once this is known or does
         not matter.
         """
-        self.looks = bool(before or until)
-        """Whether it matters that the answer may be a failure."""
+        self.checks_failure = bool(earlier_failure or resend_until)
+        """Whether it is checked if the answer is a failure, because the request can be sent again or was changed."""
         self.stream: ScoredStream | None = None
         """Reader of a streamed answer; None for an answer that is passed whole."""
         self.status = 0
@@ -311,10 +331,10 @@ class Passing:
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Takes in the answer's head."""
         self.status, self._headers = status, list(headers)
-        if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
-            self.stream = self._exchange.stream(self._without)
+        if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENT_STREAM):
+            self.stream = self._exchange.stream(self._no_logprobs_reason)
         if self.stream is not None:
-            self._first = FirstEvent() if self.looks else None
+            self._first_event = FirstEvent() if self.checks_failure else None
             await self._start(self._headers)
         elif status not in (200, FORBIDDEN):
             self._passes(logprobs_failure(status, self._headers))
@@ -325,39 +345,39 @@ class Passing:
         If a stream may be a failure, no event is passed before the first one is complete, unless it is a comment: a
         caller that waits for a comment gets it at once.
         """
-        if self._first is not None:
-            end = self._first.feed(data)
-            if end or self._first.pending > MAX_FIRST_EVENT:
-                await self._begin_stream(self._first.came(), end)
+        if self._first_event is not None:
+            end = self._first_event.feed(data)
+            if end or self._first_event.pending > MAX_FIRST_EVENT:
+                await self._begin_stream(self._first_event.received(), end)
         else:
             await self._feed(data)
 
     async def end(self) -> None:
         """Ends a stream with its verdict."""
-        if self._first is not None:
-            await self._begin_stream(self._first.came(), self._first.pending)
+        if self._first_event is not None:
+            await self._begin_stream(self._first_event.received(), self._first_event.pending)
         if self.stream is not None and not self.failed:
-            await self._send(await self._read_along(self.stream, self.stream.left, self.stream.end), more=False)
+            await self._send(await self._read_along(self.stream, self.stream.bytes_at_end, self.stream.end), more=False)
 
     async def cut(self, refusal: Refusal) -> None:
         """Ends a stream that broke off."""
-        stream = self.stream or self._exchange.stream(self._without)
+        stream = self.stream or self._exchange.stream(self._no_logprobs_reason)
         assert stream is not None  # without it no head has been sent
         await self._send(stream.cut(refusal.status, refusal.code, refusal.message), more=False)
 
     async def judge(self, body: bytes) -> bytes | None:
         """Returns the whole body to pass on, with its verdict; None if the answer is held back."""
         failure = ""
-        if self.looks and self.status in (200, FORBIDDEN):
+        if self.checks_failure and self.status in (200, FORBIDDEN):
             with suppress(Busy):  # nothing is held back then
                 failure = await aside(len(body), partial(failure_of_whole, self.status, self._headers, body))
         if not self._passes(failure):
             return None
         if self.status == 200:
-            body, self._reason = await self._exchange.judged(body, self._without)
+            body, self._reason = await self._exchange.judged(body, self._no_logprobs_reason)
         return body
 
-    async def pass_on(self, parts: list[bytes], coming: AsyncIterator[bytes], refusal: Refusal) -> None:
+    async def pass_on(self, parts: list[bytes], coming_parts: AsyncIterator[bytes], refusal: Refusal) -> None:
         """Sends a whole answer as it arrives, without reading it, because there is no memory for it.
 
         Raises `RuntimeError` if the answer breaks off, so that the connection is closed and half an answer is not taken
@@ -365,13 +385,13 @@ class Passing:
 
         Args:
             parts: the parts that have arrived.
-            coming: the parts that follow.
+            coming_parts: the parts that follow.
             refusal: why the answer is not read.
         """
         if not await self.begin_unread(parts, refusal):
             return
         try:
-            async for part in coming:
+            async for part in coming_parts:
                 await self._send(part, more=True)
         except Refusal as error:
             raise RuntimeError("the upstream's answer broke off") from error
@@ -390,7 +410,7 @@ class Passing:
             return False
         headers = MutableHeaders(raw=list(self._headers))
         if self._reason:
-            headers[REASON] = self._reason
+            headers[REASON_HEADER] = self._reason
         await self._start(headers.raw)
         while parts:
             await self._send(parts.pop(0), more=True)
@@ -407,26 +427,26 @@ class Passing:
         headers = MutableHeaders(raw=list(self._headers))
         headers["content-length"] = str(len(body))
         if self._reason:
-            headers[REASON] = self._reason
+            headers[REASON_HEADER] = self._reason
         await self._start(headers.raw)
         await self._send(body, more=False)
 
     def _passes(self, failure: str) -> bool:
         """Returns whether the answer is passed on, so that the request is not sent again."""
-        if failure and time.perf_counter() < self._until:
+        if failure and time.perf_counter() < self._resend_until:
             self.failed = failure
             return False
-        if not failure and self.status == 200 and self.looks:
+        if not failure and self.status == 200 and self.checks_failure:
             exchange = self._exchange
-            if self._before:
-                exchange.declined.failed(exchange.model, exchange.added, self._before)
+            if self._earlier_failure:
+                exchange.declined.failed(exchange.model, exchange.added, self._earlier_failure)
             else:
                 exchange.declined.gave(exchange.model, exchange.added)
         return True
 
     async def _begin_stream(self, first_bytes: bytes, end: int) -> None:
         """Passes on the beginning of a stream, unless its first event, which ends at `end`, is a failure."""
-        self._first = None
+        self._first_event = None
         if self._passes(failure_in(data_of(first_bytes[:end].removeprefix(BYTE_ORDER_MARK)))):
             await self._feed(first_bytes)
 
@@ -434,19 +454,19 @@ class Passing:
         assert self.stream is not None
         stream = self.stream
         self._received += len(data)
-        if self._received > self._counted:
+        if self._received > self._reserved_bytes:
             self._count_memory(stream)
         while data:
             room = LOOP_BYTES - stream.pending
             if len(data) <= room:  # as almost every piece of a stream
-                out, data = stream.feed(data, most=LOOP_BYTES), b""
+                out, data = stream.feed(data, max_reread=LOOP_BYTES), b""
             elif room > 0 and stream.is_plain and len(data) <= SLICED_BYTES:
-                out, data = stream.feed(data[:room], most=LOOP_BYTES), data[room:]
+                out, data = stream.feed(data[:room], max_reread=LOOP_BYTES), data[room:]
             else:
-                work = partial(stream.feed, data, most=LOOP_BYTES)
+                work = partial(stream.feed, data, max_reread=LOOP_BYTES)
                 out, data = await self._read_along(stream, stream.pending + len(data), work), b""
-            if stream.waits:
-                out += await self._read_along(stream, stream.waits, partial(stream.feed, b""))
+            if stream.waiting_bytes:
+                out += await self._read_along(stream, stream.waiting_bytes, partial(stream.feed, b""))
             if out:
                 await self._send(out, more=True)
             if stream.action:
@@ -458,14 +478,15 @@ class Passing:
             self.ended.set()
 
     def _count_memory(self, stream: ScoredStream) -> None:
-        """Counts the memory of a stream, and of the next `COUNTED_BYTES`. If there is no memory, the rest passes
-        unread.
+        """Reserves memory for the stream so far and for its next `RESERVED_AHEAD_BYTES`.
+
+        If there is no memory, the rest of the stream passes unread.
         """
-        self._counted = self._received + COUNTED_BYTES
+        self._reserved_bytes = self._received + RESERVED_AHEAD_BYTES
         if self._exchange.lease is None:
             return
         try:
-            self._exchange.lease.hold(stream.held_bytes(self._counted), large=self._counted > LARGE_BYTES)
+            self._exchange.lease.hold(stream.held_bytes(self._reserved_bytes), large=self._reserved_bytes > LARGE_BYTES)
         except Refusal as refusal:
             stream.drop(unscored(refusal))
             self._exchange.lease.hold(0, large=False)
@@ -500,7 +521,7 @@ class Passing:
             goes_on = more or start + SENT_BYTES < len(body)
             await self._exchange.send({"type": "http.response.body", "body": piece, "more_body": goes_on})
             if goes_on:
-                await asyncio.sleep(0)  # a caller who reads as fast as this is sent would leave no turn to others
+                await asyncio.sleep(0)  # else a caller that reads as fast as we send would leave no turn to others
 
 
 class Exchange(ABC):
@@ -522,8 +543,11 @@ class Exchange(ABC):
         self.lease: Lease | None = None
         """Memory of the answer; None if it is not counted."""
 
-    def stream(self, without: str) -> ScoredStream | None:
-        """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
+    def stream(self, no_logprobs_reason: str) -> ScoredStream | None:
+        """Returns the reader of a streamed answer; None if there is nothing to score.
+
+        `no_logprobs_reason`: why the answer has no log-probabilities.
+        """
         scored_request = self._scored
         if scored_request.scorer is None:
             return None
@@ -533,15 +557,15 @@ class Exchange(ABC):
             scored_request.gates,
             gated_reason=self.settings.gate_finish_reason,
             max_bytes=self.settings.max_answer_bytes,
-            no_logprobs=self._none_because(without),
+            no_logprobs=self._none_because(no_logprobs_reason),
         )
 
-    async def judged(self, body: bytes, without: str) -> tuple[bytes, str]:
+    async def judged(self, body: bytes, no_logprobs_reason: str) -> tuple[bytes, str]:
         """Returns (the answer with its verdict, ""), without log-probabilities that the caller did not request.
 
         A large answer, or one with many choices, is read in a thread. If too many tasks wait for a thread, or there is
-        no memory, the result is (the unchanged answer, why). `without` says why it has no log-probabilities, if this is
-        known.
+        no memory, the result is (the unchanged answer, why). `no_logprobs_reason` says why the answer has no
+        log-probabilities, if this is known.
         """
         if self._scored.scorer is None:
             return body, ""
@@ -557,7 +581,7 @@ class Exchange(ABC):
         else:
             weight *= cost
         try:
-            return await aside(weight, partial(self._whole, body, without, choices))
+            return await aside(weight, partial(self._whole, body, no_logprobs_reason, choices))
         except Refusal as refusal:
             return body, self.not_scored(unscored(refusal))
 
@@ -568,14 +592,16 @@ class Exchange(ABC):
         self._scored.scorer.none(reason)
         return reason
 
-    def _whole(self, body: bytes, without: str, read: tuple[list[bytes], int] | None) -> tuple[bytes, str]:
-        """Returns the result of `judged` for an answer whose turn has come. Raises `Refusal` if there is no memory for
-        it.
+    def _whole(
+        self, body: bytes, no_logprobs_reason: str, choices_read: tuple[list[bytes], int] | None
+    ) -> tuple[bytes, str]:
+        """Does the work of `judged`, which has waited for its turn. Raises `Refusal` if there is no memory for the
+        answer.
 
         Args:
             body: the answer.
-            without: why it has no log-probabilities.
-            read: its choices, if they were already read.
+            no_logprobs_reason: why the answer has no log-probabilities; empty if this is not known.
+            choices_read: the answer's choices and their number, if they were already read.
         """
         scorer, chat, panels = self._scored.scorer, self._scored.chat, self._scored.panels
         assert scorer is not None
@@ -584,28 +610,28 @@ class Exchange(ABC):
             if self.lease is not None:
                 self.lease.hold(weight, large=True)
         try:
-            choices, count = read or choices_of(body)
+            choices, count = choices_read or choices_of(body)
         except UNREADABLE:
             return body, self.not_scored(NO_OBJECT)
-        refused = self._none_because(without)
-        verdicts = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
+        why_unscored = self._none_because(no_logprobs_reason)
+        verdicts = [scorer.none(why_unscored) if why_unscored else scorer.verdict(choice) for choice in choices]
         if count > len(choices):
-            rest = beyond_limit(count)
-            verdicts.append(scorer.none(rest))
+            beyond_reason = beyond_limit(count)
+            verdicts.append(scorer.none(beyond_reason))
         verdict = combine_verdicts(verdicts)
         if count > len(choices):
-            verdict["reason"] = "; ".join(filter(None, [verdict["reason"], rest]))
+            verdict["reason"] = "; ".join(filter(None, [verdict["reason"], beyond_reason]))
         if panels is not None and count > 1:
             panel_verdict = panels.verdict(choices, count, (chat.messages if chat else None) or [])
-            # Nobody named the default predictor: its scores would stand beside the panel's for nobody.
+            # If nobody named a predictor, the default one's score is left out: only the panel's was asked for.
             verdict = with_panel(
-                verdict, panel_verdict, alone=str(self.settings.checkpoint) == QualityPredictor.bundled
+                verdict, panel_verdict, panel_only=str(self.settings.checkpoint) == QualityPredictor.bundled
             )
         return with_verdict(body, verdict, chat), ""
 
-    def _none_because(self, without: str) -> str:
+    def _none_because(self, no_logprobs_reason: str) -> str:
         chat = self._scored.chat
-        return without if chat is not None and not chat.wants_logprobs else ""
+        return no_logprobs_reason if chat is not None and not chat.wants_logprobs else ""
 
     @abstractmethod
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
@@ -627,23 +653,25 @@ class Exchange(ABC):
         within_s, failed = None, ""
         scored_request, earlier_failure = self._scored, self.declined.why(self.model, self.added) if self.added else ""
         if not earlier_failure:
-            first = Passing(self, until=self.started + self.settings.timeout_s if self.added else 0.0)
+            first_passing = Passing(self, resend_until=self.started + self.settings.timeout_s if self.added else 0.0)
             try:
                 await self.ask(
-                    scored_request.body if scored_request.chat is None else scored_request.chat.sent, first, None
+                    scored_request.body if scored_request.chat is None else scored_request.chat.sent,
+                    first_passing,
+                    None,
                 )
             except Exception as error:
-                first.failed = self.excuse(error) if self.added and not first.begun else ""
-                if not first.failed:
-                    await self._end(first, error)
+                first_passing.failed = self.excuse(error) if self.added and not first_passing.begun else ""
+                if not first_passing.failed:
+                    await self._end(first_passing, error)
                     return
-            if not first.failed:
+            if not first_passing.failed:
                 return
-            failed = first.failed
+            failed = first_passing.failed
             self.metrics.errors.labels("logprobs_declined").inc()
             within_s = self.settings.timeout_s - (time.perf_counter() - self.started)
-        without = no_logprobs(earlier_failure or failed, again=not earlier_failure)
-        passing = Passing(self, without=without, before=failed)
+        no_logprobs_reason = no_logprobs(earlier_failure or failed, again=not earlier_failure)
+        passing = Passing(self, no_logprobs_reason=no_logprobs_reason, earlier_failure=failed)
         try:
             await self.ask(scored_request.body, passing, within_s)
         except Refusal as refusal:
@@ -704,7 +732,7 @@ class UpstreamExchange(Exchange, Response):
         """Returns a reason if the error is a closed connection, which an addition to the request may have caused; empty
         for other errors.
         """
-        return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT else ""
+        return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT_CODE else ""
 
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
         """Sends the request to the upstream. Events are passed on as they arrive, and end with the verdict.
@@ -715,8 +743,10 @@ class UpstreamExchange(Exchange, Response):
             within_s: time limit for the answer's head, if it is shorter than the settings'.
         """
         async with self._client.asking(self._request, "POST", self._path, body, within_s=within_s) as answer:
-            passed = to_caller(answer.headers).items()
-            await passing.begin(answer.status, [(n.encode("latin-1"), v.encode("latin-1")) for n, v in passed])
+            caller_headers = to_caller(answer.headers).items()
+            await passing.begin(
+                answer.status, [(name.encode("latin-1"), value.encode("latin-1")) for name, value in caller_headers]
+            )
             if passing.stream is not None:
                 try:
                     async with aclosing(answer.parts()) as parts:
@@ -733,18 +763,18 @@ class UpstreamExchange(Exchange, Response):
                 answer_body = await self._read_whole_answer(answer, passing)
                 if answer_body is None:
                     return
-                done = time.perf_counter()
+                answered_at = time.perf_counter()
                 # The judged answer replaces the first, so that a large answer is not held twice while it is sent.
                 answer_body = await passing.judge(answer_body)
                 if answer_body is None:
                     return
-                self.metrics.upstream_seconds.observe(done - self.started)
+                self.metrics.upstream_seconds.observe(answered_at - self.started)
                 if 300 <= answer.status < 400:
                     raise redirect(answer)
                 if answer.status != 200:
                     self.metrics.errors.labels("upstream_status").inc()
                 else:
-                    self.metrics.added_seconds.observe(self._seconds_here + time.perf_counter() - done)
+                    self.metrics.added_seconds.observe(self._seconds_here + time.perf_counter() - answered_at)
                 await passing.send_whole(answer_body)
 
     async def _read_whole_answer(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:
@@ -758,17 +788,17 @@ class UpstreamExchange(Exchange, Response):
         assert self.lease is not None
         parts: list[bytes] = []
         size, announced = 0, min(announced_size(answer.headers), limit)
-        async with aclosing(answer.parts()) as coming:
-            async for part in coming:
+        async with aclosing(answer.parts()) as coming_parts:
+            async for part in coming_parts:
                 parts.append(part)
                 size += len(part)
                 if size > limit:
                     raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
                 try:
-                    most = max(size, announced)  # by the announced size nothing is kept that will find no room
-                    self.lease.hold(ANSWER_COPIES * most, large=most > LARGE_BYTES)
+                    expected_size = max(size, announced)  # by the announced size nothing is kept that will find no room
+                    self.lease.hold(ANSWER_COPIES * expected_size, large=expected_size > LARGE_BYTES)
                 except Refusal as refusal:
                     self.lease.hold(0, large=False)
-                    await passing.pass_on(parts, coming, refusal)
+                    await passing.pass_on(parts, coming_parts, refusal)
                     return None
         return b"".join(parts)

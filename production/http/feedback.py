@@ -18,7 +18,7 @@ from metaprobe.production.monitoring.tables import LogError, LogUnavailable
 
 logger = logging.getLogger(__name__)
 
-SHAPE = (
+LABEL_FORMAT = (
     '{"request_id": "...", "label": 1}, with "who", "time" (seconds since 1970) and "source" (human, program, judge)'
     ' where they are known, or {"feedback": [...]} with several'
 )
@@ -58,25 +58,25 @@ _label, _labels = msgspec.json.Decoder(SentLabel), msgspec.json.Decoder(list[Sen
 class FeedbackDesk:
     """Stores labels in one log. Writing may wait for the database, which delays only other labels."""
 
-    def __init__(self, log: ScoreLog, *, most: int) -> None:
-        """`most` is the most labels in one request."""
-        self._log, self._most = log, most
+    def __init__(self, log: ScoreLog, *, max_labels: int) -> None:
+        """`max_labels` is the most labels in one request."""
+        self._log, self._max_labels = log, max_labels
         self._waiting = 0
         self._seldom = Seldom(logger)
 
-    async def take(self, body: bytes, by: Labeller) -> dict[str, int]:
+    async def take(self, body: bytes, labeller: Labeller) -> dict[str, int]:
         """Stores all labels or none. Returns how many were stored, and how many belong to requests that the log does
         not know.
 
-        Raises `Refusal` for anything but labels, for more than `most` labels, and for answers that `by` may not label.
+        Raises `Refusal` for anything but labels, for too many labels, and for answers that `labeller` may not label.
         Raises it with status 503 and a retry time if the database cannot store them now.
         """
-        labels = await aside(len(body), lambda: read_feedback(body, most=self._most), REQUESTS)
+        labels = await aside(len(body), lambda: read_feedback(body, max_labels=self._max_labels), REQUESTS)
         if self._waiting >= MAX_WAITING_REQUESTS:
             raise _busy(f"{self._waiting} requests wait for the score log already")
         self._waiting += 1
         try:
-            known_count = await asyncio.get_running_loop().run_in_executor(_threads, self._store, labels, by)
+            known_count = await asyncio.get_running_loop().run_in_executor(_threads, self._store, labels, labeller)
         except LogUnavailable as error:
             self._seldom(f"labels were refused for the time being: {error}")
             raise _busy("the score log cannot be written now; the server's log says why") from error
@@ -88,31 +88,35 @@ class FeedbackDesk:
             self._waiting -= 1
         return {"stored": len(labels), "unknown": len(labels) - known_count}
 
-    def _store(self, labels: list[FeedbackLabel], by: Labeller) -> int:
+    def _store(self, labels: list[FeedbackLabel], labeller: Labeller) -> int:
         self._log.flush(_WAIT_S)
-        return self._log.add_labels(labels, by=by)
+        return self._log.add_labels(labels, by=labeller)
 
 
 def _busy(why: str) -> Refusal:
     return Refusal(503, "log_unavailable", f"nothing was stored: {why}", {"retry-after": str(RETRY_AFTER_S)})
 
 
-def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
+def read_feedback(body: bytes, *, max_labels: int) -> list[FeedbackLabel]:
     """Returns the labels in a request's body. Raises `Refusal`."""
     try:
         body_fields = _object.decode(body)
         if "feedback" in body_fields and body_fields.keys() & {"request_id", "label"}:
-            raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
-        listed = body_fields.get("feedback")
-        several = [_label.decode(body)] if listed is None else bounded(bytes(listed), most, _labels.decode, "labels")
+            raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {LABEL_FORMAT}")
+        raw_list = body_fields.get("feedback")
+        sent_labels = (
+            [_label.decode(body)]
+            if raw_list is None
+            else bounded(bytes(raw_list), max_labels, _labels.decode, "labels")
+        )
     except msgspec.ValidationError as error:
         # The error names a key of the caller's, which may be as long as the body.
-        raise Refusal(400, "invalid_feedback", f"{str(error)[:200]}; expected {SHAPE}") from error
+        raise Refusal(400, "invalid_feedback", f"{str(error)[:200]}; expected {LABEL_FORMAT}") from error
     except UNREADABLE as error:
-        message = f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
+        message = f"the body is not JSON ({type(error).__name__}); expected {LABEL_FORMAT}"
         raise Refusal(400, "invalid_json", message) from error
     labels = []
-    for sent in several:
+    for sent in sent_labels:
         try:
             value = label_value(sent.label)
         except ValueError as error:

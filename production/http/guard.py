@@ -15,7 +15,7 @@ from metaprobe.api import require
 from metaprobe.production.http.bodies import OWNER, Refusal
 from metaprobe.production.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.production.http.metrics import RECORD_ATTRIBUTE, Metrics, log_unexpected
-from metaprobe.production.http.openapi import ADMINS, ENDPOINTS, KEYLESS_ADDRESSES
+from metaprobe.production.http.openapi import ADMIN_ADDRESSES, ENDPOINTS, KEYLESS_ADDRESSES
 from metaprobe.production.http.request_log import SCOPE_CALLER, SCOPE_CALLERS_ID, SCOPE_ID, callers_id
 from metaprobe.production.http.settings import Settings, is_loopback
 
@@ -69,11 +69,11 @@ class Guard:
         endpoint = _endpoint(scope["path"])
         with self._span(endpoint, headers) as (headers_to_add, span_attributes):
             headers_to_add["x-request-id"] = callers_request_id or identity  # the upstream is to log the same id
-            passed = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in headers_to_add]
-            passed += [(name.encode(), value.encode("latin-1")) for name, value in headers_to_add.items()]
+            passed_headers = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in headers_to_add]
+            passed_headers += [(name.encode(), value.encode("latin-1")) for name, value in headers_to_add.items()]
             ids = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(callers_request_id)}
             await self._answer_request(
-                {**scope, "headers": passed, **ids},
+                {**scope, "headers": passed_headers, **ids},
                 receive,
                 send,
                 headers_to_add.get("traceparent", ""),
@@ -103,59 +103,64 @@ class Guard:
                     span.set_status(self._trace.StatusCode.ERROR)
 
     async def _answer_request(
-        self, scope: Scope, receive: Receive, send: Send, traceparent: str, request_facts: dict[str, Any]
+        self, scope: Scope, receive: Receive, send: Send, traceparent: str, span_attributes: dict[str, Any]
     ) -> None:
         started, status, caller = time.perf_counter(), 0, None
         headers, identity, endpoint = Headers(scope=scope), scope[SCOPE_ID], _endpoint(scope["path"])
 
-        async def marked(message: Message) -> None:
+        async def send_with_ids(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 response_headers = MutableHeaders(scope=message)
                 response_headers[REQUEST_ID] = identity
-                # The upstream's own counts for more.
+                # An id that the upstream has set is not replaced.
                 response_headers.setdefault("x-request-id", scope[SCOPE_CALLERS_ID] or identity)
             await send(message)
 
         # Check the caller and answer, or refuse.
-        bounded = endpoint not in KEYLESS_ADDRESSES
-        self._in_flight += bounded
+        is_bounded = endpoint not in KEYLESS_ADDRESSES
+        self._in_flight += is_bounded
         try:
             try:
-                asking = self._admit(headers, endpoint, scope.get("http_version", ""), bounded=bounded)
+                admitted_caller = self._admit(headers, endpoint, scope.get("http_version", ""), bounded=is_bounded)
                 host, port = scope.get("client") or ("", 0)
-                OWNER.set((host if asking is ANYONE else asking.digest.hex(), f"{host}:{port}"))
-                if bounded:
-                    self._limits.enter(asking)
-                    caller = asking
-                await self._app({**scope, SCOPE_CALLER: asking}, receive, marked)
+                OWNER.set((host if admitted_caller is ANYONE else admitted_caller.digest.hex(), f"{host}:{port}"))
+                if is_bounded:
+                    self._limits.enter(admitted_caller)
+                    caller = admitted_caller
+                await self._app({**scope, SCOPE_CALLER: admitted_caller}, receive, send_with_ids)
             except Refusal as refusal:
                 self._metrics.errors.labels(refusal.code).inc()
                 if not status:
-                    await refusal.response()(scope, receive, marked)
+                    await refusal.response()(scope, receive, send_with_ids)
         except Exception as error:
             log_unexpected(logger, f"request {identity}", error)
             self._metrics.errors.labels("internal").inc()
             if status:
-                raise _Broken from None  # the server closes the connection, so that half an answer is not taken for one
+                raise _Broken from None  # the server closes the connection: half an answer must not look whole
             await Refusal(500, "internal", f"something failed here; request id {identity}").response()(
-                scope, receive, marked
+                scope, receive, send_with_ids
             )
         finally:
-            self._in_flight -= bounded
+            self._in_flight -= is_bounded
             if caller is not None:
                 self._limits.leave(caller)
                 self._metrics.key_requests.labels(caller.name, str(status or 499)).inc()
             self._metrics.requests.labels(endpoint, str(status or 499)).inc()
-            request_facts["http.response.status_code"] = status or 499
-            took = 1e3 * (time.perf_counter() - started)
-            log_fields = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
+            span_attributes["http.response.status_code"] = status or 499
+            took_ms = 1e3 * (time.perf_counter() - started)
+            log_fields = {
+                "request_id": identity,
+                "endpoint": endpoint,
+                "status": status or 499,
+                "ms": round(took_ms, 1),
+            }
             log_fields |= {"callers_id": scope[SCOPE_CALLERS_ID], "key": caller.name if caller else ""}
             if traceparent:
                 _, log_fields["trace_id"], log_fields["span_id"], _ = traceparent.split("-")
             logger.info(
-                "%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={RECORD_ATTRIBUTE: log_fields}
+                "%s %s %d %.1f ms", identity, endpoint, status or 499, took_ms, extra={RECORD_ATTRIBUTE: log_fields}
             )
 
     def _admit(self, headers: Headers, endpoint: str, http_version: str, *, bounded: bool) -> Caller:
@@ -169,12 +174,12 @@ class Guard:
         """
         settings = self._settings
         if "content-length" in headers and "transfer-encoding" in headers:
-            # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.
+            # A proxy in front may have ended the body by the other header, and taken the rest for a new request.
             message = "a request has either Content-Length or Transfer-Encoding, and this one has both"
             raise Refusal(400, "ambiguous_length", message, {"connection": "close"})
         hosts = headers.getlist("host")
         if len(hosts) > 1 or (not hosts and http_version == "1.1"):
-            # Whoever stands in front may have taken another host for the one that is meant.
+            # A proxy in front may have read another host than this server.
             message = f"{len(hosts)} Host headers came; expected one, as HTTP/1.1 has it"
             raise Refusal(400, "bad_host", message, {"connection": "close"})
         if hosts and {" ", "\t", ","} & set(hosts[0]):
@@ -197,7 +202,7 @@ class Guard:
                 f"no valid key: send one as `Authorization: Bearer KEY`, or as `{KEY_HEADER}: KEY`",
                 {"www-authenticate": "Bearer"},
             )
-        if endpoint in ADMINS and not caller.admin:
+        if endpoint in ADMIN_ADDRESSES and not caller.admin:
             message = (
                 f"{endpoint} shows what all callers asked, and this key is {caller.name}'s alone; ask with a key that"
                 " has no name, or that is an admin's in the file of keys (admin = true)"

@@ -5,27 +5,27 @@ from collections.abc import Callable
 
 from metaprobe.api import AnswerStream, InvalidResponse
 from metaprobe.production.http.bodies import Refusal, values_bytes
-from metaprobe.production.http.streamed_answer import AROUND_BYTES, DONE, MAX_EVENT_BYTES, EventSplitter, data_of
+from metaprobe.production.http.streamed_answer import BYTES_AROUND, DONE, MAX_EVENT_BYTES, EventSplitter, data_of
 from metaprobe.production.http.wire import UNREADABLE, lenient_object
 
-AROUND_VALUES = 1 << 10
+VALUE_BYTES_AROUND = 1 << 10
 """Bytes that the values of an event around its part of the answer take. They are not kept."""
 
 
 class JoinedEvents:
     """Takes in the bytes of a stream as they arrive. Each event is decoded, and its bytes are dropped."""
 
-    def __init__(self, limit: int, hold: Callable[[int, int], None]) -> None:
+    def __init__(self, max_bytes: int, on_bytes: Callable[[int, int], None]) -> None:
         """Sets up the reader.
 
         Args:
-            limit: most bytes of the answer.
-            hold: called with the number of bytes so far, and with the bytes that their values take; may raise.
+            max_bytes: most bytes of the answer.
+            on_bytes: called with the number of bytes so far, and with the bytes that their values take; may raise.
         """
-        self._limit, self._hold = limit, hold
-        self._values = 0
+        self._max_bytes, self._on_bytes = max_bytes, on_bytes
+        self._value_bytes = 0
         self._events, self._stream = EventSplitter(), AnswerStream(keeps_all=True)
-        self._size = 0
+        self._answer_bytes = 0
         self._error = b""
         """The data of an event that is an error; it is the body then."""
         self.begun = False
@@ -42,17 +42,17 @@ class JoinedEvents:
         if self._events.pending > MAX_EVENT_BYTES:
             message = f"an event of the upstream's stream is larger than {MAX_EVENT_BYTES} bytes"
             raise Refusal(502, "upstream_too_large", message)
-        self._hold_bytes(self._size + self._events.pending)
+        self._hold_bytes(self._answer_bytes + self._events.pending)
 
     def body(self) -> bytes:
         """Returns the body at the end. Raises `InvalidResponse` if the stream does not say how the answer ended."""
         self._add(self._events.rest())
         if self._error:
             return self._error
-        whole = self._stream.response()
+        response = self._stream.response()
         if not self._stream.ended:
             raise InvalidResponse("the stream ended before the answer did")
-        return json.dumps(whole).encode()
+        return json.dumps(response).encode()
 
     @property
     def failed(self) -> bool:
@@ -64,8 +64,8 @@ class JoinedEvents:
         self.done = self.done or data == DONE
         if not data or data == DONE or self._error:
             return
-        self._size += max(len(event) - AROUND_BYTES, len(event) // 2)
-        self._values += max(values_bytes(data) - AROUND_VALUES, 0)
+        self._answer_bytes += max(len(event) - BYTES_AROUND, len(event) // 2)
+        self._value_bytes += max(values_bytes(data) - VALUE_BYTES_AROUND, 0)
         try:
             chunk = lenient_object(data)
         except UNREADABLE as error:
@@ -77,6 +77,6 @@ class JoinedEvents:
             self._stream.add(chunk)
 
     def _hold_bytes(self, size: int) -> None:
-        self._hold(size, self._values)
-        if size > self._limit:
-            raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {self._limit} bytes")
+        self._on_bytes(size, self._value_bytes)
+        if size > self._max_bytes:
+            raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {self._max_bytes} bytes")

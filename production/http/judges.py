@@ -42,26 +42,28 @@ _seldom = Seldom(logger)
 
 
 class Allowance:
-    """Number of tokens of one request that may still be scored."""
+    """Counts the tokens of one request that are scored, up to a limit."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.asked = 0
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+        self.taken = 0
         """Tokens counted so far, including those beyond the limit."""
 
     @property
     def exceeded(self) -> bool:
-        return self.asked > self.most
+        return self.taken > self.max_tokens
 
     def take(self, tokens: int) -> None:
-        """Adds tokens. Raises `InvalidResponse` if the limit is exceeded."""
-        self.asked += tokens
+        """Counts the tokens of one more response. Raises `InvalidResponse` if the limit is exceeded."""
+        self.taken += tokens
         if self.exceeded:
-            raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
+            raise InvalidResponse(
+                f"{self.taken} tokens to score, and at most {self.max_tokens} are scored in one request"
+            )
 
 
 def plain_text(question: str) -> str:
-    """Returns a question's text in a form that is equal for equal questions: single spaces, no capital letters."""
+    """Returns the text of a question with single spaces and without capital letters, so that texts can be compared."""
     return " ".join(question.split()).casefold()
 
 
@@ -107,7 +109,7 @@ class Scorer:
         """Whether it reads a decision model's decision about an answer."""
         contract = predictor.checkpoint.manifest.contract
         heads: tuple[str, ...] = tuple(output.name for output in predictor.checkpoint.manifest.outputs)
-        scales, listed = contract.get("scales", {}), contract.get("questions", {})
+        scales, questions_of_head = contract.get("scales", {}), contract.get("questions", {})
         if isinstance(predictor, TextPredictor):
             heads, scales = (predictor.target,), {} if predictor.scale is None else {predictor.target: predictor.scale}
         self.heads = heads
@@ -115,7 +117,9 @@ class Scorer:
         try:
             self.scales = {name: (float(low), float(high)) for name, (low, high) in scales.items() if name in heads}
             """Lowest and highest level of each head that is no probability."""
-            self.texts = {name: frozenset(map(plain_text, texts)) for name, texts in listed.items() if name in heads}
+            self.texts = {
+                name: frozenset(map(plain_text, texts)) for name, texts in questions_of_head.items() if name in heads
+            }
             """Maps a head to the texts of questions that the contract lists, in the form of `plain_text`."""
         except (AttributeError, TypeError, ValueError) as error:
             raise ContractMismatch(
@@ -127,9 +131,9 @@ class Scorer:
         """Returns this scorer, with each of its verdicts logged as a verdict on this request's answer."""
         if request is None:
             return self
-        logging_ = copy(self)
-        logging_._request = request
-        return logging_
+        logging_scorer = copy(self)
+        logging_scorer._request = request
+        return logging_scorer
 
     def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
         """Returns the verdict on a response of any kind that `QualityPredictor.predict` accepts.
@@ -138,12 +142,12 @@ class Scorer:
         request; without it each response has its own.
         """
         parsed: ParsedResponse | ParsedText | None = None
-        granted = None
+        granted_allowance = None
         try:
             parsed = self._predictor.parse(response)
-            granted = allowance or Allowance(self._max_tokens)
+            granted_allowance = allowance or Allowance(self._max_tokens)
             if isinstance(parsed, ParsedResponse):
-                granted.take(len(parsed.logprobs))
+                granted_allowance.take(len(parsed.logprobs))
             verdict = self._predictor.predict(parsed)  # type: ignore[arg-type]  # as parsed for it
         except (InvalidResponse, ContractMismatch) as error:
             verdict = self._no_verdict(str(error))
@@ -151,14 +155,19 @@ class Scorer:
             log_unexpected(logger, "scoring", error)
             self._metrics.errors.labels("scoring").inc()
             verdict = self._no_verdict(f"scoring failed ({type(error).__name__}); the server's log has more")
-        shown = self._counted(verdict, parsed)
-        if self._shadow is not None and parsed is not None and granted is not None and not granted.exceeded:
-            self._shadow._follow(verdict, parsed, self._request)
-        return shown
+        verdict_fields = self._count(verdict, parsed)
+        if (
+            self._shadow is not None
+            and parsed is not None
+            and granted_allowance is not None
+            and not granted_allowance.exceeded
+        ):
+            self._shadow._score_as_shadow(verdict, parsed, self._request)
+        return verdict_fields
 
     def none(self, reason: str) -> dict[str, Any]:
         """Returns a verdict without a score, with the reason."""
-        return self._counted(self._no_verdict(reason), None)
+        return self._count(self._no_verdict(reason), None)
 
     def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any], model: str = "") -> dict[str, Any]:
         """Returns the verdict on an answer that the gate ended. It is the gate's own, because the predictor needs
@@ -171,12 +180,14 @@ class Scorer:
             model: model that the upstream names, if it does.
         """
         verdict = Verdict(score, {}, critical=None, flagged=True, checkpoint=self.digest, reason=reason)
-        return {**self._counted(verdict, None, {**gate, "model": model}), "gate": gate}
+        return {**self._count(verdict, None, {**gate, "model": model}), "gate": gate}
 
     def _no_verdict(self, reason: str) -> Verdict:
         return Verdict(None, {}, critical=None, flagged=None, checkpoint=self.digest, reason=reason)
 
-    def _follow(self, main_verdict: Verdict, parsed: ParsedResponse | ParsedText, request: RequestLog | None) -> None:
+    def _score_as_shadow(
+        self, main_verdict: Verdict, parsed: ParsedResponse | ParsedText, request: RequestLog | None
+    ) -> None:
         """Scores an answer for comparison only, and logs the verdict. Never raises, because nobody waits for it.
 
         Args:
@@ -201,7 +212,7 @@ class Scorer:
         if request is not None:
             request.add_shadow(_verdict_fields(verdict), parsed)
 
-    def _counted(
+    def _count(
         self, verdict: Verdict, parsed: ParsedResponse | ParsedText | None, gate: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Returns the verdict as JSON, after counting it in the metrics and adding it to the log if there is one.
@@ -220,10 +231,10 @@ class Scorer:
             self._metrics.abstained.inc()
         if verdict.flagged:
             self._metrics.flagged.inc()
-        shown = _verdict_fields(verdict)
+        verdict_fields = _verdict_fields(verdict)
         if self._request is not None:
-            self._request.add(shown, parsed, gate)
-        return shown
+            self._request.add(verdict_fields, parsed, gate)
+        return verdict_fields
 
 
 def _verdict_fields(verdict: Verdict) -> dict[str, Any]:
@@ -241,9 +252,9 @@ class Seat:
 
     def of(self, request_id: str, share: float) -> Scorer:
         """Returns the scorer of this request: `trial_scorer` for this share of the ids, else `judge`."""
-        # Not by a checksum: of ids that count on, as 0 to 999, checksums fall on one side.
-        drawn = int.from_bytes(hashlib.blake2b(request_id.encode("utf-8", "replace"), digest_size=4).digest())
-        on_trial = self.trial_scorer is not None and drawn < share * (1 << 32)
+        # A hash, not a checksum: the checksums of counting ids, such as 0 to 999, lie close together.
+        draw = int.from_bytes(hashlib.blake2b(request_id.encode("utf-8", "replace"), digest_size=4).digest())
+        on_trial = self.trial_scorer is not None and draw < share * (1 << 32)
         return self.trial_scorer if on_trial and self.trial_scorer is not None else self.judge
 
 
@@ -298,29 +309,29 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
             return TextPredictor.load(location, sha256)
         return load_judge(settings, location, sha256, run)
 
-    places, runs = _places(settings, load), settings.run_by_model
+    pinned_paths, runs = _places(settings, load), settings.run_by_model
     shadows = _places_by_model(settings.shadows, "in the shadow", load)
     trial_checkpoints = _places_by_model(settings.canary_checkpoints, "on trial", load)
-    if unknown := (shadows.keys() | trial_checkpoints.keys() | runs.keys()) - places.keys():
+    if unknown := (shadows.keys() | trial_checkpoints.keys() | runs.keys()) - pinned_paths.keys():
         raise SettingsError(
             f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
-            f" beside it; expected one of {', '.join(sorted(filter(None, places)))}, or no name"
+            f" beside it; expected one of {', '.join(sorted(filter(None, pinned_paths)))}, or no name"
         )
     events = _span_events(keeps_texts=settings.log_texts) if settings.otel else None
 
-    def scorer(place: PinnedPath, name: str, role: str) -> Scorer:
+    def scorer(pinned_path: PinnedPath, name: str, role: str) -> Scorer:
         shadow = None
         if name in shadows:
             shadow = Scorer(load(*shadows[name], runs.get(name)), metrics, role="shadow")
-        most, predictor = settings.max_scored_tokens, load(*place, runs.get(name))
-        return Scorer(predictor, metrics, max_tokens=most, role=role, shadow=shadow, events=events)
+        max_tokens, predictor = settings.max_scored_tokens, load(*pinned_path, runs.get(name))
+        return Scorer(predictor, metrics, max_tokens=max_tokens, role=role, shadow=shadow, events=events)
 
     seats = {}
-    for name, place in places.items():
+    for name, place in pinned_paths.items():
         on_trial = name in trial_checkpoints
         trial_scorer = scorer(trial_checkpoints[name], name, "canary") if on_trial else None
         seats[name] = Seat(scorer(place, name, "judge"), trial_scorer)
-    texts = {name.removeprefix(TEXT_PREFIX): seats.pop(name) for name in places if name.startswith(TEXT_PREFIX)}
+    texts = {name.removeprefix(TEXT_PREFIX): seats.pop(name) for name in pinned_paths if name.startswith(TEXT_PREFIX)}
     return Judges(seats, settings.canary_share, texts)
 
 
@@ -356,58 +367,62 @@ def _places(settings: Settings, load: Load) -> dict[str, PinnedPath]:
             pinned_lines += [(words[0], words[1])] if words else []
         if not pinned_lines:
             raise SettingsError(f"{pins} names no checkpoint; expected lines of [NAME=]CHECKPOINT SHA256")
-    places: dict[str, PinnedPath] = {}
-    for written in (pinned_lines, from_settings):
-        pinned = set(places)
-        for number, (checkpoint, sha256) in enumerate(written):
-            names, location = _names(checkpoint, sha256, load, by_manifest=written is from_settings and number > 0)
+    pinned_paths: dict[str, PinnedPath] = {}
+    for named_checkpoints in (pinned_lines, from_settings):
+        names_pinned = set(pinned_paths)
+        for number, (checkpoint, sha256) in enumerate(named_checkpoints):
+            names, location = _names(
+                checkpoint, sha256, load, by_manifest=named_checkpoints is from_settings and number > 0
+            )
             for name in names:
-                if name in places and name not in pinned:
+                if name in pinned_paths and name not in names_pinned:
                     raise SettingsError(
                         f"{checkpoint} is of a model that has a checkpoint ({name or 'all models'}): name each model"
                         " once, as NAME=CHECKPOINT, so that it is clear whose answers it judges"
                     )
-                places.setdefault(name, (location, sha256))
-    models = [place for name, place in places.items() if not name.startswith(TEXT_PREFIX)]
-    places.setdefault(
+                pinned_paths.setdefault(name, (location, sha256))
+    models = [place for name, place in pinned_paths.items() if not name.startswith(TEXT_PREFIX)]
+    pinned_paths.setdefault(
         "", models[0] if models else (QualityPredictor.bundled, None)
     )  # the first one judges all others too
-    return places
+    return pinned_paths
 
 
-def _places_by_model(written: Sequence[str], where: str, load: Load) -> dict[str, PinnedPath]:
+def _places_by_model(named_checkpoints: Sequence[str], use: str, load: Load) -> dict[str, PinnedPath]:
     """Maps the name of a model to the location of its checkpoint in the shadow or on trial. The empty name is for all
     others.
 
     Args:
-        written: texts [NAME=]CHECKPOINT.
-        where: use of the checkpoints for error messages: "in the shadow" or "on trial".
+        named_checkpoints: texts [NAME=]CHECKPOINT.
+        use: use of the checkpoints for error messages: "in the shadow" or "on trial".
         load: loads a checkpoint.
     """
-    places: dict[str, PinnedPath] = {}
-    for named_checkpoint in written:
+    pinned_paths: dict[str, PinnedPath] = {}
+    for named_checkpoint in named_checkpoints:
         (name,), location = _names(named_checkpoint, None, load)
-        if name in places:
+        if name in pinned_paths:
             raise SettingsError(
-                f"two checkpoints are to be {where} of {name or 'all other models'!r}; give each model one"
+                f"two checkpoints are to be {use} of {name or 'all other models'!r}; give each model one"
             )
-        places[name] = location, None
-    return places
+        pinned_paths[name] = location, None
+    return pinned_paths
 
 
-def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = False) -> tuple[Sequence[str], str]:
+def _names(
+    named_checkpoint: str, sha256: str | None, load: Load, *, by_manifest: bool = False
+) -> tuple[Sequence[str], str]:
     """Returns the names of the models that a checkpoint judges, and its location. The empty name is for all models.
 
     Args:
-        written: text [NAME=]CHECKPOINT.
+        named_checkpoint: text [NAME=]CHECKPOINT.
         sha256: digest that the checkpoint must have; None for any.
         load: loads a checkpoint.
         by_manifest: whether a checkpoint without a name judges the models on which it was trained.
     """
-    name, location = split_name(written)
+    name, location = split_name(named_checkpoint)
     if TextPredictor.reads(location):
         if name:
-            raise SettingsError(f"{written}: a text reader judges every model's texts; leave {name}= out")
+            raise SettingsError(f"{named_checkpoint}: a text reader judges every model's texts; leave {name}= out")
         reader = load(location, sha256, None)
         assert isinstance(reader, TextPredictor)
         return [TEXT_PREFIX + reader.target], location
@@ -423,9 +438,10 @@ def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = 
 
 
 def on_mismatch_of(settings: Settings) -> Literal["note", "refuse", "ignore"]:
-    """Returns how to treat other models' answers.
+    """Returns the setting `on_mismatch` for predictors and gates, with `note` in place of `warn`.
 
-    A warning would put callers' names into the log, and Python would remember each of them forever.
+    The note stands in the verdict. Python's warnings would put callers' texts into the log, and Python keeps every
+    distinct warning.
     """
     return "note" if settings.on_mismatch == "warn" else settings.on_mismatch
 
@@ -452,34 +468,34 @@ def load_judge(settings: Settings, location: Path | str, sha256: str | None, run
         sha256: digest that it must have; None for any.
         run: run of the answers; None if it is not known.
     """
-    mismatch, flags = on_mismatch_of(settings), settings.flags
-    return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=mismatch, **flags)
+    on_mismatch, flags = on_mismatch_of(settings), settings.flags
+    return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=on_mismatch, **flags)
 
 
-LOOK_S = 2.0
+PINS_CHECK_S = 2.0
 """Seconds between two checks of the pins file."""
 
 
-class Office:
+class JudgesHolder:
     """Holds the judges, and replaces all of them at once at a reload.
 
     If one of the new ones does not load, the old ones stay, and the failure is reported.
     """
 
     def __init__(self, load: Callable[[], Judges], pins: Path | None, metrics: Metrics) -> None:
-        """`load` returns the judges, and is called again for every reload.
+        """Loads the judges.
 
         Args:
-            load: returns the judges.
-            pins: the pins file; None for none.
+            load: returns the judges; called again for every reload.
+            pins: the pins file; None if there is none.
             metrics: where reloads are counted.
         """
-        self.now = load()
+        self.current = load()
         self._load = load
         self._pins = pins
         self._metrics = metrics
-        self._seen = self._read_pins()
-        self._asked = asyncio.Event()
+        self._pins_seen = self._read_pins()
+        self._reload_requested = asyncio.Event()
         self.refused = False
         """Whether the last reload failed, so that older checkpoints judge than intended."""
 
@@ -494,11 +510,11 @@ class Office:
             log_unexpected(logger, "loading checkpoints", error)
             self.refused = True
         else:
-            before, self.now = self.now, judges
+            judges_before, self.current = self.current, judges
             self.refused = False
             for name, digest in judges.digests().items():
-                changed = "as before" if before.digests().get(name) == digest else "from now on"
-                logger.info("%s is judged by %s, %s", name or "every other model", digest[:16], changed)
+                since_when = "as before" if judges_before.digests().get(name) == digest else "from now on"
+                logger.info("%s is judged by %s, %s", name or "every other model", digest[:16], since_when)
         self._metrics.reloads.labels("refused" if self.refused else "taken").inc()
         return not self.refused
 
@@ -508,29 +524,29 @@ class Office:
         has changed.
         """
         loop = asyncio.get_running_loop()
-        signals = hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
-        if signals:
-            loop.add_signal_handler(signal.SIGHUP, self._asked.set)
+        handles_hangup = hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
+        if handles_hangup:
+            loop.add_signal_handler(signal.SIGHUP, self._reload_requested.set)
             take_hangups()
-        watch = asyncio.ensure_future(self._watch())
+        watch_task = asyncio.ensure_future(self._watch())
         try:
             yield
         finally:
-            if signals:
+            if handles_hangup:
                 loop.remove_signal_handler(signal.SIGHUP)
-            watch.cancel()
+            watch_task.cancel()
             with suppress(asyncio.CancelledError):
-                await watch
+                await watch_task
 
     async def _watch(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._pins is None else LOOK_S):
-                    await self._asked.wait()
+                async with asyncio.timeout(None if self._pins is None else PINS_CHECK_S):
+                    await self._reload_requested.wait()
             pinned = self._read_pins()
-            if self._asked.is_set() or pinned != self._seen:
-                self._asked.clear()
-                self._seen = pinned
+            if self._reload_requested.is_set() or pinned != self._pins_seen:
+                self._reload_requested.clear()
+                self._pins_seen = pinned
                 await self.reload()
 
     def _read_pins(self) -> bytes | None:

@@ -19,7 +19,7 @@ from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.settings import Settings, SettingsError
 
 MIN_KEY_LENGTH = 16
-_NAMED = re.compile(rf"([A-Za-z0-9._-]{{1,64}})=(.{{{MIN_KEY_LENGTH},}})")
+_NAME_AND_KEY = re.compile(rf"([A-Za-z0-9._-]{{1,64}})=(.{{{MIN_KEY_LENGTH},}})")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -56,7 +56,7 @@ class Keys:
         callers = []
         limits = settings.key_per_minute, settings.key_in_flight
         for word in os.environ.get(settings.api_key_env, "").replace(",", " ").split():
-            name_and_key = _NAMED.fullmatch(word)
+            name_and_key = _NAME_AND_KEY.fullmatch(word)
             name, key = name_and_key.groups() if name_and_key else ("", word)
             callers.append(Caller(_digest(key, settings.api_key_env), name, *limits, admin=not name))
         callers += _from_file(settings)
@@ -73,7 +73,7 @@ class Keys:
         """Returns the caller with this key; None if the key is unknown."""
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         holder = None
-        for caller in self._callers:  # all of them, always: the time must not reveal which one it was
+        for caller in self._callers:  # always all callers: the time must not reveal which one it was
             holder = caller if hmac.compare_digest(digest, caller.digest) else holder
         return holder
 
@@ -90,8 +90,11 @@ class KeyLimits:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left: dict[bytes, tuple[float, float]] = {}
-        """Tokens left in the caller's bucket, and the time at which they were counted."""
+        self._requests_left: dict[bytes, tuple[float, float]] = {}
+        """Maps a caller's digest to how many requests the caller may make now, and the time of that count.
+
+        The number grows by `per_minute` each minute, up to `per_minute`.
+        """
         self._in_flight: dict[bytes, int] = {}
 
     def enter(self, caller: Caller) -> None:
@@ -101,14 +104,14 @@ class KeyLimits:
             raise Refusal(429, "key_busy", message, {"retry-after": "1"})
         if caller.per_minute is not None:
             now = self._clock()
-            most = max(caller.per_minute, 1.0)
-            tokens_left, then = self._left.get(caller.digest, (most, now))
-            tokens_left = min(most, tokens_left + (now - then) * caller.per_minute / 60)
-            if tokens_left < 1:
-                wait = math.ceil((1 - tokens_left) * 60 / caller.per_minute)
-                message = f"this key may ask {caller.per_minute:g} times a minute; try again in {wait} s"
-                raise Refusal(429, "rate_limited", message, {"retry-after": str(wait)})
-            self._left[caller.digest] = tokens_left - 1, now
+            bucket_size = max(caller.per_minute, 1.0)
+            requests_left, counted_at = self._requests_left.get(caller.digest, (bucket_size, now))
+            requests_left = min(bucket_size, requests_left + (now - counted_at) * caller.per_minute / 60)
+            if requests_left < 1:
+                wait_s = math.ceil((1 - requests_left) * 60 / caller.per_minute)
+                message = f"this key may ask {caller.per_minute:g} times a minute; try again in {wait_s} s"
+                raise Refusal(429, "rate_limited", message, {"retry-after": str(wait_s)})
+            self._requests_left[caller.digest] = requests_left - 1, now
         self._in_flight[caller.digest] = self._in_flight.get(caller.digest, 0) + 1
 
     def leave(self, caller: Caller) -> None:
@@ -128,7 +131,7 @@ def _from_file(settings: Settings) -> Iterator[Caller]:
     for name, table in tables.items():
         where = f"[{name[:64]}] in {path}"
         try:
-            entry = msgspec.convert(table, _Given)
+            entry = msgspec.convert(table, _CallerTable)
             if not _NAME.fullmatch(name) or (entry.key is None) == (entry.sha256 is None):
                 raise msgspec.ValidationError("another name, or not just one of key and sha256")
         except msgspec.ValidationError as error:  # which holds no value
@@ -146,7 +149,7 @@ def _from_file(settings: Settings) -> Iterator[Caller]:
         )
 
 
-class _Given(msgspec.Struct, forbid_unknown_fields=True):
+class _CallerTable(msgspec.Struct, forbid_unknown_fields=True):
     """One caller's table in the keys file."""
 
     key: str | None = None

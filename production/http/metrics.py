@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 logger = logging.getLogger(__name__)
 
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable through which prometheus_client shares counts between workers."""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -94,7 +94,7 @@ class Metrics:
             "metaprobe_log_spooled",
             "Verdicts that were put into a file because the score log's database did not take them.",
         )
-        self._of_log = (self.log_dropped, self.log_repeated, self.log_spooled)
+        self._log_counters = (self.log_dropped, self.log_repeated, self.log_spooled)
         self._log_counts = (0, 0, 0)
 
     def count_log(self, dropped: int, repeated: int, spooled: int = 0) -> None:
@@ -107,20 +107,21 @@ class Metrics:
         """
         totals = (dropped, repeated, spooled)
         if totals != self._log_counts:
-            for counter, now, before in zip(self._of_log, totals, self._log_counts, strict=True):
+            for counter, now, before in zip(self._log_counters, totals, self._log_counts, strict=True):
                 counter.inc(now - before)
             self._log_counts = totals
 
     def exposition(self) -> bytes:
         """Returns the counts in Prometheus' text format, summed over all workers."""
-        if not os.environ.get(MULTIPROCESS):
+        if not os.environ.get(MULTIPROCESS_VARIABLE):
             return generate_latest(self._registry)
-        everyone = CollectorRegistry()
-        multiprocess.MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
-        return generate_latest(everyone)
+        all_workers = CollectorRegistry()
+        multiprocess.MultiProcessCollector(all_workers)  # type: ignore[no-untyped-call]
+        return generate_latest(all_workers)
 
 
 SAY_AGAIN_S = 60.0
+"""Seconds after which an event that repeats is logged again, with the number of repetitions."""
 
 
 class Seldom:
@@ -129,28 +130,29 @@ class Seldom:
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._said: dict[str, tuple[float, int]] = {}
+        self._last_said: dict[str, tuple[float, int]] = {}
+        """Maps an event to the time of its last log line, and how often it happened since then."""
 
     def __call__(self, event: str) -> None:
         now = self._clock()
-        last, unsaid = self._said.get(event, (-SAY_AGAIN_S, 0))
+        last, unsaid = self._last_said.get(event, (-SAY_AGAIN_S, 0))
         if now - last < SAY_AGAIN_S:
-            self._said[event] = (last, unsaid + 1)
+            self._last_said[event] = (last, unsaid + 1)
             return
         self._log.warning("%s%s", event, f" ({unsaid + 1} times since it was last said)" if unsaid else "")
-        self._said[event] = (now, 0)
+        self._last_said[event] = (now, 0)
 
 
 def say_out_of_files_once(loop: asyncio.AbstractEventLoop) -> None:
     """Logs one line if no more connections can be accepted, instead of a traceback for every attempt."""
     seldom = Seldom(logger)
-    before = loop.get_exception_handler() or type(loop).default_exception_handler
+    default_handler = loop.get_exception_handler() or type(loop).default_exception_handler
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if str(context.get("message", "")).startswith("socket.accept() out of system resource"):
             seldom(f"no new connection can be taken in: {context.get('exception')}")
         else:
-            before(loop, context)
+            default_handler(loop, context)
 
     loop.set_exception_handler(handle)
 

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.api import QualityPredictor, StreamingGate
 from metaprobe.production.http.bodies import (
-    BODIES,
     LARGE_BYTES,
+    MEMORY_IN_BODIES,
     OWNER,
     REQUESTS,
     Lease,
@@ -45,7 +45,7 @@ from metaprobe.production.http.judges import Scorer, load_gates, load_judge
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
 from metaprobe.production.http.settings import Settings, SettingsError
-from metaprobe.production.http.wire import ChatRequest, asked
+from metaprobe.production.http.wire import ChatRequest, read_chat
 
 logger = logging.getLogger(__name__)
 
@@ -102,32 +102,32 @@ class VerdictMiddleware:
         self._gates = gates = gates or load_gates(settings)
         self._declined = Declined()
         self._metrics = Metrics()
-        self._memory = Leasing(app, most=BODIES * settings.max_body_bytes)
+        self._memory = Leasing(app, max_bytes=MEMORY_IN_BODIES * settings.max_body_bytes)
         self._scorer = Scorer(predictor, self._metrics, max_tokens=settings.max_scored_tokens)
         self._log = ServerLog.open(settings, self._metrics, gated=gates is not None) if settings.log else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request; the arguments are those of ASGI."""
         if scope["type"] == "lifespan" and self._log is not None:
-            await until_the_end(self._app, scope, receive, send, self._log.log.close)
+            await run_lifespan(self._app, scope, receive, send, self._log.log.close)
             return
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT_ROUTE):
             await self._app(scope, receive, send)
             return
         host, port = scope.get("client") or ("", 0)
         OWNER.set((host, f"{host}:{port}"))
-        body, whole = await read_body(receive, self._settings.max_body_bytes)
+        body, is_whole = await read_body(receive, self._settings.max_body_bytes)
         chat = log = None
-        if whole and is_json(Headers(scope=scope)):
-            with suppress(Refusal):  # the application says best what is wrong with it; or too much waits to be read
+        if is_whole and is_json(Headers(scope=scope)):
+            with suppress(Refusal):  # the application reports a bad body itself; a busy server passes it unread
                 chat, log = await aside(len(body), partial(self._parse_chat, scope, body), REQUESTS)
         if chat is None:
-            await self._app(scope, once_more(body, whole, receive), send)
+            await self._app(scope, receive_again(body, is_whole, receive), send)
             return
         scorer = self._scorer.of(log)
         scored_request = ScoredRequest(self._settings, body, scorer, chat, self._gates)
-        shared = {"metrics": self._metrics, "declined": self._declined}
-        exchange = _InnerExchange(scored_request, self._app, scope, receive, send, **shared)
+        exchange_options = {"metrics": self._metrics, "declined": self._declined}
+        exchange = _InnerExchange(scored_request, self._app, scope, receive, send, **exchange_options)
         exchange.lease = lease = Lease(self._memory)
         try:
             await exchange.run()
@@ -138,7 +138,7 @@ class VerdictMiddleware:
         """Returns the parsed request, and the log of its answers. Raises `Refusal` for a body that is no
         chat request.
         """
-        chat = asked(body)
+        chat = read_chat(body)
         return chat, self._logged(scope, chat)
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
@@ -148,8 +148,8 @@ class VerdictMiddleware:
         """
         if self._log is None:
             return None
-        identity, theirs = uuid.uuid4().hex, callers_id(Headers(scope=scope).get("x-request-id", ""))
-        request = Request({**scope, SCOPE_ID: identity, SCOPE_CALLERS_ID: theirs})
+        identity, callers_request_id = uuid.uuid4().hex, callers_id(Headers(scope=scope).get("x-request-id", ""))
+        request = Request({**scope, SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_request_id})
         try:
             return RequestLog(self._log, request, chat)
         except Refusal as refusal:
@@ -194,42 +194,42 @@ class _InnerExchange(Exchange):
             within_s: time limit; ignored here.
         """
         parts: list[bytes] = []
-        size, as_it_is = 0, False
+        size, passes_unchanged = 0, False
 
-        async def take(message: Message) -> None:
-            nonlocal size, as_it_is
+        async def pass_message(message: Message) -> None:
+            nonlocal size, passes_unchanged
             if passing.failed or passing.ended.is_set():
                 return
-            data, more = message.get("body", b""), message.get("more_body", False)
+            data, more_follows = message.get("body", b""), message.get("more_body", False)
             if message["type"] == "http.response.start":
                 status, headers = message["status"], list(message.get("headers", ()))
                 await passing.begin(status, headers)
-                json = Headers(raw=headers).get("content-type", "").lower().startswith("application/json")
-                judged = (status == 200 and json) or (status == FORBIDDEN and passing.looks)
-                as_it_is = not (passing.failed or passing.stream or judged or self.begun)
-            if as_it_is or message["type"] not in ("http.response.start", "http.response.body"):
+                is_json_body = Headers(raw=headers).get("content-type", "").lower().startswith("application/json")
+                is_judged = (status == 200 and is_json_body) or (status == FORBIDDEN and passing.checks_failure)
+                passes_unchanged = not (passing.failed or passing.stream or is_judged or self.begun)
+            if passes_unchanged or message["type"] not in ("http.response.start", "http.response.body"):
                 passing.begun = True
                 await self.send(message)
             elif passing.stream is not None and message["type"] == "http.response.body":
                 await passing.feed(data)
-                if passing.ended.is_set() or not more:
+                if passing.ended.is_set() or not more_follows:
                     await passing.end()
             elif message["type"] == "http.response.body":
                 parts.append(data)
                 size += len(data)
                 if (refusal := self._memory_refusal(size, passing.status)) is not None:
-                    as_it_is = await passing.begin_unread(parts, refusal)
-                    if not as_it_is:
+                    passes_unchanged = await passing.begin_unread(parts, refusal)
+                    if not passes_unchanged:
                         passing.ended.set()
-                    elif not more:
+                    elif not more_follows:
                         await self.send({"type": "http.response.body", "body": b""})
-                elif not more and (judged_body := await passing.judge(b"".join(parts))) is not None:
+                elif not more_follows and (judged_body := await passing.judge(b"".join(parts))) is not None:
                     await passing.send_whole(judged_body)
 
         headers = [(name, value) for name, value in self._scope["headers"] if name.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
-        receive = once_more(body, True, partial(first_message, self._receive, passing.ended))
-        await self._app({**self._scope, "headers": headers}, receive, take)
+        receive = receive_again(body, True, partial(next_message, self._receive, passing.ended))
+        await self._app({**self._scope, "headers": headers}, receive, pass_message)
 
     def _memory_refusal(self, size: int, status: int) -> Refusal | None:
         """Counts the memory of a whole answer as it arrives. Returns why it cannot be read; None if it can."""
@@ -251,18 +251,18 @@ async def read_body(receive: Receive, limit: int) -> tuple[bytes, bool]:
     breaks off.
     """
     parts: list[bytes] = []
-    size, more = 0, True
-    while more and size <= limit:
+    size, more_follows = 0, True
+    while more_follows and size <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             return b"".join(parts), False
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        more = message.get("more_body", False)
-    return b"".join(parts), not more
+        more_follows = message.get("more_body", False)
+    return b"".join(parts), not more_follows
 
 
-async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send, close: Callable[[], Any]) -> None:
+async def run_lifespan(app: ASGIApp, scope: Scope, receive: Receive, send: Send, close: Callable[[], Any]) -> None:
     """Runs the application's lifespan, and calls `close` before the server learns that it has ended and ends the
     process.
 
@@ -275,15 +275,15 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
         send: the ASGI function that sends.
         close: closes what is open.
     """
-    heard, answered = [], False
+    messages_heard, has_answered = [], False
 
     async def hear() -> Message:
-        heard.append(await receive())
-        return heard[-1]
+        messages_heard.append(await receive())
+        return messages_heard[-1]
 
     async def say(message: Message) -> None:
-        nonlocal answered
-        answered = True
+        nonlocal has_answered
+        has_answered = True
         if message["type"].startswith("lifespan.shutdown"):
             await asyncio.to_thread(close)
         await send(message)
@@ -291,11 +291,11 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
     try:
         await app(scope, hear, say)
     except Exception as error:
-        if answered:
+        if has_answered:
             await asyncio.to_thread(close)
             raise
         logger.info("the application has no lifespan of its own (%s: %s)", type(error).__name__, error)
-        if not heard:
+        if not messages_heard:
             await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -303,7 +303,7 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def first_message(receive: Receive, ended: asyncio.Event) -> Message:
+async def next_message(receive: Receive, ended: asyncio.Event) -> Message:
     """Returns the caller's next message, or a disconnect if the answer was ended before."""
     waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
     try:
@@ -314,21 +314,21 @@ async def first_message(receive: Receive, ended: asyncio.Event) -> Message:
             task.cancel()
 
 
-def once_more(body: bytes, whole: bool, receive: Receive) -> Receive:
+def receive_again(body: bytes, is_whole: bool, receive: Receive) -> Receive:
     """Returns a `receive` that first repeats the received body, then passes on the rest.
 
     Args:
         body: the received body.
-        whole: whether it is complete.
+        is_whole: whether it is complete.
         receive: the original function.
     """
-    repeated = False
+    was_repeated = False
 
-    async def received() -> Message:
-        nonlocal repeated
-        if repeated:
+    async def receive_body_first() -> Message:
+        nonlocal was_repeated
+        if was_repeated:
             return await receive()
-        repeated = True
-        return {"type": "http.request", "body": body, "more_body": not whole}
+        was_repeated = True
+        return {"type": "http.request", "body": body, "more_body": not is_whole}
 
-    return received
+    return receive_body_first

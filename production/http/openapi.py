@@ -29,21 +29,21 @@ _STORED = {
         "unknown": {"type": "integer", "description": "Of these, labels of requests that the log does not hold."},
     },
 }
-_PASSED = "The upstream's answer as it came"
+_PASSED_ON = "The upstream's answer as it came"
 
-POSTS = {
+SUMMARY_OF_POST = {
     "/v1/score": "The verdict on one response, or on each of {'responses': [...]}.",
     "/v1/panel": "Which of {'responses': [...]} to keep, or of the choices of one response, and how sure it is.",
     "/v1/success": "P(success) of each candidate on {'messages': [...]}, before any of them is asked.",
     "/v1/decisions": "Predicates and scores about an answer, in the form of openai-python's decisions.create.",
-    "/v1/chat/completions": f"{_PASSED}, or the one of several that a panel keeps, with the verdict under `metaprobe`;"
-    " streamed too.",
-    "/v1/completions": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
-    "/v1/responses": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
-    "/v1/embeddings": f"{_PASSED}.",
+    "/v1/chat/completions": f"{_PASSED_ON}, or the one of several that a panel keeps, with the verdict under"
+    " `metaprobe`; streamed too.",
+    "/v1/completions": f"{_PASSED_ON}, with the verdict under `metaprobe` where log-probabilities were asked for.",
+    "/v1/responses": f"{_PASSED_ON}, with the verdict under `metaprobe` where log-probabilities were asked for.",
+    "/v1/embeddings": f"{_PASSED_ON}.",
     "/v1/feedback": "Stores a label for an answer that was logged, or several.",
 }
-GETS = {
+SUMMARY_OF_GET = {
     "/v1/models": "The upstream's models.",
     "/v1/models/{model}": "What the upstream says of one model.",
     "/metrics": "Counts and times, for Prometheus.",
@@ -57,18 +57,18 @@ GETS = {
 }
 KEYLESS_ADDRESSES = ("/healthz", "/livez", "/readyz", "/dashboard")
 """Addresses that need no key. The dashboard page holds no data of the log, and asks for a key."""
-ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
+ADMIN_ADDRESSES = ("/metrics", "/dashboard/data", "/dashboard/queue")
 """Addresses that show requests of all callers."""
-ENDPOINTS = frozenset({*POSTS, *GETS} - {"/v1/models/{model}"})
-THERE = ", ".join([*(f"POST {path}" for path in POSTS), *(f"GET {path}" for path in GETS)])
+ENDPOINTS = frozenset({*SUMMARY_OF_POST, *SUMMARY_OF_GET} - {"/v1/models/{model}"})
+ALL_ADDRESSES = ", ".join([*(f"POST {path}" for path in SUMMARY_OF_POST), *(f"GET {path}" for path in SUMMARY_OF_GET)])
 """All addresses, for the message about a wrong one."""
-_KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
+_CONTENT_TYPES = {"/metrics": "text/plain", "/dashboard": "text/html"}
 
 
 def openapi() -> dict[str, Any]:
     """Returns the document, as JSON types."""
-    paths: dict[str, Any] = {path: {"get": _operation(summary, path)} for path, summary in GETS.items()}
-    for path, summary in POSTS.items():
+    paths: dict[str, Any] = {path: {"get": _operation(summary, path)} for path, summary in SUMMARY_OF_GET.items()}
+    for path, summary in SUMMARY_OF_POST.items():
         schema: dict[str, Any] = {"type": "object"}  # what else is sent is the upstream's business
         if path == "/v1/feedback":
             schema = {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("SentLabel", "SentLabels")]}
@@ -87,20 +87,20 @@ def openapi() -> dict[str, Any]:
 
 
 def _operation(summary: str, path: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {"type": "object"}
+    answer_schema: dict[str, Any] = {"type": "object"}
     if path == "/v1/score":
-        answer = {"$ref": "#/components/schemas/Verdict"}
+        answer_schema = {"$ref": "#/components/schemas/Verdict"}
     elif path == "/v1/feedback":
-        answer = {"$ref": "#/components/schemas/Stored"}
+        answer_schema = {"$ref": "#/components/schemas/Stored"}
     elif "`metaprobe`" in summary:
-        answer["properties"] = {"metaprobe": {"$ref": "#/components/schemas/Verdict"}}
-    kind = _KINDS.get(path, "application/json")
-    refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+        answer_schema["properties"] = {"metaprobe": {"$ref": "#/components/schemas/Verdict"}}
+    content_type = _CONTENT_TYPES.get(path, "application/json")
+    error_content = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     operation: dict[str, Any] = {
         "summary": summary,
         "responses": {
-            "200": {"description": "Answered.", "content": {kind: {"schema": answer}}},
-            "default": {"description": "Refused, and why.", **refused},
+            "200": {"description": "Answered.", "content": {content_type: {"schema": answer_schema}}},
+            "default": {"description": "Refused, and why.", **error_content},
         },
     }
     if path in KEYLESS_ADDRESSES:

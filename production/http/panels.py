@@ -13,13 +13,13 @@ from metaprobe.production.http.wire import UNREADABLE, batch
 
 PANEL_COST = 8
 """How many times longer a byte of a panel takes than a byte of a scored answer."""
-MOST_ANSWERS = 128
+MAX_PANEL_ANSWERS = 128
 """Most answers to one question in a request. Every answer is compared with every class, so time and memory grow
 quadratically.
 """
 
 
-class _About(msgspec.Struct):
+class _PanelRequest(msgspec.Struct):
     """Fields of a request, except its answers."""
 
     agents: list[str | None] | None = None
@@ -28,16 +28,16 @@ class _About(msgspec.Struct):
     choices: list[str] | None = None
 
 
-_about = msgspec.json.Decoder(_About)
+_panel_request = msgspec.json.Decoder(_PanelRequest)
 
 
-def _read_about(body: bytes) -> _About:
+def _read_panel_request(body: bytes) -> _PanelRequest:
     try:
-        return _about.decode(body)
+        return _panel_request.decode(body)
     except msgspec.ValidationError:
         raise
     except UNREADABLE:  # JSON as Python writes it, with NaN or half of a surrogate pair in an answer
-        return msgspec.convert(json.loads(body), _About)
+        return msgspec.convert(json.loads(body), _PanelRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class PanelDesk:
         """Returns the verdict on the choices of one response, or on `{"responses": [...]}` with agents, dimension,
         question and choices.
 
-        Raises `Refusal` for invalid JSON, for more than `MOST_ANSWERS` answers, and for none.
+        Raises `Refusal` for invalid JSON, for more than `MAX_PANEL_ANSWERS` answers, and for none.
         """
-        answers = batch(body, MOST_ANSWERS)
-        about = _About()
+        answers = batch(body, MAX_PANEL_ANSWERS)
+        request_fields = _PanelRequest()
         if answers is None:  # each choice is read from the one response: a copy for each would hold all else 128 times
             try:
                 response = json.loads(body)
@@ -62,19 +62,19 @@ class PanelDesk:
             if not isinstance(response, dict):
                 raise Refusal(400, "invalid_request", "the body is no JSON object; expected responses")
             choices = response.get("choices")
-            if isinstance(choices, list) and len(choices) > MOST_ANSWERS:
-                message = f"{len(choices)} answers in one request; at most {MOST_ANSWERS} are judged together"
+            if isinstance(choices, list) and len(choices) > MAX_PANEL_ANSWERS:
+                message = f"{len(choices)} answers in one request; at most {MAX_PANEL_ANSWERS} are judged together"
                 raise Refusal(413, "batch_too_large", message)
             judged_answers: Sequence[object] = [response]
         else:
             judged_answers = [_response_or_text(raw_answer) for raw_answer in answers]
             try:
-                about = _read_about(body)
+                request_fields = _read_panel_request(body)
             except UNREADABLE as error:
                 message = f"{error}; expected agents, dimension, question, choices"
                 raise Refusal(400, "invalid_request", message) from error
         try:
-            verdict = self.panel.judge(judged_answers, **msgspec.structs.asdict(about))
+            verdict = self.panel.judge(judged_answers, **msgspec.structs.asdict(request_fields))
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
         except ContractMismatch as error:
@@ -90,25 +90,25 @@ class PanelDesk:
             messages: messages of the request, the last of which is the question; empty if they are not known.
         """
         try:
-            if count > MOST_ANSWERS:
-                return {"kept": None, "reason": f"{count} choices; at most {MOST_ANSWERS} are judged together"}
+            if count > MAX_PANEL_ANSWERS:
+                return {"kept": None, "reason": f"{count} choices; at most {MAX_PANEL_ANSWERS} are judged together"}
             return self.panel.judge(list(choices), question=Panel.question_in(messages)).to_dict()
         except (RecordError, ContractMismatch) as error:
             return {"kept": None, "reason": str(error)}
 
 
-def with_panel(verdict: dict[str, Any], panel: dict[str, Any], *, alone: bool) -> dict[str, Any]:
-    """Returns the reply's content under `metaprobe`: the panel's verdict beside the predictor's, or `alone`.
+def with_panel(verdict: dict[str, Any], panel: dict[str, Any], *, panel_only: bool) -> dict[str, Any]:
+    """Returns the reply's content under `metaprobe`: the panel's verdict beside the predictor's, or `panel_only`.
 
-    With `alone` one reply holds one score; the predictor's score is in the log. The id of the logged answer always
+    With `panel_only` one reply holds one score; the predictor's score is in the log. The id of the logged answer always
     stays.
 
     Args:
         verdict: the predictor's verdict.
         panel: the panel's verdict.
-        alone: whether the predictor's verdict is left out.
+        panel_only: whether the predictor's verdict is left out.
     """
-    kept_fields = {name: value for name, value in verdict.items() if not alone or name == "request_id"}
+    kept_fields = {name: value for name, value in verdict.items() if not panel_only or name == "request_id"}
     return {**kept_fields, "panel": panel}
 
 

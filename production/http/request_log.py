@@ -32,7 +32,7 @@ SCOPE_CALLERS_ID = "metaprobe.callers_id"
 SCOPE_CALLER = "metaprobe.caller"
 """Key of the ASGI scope with the caller."""
 _CALLERS_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-NOT_LOGGED = "this verdict is not logged: the score log takes no more entries now"
+NOT_LOGGED_REASON = "this verdict is not logged: the score log takes no more entries now"
 """Reason of a verdict that was not logged because the log's queue was full."""
 MAX_TAGS = 16
 MAX_TAGS_TEXT = 8192
@@ -40,7 +40,7 @@ MAX_TAGS_TEXT = 8192
 WAIT_S = 5.0
 """Seconds for which labels wait for another process that locks the log's file, before they are refused for now."""
 
-_QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*(?:\1|\\?$)""", re.DOTALL)
+_QUOTE = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*(?:\1|\\?$)""", re.DOTALL)
 """Matches a text as Python's `repr` writes it, even with its end cut off. An apostrophe after a letter does
 not count.
 """
@@ -108,7 +108,7 @@ class RequestLog:
         one_usage: bool = True,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises `Refusal` for unreadable tags.
+        """Reads the request's tags. Raises `Refusal` for unreadable tags.
 
         Args:
             server: the server's log.
@@ -121,9 +121,9 @@ class RequestLog:
         self._server, self._one_usage, self._key_name = server, one_usage, caller.name if caller else ""
         self._request, self._chat = request, question
         self._callers_id = str(request.scope.get(SCOPE_CALLERS_ID, ""))
-        self._request_id = self._last = str(request.scope.get(SCOPE_ID, ""))
+        self._request_id = self._last_id = str(request.scope.get(SCOPE_ID, ""))
         self._max_tokens = None if question is None else question.max_tokens
-        self._answers, self._cost_borne = 0, False
+        self._answer_count, self._cost_is_logged = 0, False
         self.tags = tags_of(request, question) if tags is None else tags
         self.model = "" if question is None else question.model
         """Model that the request names."""
@@ -133,7 +133,7 @@ class RequestLog:
 
     def add(
         self,
-        shown: dict[str, Any],
+        verdict_fields: dict[str, Any],
         answer: ParsedResponse | ParsedText | None,
         gate: Mapping[str, Any] | None = None,
     ) -> None:
@@ -142,29 +142,29 @@ class RequestLog:
         The second of several answers to one request has the id `ID:1`.
 
         Args:
-            shown: the verdict as the caller gets it.
+            verdict_fields: the verdict as the caller gets it; `request_id` is added to it.
             answer: the answer; None if it cannot be read.
             gate: what the gate did, and the model, if the gate ended the answer.
         """
-        suffix = f":{self._answers}" if self._answers else ""
-        self._answers += 1
-        self._last = shown["request_id"] = f"{self._request_id}{suffix}"
-        theirs = f"{self._callers_id}{suffix}" if self._callers_id else ""
-        if not self._write(self._last, shown, answer, gate, callers_id=theirs):
-            shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
-            return  # an agreement with an answer that is not in the log would be paid for, and never read
+        suffix = f":{self._answer_count}" if self._answer_count else ""
+        self._answer_count += 1
+        self._last_id = verdict_fields["request_id"] = f"{self._request_id}{suffix}"
+        callers_entry_id = f"{self._callers_id}{suffix}" if self._callers_id else ""
+        if not self._write(self._last_id, verdict_fields, answer, gate, callers_id=callers_entry_id):
+            verdict_fields["reason"] = "; ".join(filter(None, [verdict_fields["reason"], NOT_LOGGED_REASON]))
+            return  # asking again would cost money, and nobody reads the agreement of an answer that is not logged
         offer = self._server.offer
-        if offer is not None and self._chat is not None and answer is not None and self._answers == 1:
-            offer(self._request, self._chat, self._last, answer)
+        if offer is not None and self._chat is not None and answer is not None and self._answer_count == 1:
+            offer(self._request, self._chat, self._last_id, answer)
 
-    def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse | ParsedText) -> None:
+    def add_shadow(self, verdict_fields: Mapping[str, Any], answer: ParsedResponse | ParsedText) -> None:
         """Logs a shadow checkpoint's verdict on the answer that was added last."""
-        self._write(f"{self._last}:shadow", shown, answer, None, shadow_of=self._last)
+        self._write(f"{self._last_id}:shadow", verdict_fields, answer, None, shadow_of=self._last_id)
 
     def _write(
         self,
-        identity: str,
-        shown: Mapping[str, Any],
+        entry_id: str,
+        verdict_fields: Mapping[str, Any],
         answer: ParsedResponse | ParsedText | None,
         gate: Mapping[str, Any] | None,
         *,
@@ -174,8 +174,8 @@ class RequestLog:
         """Writes an entry, and returns whether the log accepted it.
 
         Args:
-            identity: id of the entry.
-            shown: the verdict.
+            entry_id: id of the entry.
+            verdict_fields: the verdict.
             answer: the answer; None if it cannot be read.
             gate: what the gate did; None if it did nothing.
             shadow_of: id of the entry that a shadow's verdict accompanies.
@@ -184,28 +184,28 @@ class RequestLog:
         logprobs = answer.logprobs if isinstance(answer, ParsedResponse) else None
         tokens = len(logprobs) if logprobs is not None else gate["tokens"] if gate else None
         model = (answer.model if answer else gate["model"] if gate else "") or self.model
-        settings, lengths, saved = self._server.settings, self._server.lengths, None
+        settings, lengths, tokens_saved = self._server.settings, self._server.lengths, None
         if lengths is not None and tokens is not None and not shadow_of:
-            if gate is None:  # the lengths of answers that were let go on tell what stopped ones save
+            if gate is None:  # lengths of answers that were not stopped tell how many tokens a stop saves
                 lengths.add(model, tokens)
             else:
-                saved = lengths.estimate_left(model, tokens, self._max_tokens)
+                tokens_saved = lengths.estimate_left(model, tokens, self._max_tokens)
         accepted = self._server.log.write(
             Entry(
-                request_id=identity,
+                request_id=entry_id,
                 time=time.time(),
                 model=model,
-                checkpoint=shown["checkpoint"],
-                score=shown["score"],
-                flagged=shown["flagged"],
-                critical=shown["critical"],
-                heads=shown["heads"],
-                reason=shown["reason"] if settings.log_texts else without_quotes(shown["reason"]),
+                checkpoint=verdict_fields["checkpoint"],
+                score=verdict_fields["score"],
+                flagged=verdict_fields["flagged"],
+                critical=verdict_fields["critical"],
+                heads=verdict_fields["heads"],
+                reason=verdict_fields["reason"] if settings.log_texts else without_quotes(verdict_fields["reason"]),
                 finish_reason=answer.finish_reason if answer else "",
                 action=gate["action"] if gate else "",
                 prompt_tokens=(answer.usage.prompt_tokens or None) if answer else None,
                 tokens=tokens,
-                tokens_saved=saved,
+                tokens_saved=tokens_saved,
                 cost_usd=None if shadow_of or answer is None else self._cost_usd(answer),
                 latency_s=time.perf_counter() - self.started,
                 shadow_of=shadow_of,
@@ -225,18 +225,18 @@ class RequestLog:
 
         Of several answers, the first one gets the cost of all.
         """
-        counted, price = answer.usage, self._server.price_of(answer.model, self.model)
-        if price is None or not counted.prompt_tokens:
+        usage, price = answer.usage, self._server.price_of(answer.model, self.model)
+        if price is None or not usage.prompt_tokens:
             return None
-        borne, self._cost_borne = self._cost_borne, self._one_usage
-        return 0.0 if borne else price.cost_usd(counted)
+        was_logged, self._cost_is_logged = self._cost_is_logged, self._one_usage
+        return 0.0 if was_logged else price.cost_usd(usage)
 
 
 def without_quotes(reason: str) -> str:
     """Returns the reason without its quotes, which may hold parts of the answer: a token, a line of text, an error's
     message.
     """
-    return _QUOTED.sub("'...'", reason[:MAX_NOTE])
+    return _QUOTE.sub("'...'", reason[:MAX_NOTE])
 
 
 def callers_id(header: str) -> str:
@@ -266,20 +266,20 @@ def read_tags(header: str) -> dict[str, str]:
 
 def tags_of(request: Request, question: ChatRequest | None) -> dict[str, str]:
     """Returns the tags of a request, from its header or else its metadata. Raises `Refusal` (400) as `read_tags`."""
-    written = request.headers.get(TAGS_HEADER, "")
+    tags_text = request.headers.get(TAGS_HEADER, "")
     with suppress(UnicodeDecodeError):  # headers are read as latin-1, and most clients send UTF-8
-        written = written.encode("latin-1").decode("utf-8")
-    if not written and question is not None and "metadata" in question.fields:
-        metadata, tags = None, b'""'
+        tags_text = tags_text.encode("latin-1").decode("utf-8")
+    if not tags_text and question is not None and "metadata" in question.fields:
+        metadata, raw_tags = None, b'""'
         with suppress(*UNREADABLE):  # what else it may be is the upstream's to judge
             metadata = msgspec.json.decode(question.fields["metadata"], type=_Metadata | None)
         if metadata is not None:
-            tags = bytes(metadata.tags)
+            raw_tags = bytes(metadata.tags)
         try:
-            written = msgspec.json.decode(tags, type=str)
+            tags_text = msgspec.json.decode(raw_tags, type=str)
         except UNREADABLE:
-            written = tags[:64].decode("utf-8", "replace")  # no text, and refused as such
-    return read_tags(written)
+            tags_text = raw_tags[:64].decode("utf-8", "replace")  # no text, and refused as such
+    return read_tags(tags_text)
 
 
 def _question_text(question: ChatRequest | None) -> str | None:

@@ -55,7 +55,7 @@ MAX_SECOND_BYTES = 4 << 20
 """Longest second answer that is read."""
 FLUSH_S = 5.0
 """Seconds for which an agreement waits for the first answer's entry to be stored."""
-ENDED_BY_ITSELF = "stop"
+NATURAL_END = "stop"
 UNKNOWN_FIELD = "unknown_field"
 MAX_NAMED_FIELDS = 8
 """Most unknown fields that the server's log names. Callers choose their names."""
@@ -77,8 +77,9 @@ a search, may make the upstream act, or charge for more than tokens.
 """
 _TOOL_ROLES = ("tool", "function")
 _HEADERS_SENT_AGAIN = (b"content-type", b"user-agent", b"accept-language", b"openai-beta")
-"""Headers of the first request that the second has. Others may name the first request or its trace, ask for a stream,
-or let the caller pay."""
+"""Headers of the first request that the second request has too. Others may name the first request or its trace, ask for
+a stream, or let the caller pay.
+"""
 _UNSET = (b"", b"null", b"false", b"[]")
 
 
@@ -123,7 +124,7 @@ class SecondAnswers:
         self._breaker = Breaker(settings.agent_failures, settings.agent_pause_s)
         self._seldom = Seldom(logger)
         self._named_fields: set[str] = set()
-        self._waiting: asyncio.Queue[_WaitingQuestion] = asyncio.Queue(MAX_WAITING)
+        self._queue: asyncio.Queue[_WaitingQuestion] = asyncio.Queue(MAX_WAITING)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -146,7 +147,7 @@ class SecondAnswers:
 
         Args:
             request: the caller's request.
-            chat: the same, read.
+            chat: the same request, parsed.
             request_id: id of the first answer's entry in the log.
             answer: the first answer.
         """
@@ -181,15 +182,15 @@ class SecondAnswers:
                 self._named_fields.add(name)
                 logger.warning("questions with the field %r are not asked again: it may do more than ask", name[:64])
 
-    def _put(self, waiting: _WaitingQuestion) -> None:
+    def _put(self, waiting_question: _WaitingQuestion) -> None:
         try:
-            self._waiting.put_nowait(waiting)
+            self._queue.put_nowait(waiting_question)
         except asyncio.QueueFull:
             self._metrics.asked_again.labels("queue_full").inc()
 
     async def _ask_all(self) -> None:
         while True:
-            waiting_question = await self._waiting.get()
+            waiting_question = await self._queue.get()
             try:
                 outcome = await self._ask_again(waiting_question)
             except Exception as error:  # one question must not end the asking
@@ -197,16 +198,21 @@ class SecondAnswers:
                 outcome = "failed"
             self._metrics.asked_again.labels(outcome).inc()
 
-    async def _ask_again(self, waiting: _WaitingQuestion) -> str:
+    async def _ask_again(self, waiting_question: _WaitingQuestion) -> str:
         """Asks one question again, logs the agreement, and returns the outcome for the metrics."""
         breaker, settings = self._breaker, self._settings
         if breaker.state == "open" and not breaker.begin_trial():
             return "paused"
         # Ask. No caller waits, and none is told of a failure.
-        end = asyncio.get_running_loop().time() + settings.total_timeout_s
+        deadline = asyncio.get_running_loop().time() + settings.total_timeout_s
         try:
             async with self._client.asking(
-                waiting.request, "POST", waiting.path, waiting.body, within_s=settings.timeout_s, end=end
+                waiting_question.request,
+                "POST",
+                waiting_question.path,
+                waiting_question.body,
+                within_s=settings.timeout_s,
+                deadline=deadline,
             ) as answer:
                 body = await answer.whole(MAX_SECOND_BYTES)
         except Refusal as refusal:
@@ -223,7 +229,9 @@ class SecondAnswers:
         breaker.answered()
         # Compare the answers, in a thread if they are long and callers' answers leave one free.
         try:
-            agreement = await aside(len(body) + len(waiting.body), lambda: self._compared(waiting, body))
+            agreement = await aside(
+                len(body) + len(waiting_question.body), lambda: self._compare(waiting_question, body)
+            )
         except Busy:
             return "busy"
         if agreement is None:
@@ -244,31 +252,31 @@ class SecondAnswers:
             raise LogError(f"the first answer was not stored within {FLUSH_S:g} s; check the score log's database")
         self._log.log.add_agreement(agreement)
 
-    def _compared(self, waiting: _WaitingQuestion, body: bytes) -> LoggedAgreement | None:
+    def _compare(self, waiting_question: _WaitingQuestion, body: bytes) -> LoggedAgreement | None:
         """Returns the agreement of the first answer with the one in a body; None if they cannot be compared."""
         try:
             completion = lenient_object(body)
         except UNREADABLE:
             return None
         try:
-            usage = msgspec.convert(completion, _Usages).usage
+            usage = msgspec.convert(completion, _CompletionUsage).usage
         except msgspec.ValidationError:
             usage = None
         cost_usd = None
         if usage is not None:
             self._metrics.asked_again_tokens.labels("prompt").inc(usage.prompt_tokens)
             self._metrics.asked_again_tokens.labels("completion").inc(usage.completion_tokens)
-            if price := self._log.price_of(str(completion.get("model", "")), waiting.model):
+            if price := self._log.price_of(str(completion.get("model", "")), waiting_question.model):
                 cost_usd = price.cost_usd(Usage(usage.prompt_tokens, usage.completion_tokens))
         try:
             second = PanelAnswer.of(completion)
         except InvalidResponse:
             return None
-        same = None if second.calls else waiting.answer.same_as(second, waiting.question)
+        same = None if second.calls else waiting_question.answer.same_as(second, waiting_question.question)
         if same is None:
             return None
         return LoggedAgreement(
-            waiting.request_id,
+            waiting_question.request_id,
             same,
             time.time(),
             prompt_tokens=None if usage is None else usage.prompt_tokens,
@@ -280,20 +288,20 @@ class SecondAnswers:
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
-class _Counts(msgspec.Struct):
+class _TokenCounts(msgspec.Struct):
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
 
 
-class _Usages(msgspec.Struct):
-    usage: _Counts | None = None
+class _CompletionUsage(msgspec.Struct):
+    usage: _TokenCounts | None = None
 
 
 def why_not_again(chat: ChatRequest, answer: ParsedResponse | ParsedText) -> str:
     """Returns why a question is not asked again, as a word for the metrics; empty if it may be."""
     if len(chat.body) > MAX_REQUEST_BYTES or len(answer.text) > MAX_ANSWER_CHARS:
         return "too_long"
-    if chat.several:
+    if chat.wants_several:
         return "several_answers"
     fields_set = _fields_set(chat)
     if fields_set.intersection(_TOOL_FIELDS) or _in_tool_calls(chat):
@@ -305,7 +313,7 @@ def why_not_again(chat: ChatRequest, answer: ParsedResponse | ParsedText) -> str
     temperature, top_p, top_k = (_number_of(chat, name) for name in ("temperature", "top_p", "top_k"))
     if top_k == 1 or any(number is not None and number <= 0 for number in (temperature, top_p)):
         return "greedy"
-    return "" if answer.finish_reason == ENDED_BY_ITSELF and answer.text.strip() else "no_answer"
+    return "" if answer.finish_reason == NATURAL_END and answer.text.strip() else "no_answer"
 
 
 def unknown_fields(chat: ChatRequest) -> list[str]:

@@ -17,8 +17,8 @@ NEVER_FORWARDED = frozenset(
     "trailer keep-alive proxy-authorization x-metaprobe-key".split()
 )
 """Headers that belong to one connection, hold a caller's secret, or are set by the proxy."""
-_WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
-_CALLING = ("tool_calls", "function_call")
+_FINISH_REASON = re.compile(r"[A-Za-z0-9_]{1,64}")
+_TOOL_FINISH_REASONS = ("tool_calls", "function_call")
 MAX_BATCH = 1024
 """Most responses in one request to `/v1/score`, and most labels in one request to `/v1/feedback`."""
 
@@ -28,7 +28,7 @@ class SettingsError(RecordError):
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamOf:
+class AgentUpstream:
     """The upstream of one agent, one of several."""
 
     name: str
@@ -313,7 +313,7 @@ class Settings(FlagOptions):
                 f"gate_escalate {self.gate_escalate} is above gate_stop {self.gate_stop}: what is escalated begins "
                 "worse than what is stopped; give the smaller share to escalate"
             )
-        if not _WORD.fullmatch(self.gate_finish_reason) or self.gate_finish_reason in _CALLING:
+        if not _FINISH_REASON.fullmatch(self.gate_finish_reason) or self.gate_finish_reason in _TOOL_FINISH_REASONS:
             raise SettingsError(
                 f"gate_finish_reason is {self.gate_finish_reason!r}; expected a word of letters, digits and _ that has"
                 " no client carry out a tool call, such as content_filter or length"
@@ -346,22 +346,22 @@ class Settings(FlagOptions):
             raise SettingsError("the age of labels is bounded (--max-age), and there is no --success whose labels age")
         if (self.panel_price, self.panel_budget) != (None, None) and not self.named_upstreams:
             raise SettingsError("a panel's price or budget is given, and no --upstream NAME=URL to choose among")
-        for url in [*unnamed, *(upstream_of.url for upstream_of in self.named_upstreams.values())]:
+        for url in [*unnamed, *(agent_upstream.url for agent_upstream in self.named_upstreams.values())]:
             _check_upstream(url)
         if unnamed:
             object.__setattr__(self, "upstream", unnamed[0])
             object.__setattr__(self, "upstreams", (unnamed[0],))
 
     @property
-    def named_upstreams(self) -> dict[str, UpstreamOf]:
+    def named_upstreams(self) -> dict[str, AgentUpstream]:
         """The upstreams among which the panel chooses, by the agent's name."""
-        upstreams: dict[str, UpstreamOf] = {}
+        upstreams: dict[str, AgentUpstream] = {}
         for written in self.upstreams:
             if name := _upstream_name(written):
                 if name in upstreams:
                     raise SettingsError(f"two upstreams are called {name!r}; give each agent one")
                 url, _, model = written.partition("=")[2].partition("#")
-                upstreams[name] = UpstreamOf(name, url, model or name)
+                upstreams[name] = AgentUpstream(name, url, model or name)
         return upstreams
 
     def _check_log(self) -> None:
@@ -375,8 +375,8 @@ class Settings(FlagOptions):
         only_logged = self.log_texts or self.log_logprobs or self.log_days is not None or self.log_spool
         if not self.log and (only_logged or (self.prices and not self.named_upstreams)):
             raise SettingsError("something is to be logged, and no log is given: name one (--log scores.sqlite)")
-        secrets = re.search(r"[?&;](?:ssl)?password=", self.log, re.IGNORECASE)
-        if re.search(r"://[^/@]*:[^/@]*@", self.log) or secrets:
+        password_in_query = re.search(r"[?&;](?:ssl)?password=", self.log, re.IGNORECASE)
+        if re.search(r"://[^/@]*:[^/@]*@", self.log) or password_in_query:
             raise SettingsError(
                 "the log's URL holds a password, which every process of this machine can read; leave it out, and put it"
                 " into the environment (PGPASSWORD) or into ~/.pgpass"

@@ -28,19 +28,21 @@ def within_file_limit(settings: Settings) -> Settings:
 
     Of a small limit, half is reserved for connections to the upstream. A lowered setting is logged.
     """
-    most, files = settings.max_connections, _most_files()
-    if files is not None:
-        file_limit = max(files - OTHER_FILES, 2)
-        most = min(most, file_limit - (min(settings.max_concurrency, file_limit // 2) if settings.upstreams else 0))
-    if most < settings.max_connections:
+    max_connections, max_files = settings.max_connections, _most_files()
+    if max_files is not None:
+        file_limit = max(max_files - OTHER_FILES, 2)
+        max_connections = min(
+            max_connections, file_limit - (min(settings.max_concurrency, file_limit // 2) if settings.upstreams else 0)
+        )
+    if max_connections < settings.max_connections:
         logger.warning(
             "%d files may be open, which leaves room for %d connections, not the %d asked for; raise the limit with"
             " `ulimit -n`, or give a smaller --max-connections",
-            files,
-            most,
+            max_files,
+            max_connections,
             settings.max_connections,
         )
-    return replace(settings, max_connections=most)
+    return replace(settings, max_connections=max_connections)
 
 
 def _most_files() -> int | None:
@@ -81,9 +83,9 @@ class BoundedProtocol(HttpToolsProtocol):
     connection is refused with 503.
     """
 
-    def __init__(self, *arguments: Any, settings: Settings, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._most, self._send_timeout_s = settings.max_connections, settings.send_timeout_s
+    def __init__(self, *arguments: Any, settings: Settings, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._max_connections, self._send_timeout_s = settings.max_connections, settings.send_timeout_s
         self._header_timeout_s = settings.header_timeout_s
         self._header_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
@@ -102,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._quiet_since = self.loop.time()
         self._await_header()
-        if len(self.connections) > self._most:
+        if len(self.connections) > self._max_connections:
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
@@ -151,14 +153,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():  # it is read anew
             return
         self._header_bytes, self._header_is_whole = 0, True
-        if self.transport.is_closing():  # what else was read at once
+        if self.transport.is_closing():  # a further request in the same read
             return
         self._ahead = [cycle for cycle in (*self._ahead, self.cycle) if cycle and not cycle.response_complete]
         super().on_headers_complete()
         if len(self._ahead) > MAX_AHEAD:
             self._drop(f"closed a connection that sent more than {MAX_AHEAD} requests ahead of their answers")
         elif self._ahead:
-            self.flow.resume_reading()  # which uvicorn stopped: else it is not seen when the caller goes
+            self.flow.resume_reading()  # uvicorn has stopped reading, and would not notice that the caller leaves
 
     def on_body(self, body: bytes) -> None:
         if self.transport.is_closing():
@@ -177,7 +179,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._quiet_since = self.loop.time()
         super().on_response_complete()
-        # The rest of this request, or of the next one, may still come; not for ever, though.
+        # The rest of this request, or of the next one, may still come, but only for a limited time.
         if not self._answering() and self._begun:
             self._await_header()
 
@@ -210,25 +212,33 @@ class BoundedProtocol(HttpToolsProtocol):
     def _await_reader(self, unread: int) -> None:
         self._send_timer = self.loop.call_later(self._send_timeout_s, self._look_whether_read, unread)
 
-    def _look_whether_read(self, unread: int) -> None:
+    def _look_whether_read(self, unread_before: int) -> None:
         unread_bytes = self.transport.get_write_buffer_size()
-        if unread_bytes < unread:
+        if unread_bytes < unread_before:
             self._await_reader(unread_bytes)
         else:
             self._drop(f"closed a connection that read nothing of its answer for {self._send_timeout_s:g} s")
 
     def _make_room(self) -> None:
-        others = [c for c in self.connections if isinstance(c, BoundedProtocol) and c is not self]
-        if idle := [c for c in others if not c._answering()]:
-            oldest = min(idle, key=lambda connection: connection._quiet_since)
-            oldest._drop(f"all {self._most} connections taken: closed the one idle for longest")
+        other_connections = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, BoundedProtocol) and connection is not self
+        ]
+        if idle_connections := [connection for connection in other_connections if not connection._answering()]:
+            oldest = min(idle_connections, key=lambda connection: connection._quiet_since)
+            oldest._drop(f"all {self._max_connections} connections taken: closed the one idle for longest")
             return
-        since = {c: c._stalled_since for c in others if c._stalled_since is not None}
-        if since and time.monotonic() - min(since.values()) >= STALLED_S:
-            longest = min(since, key=since.__getitem__)
-            longest._drop(f"all {self._most} connections taken: closed one whose caller does not read")
+        stalled_since_of = {
+            connection: connection._stalled_since
+            for connection in other_connections
+            if connection._stalled_since is not None
+        }
+        if stalled_since_of and time.monotonic() - min(stalled_since_of.values()) >= STALLED_S:
+            longest = min(stalled_since_of, key=stalled_since_of.__getitem__)
+            longest._drop(f"all {self._max_connections} connections taken: closed one whose caller does not read")
             return
-        _seldom(f"all {self._most} connections are being answered: refused a new one")
+        _seldom(f"all {self._max_connections} connections are being answered: refused a new one")
         message = "all connections are in use; try again in a moment"
         self._refuse(Refusal(503, "too_many_connections", message, {"retry-after": "1"}))
 
@@ -247,7 +257,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancels a timer, and returns None as the timer that runs on."""
+    """Cancels a timer if there is one, and returns None, which the caller stores in the timer's place."""
     if timer is not None:
         timer.cancel()
     return None

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from metaprobe.production.http.wire import UNREADABLE, lenient_object
 
-MARK = "mp1_"
+ID_MARK = "mp1_"
 """Prefix of ids that name an agent.
 
 With the tag an id grows by 9 characters, from the 29 of OpenAI's ids to less than the 40 that OpenAI accepts. So a
@@ -26,7 +26,7 @@ caller may later send the conversation to OpenAI.
 """
 TAG_LENGTH = 4
 """Characters of a tag, of 5 bits each."""
-_MARKED = re.compile(rf"{MARK}([a-z2-7]{{{TAG_LENGTH}}})_(.*)", re.DOTALL)
+_MARKED = re.compile(rf"{ID_MARK}([a-z2-7]{{{TAG_LENGTH}}})_(.*)", re.DOTALL)
 
 _Object = dict[str, Raw]
 _object = msgspec.json.Decoder(_Object).decode
@@ -57,26 +57,26 @@ def turn_of(messages: list[Any], tags: Mapping[str, str]) -> Turn:
 
     Calls wait if the assistant's last message holds some, or if results of tools follow it.
     """
-    ids: list[object] = []
-    waits = False
+    call_ids: list[object] = []
+    is_waiting = False
     for message in reversed(messages):
         if not isinstance(message, dict):
             continue
         role = message.get("role")
         if role in ("tool", "function"):
-            waits = True
-            ids.append(message.get("tool_call_id"))
+            is_waiting = True
+            call_ids.append(message.get("tool_call_id"))
         elif role == "assistant":
             calls = message.get("tool_calls")
             if isinstance(calls, list) and calls:
-                waits = True
-                ids += [call.get("id") for call in calls if isinstance(call, dict)]
-            waits = waits or bool(message.get("function_call"))
+                is_waiting = True
+                call_ids += [call.get("id") for call in calls if isinstance(call, dict)]
+            is_waiting = is_waiting or bool(message.get("function_call"))
             break
-    if not waits:
+    if not is_waiting:
         return Turn()
-    marked = [_MARKED.match(call_id) for call_id in ids if isinstance(call_id, str)]
-    tags_found = {found[1] for found in marked if found}
+    id_matches = [_MARKED.match(call_id) for call_id in call_ids if isinstance(call_id, str)]
+    tags_found = {id_match[1] for id_match in id_matches if id_match}
     agents = {tags[tag] for tag in tags_found if tag in tags}
     if len(agents) == 1:
         return Turn(agents.pop())
@@ -87,36 +87,38 @@ def turn_of(messages: list[Any], tags: Mapping[str, str]) -> Turn:
     return Turn(reason=f"it is not known who began these tool calls ({why}), so all may be asked")
 
 
-def own_ids(body: bytes) -> bytes:
+def with_own_ids(body: bytes) -> bytes:
     """Returns a request with the agents' own ids of tool calls. All other bytes stay.
 
     A request without such ids, or an unreadable one, is returned unchanged.
     """
-    if MARK.encode() not in body:
+    if ID_MARK.encode() not in body:
         return body
     try:
         fields = _object(body)
         messages = _array(fields["messages"])
     except (*UNREADABLE, KeyError):
         return body
-    fields["messages"] = Raw(_encode([_own(raw) if MARK.encode() in bytes(raw) else raw for raw in messages]))
+    fields["messages"] = Raw(
+        _encode([_message_with_own_ids(raw) if ID_MARK.encode() in bytes(raw) else raw for raw in messages])
+    )
     return _encode(fields)
 
 
-def _own(raw: Raw) -> Raw:
+def _message_with_own_ids(raw: Raw) -> Raw:
     """Returns one message of a request with the agents' own ids."""
     try:
         message = _object(raw)
     except UNREADABLE:
         return raw
     if "tool_call_id" in message:
-        message["tool_call_id"] = _changed(message["tool_call_id"], "")
+        message["tool_call_id"] = _with_mark(message["tool_call_id"], "")
     if "tool_calls" in message:
         message["tool_calls"] = _with_ids(message["tool_calls"], "")
     return Raw(_encode(message))
 
 
-def naming(body: bytes, agent: str) -> bytes:
+def with_agent_ids(body: bytes, agent: str) -> bytes:
     """Returns a completion whose ids of tool calls name the agent. A call without an id stays without one.
 
     An unreadable completion is returned unchanged; one with NaN, as Python writes it, is read.
@@ -126,27 +128,27 @@ def naming(body: bytes, agent: str) -> bytes:
     try:
         fields = _object(body)
     except UNREADABLE:
-        return _naming_leniently(body, agent)
+        return _with_agent_ids_leniently(body, agent)
     try:
         choices = _objects(fields["choices"])
         for choice in choices:
             message = _object(choice["message"])
             if "tool_calls" in message:
-                message["tool_calls"] = _with_ids(message["tool_calls"], f"{MARK}{tag_of(agent)}_")
+                message["tool_calls"] = _with_ids(message["tool_calls"], f"{ID_MARK}{tag_of(agent)}_")
                 choice["message"] = Raw(_encode(message))
     except (*UNREADABLE, KeyError):
         return body
     return _encode({**fields, "choices": choices})
 
 
-def _naming_leniently(body: bytes, agent: str) -> bytes:
-    """Returns the result of `naming` for JSON with NaN or infinities."""
+def _with_agent_ids_leniently(body: bytes, agent: str) -> bytes:
+    """Does the work of `with_agent_ids` for JSON with NaN or infinities."""
     try:
         completion = lenient_object(body)
         for choice in completion["choices"]:
             for call in choice["message"].get("tool_calls") or ():
                 if isinstance(call.get("id"), str):
-                    call["id"] = f"{MARK}{tag_of(agent)}_{call['id']}"
+                    call["id"] = f"{ID_MARK}{tag_of(agent)}_{call['id']}"
     except (*UNREADABLE, KeyError, TypeError, AttributeError):
         return body
     return json.dumps(completion).encode()
@@ -158,18 +160,18 @@ def _with_ids(raw: Raw, mark: str) -> Raw:
         calls = _objects(raw)
     except UNREADABLE:
         return raw
-    return Raw(_encode([{**call, "id": _changed(call["id"], mark)} if "id" in call else call for call in calls]))
+    return Raw(_encode([{**call, "id": _with_mark(call["id"], mark)} if "id" in call else call for call in calls]))
 
 
-def _changed(raw: Raw, mark: str) -> Raw:
+def _with_mark(raw: Raw, mark: str) -> Raw:
     try:
         text = _text(raw)
     except UNREADABLE:  # null, or a number: it is passed on as it is
         return raw
-    found = None if mark else _MARKED.match(text)
-    if not mark and not found:
+    id_match = None if mark else _MARKED.match(text)
+    if not mark and not id_match:
         return raw
-    return Raw(_encode(found[2] if found else mark + text))
+    return Raw(_encode(id_match[2] if id_match else mark + text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,9 @@ class WantedCall:
     def made_in(self, completion: Mapping[str, Any]) -> bool:
         """Returns whether the first choice of a completion makes the required call."""
         message = completion["choices"][0]["message"]
-        called = {_name(call) for call in message.get("tool_calls") or ()} | {_name_of(message.get("function_call"))}
+        called = {_called_name(call) for call in message.get("tool_calls") or ()} | {
+            _function_name(message.get("function_call"))
+        }
         called.discard("")
         return bool(called & self.names if self.names else called)
 
@@ -205,22 +209,22 @@ def wanted_call(fields: Mapping[str, Raw]) -> WantedCall | None:
             return WantedCall(_names(tools if isinstance(tools, list) else ()))
         names = _names([choice])
         return WantedCall(names) if names else None
-    name = _name_of(_decoded(fields.get("function_call")))
+    name = _function_name(_decoded(fields.get("function_call")))
     return WantedCall(frozenset({name})) if name else None
 
 
 def _names(tools: Iterable[object]) -> frozenset[str]:
-    return frozenset({_name(tool) for tool in tools} - {""})
+    return frozenset({_called_name(tool) for tool in tools} - {""})
 
 
-def _name(call: object) -> str:
+def _called_name(call: object) -> str:
     """Returns the name in a call, a tool or a tool choice: under `function` or `custom`."""
     if not isinstance(call, dict):
         return ""
-    return _name_of(call.get("function")) or _name_of(call.get("custom"))
+    return _function_name(call.get("function")) or _function_name(call.get("custom"))
 
 
-def _name_of(function: object) -> str:
+def _function_name(function: object) -> str:
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else ""
 

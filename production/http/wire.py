@@ -23,19 +23,21 @@ _encode = msgspec.json.Encoder().encode
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """Errors that a decoder raises for bytes that are not the expected JSON."""
 
-_TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
+_TRUE, _UNSET_VALUES, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
 _NO_TOP = {"top_logprobs": Raw(b"[]")}
-VERDICT = "metaprobe"
-MOST_CHOICES = 128
+VERDICT_KEY = "metaprobe"
+MAX_CHOICES = 128
 """Most choices of one answer that are scored. Each costs a verdict and a row of the log, and no caller reads more."""
-MOST_BESIDE = 64 << 10
-"""Most bytes beside the choices with which every field is copied to each choice. With more, only the known
-fields are.
+MAX_OTHER_BYTES = 64 << 10
+"""Most bytes of the fields beside `choices` that are all copied to each choice. Of larger answers only the
+fields in `_ANSWER_FIELDS` are copied.
 """
-_ABOUT = ("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage")
+_ANSWER_FIELDS = ("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage")
 """Fields of a completion that describe its answers."""
-MOST_UNCOUNTED = 1 << 18
-"""Most commas of a list that is decoded before its elements are counted: bytes of 128 each, 32 MiB in all."""
+MAX_UNCOUNTED_COMMAS = 1 << 18
+"""Most commas of a list that is decoded without counting its elements first. Each element takes 128 bytes, 32 MiB in
+all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class ChatRequest:
     """The caller's original request."""
     sent: bytes
     """The request with log-probabilities, and at least one alternative, switched on."""
-    several: bool
+    wants_several: bool
     """Whether more than one answer was requested."""
     wants_logprobs: bool
     fields: Object
@@ -82,18 +84,18 @@ class ChatRequest:
         return None
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         return self.sent is not self.body
 
     @property
     def added(self) -> str:
         """Name of what was added to the caller's request; empty if nothing was added."""
-        if not self.changed:
+        if not self.is_changed:
             return ""
         return "alternatives" if self.wants_logprobs else "log-probabilities"
 
 
-def asked(body: bytes) -> ChatRequest:
+def read_chat(body: bytes) -> ChatRequest:
     """Reads a request for a chat completion."""
     try:
         fields = _object.decode(body)
@@ -108,16 +110,16 @@ def asked(body: bytes) -> ChatRequest:
         # One: llama.cpp and llama-cpp-python give no log-probabilities where no alternatives are asked for.
         fields["top_logprobs"] = Raw(b"1")
         sent = _encode(fields)
-    several = _is_set(fields, "n") and bytes(fields["n"]).strip() != b"1"
-    return ChatRequest(body, sent, several, wants_logprobs, fields)
+    wants_several = _is_set(fields, "n") and bytes(fields["n"]).strip() != b"1"
+    return ChatRequest(body, sent, wants_several, wants_logprobs, fields)
 
 
-def for_one(body: bytes, model: str) -> bytes:
+def for_one_answer(body: bytes, model: str) -> bytes:
     """Returns the request for one whole answer of this model; all other fields stay unchanged."""
     return _encode({**_without_stream(body), "model": model})
 
 
-def by_stream(body: bytes) -> bytes:
+def for_stream(body: bytes) -> bytes:
     """Returns the request for one whole answer as a request for a stream with its usage."""
     return _encode({**_object.decode(body), "stream": _TRUE, "stream_options": Raw(b'{"include_usage":true}')})
 
@@ -148,22 +150,22 @@ def _decode_field(raw: Raw | None, kind: type[Element]) -> Element | None:
 
 
 def _is_set(fields: Object, name: str) -> bool:
-    return bytes(fields.get(name, b"")).strip() not in _FALSE
+    return bytes(fields.get(name, b"")).strip() not in _UNSET_VALUES
 
 
-def hide(data: bytes, chat_request: ChatRequest) -> bytes:
+def hide_logprobs(data: bytes, chat_request: ChatRequest) -> bytes:
     """Returns a completion or chunk without log-probabilities that the caller did not request."""
-    if not chat_request.changed:
+    if not chat_request.is_changed:
         return data
     try:
         fields = _object.decode(data)
     except UNREADABLE:
-        return _hidden_from_python(data, chat_request)
-    bare = _hidden_fields(fields, chat_request)
-    return data if bare is fields else _encode(bare)
+        return _hide_leniently(data, chat_request)
+    fields_to_send = _hide_in_fields(fields, chat_request)
+    return data if fields_to_send is fields else _encode(fields_to_send)
 
 
-def _hidden_fields(fields: Object, chat_request: ChatRequest) -> dict[str, Any]:
+def _hide_in_fields(fields: Object, chat_request: ChatRequest) -> dict[str, Any]:
     """Returns the fields of a completion without log-probabilities that were not requested.
 
     Nothing is encoded yet, so that a large answer is written once. An object without choices is returned unchanged.
@@ -172,12 +174,12 @@ def _hidden_fields(fields: Object, chat_request: ChatRequest) -> dict[str, Any]:
         choices = _array.decode(fields["choices"])
     except (*UNREADABLE, KeyError):
         return fields
-    return {**fields, "choices": [_hidden(choice, chat_request) for choice in choices]}
+    return {**fields, "choices": [_hide_in_choice(choice, chat_request) for choice in choices]}
 
 
-def _hidden_from_python(data: bytes, chat_request: ChatRequest) -> bytes:
-    """Returns the result of `hide` for JSON that Python wrote. Its NaN is usually a log-probability, and is removed
-    with it.
+def _hide_leniently(data: bytes, chat_request: ChatRequest) -> bytes:
+    """Does the work of `hide_logprobs` for JSON that Python wrote. Its NaN is usually a log-probability, and is removed
+    with the log-probabilities.
     """
     try:
         completion = lenient_object(data)
@@ -193,7 +195,7 @@ def _hidden_from_python(data: bytes, chat_request: ChatRequest) -> bytes:
     return json.dumps({**completion, "choices": bare}).encode()
 
 
-def _hidden(choice: Raw, chat_request: ChatRequest) -> object:
+def _hide_in_choice(choice: Raw, chat_request: ChatRequest) -> object:
     fields: dict[str, Any]
     try:
         fields = dict(_object.decode(choice))
@@ -220,13 +222,13 @@ def lenient_object(body: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE:
-        parsed = json.loads(body.decode("utf-8", "surrogatepass"), parse_int=_whole)
+        parsed = json.loads(body.decode("utf-8", "surrogatepass"), parse_int=_read_whole_number)
     if not isinstance(parsed, dict):
         raise ValueError(f"a {type(parsed).__name__} came; expected an object")
     return parsed
 
 
-def _whole(digits: str) -> int | float:
+def _read_whole_number(digits: str) -> int | float:
     """Returns a whole number; infinite if it has more digits than Python reads (4,300), as for other numbers beyond a
     float.
     """
@@ -237,7 +239,7 @@ def _whole(digits: str) -> int | float:
 
 
 def choices_of(body: bytes) -> tuple[list[bytes], int]:
-    """Returns one completion for each of the first `MOST_CHOICES` choices of a completion, and the number of choices.
+    """Returns one completion for each of the first `MAX_CHOICES` choices of a completion, and the number of choices.
 
     With several choices, `n` says how many the usage counts together. A number that JSON does not allow affects only
     its own choice. Raises one of `UNREADABLE` if the bytes are no JSON object.
@@ -249,7 +251,7 @@ def choices_of(body: bytes) -> tuple[list[bytes], int]:
         fields = dict(_object.decode(body))
         other_bytes = sum(len(value) for name, value in fields.items() if name != "choices")
     except UNREADABLE:
-        fields, encode, other_bytes = lenient_object(body), _as_python, len(body)
+        fields, encode, other_bytes = lenient_object(body), _encode_as_python, len(body)
         choices = fields.get("choices")
         if not isinstance(choices, list) or len(choices) < 2:
             raise  # the fault is this answer's own, which passes as it came
@@ -261,22 +263,22 @@ def choices_of(body: bytes) -> tuple[list[bytes], int]:
     if len(choices) < 2:
         return [body], 1
     del fields["choices"]
-    if other_bytes > MOST_BESIDE:
-        fields = {name: fields[name] for name in _ABOUT if name in fields and _is_short(fields[name])}
+    if other_bytes > MAX_OTHER_BYTES:
+        fields = {name: fields[name] for name in _ANSWER_FIELDS if name in fields and _is_short(fields[name])}
     fields["n"] = len(choices)
-    return [encode({**fields, "choices": [choice]}) for choice in choices[:MOST_CHOICES]], len(choices)
+    return [encode({**fields, "choices": [choice]}) for choice in choices[:MAX_CHOICES]], len(choices)
 
 
 def beyond_limit(count: int) -> str:
     """Returns the reason why some choices of an answer are not scored. `count`: number of choices of the answer."""
-    return f"choices {MOST_CHOICES} to {count - 1} are not scored: at most {MOST_CHOICES} of an answer are"
+    return f"choices {MAX_CHOICES} to {count - 1} are not scored: at most {MAX_CHOICES} of an answer are"
 
 
 def _is_short(value: Any) -> bool:
-    return len(value if isinstance(value, Raw) else _as_python(value)) <= MOST_BESIDE
+    return len(value if isinstance(value, Raw) else _encode_as_python(value)) <= MAX_OTHER_BYTES
 
 
-def _as_python(value: object) -> bytes:
+def _encode_as_python(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
@@ -288,13 +290,15 @@ def with_verdict(body: bytes, verdict: dict[str, Any], chat_request: ChatRequest
         verdict: the verdict.
         chat_request: the caller's request; parts of the answer that it did not request are removed.
     """
-    chat_request = chat_request if chat_request is not None and chat_request.changed else None
+    chat_request = chat_request if chat_request is not None and chat_request.is_changed else None
     try:
         fields = _object.decode(body)
-        return _encode({**(fields if chat_request is None else _hidden_fields(fields, chat_request)), VERDICT: verdict})
+        return _encode(
+            {**(fields if chat_request is None else _hide_in_fields(fields, chat_request)), VERDICT_KEY: verdict}
+        )
     except UNREADABLE:  # JSON as Python writes it, which stays as it is
-        body = body if chat_request is None else _hidden_from_python(body, chat_request)
-        return b"".join((body.rstrip()[:-1], b',"', VERDICT.encode(), b'":', _encode(verdict), b"}"))
+        body = body if chat_request is None else _hide_leniently(body, chat_request)
+        return b"".join((body.rstrip()[:-1], b',"', VERDICT_KEY.encode(), b'":', _encode(verdict), b"}"))
 
 
 def combine_verdicts(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -309,10 +313,10 @@ class _Batch(msgspec.Struct):
 _batch = msgspec.json.Decoder(_Batch)
 
 
-def batch(body: bytes, most: int) -> list[bytes] | None:
+def batch(body: bytes, max_count: int) -> list[bytes] | None:
     """Returns the responses of a batch; None if the body is one response.
 
-    Raises `Refusal` if the body is not JSON, and for more than `most` responses.
+    Raises `Refusal` if the body is not JSON, and for more than `max_count` responses.
     """
     try:
         if not body.lstrip().startswith(b"{"):
@@ -321,31 +325,31 @@ def batch(body: bytes, most: int) -> list[bytes] | None:
         responses = _batch.decode(body).responses
         if responses is msgspec.UNSET:
             return None
-        return list(map(bytes, bounded(bytes(responses), most, _array.decode, "responses")))
+        return list(map(bytes, bounded(bytes(responses), max_count, _array.decode, "responses")))
     except UNREADABLE:
-        return _lenient_batch(body, most)
+        return _lenient_batch(body, max_count)
 
 
-def bounded(array: bytes, most: int, decode: Callable[[bytes], list[Element]], name: str) -> list[Element]:
+def bounded(array: bytes, max_count: int, decode: Callable[[bytes], list[Element]], name: str) -> list[Element]:
     """Returns the elements of a list. If they may be very many, they are counted before they are decoded.
 
-    Raises `Refusal` (413) for more than `most`.
+    Raises `Refusal` (413) for more than `max_count`.
 
     Args:
         array: JSON of the list.
-        most: most elements that are accepted.
+        max_count: most elements that are accepted.
         decode: decodes the list.
         name: name of the elements in errors.
     """
-    count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
-    elements = [] if count > most else decode(array)
-    if max(count, len(elements)) > most:
-        message = f"{max(count, len(elements))} {name} in one request; at most {most} are taken at once"
+    count = count_elements(array) if array.count(b",") > MAX_UNCOUNTED_COMMAS else 0
+    elements = [] if count > max_count else decode(array)
+    if max(count, len(elements)) > max_count:
+        message = f"{max(count, len(elements))} {name} in one request; at most {max_count} are taken at once"
         raise Refusal(413, "batch_too_large", message)
     return elements
 
 
-def _lenient_batch(body: bytes, most: int) -> list[bytes] | None:
+def _lenient_batch(body: bytes, max_count: int) -> list[bytes] | None:
     """Returns the result of `batch` for JSON that Python wrote, so that NaN or half a surrogate pair spoils only one
     response.
     """
@@ -359,5 +363,5 @@ def _lenient_batch(body: bytes, most: int) -> list[bytes] | None:
         return None
     if not isinstance(parsed["responses"], list):
         raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses")
-    responses = bounded(b"", most, lambda _: parsed["responses"], "responses")
+    responses = bounded(b"", max_count, lambda _: parsed["responses"], "responses")
     return [json.dumps(response).encode() for response in responses]

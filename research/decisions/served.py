@@ -30,7 +30,7 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Scoring
-from metaprobe.production.http.decisions import MEASURED as FIELD
+from metaprobe.production.http.decisions import MEASURED_FIELD as FIELD
 from metaprobe.production.http.decisions import DecisionDesk
 from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import Metrics
