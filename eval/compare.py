@@ -71,6 +71,11 @@ class Judged:
     Empty for other methods.
     """
 
+    def rows(self, rows: NDArray[np.bool_]) -> "Judged":
+        """Returns the method's scores of these rows of the n answers."""
+        stated = None if self.stated_probability is None else self.stated_probability[rows]
+        return replace(self, probability=self.probability[rows], ranking=self.ranking[rows], stated_probability=stated)
+
 
 def method_results(
     table: AnswerTable,
@@ -259,10 +264,7 @@ def headline_by_model(
         model_rows = table.models == model
         if len(np.unique(table.y[model_rows])) < 2:
             continue
-        judged_of_model = [
-            replace(method, probability=method.probability[model_rows], ranking=method.ranking[model_rows])
-            for method in judged
-        ]
+        judged_of_model = [method.rows(model_rows) for method in judged]
         model_fold = None if fold is None else fold[model_rows]
         results = method_results(table.rows(model_rows), judged_of_model, fold=model_fold, seed=seed)
         result = next(candidate for candidate in results if candidate.name == headline)

@@ -16,6 +16,7 @@ from metaprobe.eval.compare import (
     STATED,
     Judged,
     add_details,
+    headline_by_model,
     method_results,
     run_of_answers,
     write_item_table,
@@ -130,6 +131,20 @@ def test_a_score_that_only_tells_runs_apart_is_at_chance_within_runs():
     alone = method_results(answers(), judges(answers()), resamples=50)[0]
     assert alone.within_runs is None
     assert alone.controls_within is None
+
+
+def test_each_model_has_its_own_row_where_models_state_their_confidence():
+    table = answers()
+    table = replace(table, models=np.where(np.arange(N) % 2, "big-7b", "small-1b"))
+    stated, *others = judges(table)
+    judged = [replace(stated, stated_probability=table.stated_confidence), *others]
+    small, big = headline_by_model(table, judged, LADDER)
+    assert (small.model, small.n, big.model) == ("small-1b", N // 2, "big-7b")
+    at = table.models == "big-7b"
+    assert big.auroc.estimate == auroc(table.y[at], others[0].ranking[at])
+    assert big.diff_stated.estimate == pytest.approx(
+        auroc(table.y[at], others[0].ranking[at]) - auroc(table.y[at], stated.ranking[at])
+    )
 
 
 def test_stated_confidence_is_measured_as_stated_and_as_recalibrated():
