@@ -24,8 +24,10 @@ CONTROLS = (
     "run identity",
 )
 """Controls that are free, asked of the model itself, or read off the prompt or the run."""
-JOINED = ("answer TF-IDF", "free signals joined", "words and log-probabilities")
-"""No single numbers: of the smaller models measured by joined.py, where the answers are recorded."""
+EVERYTHING = "free signals joined"
+"""Log-probabilities, stated confidence, P(true), dimension and level, and all words in one regression (joined.py)."""
+JOINED = ("answer TF-IDF", EVERYTHING, "words and log-probabilities")
+"""Controls that are no single numbers, measured where the answers are recorded."""
 MEASURED = ROOT / "docs" / "measured" / "probes_joined.json"
 LARGER = MEASURED.parent / "states.json"
 """Figures of `research.states.measure`, with all controls."""
@@ -52,10 +54,47 @@ def with_joined(figures: dict[str, Any]) -> dict[str, Any]:
         key: {**row, "methods": row["methods"] | joined.get(key, {}).get("methods", {})} if "methods" in row else row
         for key, row in figures.items()
     }
-    states = json.loads(LARGER.read_text(encoding="utf-8"))
-    graded = {key: one["methods"] for key, one in states["efficiency"].items() if "methods" in one}  # of two choices
-    larger = {k: row | ({"efficiency": graded[k]} if k in graded else {}) for k, row in states["answers"].items()}
+    larger = of_larger(json.loads(LARGER.read_text(encoding="utf-8")))
     return larger | {key: row for key, row in rows.items() if key not in larger}
+
+
+def of_larger(states: dict[str, Any]) -> dict[str, Any]:
+    """Returns the rows of the larger coder by docs/measured/states.json, with the controls that were measured later."""
+    joined = json.loads(MEASURED.read_text(encoding="utf-8"))
+    graded = {key: one["methods"] for key, one in states["efficiency"].items() if "methods" in one}  # of two choices
+    larger = {}
+    for key, row in states["answers"].items():
+        everything = joined[key]["methods"][EVERYTHING]
+        form = states["harder"].get(key, {}).get(BLEND, {}).get("over_strongest")
+        blend = row["methods"][BLEND]
+        over = with_further(blend["over_strongest"], blend["auroc"], everything["auroc"], form)
+        methods = row["methods"] | {EVERYTHING: everything, BLEND: blend | {"over_strongest": over}}
+        larger[key] = row | {"methods": methods} | ({"efficiency": graded[key]} if key in graded else {})
+    return larger
+
+
+def with_further(
+    stored: dict[str, Any], blend: list[float], everything: list[float], form: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Returns the comparison with the strongest control, where further controls were measured later.
+
+    Args:
+        stored: the paired comparison with the strongest of the controls that were measured beside the blend.
+        blend: AUROC of the blend, with its interval.
+        everything: AUROC of `EVERYTHING`, with its interval. The difference is taken as if the two were of different
+            answers, which is wider than paired.
+        form: the paired comparison with trees on the form of the working; None where it was not measured.
+    """
+    gain, half = blend[0] - everything[0], float(np.hypot(blend[2] - blend[1], everything[2] - everything[1])) / 2
+    beaten = gain > 0 and normal_p(gain, half / Z) <= 0.05
+    further = {
+        "control": EVERYTHING,
+        "difference": [round(value, 4) for value in (gain, gain - half, gain + half)],
+        "standing": [] if beaten else [EVERYTHING],
+    }
+    found = [stored, further, *([form] if form else [])]
+    strongest = min(found, key=lambda one: one["difference"][0])
+    return strongest | {"standing": [name for one in found for name in one["standing"]]}
 
 
 def gain_of(row: dict[str, Any]) -> dict[str, Any]:

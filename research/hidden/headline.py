@@ -133,7 +133,8 @@ def lead(figures: dict[str, Any]) -> str:
             if stand
             else "."
         )
-        + " Intervals are of 95 %; for the smaller models as if the two scores were independent."
+        + " Intervals are of 95 %; for the smaller models, and over all free signals joined for the larger one, as if "
+        "the two scores were independent."
     ]
     if rest := [gain for gain in checked if not gain.stands]:
         parts.append("Not shown on " + "; ".join(f"{_named(gain.row)}, {_shown(gain)}" for gain in rest) + ".")

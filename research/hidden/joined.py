@@ -1,6 +1,6 @@
 """Two controls of the probes that are no single number: the words of the answer, and free signals joined.
 
-    python -m research.hidden.joined
+    python -m research.hidden.joined [PAIR ...]
 
 From the answers in recorded/, out of fold by group (five folds), in two ways: a logistic regression on TF-IDF of the
 answer's words, and one on five numbers of the log-probabilities, stated confidence, P(true), dimension and level, and
@@ -8,7 +8,6 @@ the words of question and answer, each as scores out of folds of its own. Writes
 research/hidden/controls.py puts among the controls. Of rows whose answers are not recorded nothing is said.
 """
 
-import json
 from itertools import product
 from typing import Any
 
@@ -24,12 +23,21 @@ from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.records.types import Run
 from metaprobe.training.folds import group_folds
 from metaprobe.training.methods import make_tfidf
-from research.blocks import packed, write_figures
+from research.blocks import keep_figures, packed
 from research.systems.figures import ROOT, recorded
 
 MEASURED = ROOT / "docs" / "measured" / "probes_joined.json"
-MODELS = ("qwen-coder-0.5b", "smollm2-135m")
-TASKS = ("arithmetic", "creak", "factual-qa", "places")
+STORES = {
+    **{
+        f"{model}/{task}": f"{model}-{task}"
+        for model, task in product(("qwen-coder-0.5b", "smollm2-135m"), ("arithmetic", "creak", "factual-qa", "places"))
+    },
+    **{
+        f"qwen-coder-1.5b/{task}": f"states/qwen-coder-1.5b/{task}"
+        for task in ("arithmetic", "bbq", "creak", "gsm8k", "mmlu", "places", "triviaqa", "true-false")
+    },
+}
+"""Maps a pair of model and task to its store under recorded/."""
 ANSWER_WORDS, JOINED = "answer TF-IDF", "free signals joined"
 FOLDS, RESAMPLES = 5, 1000
 
@@ -38,13 +46,12 @@ Ints = NDArray[np.int64]
 
 
 @click.command()
-def main() -> None:
-    """Measure every recorded row."""
-    found = {}
-    for model, task in product(MODELS, TASKS):
-        found[f"{model}/{task}"] = figures(recorded(f"{model}-{task}"))
-        click.echo(f"{model}/{task}: {json.dumps(found[f'{model}/{task}'])}", err=True)
-    write_figures(MEASURED, found)
+@click.argument("pairs", nargs=-1, type=click.Choice(list(STORES)))
+def main(pairs: tuple[str, ...]) -> None:
+    """Measure the named pairs of model and task, by default all."""
+    for pair in pairs or STORES:
+        keep_figures(MEASURED, figures(recorded(STORES[pair])), pair)
+        click.echo(pair, err=True)
 
 
 def figures(runs: list[Run], seed: int = 0) -> dict[str, Any]:

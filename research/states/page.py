@@ -12,6 +12,7 @@ from typing import Any
 from metaprobe.eval.controls import P_TRUE, PROMPT, STATED, TERMS
 from metaprobe.training.methods import BEFORE, BLEND
 from research.blocks import ahead, behind, markdown, read_figures, shown, write
+from research.hidden.controls import of_larger
 from research.hidden.measure import PAGE
 from research.states.measure import FEWER, MEASURED
 
@@ -38,7 +39,7 @@ def main() -> None:
 
 def larger(figures: Figures) -> str:
     """Returns what the states of the larger coder are worth, in two paragraphs."""
-    rows = tasks(figures["answers"])
+    rows = tasks(of_larger(figures))
     over = {task: row["methods"][BLEND]["over_strongest"] for task, row in rows.items()}
     won = sorted((found["difference"][0], task) for task, found in over.items() if not found["standing"])
     lost = [task for task, found in over.items() if found["difference"][2] < 0]
@@ -48,17 +49,13 @@ def larger(figures: Figures) -> str:
     spearman = sorted(one["methods"]["probe"]["spearman"][0] for one in orders.values())
     gains = [one["methods"][PROMPT]["gain"] for one in orders.values()]
     same = all(len(one["stated"]) == 1 for one in orders.values())
-    harder = {task: row[BLEND]["over_strongest"] for task, row in tasks(figures.get("harder", {})).items()}
-    clauses = "".join(  # controls that were made afterwards to explain a gain
-        f" (on {task}, {shown(held['difference'], '+.2f')} over trees on the {held['control']})"
-        for task, held in harder.items()
-    )
     return (
         f"**The larger coder (1.5B), {min(row['n'] for row in rows.values()):,} to "
         f"{max(row['n'] for row in rows.values()):,} answers a task.** On {len(won)} of {len(rows)} tasks "
-        f"({', '.join(task for _, task in reversed(won))}) the blend is ahead of every control, the answer's words "
-        f"and all free signals joined among them, by {won[0][0]:+.2f} to {won[-1][0]:+.2f} in AUROC over the "
-        f"strongest{clauses}; "
+        f"({', '.join(task for _, task in reversed(won))}) the blend is ahead of every control, the answer's words, "
+        f"all free signals joined, and on gsm8k trees on the form of the working among them, by {won[0][0]:+.2f}"
+        + (f" to {won[-1][0]:+.2f}" if len(won) > 1 else "")
+        + " in AUROC over the strongest; "
         + (f"it is behind on {', '.join(lost)}" if lost else "on no task is it shown to be behind")
         + f". In the median of all {len(rows)} it gains "
         f"{median(found['difference'][0] for found in over.values()):+.3f} over the strongest control and "
@@ -95,7 +92,7 @@ def tasks(rows: Figures) -> Figures:
 
 def best_free(row: Figures) -> tuple[str, float]:
     """Returns the free number that lowers the error most, and by what share."""
-    falls = {name: one["error_fall"][0] for name, one in row["methods"].items() if one["family"] in FREE}
+    falls = {name: one["error_fall"][0] for name, one in row["methods"].items() if one.get("family") in FREE}
     name = max(falls, key=lambda name: falls[name])
     return name, float(falls[name])
 
