@@ -30,6 +30,8 @@ from research.routing.measure import over_fixed
 PAGE = ROOT / "docs" / "choose.md"
 README, GUIDE = ROOT / "README.md", ROOT / "docs" / "streams.md"
 UNKNOWN = "not measured"
+SAME_ORDER = 1e-4
+"""Largest difference of two sums over the root of the length that counts as rounding, in nats."""
 DRAWS = 200
 """Draws of the labels from the recorded answers, for the figures that README begins with."""
 HEAD = ["you have", "use", "added latency", "price", "labels needed", "what it was worth here"]
@@ -209,14 +211,13 @@ def gain(draws: dict[str, Any]) -> list[str]:
     `draws`: figures of `label_draws`.
     """
     found, cost = (f"{mean:.0%} [{100 * low:.0f}, {100 * high:.0f}]" for mean, low, high in draws["adapted"])
-    free_found, free_cost = (f"{mean:.0%}" for mean, _, _ in draws["scaled"])
     usual_found, usual_cost = (f"{mean:.0%}" for mean, _, _ in draws["mean"])
     return [
         f"**With {draws['labels']} labels it finds {found} of the mistakes of a {sizes([draws['model']])} model, "
-        f"flagging {cost} of the right answers** (mean of {draws['draws']} draws). Of kept answers "
-        f"{draws['right_among_kept']:.0%} are right, of all {draws['right']:.0%}. Flagging as many, the mean "
-        f"log-probability: {usual_found}, {usual_cost}; `{USUAL_FREE}` (sum over root of length): "
-        f"{free_found}, {free_cost}. One draw:",
+        f"flagging {cost} of the right answers** (mean, and 95% of {draws['draws']} draws; at random: "
+        f"{draws['flagged']:.0%} of each). Of kept answers {draws['right_among_kept']:.0%} are right, of all "
+        f"{draws['right']:.0%}. The order is a free number, `{USUAL_FREE}` (sum over root of length); labels set "
+        f"threshold and P(right). The mean log-probability finds {usual_found}, costs {usual_cost}. One draw:",
         "",
     ]
 
@@ -224,40 +225,42 @@ def gain(draws: dict[str, Any]) -> list[str]:
 def label_draws(draws: int = DRAWS) -> dict[str, Any]:
     """Returns what flags by fifty of the recorded labels find and cost on the other answers.
 
-    `adapted`, `mean` and `scaled` hold (mean, 2.5 %, 97.5 %) of the share of wrong answers that are flagged, and of the
-    right ones: by the adapted predictor, by the mean log-probability and by the summed one over the root of the length.
-    The last two are cut where as many of the labelled answers lie below as are wrong among them. Draws whose labels
-    give no threshold are left out.
+    `adapted` and `mean` hold (mean, 2.5 %, 97.5 %) of the share of wrong answers that are flagged, and of the right
+    ones: by the adapted predictor and by the mean log-probability. The latter is cut where as many of the labelled
+    answers lie below as are wrong among them. Draws whose labels give no threshold are left out. Raises
+    `ClickException` where the adapted predictor orders the answers of a draw otherwise than `scaled`, the sum over the
+    root of the length.
     """
     predictor, runs = QualityPredictor.load(), list(read_openai_lines(RECORDED))
     calls = [run.calls[0] for run in runs]
     series = [np.asarray(call.logprobs, dtype=np.float32) for call in calls]
     y = np.array([run.label(TARGET, call.id) for run, call in zip(runs, calls, strict=True)], dtype=np.int64)
     before = predict_log_odds(predictor, series)
-    free = {
-        "mean": np.array([logprobs.mean() for logprobs in series]),
-        "scaled": np.array([logprobs.sum() / np.sqrt(len(logprobs)) for logprobs in series]),
-    }
-    rng, kept = np.random.default_rng(0), []
-    shares: dict[str, list[list[float]]] = {"adapted": [], "mean": [], "scaled": []}
+    mean = np.array([logprobs.mean() for logprobs in series])
+    scaled = np.array([logprobs.sum() / np.sqrt(len(logprobs)) for logprobs in series])
+    rng, kept, flagged_shares = np.random.default_rng(0), [], []
+    shares: dict[str, list[list[float]]] = {"adapted": [], "mean": []}
     for _ in range(draws):
         labelled = rng.choice(len(y), LABEL_COUNT, replace=False)
         others = np.setdiff1d(np.arange(len(y)), labelled)
         _, scores, threshold = adapt_to_labels(predictor, before, y, labelled)
         if threshold is None:
             continue
-        flags = {"adapted": scores[others] < threshold}
-        for name, numbers in free.items():
-            flags[name] = numbers[others] < np.quantile(numbers[labelled], 1 - y[labelled].mean())
+        is_flagged = scores[others] < threshold
+        if scaled[others][is_flagged].max(initial=-np.inf) > scaled[others][~is_flagged].min() + SAME_ORDER:
+            raise click.ClickException(f"the adapted predictor flags other answers than the least {USUAL_FREE}")
+        flags = {"adapted": is_flagged, "mean": mean[others] < np.quantile(mean[labelled], 1 - y[labelled].mean())}
         for name, flagged in flags.items():
             shares[name].append([flagged[y[others] == right].mean() for right in (0, 1)])
-        kept.append(y[others][~flags["adapted"]].mean())
+        flagged_shares.append(is_flagged.mean())
+        kept.append(y[others][~is_flagged].mean())
     return {
         "model": calls[0].model,
         "labels": LABEL_COUNT,
         "draws": len(kept),
         "right": float(y.mean()),
         "right_among_kept": float(np.mean(kept)),
+        "flagged": float(np.mean(flagged_shares)),
         **{
             name: [(column.mean(), *np.quantile(column, (0.025, 0.975))) for column in np.array(drawn).T]
             for name, drawn in shares.items()
@@ -278,37 +281,35 @@ def in_short() -> list[list[str]]:
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     asked = [row["word"] for one in read("routing").values() for row in one["rows"]]
     fixed = list(over_fixed(read("routing")).values())
-    rated, (words, states, _) = read("rubric")["real"], of_texts()
-    error, few = rated["text"]["rmse"], read("no_labels")["stores"]
+    (words, states, _), few = of_texts(), read("no_labels")["stores"]
     trained = coders(read("equal_terms"))
     way = agreement_way(*SAMPLINGS[0])
     as_labels = [one["over"][way][labels_way(50)]["all"] for one in few.values()]
     by_fifty = [one["over"][labels_way(50)][USUAL_FREE]["all"] for one in few.values()]
-    taught, free = (np.mean([one["ways"][name]["all"] for one in few.values()]) for name in (way, USUAL_FREE))
+    taught, labelled, free = (
+        np.mean([one["ways"][name]["all"] for one in few.values()]) for name in (way, labels_way(50), USUAL_FREE)
+    )
     before = [
         (name, standing(one))
         for task in read("before")["tasks"].values()
         for name, one in task["labels"]["200"].items()
     ]
     stood = [word for _, word in before]
-    by_thousand = [
-        standing(one) for task in read("before")["tasks"].values() for one in task["labels"].get("1000", {}).values()
-    ]
     looks = [one["gain"] for task in read("gate").values() for one in task["report"]["looks"]]
     return [
         [
             "no labels: ask a hundred of your questions twice ([teach](docs/no-labels.md))",
-            f"a flag; order as by 50 labels (AUROC {taught:.3f}; `{USUAL_FREE}` {free:.3f})",
+            f"a flag; AUROC {taught:.3f}, by 50 labels {labelled:.3f}, `{USUAL_FREE}` {free:.3f}",
             f"{SAMPLINGS[0][0] * SAMPLINGS[0][1]} answers",
             f"against 50 labels: +{ahead(as_labels)} -{behind(as_labels)} of {len(few)} "
             f"[sets](docs/research/no-labels.md) ({sizes(few)})",
         ],
         [
-            "log-probabilities: [adapt](docs/adapt.md)",
-            f"P(right), a flag; 50 labels against `{USUAL_FREE}`: +{ahead(by_fifty)} "
+            "log-probabilities: [adapt](docs/adapt.md), [train](docs/train.md)",
+            f"P(right), a flag; trained on 50 labels, against `{USUAL_FREE}`: +{ahead(by_fifty)} "
             f"-{behind(by_fifty)} of {len(few)} sets",
             "20-50 labels",
-            f"800+ labels against free numbers: +{ahead(trained)} -{behind(trained)} of "
+            f"adapting keeps the order; trained on 800+, against free numbers: +{ahead(trained)} -{behind(trained)} of "
             f"{len(trained)} [sets](docs/research/ladder.md)",
         ],
         [
@@ -322,8 +323,7 @@ def in_short() -> list[list[str]]:
             "P(right) before asking",
             "200 labels",
             f"a small model's states against every control: +{stood.count('ahead')} "
-            f"-{stood.count('behind')} of {len(stood)} [pairs](docs/research/before.md); 1,000 labels: "
-            f"+{by_thousand.count('ahead')} -{by_thousand.count('behind')} of {len(by_thousand)}",
+            f"-{stood.count('behind')} of {len(stood)} [pairs](docs/research/before.md)",
         ],
         [
             "samples: [panel](docs/several-answers.md); agents: [router](docs/route.md)",
@@ -349,10 +349,10 @@ def in_short() -> list[list[str]]:
             f"against every control: +{stands} of {len(pairs)} [pairs](docs/research/probes.md)",
         ],
         [
-            "a decision API: [calibrate](docs/text.md)",
-            f"none: [error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}",
-            f"{rated['ratings']} labels",
-            f"a constant {error['constant'][0]:.2f}, uncalibrated {error[RAW][0]:.2f}",
+            "stated confidence: [compare](docs/compare.md) it with implicit signals",
+            "a report",
+            "labels",
+            f"stated: median AUROC {median(aurocs(STATED)):.2f} ({sizes(headline.read())})",
         ],
         [
             "text: [reader](docs/text.md)",

@@ -66,6 +66,7 @@ def test_the_demo_ends_on_the_flags_of_the_exported_checkpoint_counted_against_t
     told = " ".join(demo.used.sentence.split())
     assert told.startswith(f"Of the {wrong} mistakes it found {found} (")
     assert f"it cost {lost} of the {right} right ones (" in told
+    assert f"flagging at random: {(found + lost) / (wrong + right):.0%} of each" in told
     printed = " ".join(" ".join(demo.lines()).split())
     assert told in printed
     assert (

@@ -41,7 +41,7 @@ from metaprobe.training.thresholds import measure_shares
 from metaprobe.training.training_options import OnStep, ReplaceOptions
 
 RIGHT_LABEL = "correct"
-SHOWN_FLAGS, SHOWN_KEPT = 4, 2
+SHOWN_FLAGS, SHOWN_KEPT = 3, 2
 """Numbers of flagged and of kept answers that are printed. They are the first by the alphabet, so that nobody picks
 them.
 """
@@ -107,14 +107,15 @@ class CaughtMistakes:
 
     @property
     def sentence(self) -> str:
-        """Three sentences: the wrong answers found and the right answers lost; the share of right answers among those
-        kept; the answers that could not be judged.
+        """Three sentences: the wrong answers found and the right answers lost, beside flags by lot; the share of right
+        answers among those kept; the answers that could not be judged.
         """
         n, right = len(self.answers), len(self.answers) - self.mistakes
         kept_count = n - self.found - self.lost
         text = (
             f"Of the {self.mistakes} mistakes it found {self.found} ({_percent(self.caught)}), and it cost {self.lost} "
-            f"of the {right} right ones ({_percent(self.cost)})."
+            f"of the {right} right ones ({_percent(self.cost)}); flagging at random: {self.flagged.estimate:.0%} of "
+            f"each."
         )
         if kept_count:
             kept_right = (right - self.lost) / kept_count
