@@ -91,9 +91,10 @@ def outcomes_of_log(
     by_chance = bool(np.isfinite(columns.propensity[labelled & of_version]).any())
     # An outcome for each label that counts.
     left_out, outcomes = Counter[str](), list[QuestionOutcomes]()
-    for row in np.flatnonzero(has_judgement).tolist():
-        request_id, chance = str(columns.request_id[row]), float(propensity[row])
-        entry = log.entry(request_id)
+    judged_rows = np.flatnonzero(has_judgement)
+    request_ids = columns.request_id[judged_rows].tolist()
+    for row, request_id, entry in zip(judged_rows.tolist(), request_ids, log.entries_named(request_ids), strict=True):
+        chance = float(propensity[row])
         question = last_message((entry.question if entry else None) or "")
         reasons = {
             UNSURE: not labelled[row],

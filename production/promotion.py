@@ -204,11 +204,12 @@ def _scores_of(
         return score_again(new.checkpoint, running.checkpoint, labelled)
     shadows = log.shadow_scores(new.checkpoint.digest)
     scores = np.array([shadows.get(name, np.nan) for name in labelled.group.tolist()], dtype=np.float64)
-    for place in np.flatnonzero(~np.isfinite(scores)).tolist():
-        name, model = str(labelled.group[place]), str(labelled.model[place])
-        entry = log.entry(name)
+    unknown = np.flatnonzero(~np.isfinite(scores))
+    names = labelled.group[unknown].tolist()
+    for place, name, entry in zip(unknown.tolist(), names, log.entries_named(names), strict=True):
         if entry is None or entry.logprobs is None:
             continue
+        model = str(labelled.model[place])
         call = Call(id=name, stage="answer", model=model, logprobs=np.asarray(entry.logprobs, dtype=np.float32))
         with suppress(InvalidResponse):
             score = new.predict(call).score

@@ -31,6 +31,7 @@ from metaprobe.api import (
     load_runs,
     train_quality,
 )
+from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_draw import RETRAINED
 from metaprobe.production.monitoring.log import ScoreLog
 
@@ -165,8 +166,9 @@ def retrain_on_agreement(
         )
     timed_runs: list[tuple[float, Run]] = []
     """Time of the second answer, and the answer as a run."""
-    for agreement in found:
-        run = run_of_entry(log, agreement.request_id, logprobs_mode)
+    entries = log.entries_named(agreement.request_id for agreement in found)
+    for agreement, entry in zip(found, entries, strict=True):
+        run = run_of_entry(entry, logprobs_mode)
         if run is not None:
             label = Label(run.id, AGREEMENT, float(agreement.same), SECOND_ANSWERS)
             timed_runs.append((agreement.time, replace(run, labels=(label,))))
@@ -227,8 +229,8 @@ def _logged(
     if at_most is not None and len(rows) > at_most:
         rows = np.sort(np.random.default_rng(seed).choice(rows, at_most, replace=False))
     logged = []
-    for row in rows.tolist():
-        run = run_of_entry(log, str(columns.request_id[row]), mode)
+    for row, entry in zip(rows.tolist(), log.entries_named(columns.request_id[rows].tolist()), strict=True):
+        run = run_of_entry(entry, mode)
         if run is None:
             continue
         right = float(columns.label[row] >= 0.5) if labelled else None
@@ -237,15 +239,11 @@ def _logged(
     return logged
 
 
-def run_of_entry(log: ScoreLog, request_id: str, mode: LogprobsMode) -> Run | None:
+def run_of_entry(entry: Entry | None, mode: LogprobsMode) -> Run | None:
     """Returns a logged answer as a run without labels; None if its log-probabilities are not in the log.
 
-    Args:
-        log: the score log.
-        request_id: id of the answer.
-        mode: mode of the log-probabilities.
+    `mode`: mode of the log-probabilities.
     """
-    entry = log.entry(request_id)
     if entry is None or entry.logprobs is None or not len(entry.logprobs):
         return None
     name, question = entry.request_id, entry.question

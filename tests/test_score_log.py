@@ -29,6 +29,7 @@ def test_an_entry_comes_back_as_it_was_written(where: str) -> None:
         assert log.entry("whole") == WHOLE
         assert log.entry("bare") == bare
         assert log.entry("other") is None
+        assert list(log.entries_named(["bare", "other", "whole", "bare"])) == [bare, None, WHOLE, bare]
 
 
 def test_what_a_database_cannot_hold_does_not_cost_the_entry_nor_those_beside_it(where: str) -> None:

@@ -286,8 +286,7 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
     learned = _learned(log, running=set(in_service.values()))
     replaced: Counter[str] = Counter()
     early, until = 0, 0.0
-    for row in rows:
-        entry = log.entry(row.request_id)
+    for row, entry in zip(rows, log.entries_named(row.request_id for row in rows), strict=True):
         checkpoint = entry.checkpoint if entry else ""
         learned_until = max(learned.get(checkpoint, 0.0), learned.get("", 0.0))
         if checkpoint != in_service.get(row.model, checkpoint):

@@ -425,6 +425,13 @@ class ScoreLog:
         rows = self.tables.read(ENTRIES.where(scores.c.request_id == (log_id or request_id)))
         return entry_of(rows[0]) if rows else None
 
+    def entries_named(self, request_ids: Iterable[str]) -> Iterator[Entry | None]:
+        """Yields the entry of each of these ids of the log, in their order; None for one that the log does not hold."""
+        for some in batches(request_ids):
+            rows = self.tables.read(ENTRIES.where(scores.c.request_id.in_(some)))
+            found = {entry.request_id: entry for entry in map(entry_of, rows)}
+            yield from map(found.get, some)
+
     def columns(
         self,
         *,
