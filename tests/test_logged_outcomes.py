@@ -247,7 +247,7 @@ def test_a_propensity_of_a_label_is_read_back_and_one_that_is_none_is_refused(tm
 def test_words_are_learned_with_the_weights_of_their_labels(tmp_path: Path) -> None:
     """Right answers to "prove" were labelled seldom, wrong ones always: by weights such questions are easy."""
     rng, outcomes = np.random.default_rng(0), []
-    for i in range(4000):
+    for i in range(1500):
         hard = bool(rng.integers(0, 2))
         right = rng.random() < (0.9 if hard else 0.5)
         chance = 0.1 if hard and right else 1.0
