@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,6 +27,7 @@ sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 import commands_page
 
 
+@cache
 def commands() -> dict[str, click.Command]:
     """Every command by its whole name."""
 

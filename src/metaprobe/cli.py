@@ -49,22 +49,22 @@ class Command(click.Group):
         """
         if (own_command := super().get_command(ctx, cmd_name)) is not None:
             return own_command
-        if cmd_name in COMMAND_PLUGINS.names():
-            try:
-                return COMMAND_PLUGINS.load(cmd_name)
-            except RecordError as error:
-                reason = str(error)
+        try:
+            if (plugin_command := COMMAND_PLUGINS.load(cmd_name)) is not None:
+                return plugin_command
+        except RecordError as error:
+            reason = str(error)
 
-                def refuse(words: tuple[str, ...]) -> None:
-                    raise click.ClickException(reason)
+            def refuse(words: tuple[str, ...]) -> None:
+                raise click.ClickException(reason)
 
-                return click.Command(
-                    cmd_name,
-                    callback=refuse,
-                    params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
-                    short_help="(cannot be imported)",
-                    context_settings={"ignore_unknown_options": True},
-                )
+            return click.Command(
+                cmd_name,
+                callback=refuse,
+                params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+                short_help="(cannot be imported)",
+                context_settings={"ignore_unknown_options": True},
+            )
         if folder := APP_OF_COMMAND.get(cmd_name):
             raise click.UsageError(
                 f"{cmd_name} is a command of another package, which is not installed: in a checkout of metaprobe, "
@@ -114,10 +114,9 @@ for module in (answers_cli, checkpoints_cli, training_cli):
 
 def own_commands() -> dict[str, click.Command]:
     """Returns the commands of this distribution by name, with those of its houses, without those of other packages."""
-    houses = {point.name for point in entry_points(group=COMMAND_ENTRY_POINTS) if point.value.startswith("metaprobe.")}
-    context = click.Context(main)
-    found = {name: main.get_command(context, name) for name in sorted({*main.commands, *houses})}
-    return {name: command for name, command in found.items() if command is not None}
+    points = entry_points(group=COMMAND_ENTRY_POINTS)
+    houses = {point.name: point.load() for point in points if point.value.startswith("metaprobe.")}
+    return dict(sorted({**houses, **main.commands}.items()))
 
 
 if __name__ == "__main__":
