@@ -7,8 +7,6 @@ CONSTRAINTS := constraints.txt
 # An editable install by a path to src/, so that a folder called metaprobe where Python starts hides nothing; a clone
 # without symbolic links has no rooms in src/, and takes setuptools' own way.
 EDITABLE := $(if $(wildcard src/metaprobe/probes/__init__.py),--config-settings editable_mode=compat) --editable
-# Hundreds of tests start the program: what was compiled once is kept, also where the environment says not to.
-unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test fuzz slow check lint typecheck dist release-check lowest benchmark docs clean
 

@@ -43,6 +43,10 @@ for name in ("benchmarks", "research"):  # they stand beside the package, and ar
     sys.modules[name] = ModuleType(name)
     sys.modules[name].__path__ = [str(ROOT / name)]
 
+# Hundreds of tests start the program: what was compiled once is kept, also where the environment says not to.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Every client of HTTP reads a hundred certificates, which takes longer than most requests of the tests: once is enough.
 ssl.create_default_context = cache(ssl.create_default_context)
 
