@@ -258,14 +258,15 @@ def answer_texts(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], l
     """
     call_by_id: dict[str, tuple[Run, Call]] = {call.id: (run, call) for run in runs for call in run.calls}
     pairs = [call_by_id[call_id] for call_id in table.call_ids.tolist()]
-    return [run.item for run, _ in pairs], [_extracted_answer(run, call) for run, call in pairs]
+    known_system = house_function("known_system")
 
+    def extracted_answer(run: Run, call: Call) -> str | None:
+        if not call.text:
+            return None
+        system = known_system(run.system)
+        return call.text.strip() if system is None else system.extract_answer(run.item, call, run.variant)
 
-def _extracted_answer(run: Run, call: Call) -> str | None:
-    if not call.text:
-        return None
-    system = house_function("known_system")(run.system)
-    return call.text.strip() if system is None else system.extract_answer(run.item, call, run.variant)
+    return [run.item for run, _ in pairs], [extracted_answer(run, call) for run, call in pairs]
 
 
 def efficiency_of(
