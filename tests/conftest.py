@@ -28,6 +28,7 @@ from metaprobe.checkpoints import Generator
 from metaprobe.eval import audits
 from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.compare import method_results
+from metaprobe.eval.report import figures, write
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
 from metaprobe.training.evidence import Evidence
@@ -146,6 +147,29 @@ def _one_refit_an_audit(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(fitted_asks, "CUTS", 8)
             patch.setattr(fitted_asks, "ASK_TREES", {**fitted_asks.ASK_TREES, "rounds": 50})
             patch.setattr(compared_asks, "OUTER", 2)
+        yield
+
+
+RENDERED = {"test_paper_figures.py", "test_report.py", "test_report_browser.py"}
+"""The tests of reports, in which figures are rendered."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _figures_are_painted_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lets a comparison paint its figures without rendering them as SVG and PDF, except in the tests of reports.
+
+    Rendering takes a third of the time of a small comparison, most of it for the fonts in each PDF.
+    """
+
+    def painted(figure: figures.Figure) -> dict[str, bytes]:
+        from matplotlib.figure import Figure as Canvas
+
+        figure.paint(Canvas().subplots())
+        return {"svg": b"", "pdf": b""}
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.name not in RENDERED or "frozen" in request.path.parts:
+            patch.setattr(write, "draw", painted)
         yield
 
 

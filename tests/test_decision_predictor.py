@@ -16,7 +16,6 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.eval.compare import method_results
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.eval.report import write
 from metaprobe.eval.report.words import brief
 from metaprobe.probes.decision_predictor import DecisionPredictor, decision_columns
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -318,9 +317,7 @@ def test_a_comparison_learns_the_question_that_tells_and_says_where_none_was_ans
 
 
 @pytest.mark.parametrize("asked", [pytest.param("right", marks=pytest.mark.slow), "wrong"])
-def test_numbers_of_a_judge_are_shown_as_given_and_recalibrated(
-    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_a_judge_are_shown_as_given_and_recalibrated(asked: str, tmp_path: Path) -> None:
     """A judge that is too sure of P(right), or of P(wrong), which is then read as 1 - p; and a level is no number."""
     rng, runs, brier = np.random.default_rng(1), list[Run](), list[float]()
     for i in range(200):
@@ -336,7 +333,6 @@ def test_numbers_of_a_judge_are_shown_as_given_and_recalibrated(
         label = (Label(call, "correct", float(y), "program"),)
         runs.append(replace(example(i), item=item, labels=label, decision_answers=tuple(said)))
     RunStore(tmp_path / "runs").append(runs)
-    monkeypatch.setattr(write, "draw", lambda figure: {"svg": b""})  # only numbers and sentences are looked at
     compared = metaprobe.compare([tmp_path / "runs"], out=tmp_path / "out")
     name = "decision right" if asked == "right" else "decision wrong, reversed"
     judge = next(one for one in compared.methods if one.name == name)
