@@ -1,20 +1,22 @@
-"""The surface of a question: its words, pieces of its words, and counts of its form: what they change P(success) by,
-and whether a request has the form of the labelled ones.
+"""The surface of a question: its words, pieces of its words, and counts of its form. It tells the question's place
+among the labelled ones, how much of it none of them has, and whether it has their form.
 
-NumPy only. `training/success_fit.py` fits the weights, with the same functions that read a request here.
+NumPy only. `training/surface_fit.py` finds the directions, with the same functions that read a request here.
 """
 
 import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.probes.hashed_words import hashed_pieces, hashed_words
 
 WORD_BUCKETS, PIECE_BUCKETS = 1 << 13, 1 << 10
 READ_CHARS = 4_000
 """Characters that are read of a question: half from its beginning, half from its end. Reading them takes 3 ms."""
+WORD_SCALE = 2.0
+"""Length of a question's vector of words; that of its pieces has length 1."""
 FORM_COUNTS = 7
 """Number of counts that `form_counts` returns."""
 MOST_DEVIATIONS = 3.0
@@ -74,51 +76,74 @@ def form_counts(question: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuestionSurface:
-    """A linear map from the surface of a question to log-odds, one column a candidate."""
+    """Directions in which the surfaces of the labelled questions differ. A question has a place along each."""
 
     words: NDArray[np.float32]
-    """Weights (WORD_BUCKETS, A) of the words, already multiplied by the inverse document frequencies."""
+    """Directions (WORD_BUCKETS, k) of the words, already multiplied by the inverse document frequencies."""
     squares: NDArray[np.float32]
     """Squared inverse document frequencies (WORD_BUCKETS,), for the length of a question's vector of words."""
     pieces: NDArray[np.float32]
-    """Weights (PIECE_BUCKETS, A) of the pieces."""
+    """Directions (PIECE_BUCKETS, k) of the pieces."""
     form: NDArray[np.float32]
-    """Weights (FORM_COUNTS, A) of the standardised counts."""
+    """Directions (FORM_COUNTS, k) of the standardised counts."""
     mean: NDArray[np.float32]
     scale: NDArray[np.float32]
     """`mean` and `scale` (FORM_COUNTS,): mean and standard deviation of each count over the labelled questions."""
-    intercept: NDArray[np.float32]
-    """Log-odds (A,) that are added for every question."""
+    centre: NDArray[np.float32]
+    """Mean place (k,) of the labelled questions, from which places are measured."""
+    form_scale: float
+    """Standard deviation of a count of form in the vector of a question."""
 
-    def shifts(self, question: str) -> NDArray[np.float64]:
-        """Returns the log-odds (A,) that the question's surface adds to those of each candidate's rate."""
+    def place(self, question: str) -> tuple[NDArray[np.float64], float]:
+        """Returns the place (k,) of a question, and which share of its surface lies outside all directions."""
         row = surface_row(question)
         length = float(self.squares[row.words].sum()) ** 0.5
-        by_words = self.words[row.words].sum(axis=0, dtype=np.float64) / length if length else 0.0
-        by_form = self.standardised(np.array([row.form]))[0] @ self.form
-        return np.asarray(by_words + row.pieces @ self.pieces + by_form + self.intercept, dtype=np.float64)
+        form = self.standardised(np.array([row.form]))[0]
+        place = np.asarray(row.pieces @ self.pieces + form @ self.form, dtype=np.float64)
+        if length:
+            place += self.words[row.words].sum(axis=0, dtype=np.float64) / length
+        whole = WORD_SCALE**2 * (length > 0) + float(row.pieces @ row.pieces) + self.form_scale**2 * float(form @ form)
+        centred = place - self.centre
+        return centred, float(outside_share(whole, place @ place, centred @ centred))
 
     def standardised(self, form: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns counts (n, FORM_COUNTS) in standard deviations from their means, at most `MOST_DEVIATIONS`."""
         return np.asarray(np.clip((form - self.mean) / self.scale, -MOST_DEVIATIONS, MOST_DEVIATIONS))
 
     def to_bytes(self) -> bytes:
-        """Returns the bytes that `read_surface` reads."""
-        parts = (self.words, self.squares, self.pieces, self.form, self.mean, self.scale, self.intercept)
-        return b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in parts)
+        """Returns the bytes that `read_surface` reads. Words that too few labelled questions hold have no numbers."""
+        words = self.words[self.squares > 0]
+        numbers = (self.squares, self.pieces, self.form, self.mean, self.scale, self.centre, [self.form_scale], words)
+        return b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in numbers)
 
 
-def read_surface(data: bytes, candidates: int) -> QuestionSurface:
-    """Returns the weights in a checkpoint's file. Raises `ValueError` for another size, or a number out of range."""
-    values, A = np.frombuffer(data, dtype="<f4"), candidates
-    sizes = (WORD_BUCKETS * A, WORD_BUCKETS, PIECE_BUCKETS * A, FORM_COUNTS * A, FORM_COUNTS, FORM_COUNTS, A)
-    if len(values) != sum(sizes) or not (np.abs(values) <= MAX_SURFACE_NUMBER).all():
-        raise ValueError(f"the surface has {len(values)} numbers; expected {sum(sizes)} finite ones")
-    words, squares, pieces, form, mean, scale, intercept = np.split(values, np.cumsum(sizes)[:-1])
+def outside_share(whole: ArrayLike, inside: ArrayLike, centred: ArrayLike) -> NDArray[np.float64]:
+    """Returns which share of the surface of questions lies outside all directions, from 0 to 1.
+
+    Args:
+        whole: squared length of each question's vector of words, pieces and form.
+        inside: squared length of its part along the directions.
+        centred: squared distance of this part from the mean of the labelled questions.
+    """
+    outside = np.maximum(np.asarray(whole, dtype=np.float64) - inside, 0.0)
+    return np.asarray(outside / np.maximum(outside + centred, 1e-9))
+
+
+def read_surface(data: bytes, directions: int) -> QuestionSurface:
+    """Returns the directions in a checkpoint's file. Raises `ValueError` for another size, or a number out of range."""
+    values, k = np.frombuffer(data, dtype="<f4"), directions
+    sizes = (WORD_BUCKETS, PIECE_BUCKETS * k, FORM_COUNTS * k, FORM_COUNTS, FORM_COUNTS, k, 1)
+    seen = values[:WORD_BUCKETS] > 0
+    expected = sum(sizes) + int(seen.sum()) * k
+    if len(values) != expected or not (np.abs(values) <= MAX_SURFACE_NUMBER).all():
+        raise ValueError(f"the surface has {len(values)} numbers; expected {expected} finite ones")
+    squares, pieces, form, mean, scale, centre, form_scale, stored = np.split(values, np.cumsum(sizes))
     if (squares < 0).any() or (scale <= 0).any():
         raise ValueError("the surface holds a square below 0, or a scale that is not above 0")
+    words = np.zeros((WORD_BUCKETS, k), dtype=np.float32)
+    words[seen] = stored.reshape(-1, k)
     return QuestionSurface(
-        words.reshape(-1, A), squares, pieces.reshape(-1, A), form.reshape(-1, A), mean, scale, intercept
+        words, squares, pieces.reshape(-1, k), form.reshape(-1, k), mean, scale, centre, float(form_scale[0])
     )
 
 

@@ -40,7 +40,7 @@ PRIOR, STATE = "prior", "state"
 OUTPUT = "p"
 """Beginning of the names of the graph's outputs `p0`, `p1`, ...: P(success) (n, 1) of each candidate."""
 SURFACE_FILE, FORMS_FILE, PLACE_FILE = "surface.f32", "forms.f32", "place.f32"
-LABELLED_FILE, DRAWS_FILE = "labelled.u8", "draws.f32"
+LABELLED_FILE, SPREAD_FILE = "labelled.u8", "spread.f32"
 SAMPLE_REQUEST = 'What is 3 + 4?\n\n"7", naïve – 日本 \t{x}'
 """A prompt whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
 MIN_CANDIDATE_LABELS = 30
@@ -74,9 +74,10 @@ class SuccessEstimate:
     p: float | None
     """Calibrated probability that the candidate's answer is right."""
     interval: tuple[float, float] | None
-    """Interval of `p` from resamples of the labelled questions by groups, at 95 % where rates alone are estimated.
+    """Interval for the mean success over requests with the same text and dimension, as far as its surface tells it.
 
-    Weights of the question's surface are not fitted again, so that the interval is too narrow where it is read.
+    It is 95 % of the posterior of rates, dimensions and text, and also allows for words without labels. It does not
+    hold what no label shows: effects of single rare words, or of kinds of requests that read alike.
     """
     coverage: int
     """Number of this candidate's labelled questions that are near the request. Near is within `radius` in the reader's
@@ -85,7 +86,7 @@ class SuccessEstimate:
     version: str
     """Version of the candidate that the labels are of; empty where training was not told."""
     labels_until: str
-    """Date of the newest label (ISO 8601); empty if the training was not told."""
+    """Date of the candidate's newest label (ISO 8601); empty if the training was not told."""
     source: str
     """Name of the step that gave the estimate, and the digest of the checkpoint."""
     evidence: EstimateBasis
@@ -170,7 +171,7 @@ class SuccessEstimator(Pretrained):
     """Estimates P(success) of candidates before they are asked. Several threads may share one estimator."""
 
     def __init__(self, checkpoint: Checkpoint, *, max_age: float | None = None) -> None:
-        """`max_age`: days after the date of the newest label from which on an estimate is insufficient.
+        """`max_age`: days after the date of a candidate's newest label from which on its estimate is insufficient.
 
         Raises `ContractMismatch` for a checkpoint of another kind, or whose parts do not fit each other.
         """
@@ -192,27 +193,26 @@ class SuccessEstimator(Pretrained):
         self.candidates = tuple(map(str, contract["candidates"]))
         self.dimensions = tuple(map(str, contract["dimensions"]))
         self.rung = contract["rung"]
-        self.labels_until = str(contract["labels_until"])
+        self.labels_until = {str(name): str(date) for name, date in contract["labels_until"].items()}
         self.versions = {str(name): str(version) for name, version in contract["versions"].items()}
         A, D = len(self.candidates), len(self.dimensions)
         if self.rung not in RUNGS or not 0 < A <= MOST_CANDIDATES or len(set(self.candidates)) < A:
             raise ValueError(f"the step is {self.rung!r}, and there are {A} candidates")
-        if self.labels_until:
-            datetime.date.fromisoformat(self.labels_until)
+        for date in self.labels_until.values():
+            datetime.date.fromisoformat(date)
         self._by_dimension = bool(contract["by_dimension"])
         self._table = _numbers(contract["table"], (A, D + 1))
         self._counts = _numbers(contract["labels"], (A, D + 1))
         self._weighted = contract.get("label_weights") == LABEL_WEIGHTS
         self._calibration = _numbers(contract["calibration"], (A, 2))
-        base = contract["base"]
-        self._surface: QuestionSurface | None = read_surface(files[SURFACE_FILE], A) if base == SURFACE else None
+        base, directions = contract["base"], int(contract["directions"])
+        self._surface: QuestionSurface | None = read_surface(files[SURFACE_FILE], directions) if directions else None
         reads_text = self.rung in (SURFACE, STATES)
         self._forms: LabelledForms | None = read_forms(files[FORMS_FILE]) if reads_text else None
-        draws = int(contract["draws"])
         reader = contract.get("reader")
         self._reader: PromptReader | None = None
         self._place: Place | None = None
-        heads = 0
+        components = 0
         if reader is not None:
             prefix, suffix = (tuple(map(int, reader[name])) for name in ("prefix", "suffix"))
             tokens = PromptTokens(
@@ -227,18 +227,26 @@ class SuccessEstimator(Pretrained):
             width, k, n = (int(reader[name]) for name in ("width", "place_components", "questions"))
             self._place = read_place(files[PLACE_FILE], width, k, n, int(reader["neighbours"]))
             self._labelled = np.frombuffer(files[LABELLED_FILE], dtype=np.uint8).reshape(n, A) > 0
-            heads = int(reader["components"])
+            components = int(reader["components"])
             _check_sample(self._reader, _numbers(reader["sample_state"], (width,)))
         if (reader is not None) != (self.rung == STATES):
             raise ValueError(f"the step is {self.rung!r}, and a reader is {'' if reader else 'not '}stored")
         if base not in RUNGS[:-1] or (self.rung != STATES and base != self.rung):
             raise ValueError(f"the step is {self.rung!r}, and the step without a reader {base!r}")
-        values = np.frombuffer(files[DRAWS_FILE], dtype="<f4").astype(np.float64)
-        sizes = [draws * A * (D + 1)] + ([draws * A * (width + 1)] if heads else [])
-        if draws < 2 or len(values) != sum(sizes) or not np.isfinite(values).all():
-            raise ValueError(f"{DRAWS_FILE} has {len(values)} numbers; expected {sum(sizes)} finite ones")
-        self._prior_draws = values[: sizes[0]].reshape(draws, A, D + 1)
-        self._head_draws = values[sizes[0] :].reshape(draws, A, -1) if heads else None
+        # How far the truth may lie from an estimate: a factor of each covariance, heads of the surface, components.
+        self._outside, self._no_dimension = (_numbers(contract[name], (A,)) for name in ("outside", "no_dimension"))
+        K = 1 + (D if D > 1 else 0) + directions + components
+        shapes = [
+            (A, K, K),
+            (A, directions + 1 if base == SURFACE else 0),
+            (components, width + 1 if components else 0),
+        ]
+        values, sizes = np.frombuffer(files[SPREAD_FILE], dtype="<f4"), [math.prod(shape) for shape in shapes]
+        if len(values) != sum(sizes) or not np.isfinite(values).all() or (base == SURFACE and not directions):
+            raise ValueError(f"{SPREAD_FILE} has {len(values)} numbers; expected {sum(sizes)} finite ones")
+        parts = np.split(values.astype(np.float64), np.cumsum(sizes)[:-1])
+        self._factor, heads, self._components = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+        self._surface_heads = heads if base == SURFACE else None
         outputs = tuple(node.name for node in checkpoint.session.outputs)
         if outputs != tuple(f"{OUTPUT}{column}" for column in range(A)):
             raise ValueError(f"the graph gives {outputs[:3]}; expected {OUTPUT}0 to {OUTPUT}{A - 1}")
@@ -250,7 +258,7 @@ class SuccessEstimator(Pretrained):
         Args:
             path: the folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`.
             sha256: the digest that the checkpoint's author gave you.
-            max_age: days after the date of the newest label from which on an estimate is insufficient.
+            max_age: days after the date of a candidate's newest label from which on its estimate is insufficient.
         """
         return cls(load_checkpoint(path, sha256=sha256), max_age=max_age)
 
@@ -282,7 +290,7 @@ class SuccessEstimator(Pretrained):
         if dimension is not None and not isinstance(dimension, str):
             raise RecordError(f"dimension is a {type(dimension).__name__}; expected a name")
         # Reasons that hold for every candidate.
-        reasons = [*self._old(today or datetime.datetime.now(datetime.UTC).date())]
+        reasons: list[str] = []
         place = self._dimension(dimension)
         doubts = []
         if self._by_dimension and place == len(self.dimensions):
@@ -310,19 +318,29 @@ class SuccessEstimator(Pretrained):
                     f"the request lies outside what was labelled: its distance is {nearest:.3g}, and 99 in 100 "
                     f"labelled questions lie within {self._place.limit:.3g} of others"
                 )
-        numbers = self._numbers(text, place, state) if not reasons else None
-        return [self._one(name, numbers, distances, place, reasons, doubts, versions or {}) for name in names]
+        numbers = self._numbers("" if unread else text, place, state) if not reasons else None
+        today = today or datetime.datetime.now(datetime.UTC).date()
+        return [
+            self._one(name, numbers, distances, place, [*self._old(name, today), *reasons], doubts, versions or {})
+            for name in names
+        ]
 
-    def _old(self, today: datetime.date) -> list[str]:
-        """Returns why the labels are too old for `max_age`; empty where they are not."""
-        if self.max_age is None:
+    def _old(self, name: str, today: datetime.date) -> list[str]:
+        """Returns why a candidate's labels are too old for `max_age`; empty where they are not, or it has none."""
+        if self.max_age is None or name not in self.candidates:
             return []
-        if not self.labels_until:
-            return ["the date of the labels is not known, and max_age asks for it: train with --labels-until"]
-        age = (today - datetime.date.fromisoformat(self.labels_until)).days
+        if name not in self.labels_until:
+            return [
+                f"the date of the labels of {_shown(name)} is not known, and max_age asks for it: train with "
+                "--labels-until"
+            ]
+        age = (today - datetime.date.fromisoformat(self.labels_until[name])).days
         if age <= self.max_age:
             return []
-        return [f"the newest label is {age} days old; at most {self.max_age:g} are accepted: label again and train"]
+        return [
+            f"the newest label of {_shown(name)} is {age} days old; at most {self.max_age:g} are accepted: label again "
+            "and train"
+        ]
 
     def _dimension(self, name: str | None) -> int:
         """Returns the index of a dimension; the number of dimensions if it is not known."""
@@ -332,16 +350,27 @@ class SuccessEstimator(Pretrained):
         self, text: str, place: int, state: NDArray[np.float32] | None
     ) -> tuple[list[float], list[tuple[float, float]]]:
         """Returns P(success) of every candidate, and the interval of each."""
-        shift = self._surface.shifts(text) if self._surface is not None else np.zeros(len(self.candidates))
-        inputs: dict[str, Any] = {PRIOR: (self._table[:, place] + shift)[None].astype(np.float32)}
-        logits = self._prior_draws[:, :, place] + shift
-        if state is not None and self._head_draws is not None:
+        A, D = len(self.candidates), len(self.dimensions)
+        dimensions = np.eye(D + 1)[place][: D if D > 1 else 0]
+        prior, variance = self._table[:, place], np.zeros(A)
+        if len(dimensions) and place == D:
+            variance = variance + self._no_dimension
+        columns = [np.ones(1), dimensions]
+        if self._surface is not None:
+            # A text that is not there may be any.
+            along, outside = self._surface.place(text) if text.strip() else (np.zeros(len(self._surface.centre)), 1.0)
+            columns.append(along)
+            variance = variance + outside * self._outside
+            if self._surface_heads is not None:
+                prior = prior + self._surface_heads[:, :-1] @ along + self._surface_heads[:, -1]
+        inputs: dict[str, Any] = {PRIOR: prior[None].astype(np.float32)}
+        if state is not None:
             inputs[STATE] = state[None]
-            logits = logits + self._head_draws[:, :, :-1] @ state.astype(np.float64) + self._head_draws[:, :, -1]
+            columns.append(self._components[:, :-1] @ state.astype(np.float64) + self._components[:, -1])
         outputs = self.checkpoint.run(inputs)
-        p = [float(outputs[f"{OUTPUT}{column}"][0, 0]) for column in range(len(self.candidates))]
-        logits = logits * self._calibration[:, 0] + self._calibration[:, 1]
-        p_log_odds, error = log_odds(p), NORMAL_95 * logits.std(axis=0, ddof=1)
+        p = [float(outputs[f"{OUTPUT}{column}"][0, 0]) for column in range(A)]
+        variance = variance + np.square(np.concatenate(columns) @ self._factor).sum(axis=1)
+        p_log_odds, error = log_odds(p), NORMAL_95 * np.sqrt(variance)
         low, high = probability(p_log_odds - error), probability(p_log_odds + error)
         return p, list(zip(np.minimum(low, p).tolist(), np.maximum(high, p).tolist(), strict=True))
 
@@ -390,7 +419,7 @@ class SuccessEstimator(Pretrained):
             interval=numbers[1][column] if measured and numbers else None,
             coverage=coverage,
             version=version,
-            labels_until=self.labels_until,
+            labels_until=self.labels_until.get(name, ""),
             source=source,
             evidence="measured" if measured else "insufficient",
             reason="; ".join(doubts if measured else against),

@@ -26,7 +26,7 @@ from metaprobe.training.recipes.prompt_states import ReaderFiles, cut_reader, ex
 from metaprobe.training.recipes.train_success import success_graph, train_success
 from metaprobe.training.success_fit import fit_logistic, fit_prior, fit_success, rate_tables, success_data
 from metaprobe.training.success_options import SuccessOptions
-from metaprobe.training.surface_fit import read_surfaces, surface_shifts
+from metaprobe.training.surface_fit import read_surfaces
 from metaprobe.training.training_options import WrongOptions
 
 TOPICS = "cat dog sun moon tree car".split()
@@ -135,6 +135,20 @@ def test_labels_too_old_or_without_a_date_are_insufficient(estimator: SuccessEst
     assert "labels_until" in undated.reason.replace("-", "_")
 
 
+def test_a_new_label_of_one_candidate_renews_the_labels_of_no_other(tmp_path: Path) -> None:
+    """All labels are of January, but for one of the small candidate."""
+    january, march = (datetime.datetime(2026, month, 2, tzinfo=datetime.UTC).timestamp() for month in (1, 3))
+    outcomes = [replace(one, answered=january) for one in worded(80)]
+    outcomes[0] = replace(outcomes[0], agents={"small": outcomes[0].agents["small"]}, answered=march)
+    made = train_success(outcomes, SuccessOptions(out=tmp_path / "c"))
+    aged = metaprobe.load(made.path, max_age=30).estimate(EASY_REQUEST, today=datetime.date(2026, 3, 3))
+    by_name = {one.candidate: one for one in aged}
+    assert {name: one.labels_until for name, one in by_name.items()} == {"large": "2026-01-02", "small": "2026-03-02"}
+    assert by_name["small"].evidence == "measured"
+    assert by_name["large"].evidence == "insufficient"
+    assert "'large' is 60 days old" in by_name["large"].reason
+
+
 def test_too_few_labels_of_one_candidate_are_insufficient_for_it_alone(tmp_path: Path) -> None:
     outcomes = worded(120)
     thin = []
@@ -182,8 +196,8 @@ def test_max_age_is_for_estimators_alone(estimator: SuccessEstimator) -> None:
 
 def test_a_checkpoint_whose_parts_do_not_fit_is_refused(estimator: SuccessEstimator, tmp_path: Path) -> None:
     shutil.copytree(estimator.checkpoint.path, tmp_path / "c")
-    draws = tmp_path / "c" / "draws.f32"
-    draws.write_bytes(draws.read_bytes()[:-4])
+    spread = tmp_path / "c" / "spread.f32"
+    spread.write_bytes(spread.read_bytes()[:-4])
     with pytest.raises(CheckpointError):
         SuccessEstimator.load(tmp_path / "c")
 
@@ -280,6 +294,79 @@ def test_a_dimension_with_few_labels_stays_near_the_overall_rate() -> None:
     assert np.abs(rate_tables(data, by_dimension=False) - table[:, -1:]).max() < 1e-12
 
 
+# The interval.
+
+WORDS = [f"{a}{b}" for a in ("bal", "cor", "dim", "fen", "gar", "hol", "kip", "lum") for b in ("ta", "re", "so", "nu")]
+PLANTED = {
+    # Standard deviations over questions of the effects of dimensions and of words, least share held, widest interval.
+    "rates alone": (0.0, 0.0, 0.9, 0.4),
+    "dimensions": (1.0, 0.0, 0.9, 0.4),
+    "words": (0.0, 0.8, 0.8, 0.65),
+    "dimensions and words": (0.7, 0.7, 0.8, 0.6),
+}
+
+
+def planted(n: int, by_dimension: float, by_words: float, seed: int) -> tuple[list[QuestionOutcomes], np.ndarray]:
+    """Returns questions of made-up words with labels of three candidates, and the probabilities (n, 3) they follow."""
+    rng = np.random.default_rng(seed)
+    drawn = [rng.choice(len(WORDS), 6, replace=False) for _ in range(n)]
+    words, kinds = np.array([np.isin(np.arange(len(WORDS)), one) for one in drawn], float), rng.integers(0, 4, n)
+    effects = [words @ rng.normal(size=(len(WORDS), 3)), rng.normal(size=(4, 3))[kinds]]
+    by_word, by_kind = ((effect - effect.mean(axis=0)) / effect.std(axis=0) for effect in effects)
+    p = 1 / (1 + np.exp(-(np.array([-0.5, 0.3, 1.0]) + by_words * by_word + by_dimension * by_kind)))
+    right = rng.random(p.shape) < p
+    return [
+        QuestionOutcomes(
+            f"q{row}",
+            f"q{row}",
+            " ".join(WORDS[place] for place in drawn[row]),
+            f"kind {kinds[row]}",
+            {f"m{column}": AgentOutcome(score=float(right[row, column])) for column in range(3)},
+        )
+        for row in range(n)
+    ], p
+
+
+@pytest.mark.parametrize("world", PLANTED)
+def test_the_interval_holds_planted_probabilities_as_often_as_it_says(world: str, tmp_path: Path) -> None:
+    by_dimension, by_words, least, widest = PLANTED[world]
+    held, width = [], []
+    for seed in range(3):
+        outcomes, truth = planted(450, by_dimension, by_words, seed)
+        learned = train_success(outcomes[:250], SuccessOptions(out=tmp_path / f"{seed}"))
+        estimator = SuccessEstimator(learned)
+        for one, expected in zip(outcomes[250:], truth[250:], strict=True):
+            for made, p in zip(estimator.estimate(one.question, dimension=one.dimension), expected, strict=True):
+                if made.interval is not None:
+                    held.append(made.interval[0] <= p <= made.interval[1])
+                    width.append(made.interval[1] - made.interval[0])
+    assert len(held) > 1000
+    assert np.mean(held) > least
+    assert np.mean(width) < widest
+
+
+def test_the_interval_is_wider_where_the_request_holds_what_no_label_shows(estimator: SuccessEstimator) -> None:
+    def width(text: str, dimension: str | None) -> float:
+        (one,) = estimator.estimate(text, ["small"], dimension)
+        assert one.interval is not None
+        return one.interval[1] - one.interval[0]
+
+    known = width(EASY_REQUEST, "a")
+    assert width("greet xylograph quorums vexing 7", "a") > 1.1 * known
+    assert width(EASY_REQUEST, None) > known
+
+
+def test_labels_that_stand_several_times_make_no_interval_narrower(tmp_path: Path) -> None:
+    outcomes = planted(150, 0.0, 0.0, 3)[0]
+    copies = [replace(one, id=f"{one.id}-{copy}") for one in outcomes for copy in range(4)]
+    widths = []
+    for name, learned in (("once", outcomes), ("copies", copies)):
+        made = metaprobe.load(train_success(learned, SuccessOptions(out=tmp_path / name)).path)
+        found = [made.estimate(one.question, dimension=one.dimension)[0].interval for one in outcomes[:40]]
+        widths.append(np.mean([high - low for low, high in found]))
+    assert widths[1] > 0.8 * widths[0]
+
+
 # The surface of questions.
 
 
@@ -287,11 +374,13 @@ def test_a_request_is_read_as_the_labelled_questions_were() -> None:
     data = success_data(worded(120))
     texts = [*data.questions[:40], "", "Naïve – 日本, 7\n\nB: \ud800", "long " * 5000]
     prior, _ = fit_prior(data, read_surfaces(data.questions), SURFACE, by_dimension=False, seed=0)
-    assert prior.surface is not None
-    assert np.abs(prior.surface.words).max() > 0.1
-    stored = read_surface(prior.surface.to_bytes(), len(data.candidates))
-    shifts = surface_shifts(prior.surface, read_surfaces(texts))
-    assert np.abs(shifts - [stored.shifts(text) for text in texts]).max() < 1e-4
+    assert prior.span is not None
+    assert np.abs(prior.span.surface.words).max() > 0.1
+    stored = read_surface(prior.span.surface.to_bytes(), len(prior.span.surface.centre))
+    places, outside = prior.span.places(read_surfaces(texts))
+    read = [stored.place(text) for text in texts]
+    assert np.abs(places - [place for place, _ in read]).max() < 1e-4
+    assert np.abs(outside - [share for _, share in read]).max() < 1e-4
 
 
 def test_forms_of_a_word_that_no_label_has_are_known_by_their_pieces(estimator: SuccessEstimator) -> None:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.question_surface import LabelledForms, QuestionSurface
+from metaprobe.routing.question_surface import LabelledForms
 from metaprobe.routing.success_estimator import DIMENSION, RATE, RUNGS, STATES, SURFACE, Place, log_odds, probability
 from metaprobe.training.folds import join_groups
-from metaprobe.training.surface_fit import SurfaceRows, fit_forms, read_surfaces, surface_shifts, surface_span
+from metaprobe.training.success_posterior import SuccessPosterior, design_effect, fit_posterior, posterior_columns
+from metaprobe.training.surface_fit import SurfaceRows, SurfaceSpan, fit_forms, read_surfaces, surface_span
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,8 +42,6 @@ FORM_SCALES = (0.1, 0.3)
 much on word problems, and nothing on trivia."""
 STEADY = 10.0
 """Weight of a candidate's overall rate in its rate on a dimension, in questions."""
-SUCCESS_RESAMPLES = 32
-"""Number of resamples of whole groups for the interval of P(success). Each is stored in the checkpoint."""
 SLOPE_PENALTY = 5.0
 """L2 penalty of the calibrator's slope, measured from 1."""
 MAX_FIT_STEPS, FIT_GRADIENT = 300, 1e-5
@@ -213,13 +212,10 @@ def fit_logistic(X: Floats, offset: Floats, Y: Floats, penalty: float, weight: F
     return np.asarray(W.T)
 
 
-def rate_tables(data: SuccessData, drawn: Floats | None = None, *, by_dimension: bool) -> Floats:
-    """Returns log-odds (A, D + 1): of each candidate on each dimension, and over all questions in the last column.
-
-    `drawn` says how often each question (n,) was drawn; once by default.
-    """
+def rate_tables(data: SuccessData, *, by_dimension: bool) -> Floats:
+    """Returns log-odds (A, D + 1): of each candidate on each dimension, and over all questions in the last column."""
     A, D = len(data.candidates), len(data.dimensions)
-    mask = data.weight * (1.0 if drawn is None else drawn[:, None])
+    mask = data.weight
     right = np.where(np.isfinite(data.score), data.score, 0.0) * mask
     overall = (right.sum(axis=0) + 0.5) / (mask.sum(axis=0) + 1)
     table = np.repeat(overall[:, None], D + 1, axis=1)
@@ -237,12 +233,17 @@ class Prior:
     rung: str
     table: Floats
     """Log-odds (A, D + 1) of each candidate on each dimension; the last column is over all dimensions."""
-    surface: QuestionSurface | None = None
+    span: SurfaceSpan | None = None
+    """The directions of the questions' surface; None where the surface is not read."""
+    weights: Floats | None = None
+    """Heads (A, k + 1) on the places along the directions, the intercept last; None where the surface is not read."""
 
     def log_odds(self, data: SuccessData, rows: SurfaceRows) -> Floats:
         """Returns log-odds (n, A) of questions; `rows`: their surface, as `read_surfaces` gives it."""
-        base = self.table[:, data.dimension].T
-        return np.asarray(base if self.surface is None else base + surface_shifts(self.surface, rows))
+        base = np.asarray(self.table[:, data.dimension].T)
+        if self.span is None or self.weights is None:
+            return base
+        return np.asarray(base + self.span.project(rows) @ self.weights[:, :-1].T + self.weights[:, -1])
 
 
 def fit_prior(
@@ -276,7 +277,7 @@ def fit_prior(
             fits[form_scale, penalty] = span, Z, logit
     choice = min(losses, key=losses.__getitem__)
     span, Z, logit = fits[choice]
-    return Prior(rung, table, span.surface(fit_logistic(Z, base, data.score, choice[1], weight))), logit
+    return Prior(rung, table, span, fit_logistic(Z, base, data.score, choice[1], weight)), logit
 
 
 def left_out_log_odds(
@@ -436,10 +437,9 @@ class FittedSuccess:
     heads: Heads | None
     calibration: Floats
     """Slope and intercept (A, 2) that calibrate each candidate's log-odds."""
-    prior_draws: Floats
-    """Rate tables of the resamples (B, A, D + 1)."""
-    head_draws: Floats | None
-    """Heads of the resamples (B, A, d + 1); None without prompt states."""
+    span: SurfaceSpan | None
+    """The directions of the questions' surface, for the interval; None where no question has a text."""
+    posterior: SuccessPosterior
     place: Place | None
     """The labelled questions in the reader's space; None without prompt states."""
     forms: LabelledForms | None
@@ -511,36 +511,57 @@ def fit_success(
     on_step(f"fit {reached}")
     prior, prior_logit = fit_prior(data, rows, base, by_dimension=by_dimension, seed=seed)
     heads = None if reached != STATES or states is None else fit_heads(states, data, prior_logit, seed=seed)
-    draws = cluster_weights(data.groups, SUCCESS_RESAMPLES, seed + 7).astype(np.float64)
-    tables = np.stack([rate_tables(data, drawn, by_dimension=by_dimension or base == DIMENSION) for drawn in draws])
-    head_draws, place = None, None
-    if heads is not None and states is not None:
-        chosen = states[heads.choice.output]
-        Z = heads.components.project(chosen)[:, : heads.choice.components]
-        head_draws = np.stack(
-            [
-                fit_logistic(Z, prior_logit, data.score, heads.choice.penalty, label_weight * drawn[:, None])
-                for drawn in draws
-            ]
-        )
-        place = fit_place(heads.components, chosen, data)
     held_out = logit[reached]
     calibrated = np.empty(held_out.shape)
     for rest, test in _parts(fold):
         fitted = fit_calibration(held_out[rest], data.score[rest], label_weight[rest])
         calibrated[test] = _calibrated(held_out[test], fitted)
+    calibration = fit_calibration(held_out, data.score, label_weight)
+    # The interval reads the text whether or not the estimate does.
+    span = prior.span
+    if span is None and any(data.questions):
+        span = surface_span(rows, form_scale=max(FORM_SCALES), seed=seed)
+    reading = [] if span is None else [span.project(rows)]
+    place = None
+    if heads is not None and states is not None:
+        chosen = states[heads.choice.output]
+        reading.append(heads.components.project(chosen)[:, : heads.choice.components])
+        place = fit_place(heads.components, chosen, data)
+    error = np.where(np.isfinite(data.score), data.score - probability(calibrated), 0.0) * label_weight
+    point = _coefficients(prior, heads, calibration, 0 if span is None else reading[0].shape[1])
     return FittedSuccess(
         rung=reached,
         prior=prior,
         heads=heads,
-        calibration=fit_calibration(held_out, data.score, label_weight),
-        prior_draws=tables,
-        head_draws=head_draws,
+        calibration=calibration,
+        span=span,
+        posterior=fit_posterior(
+            posterior_columns(data.dimension, len(data.dimensions), reading),
+            [block.shape[1] for block in reading],
+            data.score,
+            label_weight / design_effect(data.groups, error),
+            point,
+        ),
         place=place,
         forms=fit_forms(rows.form, data.groups, SEEN_SHARE) if reached in (SURFACE, STATES) else None,
         steps=tuple(steps),
         held=HeldOut(fold, logit, calibrated),
     )
+
+
+def _coefficients(prior: Prior, heads: Heads | None, calibration: Floats, directions: int) -> Floats:
+    """Returns the calibrated log-odds as coefficients (A, K) of the columns of `posterior_columns`.
+
+    `directions`: number of directions of the surface; their coefficients are 0 where the estimate does not read it.
+    """
+    table, A = prior.table, len(prior.table)
+    by_place = np.zeros((A, directions + 1)) if prior.weights is None else prior.weights
+    by_state = np.zeros((A, 1)) if heads is None else heads.weights
+    dimensions = table[:, :-1] - table[:, -1:] if table.shape[1] > 2 else np.zeros((A, 0))
+    rate = table[:, -1] + by_place[:, -1] + by_state[:, -1]
+    coefficients = np.column_stack([rate, dimensions, by_place[:, :-1], by_state[:, :-1]]) * calibration[:, :1]
+    coefficients[:, 0] += calibration[:, 1]
+    return np.asarray(coefficients)
 
 
 def _parts(fold: Ints) -> Iterator[tuple[Ints, Ints]]:

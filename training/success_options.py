@@ -27,7 +27,11 @@ class SuccessOptions(RunOptions, ReplaceOptions, LineOptions):
     ] = ()
     labels_until: Annotated[
         str,
-        Option("Date of the newest label, as 2026-11-29; without it the labels' age is unknown.", metavar="DATE"),
+        Option(
+            "Date of each candidate's newest label, as 2026-11-29; by default the newest `answered` of its outcomes, "
+            "without which the age of its labels is unknown.",
+            metavar="DATE",
+        ),
     ] = ""
     version: Annotated[
         Sequence[str],

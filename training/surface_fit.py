@@ -1,9 +1,9 @@
 """Reads the surface of labelled questions for P(success), and finds the principal directions of words, pieces of words
-and counts of form, on which `success_fit` fits the weights of `routing/question_surface.py`.
+and counts of form of `routing/question_surface.py`, on which `success_fit` fits heads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,16 @@ from metaprobe.routing.question_surface import (
     NEAREST_FORMS,
     PIECE_BUCKETS,
     WORD_BUCKETS,
+    WORD_SCALE,
     LabelledForms,
     QuestionSurface,
+    outside_share,
     surface_row,
 )
 
 Floats = NDArray[np.float64]
 FEWEST_QUESTIONS = 3
 """Fewest labelled questions that must hold a word for it to count."""
-WORD_SCALE = 2.0
-"""Length of a question's vector of words; that of its pieces has length 1."""
 SURFACE_COMPONENTS = 128
 """Number of principal directions that are used. 256 were measured to be no better with 200 and with 600 labels."""
 SPANNING_QUESTIONS = 2_000
@@ -71,32 +71,22 @@ def read_surfaces(questions: Sequence[str]) -> SurfaceRows:
 class SurfaceSpan:
     """The columns of some questions, and their principal directions."""
 
-    form_scale: float
-    """Standard deviation of a count of form."""
-    empty: QuestionSurface
-    """The map with weights 0 and no candidate: frequencies of words, means and scales of counts."""
+    surface: QuestionSurface
+    """The directions as a checkpoint holds them."""
     directions: Floats
     """Principal directions (WORD_BUCKETS + PIECE_BUCKETS + FORM_COUNTS, k), by falling variance."""
 
     def project(self, rows: SurfaceRows) -> Floats:
-        """Returns the places (n, k) of questions along the directions."""
-        words, others = _columns(self.empty, rows, self.form_scale)
-        return np.asarray(words @ self.directions[:WORD_BUCKETS] + others @ self.directions[WORD_BUCKETS:])
+        """Returns the places (n, k) of questions along the directions, measured from the mean of those spanned."""
+        return self.places(rows)[0]
 
-    def surface(self, weights: Floats) -> QuestionSurface:
-        """Returns the map of heads (A, k + 1) on the directions, the intercept last."""
-        wide = (self.directions @ weights[:, :-1].T).astype(np.float32)
-        words, pieces, form = np.split(wide, np.cumsum([WORD_BUCKETS, PIECE_BUCKETS]))
-        frequencies = np.sqrt(self.empty.squares)[:, None]
-        return QuestionSurface(
-            words=words * frequencies * np.float32(WORD_SCALE),
-            squares=self.empty.squares,
-            pieces=pieces,
-            form=form * np.float32(self.form_scale),
-            mean=self.empty.mean,
-            scale=self.empty.scale,
-            intercept=weights[:, -1].astype(np.float32),
-        )
+    def places(self, rows: SurfaceRows) -> tuple[Floats, Floats]:
+        """Returns `QuestionSurface.place` of n questions: (n, k), and the share (n,) outside all directions."""
+        words, others = _columns(self.surface, rows)
+        raw = words @ self.directions[:WORD_BUCKETS] + others @ self.directions[WORD_BUCKETS:]
+        whole = np.asarray(words.multiply(words).sum(axis=1)).ravel() + (others**2).sum(axis=1)
+        centred = np.asarray(raw - self.surface.centre)
+        return centred, outside_share(whole, (raw**2).sum(axis=1), (centred**2).sum(axis=1))
 
 
 def surface_span(rows: SurfaceRows, *, form_scale: float, seed: int) -> SurfaceSpan:
@@ -104,6 +94,7 @@ def surface_span(rows: SurfaceRows, *, form_scale: float, seed: int) -> SurfaceS
     n = len(rows.form)
     seen = np.asarray(rows.words.sum(axis=0)).ravel()
     frequency = np.where(seen >= FEWEST_QUESTIONS, np.log((1 + n) / (1 + seen)) + 1, 0.0)
+    # The columns of a question follow from frequencies and scales; directions come after them.
     empty = QuestionSurface(
         words=np.zeros((WORD_BUCKETS, 0), dtype=np.float32),
         squares=(frequency**2).astype(np.float32),
@@ -111,22 +102,26 @@ def surface_span(rows: SurfaceRows, *, form_scale: float, seed: int) -> SurfaceS
         form=np.zeros((FORM_COUNTS, 0), dtype=np.float32),
         mean=rows.form.mean(axis=0).astype(np.float32),
         scale=_scale(rows.form, LEAST_DEVIATIONS),
-        intercept=np.zeros(0, dtype=np.float32),
+        centre=np.zeros(0, dtype=np.float32),
+        form_scale=form_scale,
     )
     spanning = np.sort(np.random.default_rng(seed).permutation(n)[:SPANNING_QUESTIONS])
-    words, others = _columns(empty, rows[spanning], form_scale)
+    words, others = _columns(empty, rows[spanning])
     variance, mixes = np.linalg.eigh((words @ words.T).toarray() + others @ others.T)
     count = max(1, min(SURFACE_COMPONENTS, int((variance > 1e-9 * variance[-1]).sum())))
     strongest = mixes[:, ::-1][:, :count] / np.sqrt(np.maximum(variance[::-1][:count], 1e-12))
-    return SurfaceSpan(form_scale, empty, np.vstack([words.T @ strongest, others.T @ strongest]))
-
-
-def surface_shifts(surface: QuestionSurface, rows: SurfaceRows) -> Floats:
-    """Returns `QuestionSurface.shifts` of n questions, (n, A)."""
-    length = np.sqrt(np.asarray(rows.words @ surface.squares.astype(np.float64)).ravel())
-    by_words = np.asarray(rows.words @ surface.words.astype(np.float64)) / np.where(length > 0, length, 1.0)[:, None]
-    by_form = surface.standardised(rows.form) @ surface.form
-    return np.asarray(by_words + rows.pieces @ surface.pieces + by_form + surface.intercept)
+    directions = np.vstack([words.T @ strongest, others.T @ strongest])
+    by_word, pieces, form = np.split(directions.astype(np.float32), np.cumsum([WORD_BUCKETS, PIECE_BUCKETS]))
+    surface = replace(
+        empty,
+        words=by_word * np.sqrt(empty.squares)[:, None] * np.float32(WORD_SCALE),
+        pieces=pieces,
+        form=form * np.float32(form_scale),
+        centre=np.asarray((words @ directions[:WORD_BUCKETS] + others @ directions[WORD_BUCKETS:]).mean(axis=0)).astype(
+            np.float32
+        ),
+    )
+    return SurfaceSpan(surface, directions)
 
 
 def fit_forms(form: Floats, groups: Sequence[str], share: float) -> LabelledForms:
@@ -152,10 +147,11 @@ def _scale(form: Floats, least: Sequence[float]) -> NDArray[np.float32]:
     return np.asarray(np.maximum(form.std(axis=0), least), dtype=np.float32)
 
 
-def _columns(empty: QuestionSurface, rows: SurfaceRows, form_scale: float) -> tuple[Any, Floats]:
+def _columns(surface: QuestionSurface, rows: SurfaceRows) -> tuple[Any, Floats]:
     """Returns the columns of words (n, WORD_BUCKETS) as scipy CSR, and those of pieces and form."""
     sparse = require("scipy.sparse", "fit")
-    words = rows.words @ sparse.diags(np.sqrt(empty.squares.astype(np.float64)))
+    words = rows.words @ sparse.diags(np.sqrt(surface.squares.astype(np.float64)))
     length = np.sqrt(np.asarray(words.multiply(words).sum(axis=1)).ravel())
     words = sparse.diags(WORD_SCALE / np.where(length > 0, length, 1.0)) @ words
-    return words.tocsr(), np.hstack([rows.pieces, form_scale * empty.standardised(rows.form)]).astype(np.float64)
+    form = surface.form_scale * surface.standardised(rows.form)
+    return words.tocsr(), np.hstack([rows.pieces, form]).astype(np.float64)

@@ -22,7 +22,6 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.labelled_scores import equal_chance_mask
 from metaprobe.records.outcomes import QuestionOutcomes, only_agents, read_outcomes
 from metaprobe.routing.success_estimator import (
-    DRAWS_FILE,
     FORMS_FILE,
     LABEL_WEIGHTS,
     LABELLED_FILE,
@@ -31,6 +30,7 @@ from metaprobe.routing.success_estimator import (
     PLACE_FILE,
     PRIOR,
     SAMPLE_REQUEST,
+    SPREAD_FILE,
     STATE,
     STATES,
     SUCCESS_KIND,
@@ -99,14 +99,7 @@ def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: Su
     data = success_data(outcomes)
     for note in data.notes:
         options.on_line(note)
-    times = [
-        answered_question.answered
-        for answered_question in outcomes
-        if answered_question.answered is not None and not answered_question.propensities
-    ]
-    if times and not options.labels_until:
-        newest = datetime.datetime.fromtimestamp(max(times), datetime.UTC).date()
-        options = replace(options, labels_until=newest.isoformat())
+    answered = newest_answers(outcomes)
     if len(data.candidates) > MOST_CANDIDATES:
         raise RecordError(f"{len(data.candidates)} candidates came; at most {MOST_CANDIDATES} fit into a checkpoint")
     if strange := sorted(set(options.versions()) - set(data.candidates)):
@@ -122,8 +115,29 @@ def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: Su
     fitted = fit_success(data, states, seed=options.seed, on_step=options.on_step)
     for step in fitted.steps:
         options.on_line(str(step))
-    until = max(times) if times else None
-    return write_checkpoint(options.out, _export(data, fitted, files, states, options, command, until))
+    return write_checkpoint(options.out, _export(data, fitted, files, states, options, command, answered))
+
+
+def newest_answers(outcomes: Sequence[QuestionOutcomes]) -> dict[str, float]:
+    """Returns candidate -> time of its newest labelled answer, in seconds since 1970; without those of unknown time."""
+    newest: dict[str, float] = {}
+    for question in outcomes:
+        if question.answered is not None and not question.propensities:
+            for name, outcome in question.agents.items():
+                if outcome.score is not None:
+                    newest[name] = max(newest.get(name, question.answered), question.answered)
+    return newest
+
+
+def _dates(data: SuccessData, options: SuccessOptions, answered: Mapping[str, float]) -> dict[str, str]:
+    """Returns candidate -> date of its newest label; without candidates of which it is not known."""
+    if options.labels_until:
+        return dict.fromkeys(data.candidates, options.labels_until)
+    return {
+        name: datetime.datetime.fromtimestamp(answered[name], datetime.UTC).date().isoformat()
+        for name in data.candidates
+        if name in answered
+    }
 
 
 def _export(
@@ -133,9 +147,9 @@ def _export(
     states: Mapping[str, NDArray[np.floating[Any]]] | None,
     options: SuccessOptions,
     command: str,
-    until: float | None,
+    answered: Mapping[str, float],
 ) -> Export:
-    """Returns the estimator's export. `until`: time of the newest outcome, in seconds since 1970; None if unknown."""
+    """Returns the estimator's export. `answered`: what `newest_answers` gives of the outcomes."""
     heads, A = fitted.heads, len(data.candidates)
     # The inputs of golden rows, and the log-odds that the graph must give for them.
     prior = fitted.prior.log_odds(data, read_surfaces(data.questions)).astype(np.float32)
@@ -143,28 +157,31 @@ def _export(
     logit = inputs[PRIOR].astype(np.float64)
     extra: dict[str, bytes] = {}
     reader: dict[str, Any] = {}
-    draws = fitted.prior_draws.astype("<f4").tobytes()
     if heads is not None and files is not None and states is not None:
         inputs[STATE] = states[heads.choice.output][:16].astype(np.float32)
         logit = logit + inputs[STATE].astype(np.float64) @ unfolded(heads, heads.weights)[:, :-1].T
         logit = logit + unfolded(heads, heads.weights)[:, -1]
-        assert fitted.head_draws is not None
         assert fitted.place is not None
-        draws += np.stack([unfolded(heads, weights) for weights in fitted.head_draws]).astype("<f4").tobytes()
         extra, reader = _reader_parts(data, fitted, heads, files)
-    # Further files: the surface, and the resampled models.
-    if fitted.prior.surface is not None:
-        extra[SURFACE_FILE] = fitted.prior.surface.to_bytes()
+    # Further files: the directions and heads of the surface, and how far the truth may lie from the estimates.
+    spread = [np.linalg.cholesky(fitted.posterior.covariance)]
+    if fitted.span is not None:
+        extra[SURFACE_FILE] = fitted.span.surface.to_bytes()
+    if fitted.prior.weights is not None:
+        spread.append(fitted.prior.weights)
+    if heads is not None:
+        components = np.eye(heads.choice.components, heads.choice.components + 1)
+        spread.append(unfolded(heads, components))
     if fitted.forms is not None:
         kept_rows = _stored_rows(len(fitted.forms.points))
         extra[FORMS_FILE] = replace(fitted.forms, points=fitted.forms.points[kept_rows]).to_bytes()
-    extra[DRAWS_FILE] = draws
+    extra[SPREAD_FILE] = b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in spread)
     expected = probability(logit * fitted.calibration[:, 0] + fitted.calibration[:, 1])
     # Held-out figures, and the checkpoint's fields.
     metrics, audits = figures(data, fitted, states, seed=options.seed)
     table = fitted.prior.table
     by_dimension = bool(np.ptp(table, axis=1).any())
-    versions = options.versions()
+    versions, dates = options.versions(), _dates(data, options, answered)
     return Export(
         kind=SUCCESS_KIND,
         title="P(success) before asking",
@@ -181,10 +198,12 @@ def _export(
             "table": table.tolist(),
             "labels": label_counts(data).tolist(),
             **({"label_weights": LABEL_WEIGHTS} if data.is_weighted else {}),
-            **({} if until is None else {LEARNED_UNTIL: until}),
+            **({LEARNED_UNTIL: max(answered.values())} if answered else {}),
             "calibration": fitted.calibration.tolist(),
-            "draws": len(fitted.prior_draws),
-            "labels_until": options.labels_until,
+            "directions": 0 if fitted.span is None else len(fitted.span.surface.centre),
+            "outside": fitted.posterior.outside.tolist(),
+            "no_dimension": fitted.posterior.no_dimension.tolist(),
+            "labels_until": dates,
             "versions": versions,
             "ladder": [str(step) for step in fitted.steps],
             **({"reader": reader} if reader else {}),
@@ -202,7 +221,7 @@ def _export(
         reads=[
             f"candidates: {', '.join(data.candidates)}",
             f"versions that the labels are of: {json.dumps(versions) if versions else 'not told'}",
-            f"newest label: {options.labels_until or 'not told'}",
+            f"newest labels: {', '.join(f'{name} {date}' for name, date in dates.items()) or 'not told'}",
             *(_weights_told(data) if data.is_weighted else []),
             *(
                 [f"reader: {reader['model']} ({reader['revision']}), {reader['output']}, int8 products"]
