@@ -101,6 +101,25 @@ def test_the_worth_meets_the_target_on_average_for_less_than_every_request_at_th
     assert spent["average"] < 0.9 * spent["each"]
 
 
+def test_a_target_near_the_best_rate_is_missed_request_by_request_and_met_on_average() -> None:
+    """The large candidate answers 80 in 100: easy requests better than that, hard ones less well."""
+    rng = np.random.default_rng(1)
+    hard = rng.random(6000) < 0.3
+    p = np.column_stack([np.where(hard, 0.3, 0.81), np.where(hard, 0.45, 0.95)])
+    right, target = (rng.random(p.shape) < p).astype(float), 0.79
+    prices = {"small": 1.0, "large": 10.0}
+    worth = worth_meeting(p[:3000], right[:3000], list(prices.values()), target).worth
+    accuracy = dict.fromkeys(("each", "mean"), 0.0)
+    for row in range(3000, 6000):
+        estimates = [estimate(name, float(value)) for name, value in zip(prices, p[row], strict=True)]
+        each, mean = cheapest_meeting(estimates, prices, target), best_at_worth(estimates, prices, worth)
+        assert ("best_at_worth" in each.reason) == hard[row]
+        for way, choice in (("each", each), ("mean", mean)):
+            accuracy[way] += right[row, list(prices).index(choice.candidate or "")] / 3000
+    assert accuracy["each"] < target - 0.05
+    assert accuracy["mean"] > target - 0.02
+
+
 def test_a_target_out_of_reach_shows_in_the_accuracy() -> None:
     found = worth_meeting([[0.5, 0.6]] * 4, [[0, 1], [1, 0], [0, 1], [0, 1]], [0.0, 0.0], 0.9)
     assert found.accuracy == 0.75
