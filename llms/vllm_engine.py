@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
+from transformers import AutoTokenizer
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.cache import replay_tokens
@@ -207,9 +208,10 @@ class EngineLLM:
         chosen = {"max_logprobs": max(top_logprobs, 1), **options}
         try:
             engine = vllm.LLM(**engine_options(weights.location, **chosen))
+            # The engine's own tokenizer works on copies: a chat template that it is given later has no effect.
+            tokenizer = complete_tokenizer(AutoTokenizer.from_pretrained(weights.location))
         except (OSError, ValueError, RuntimeError) as error:
             raise LLMError(f"vLLM cannot load {model!r}: {error}") from error
-        tokenizer = complete_tokenizer(engine.get_tokenizer())
         return cls(
             engine, tokenizer, name=weights.name, revision=weights.revision or "unknown", top_logprobs=top_logprobs
         )

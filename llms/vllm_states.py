@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import chosen_layers
@@ -46,8 +46,9 @@ class StatesEngine:
         self.layers = chosen_layers(layers, self.config)
         self._folder = tempfile.TemporaryDirectory(prefix="metaprobe-states-")
         chosen = {
-            "enable_chunked_prefill": False,  # states of a prompt that is read in parts are not all written
-            "enable_prefix_caching": False,  # nor are those of tokens that are not read again
+            # With both on, states were right on a CPU (docs/research/states.md). A GPU was not tried.
+            "enable_chunked_prefill": False,
+            "enable_prefix_caching": False,
             "speculative_config": {
                 "method": "extract_hidden_states",
                 "num_speculative_tokens": 1,
@@ -64,13 +65,14 @@ class StatesEngine:
         }
         try:
             self._engine = vllm.LLM(**engine_options(weights.location, **chosen))
+            # The engine's own tokenizer works on copies: a chat template that it is given later has no effect.
+            self.tokenizer = tokenizer = complete_tokenizer(AutoTokenizer.from_pretrained(weights.location))
         except (OSError, ValueError, RuntimeError) as error:
             raise LLMError(f"vLLM cannot load {model!r} for hidden states: {error}") from error
         model_config = self._engine.llm_engine.vllm_config.model_config
         self.dtype = str(model_config.dtype).removeprefix("torch.")
         self.context: int = model_config.max_model_len - 1  # it draws a token besides
         self.vocabulary: int = self.config.get_text_config().vocab_size
-        self.tokenizer = tokenizer = complete_tokenizer(self._engine.get_tokenizer())
         self.piece = cache(lambda token: str(tokenizer.decode([token])))
 
     def encode(self, messages: Sequence[Message]) -> list[int]:

@@ -4,7 +4,9 @@ The engine here is made up and has the methods and shapes of vLLM 0.32; `tests/t
 """
 
 import asyncio
+import copy
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from random_model import word_tokenizer
 from metaprobe.llms import vllm_engine
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.llms.vllm_engine import EngineLLM, engine_options
+from metaprobe.llms.weights import Weights, encode_chat
 from metaprobe.records.types import Call, Message, Sampling
 
 EOS = 1
@@ -185,6 +188,36 @@ def test_an_engine_that_gives_other_numbers_is_refused() -> None:
         loaded(MadeUpEngine(), mode="processed_logprobs")
     with pytest.raises(LLMError, match="30 alternatives a token were asked for, and the engine gives 20 at most"):
         loaded(MadeUpEngine(), top=30)
+
+
+class PooledTokenizer:
+    """vLLM's tokenizer: it works on a copy that was made beforehand."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.chat_template, self.pad_token_id, self._copy = tokenizer.chat_template, 0, copy.deepcopy(tokenizer)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._copy(*given, **named)
+
+    def apply_chat_template(self, *given: Any, **named: Any) -> Any:
+        return self._copy.apply_chat_template(*given, **named)
+
+
+def test_a_model_without_a_chat_template_has_the_prompts_of_transformers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bare = word_tokenizer()
+    bare.chat_template = None
+    bare.save_pretrained(tmp_path)
+    engine = MadeUpEngine()
+    known = {"logprobs_mode": "raw_logprobs", "max_logprobs": 20, "dtype": "torch.bfloat16", "max_model_len": 64}
+    engine.vllm_config = SimpleNamespace(model_config=SimpleNamespace(**known))  # type: ignore[attr-defined]
+    made = SimpleNamespace(llm_engine=engine, get_tokenizer=lambda: PooledTokenizer(bare))
+    monkeypatch.setattr(vllm_engine, "import_vllm", lambda: SimpleNamespace(LLM=lambda **options: made))
+    monkeypatch.setattr(vllm_engine, "on_cpu", lambda: True)
+    monkeypatch.setattr(vllm_engine, "resolve", lambda name: Weights("bare", str(tmp_path), "1"))
+    llm = EngineLLM.load("bare")
+    assert llm.encode([Message("user", "a b")]) == encode_chat(word_tokenizer(), [Message("user", "a b")])
 
 
 def test_the_engine_is_asked_for_raw_numbers_whatever_else_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
