@@ -7,8 +7,8 @@ so every run that can be read has its activations, and a file without a shard is
 `states-REQUEST-CALLS.safetensors` holds the same of calls that were read afterwards (`metaprobe extract`). REQUEST is a
 digest of what was asked (layers, positions, model) and CALLS one of the calls in it, so no two requests share a file.
 
-`canaries-DIGEST.json` holds what a source of such states gave the canaries (`metaprobe.records.canaries`). The header
-of each file of states names the digest of its source's.
+`canaries-DIGEST.json` holds the canaries' states from one source (`metaprobe.records.canaries`). The header of each
+file of states names the digest of its source's canaries.
 """
 
 import json
@@ -81,7 +81,10 @@ def to_float16(values: FloatArray) -> NDArray[np.float16]:
 
 
 def common_canaries(hidden: Iterable[Hidden]) -> CanaryStates | None:
-    """Returns the canaries' states by the source of these hidden states; None where it is not known or not one."""
+    """Returns the canaries' states from the source of these hidden states.
+
+    Returns None if the source is not known, or if there are several sources.
+    """
     canaries_by_digest = {
         None if states.canaries is None else states.canaries.digest: states.canaries for states in hidden
     }
@@ -89,9 +92,9 @@ def common_canaries(hidden: Iterable[Hidden]) -> CanaryStates | None:
 
 
 def write_canaries(folder: Path, hidden: Iterable[Hidden]) -> None:
-    """Writes the canaries' states by the source of these hidden states into a store's folder, once.
+    """Writes the canaries' states from the source of these hidden states into a store's folder, once.
 
-    The processes of one extraction may do so at the same time: the content is the same.
+    Several processes of one extraction may do this at the same time, because all write the same content.
     """
     states = common_canaries(hidden)
     if states is not None and not (path := folder / f"{CANARIES_PREFIX}{states.digest}.json").exists():
@@ -106,7 +109,7 @@ def activation_bytes(hidden: dict[str, Hidden], *, model: str = "") -> bytes:
     `model` names the model that read the states, if another model gave the answers.
     """
     first = next(iter(hidden.values()))
-    # safetensors writes the memory as it lies, and what was cut out by index may lie in another order.
+    # safetensors writes the memory as it is, and an array that was cut out by index may be in another order.
     values = np.ascontiguousarray(np.stack([to_float16(h.values) for h in hidden.values()]))
     metadata = {
         "call_ids": json.dumps(list(hidden)),
@@ -125,14 +128,16 @@ class ActivationFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _opened(path) as file:
+        with _open_file(path) as file:
             metadata = file.metadata() or {}
             tensor = file.get_slice("hidden")
             shape: list[int] = tensor.get_shape()
             if tensor.get_dtype() != "F16" or len(shape) != 4:
                 raise ValueError(f"'hidden' is {tensor.get_dtype()} of shape {shape}; expected F16 with 4 axes")
-        self.call_ids: tuple[str, ...] = _listed(metadata, "call_ids", str)
-        self.layout = Layout(_listed(metadata, "layers", int), _listed(metadata, "positions", str), shape[3])
+        self.call_ids: tuple[str, ...] = _list_in_header(metadata, "call_ids", str)
+        self.layout = Layout(
+            _list_in_header(metadata, "layers", int), _list_in_header(metadata, "positions", str), shape[3]
+        )
         self.canaries = (
             read_canaries_file(path.with_name(f"{CANARIES_PREFIX}{digest}.json"))
             if (digest := metadata.get("canaries", ""))
@@ -154,7 +159,7 @@ class ActivationFile:
             positions: indices into the file's positions.
         """
         out = np.empty((len(rows), len(layers), len(positions), self.layout.width), dtype=np.float16)
-        with _opened(self.path) as file:
+        with _open_file(self.path) as file:
             tensor = file.get_slice("hidden")
             if (len(layers), len(positions)) == (len(self.layout.layers), len(self.layout.positions)):
                 return np.asarray(tensor[:][rows][:, layers][:, :, positions], dtype=np.float16)
@@ -164,7 +169,7 @@ class ActivationFile:
         return out
 
 
-def _listed(metadata: dict[str, str], key: str, kind: type) -> tuple[Any, ...]:
+def _list_in_header(metadata: dict[str, str], key: str, kind: type) -> tuple[Any, ...]:
     """Returns the list that a header holds under a key. Raises `ValueError` if its elements are not of type `kind`.
 
     Args:
@@ -176,15 +181,15 @@ def _listed(metadata: dict[str, str], key: str, kind: type) -> tuple[Any, ...]:
         values = json.loads(metadata[key])
     except RecursionError as error:
         raise ValueError(f"the header's {key!r} is nested too deeply") from error
-    listed = isinstance(values, list) and all(type(value) is kind for value in values)
-    if not listed or (kind is int and min(values, default=0) < 0):
+    is_list_of_kind = isinstance(values, list) and all(type(value) is kind for value in values)
+    if not is_list_of_kind or (kind is int and min(values, default=0) < 0):
         raise ValueError(f"the header's {key!r} is {metadata[key]:.80}; expected a list of {kind.__name__}")
     if key != "call_ids" and len(set(values)) < len(values):
         raise ValueError(f"the header's {key!r} names one twice: {metadata[key]:.80}")
     return tuple(values)
 
 
-def _opened(path: Path) -> Any:
+def _open_file(path: Path) -> Any:
     if not path.is_file():
         raise ValueError("it is no regular file")  # a pipe would be waited for
     return require("safetensors", "fit").safe_open(path, framework="numpy")
@@ -232,8 +237,8 @@ def join_activations(
 ) -> NDArray[np.float16]:
     """Returns an array (n, layers, positions, width) of these calls, each state from the first file that holds it.
 
-    So states of the same calls that several requests kept are read together. Raises `RecordError` if a call lacks a
-    requested state, and `StoreMismatch` if the files differ in width.
+    So states of one call that several extractions kept are joined. Raises `RecordError` if a call lacks a requested
+    state, and `StoreMismatch` if the files differ in width.
 
     Args:
         files: activation files, searched in this order.
@@ -241,41 +246,43 @@ def join_activations(
         layers: layer numbers to read.
         positions: names of the token positions to read.
     """
-    lacking = np.ones((len(call_ids), len(layers), len(positions)), dtype=bool)
-    values = np.empty((*lacking.shape, files[0].layout.width if files else 0), dtype=np.float16)
-    rows: dict[str, list[int]] = {}
+    is_missing = np.ones((len(call_ids), len(layers), len(positions)), dtype=bool)
+    values = np.empty((*is_missing.shape, files[0].layout.width if files else 0), dtype=np.float16)
+    rows_of_call: dict[str, list[int]] = {}
     for row, call_id in enumerate(call_ids):
-        rows.setdefault(call_id, []).append(row)
+        rows_of_call.setdefault(call_id, []).append(row)
     for file in files:
         layout = file.layout
-        place_of: dict[str, int] = {}
-        for place, call_id in enumerate(file.call_ids):
-            place_of.setdefault(call_id, place)  # a call that was stored twice: the first one, as for runs
-        pairs = [(row, place) for call_id, place in place_of.items() for row in rows.get(call_id, ())]
-        into = (
+        index_in_file: dict[str, int] = {}
+        for file_index, call_id in enumerate(file.call_ids):
+            index_in_file.setdefault(call_id, file_index)  # a call that was stored twice: the first one, as for runs
+        pairs = [
+            (row, file_index) for call_id, file_index in index_in_file.items() for row in rows_of_call.get(call_id, ())
+        ]
+        target_indices = (
             np.array([row for row, _ in pairs], dtype=np.intp),
             np.array([i for i, layer in enumerate(layers) if layer in layout.layers], dtype=np.intp),
             np.array([j for j, position in enumerate(positions) if position in layout.positions], dtype=np.intp),
         )
-        cells = np.ix_(*into)
-        if not lacking[cells].any():
+        cells = np.ix_(*target_indices)
+        if not is_missing[cells].any():
             continue
         if layout.width != values.shape[-1]:
             raise StoreMismatch(
                 f"{file.path} has hidden states of width {layout.width}; others have {values.shape[-1]}"
             )
         states = file.read(
-            np.array([place for _, place in pairs], dtype=np.intp),
-            [layout.layers.index(layers[i]) for i in into[1]],
-            [layout.positions.index(positions[j]) for j in into[2]],
+            np.array([file_index for _, file_index in pairs], dtype=np.intp),
+            [layout.layers.index(layers[i]) for i in target_indices[1]],
+            [layout.positions.index(positions[j]) for j in target_indices[2]],
         )
-        values[cells] = np.where(lacking[cells][..., None], states, values[cells])
-        lacking[cells] = False
-    if lacking.any():
-        short = np.flatnonzero(lacking.any(axis=(1, 2)))
+        values[cells] = np.where(is_missing[cells][..., None], states, values[cells])
+        is_missing[cells] = False
+    if is_missing.any():
+        incomplete = np.flatnonzero(is_missing.any(axis=(1, 2)))
         raise RecordError(
-            f"{len(short)} of {len(call_ids)} calls lack hidden states of layers {list(layers)} at "
-            f"{', '.join(positions)}, such as {[call_ids[i] for i in short[:5]]}; run `metaprobe extract`"
+            f"{len(incomplete)} of {len(call_ids)} calls lack hidden states of layers {list(layers)} at "
+            f"{', '.join(positions)}, such as {[call_ids[i] for i in incomplete[:5]]}; run `metaprobe extract`"
         )
     return values
 
@@ -297,41 +304,42 @@ def _fitting(
         model: requested model; None for any.
     """
     calls = set(call_ids or ())
-    fitting: dict[tuple[Any, ...], list[ActivationFile]] = {}
+    files_of_answer: dict[tuple[Any, ...], list[ActivationFile]] = {}
     for file in files:
-        have = file.layout
-        holds = set(layers or ()) <= set(have.layers) and set(positions or ()) <= set(have.positions)
+        layout = file.layout
+        holds = set(layers or ()) <= set(layout.layers) and set(positions or ()) <= set(layout.positions)
         if holds and model in (None, file.model) and (not calls or not calls.isdisjoint(file.call_ids)):
-            answer = (
-                have.layers if layers is None else None,
-                have.positions if positions is None else None,
-                have.width,
+            open_fields = (
+                layout.layers if layers is None else None,
+                layout.positions if positions is None else None,
+                layout.width,
                 file.model,
             )
-            fitting.setdefault(answer, []).append(file)
-    if len(fitting) == 1:
-        return next(iter(fitting.values()))
-    kinds: dict[tuple[Layout, str], ActivationFile] = {}
+            files_of_answer.setdefault(open_fields, []).append(file)
+    if len(files_of_answer) == 1:
+        return next(iter(files_of_answer.values()))
+    first_file_of_kind: dict[tuple[Layout, str], ActivationFile] = {}
     for file in files:
-        kinds.setdefault((file.layout, file.model), file)
-    if len(kinds) == 1:
-        [(have, reader)] = kinds
-        _check_held(layers or (), have.layers, "layer")
-        _check_held(positions or (), have.positions, "position")
+        first_file_of_kind.setdefault((file.layout, file.model), file)
+    if len(first_file_of_kind) == 1:
+        [(layout, reader)] = first_file_of_kind
+        _check_stored(layers or (), layout.layers, "layer")
+        _check_stored(positions or (), layout.positions, "position")
         if model not in (None, reader):
             read_by = reader or "the model that answered"
             raise RecordError(f"no hidden states of the store were read by {model!r}; they were by {read_by}")
         return files  # then the calls are missing
-    listed = "; ".join(
-        f"{layout}{f', read by {by}' if by else ''} (such as {file.path.name})" for (layout, by), file in kinds.items()
+    kinds_text = "; ".join(
+        f"{layout}{f', read by {by}' if by else ''} (such as {file.path.name})"
+        for (layout, by), file in first_file_of_kind.items()
     )
     raise StoreMismatch(
-        f"{'several' if fitting else 'none'} of the kinds of hidden states in the store hold what is asked for:"
-        f" {listed}. Say which calls, layers, positions and model"
+        f"{'several' if files_of_answer else 'none'} of the kinds of hidden states in the store hold what is asked for:"
+        f" {kinds_text}. Say which calls, layers, positions and model"
     )
 
 
-def _check_held(names: Sequence[Any], stored: Sequence[Any], kind: str) -> None:
+def _check_stored(names: Sequence[Any], stored: Sequence[Any], kind: str) -> None:
     for name in names:
         if name not in stored:
             raise RecordError(f"{kind} {name!r} was not kept; the store holds {kind}s {list(stored)}")

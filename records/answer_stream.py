@@ -44,8 +44,8 @@ TokenFields = Mapping[str, Any]
 """One token of a chunk: {token, logprob, top_logprobs}."""
 ChunkKind = Literal["", "chat", "text", "event"]
 
-_LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
-_SAYS_AN_END = ("finish_reason", "native_finish_reason", "finish_details", "content_filter_results")
+_ANSWER_FIELDS = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
+_FIELDS_OF_END = ("finish_reason", "native_finish_reason", "finish_details", "content_filter_results")
 """Fields of a choice from which `end_of` reads how the answer ended."""
 _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "content")
@@ -120,17 +120,17 @@ class AnswerStream:
         """Whether a refusal, or a tool call, has begun."""
         self.echoes = False
         """Whether a token arrived without a log-probability, which means that the prompt is echoed."""
-        self._one = OneAnswer()
-        self._parts: dict[tuple[str, str], OneAnswer] = {}
+        self._answer_check = OneAnswer()
+        self._check_of_part: dict[tuple[str, str], OneAnswer] = {}
         """Checks, for each part of a response's output, that all its events belong to one item."""
         self._has_created = False
         """Whether the event that opens a response has arrived."""
         self._last_event: int | None = None
         """Number of the event that closes a response; -1 if the event has no number, None until it arrives."""
-        self._outputs: _Outputs | None = None
+        self._vllm_outputs: _VllmOutputs | None = None
         """Reads outputs of vLLM; None for all other streams."""
-        self._begun = False
-        self._odd: list[str] = []
+        self._has_begun = False
+        self._unknown_keys: list[str] = []
         """Keys of the first chunk whose kind is unknown."""
         self._events: list[Mapping[str, Any]] = []
         self._text: list[str] = []
@@ -144,7 +144,7 @@ class AnswerStream:
         self._has_logprobs = False
         self._answer = _AnswerTokens()
         self._finish_reason: str | None = None
-        self._ended_by: dict[str, Any] = {}
+        self._end_fields: dict[str, Any] = {}
 
     @property
     def ended(self) -> bool:
@@ -156,10 +156,10 @@ class AnswerStream:
 
         Raises `InvalidResponse` if the object is not a chunk, or if it is an error message.
         """
-        if not self._begun:  # all chunks of a stream are of one kind, and looking costs a fifth of reading one
-            self._begun = True
-            self._outputs = _Outputs() if is_vllm(chunk) else None
-        part = chunk if self._outputs is None else self._outputs.chunk(chunk)
+        if not self._has_begun:  # all chunks of a stream are of one kind, and finding it takes a fifth of the time
+            self._has_begun = True
+            self._vllm_outputs = _VllmOutputs() if is_vllm(chunk) else None
+        part = chunk if self._vllm_outputs is None else self._vllm_outputs.chunk(chunk)
         if type(part) is not dict:
             part = fields(part)
         if part is None:
@@ -173,8 +173,8 @@ class AnswerStream:
             return self._event(part)
         if "choices" not in part:
             if text(part.get("type")).startswith(_HELPER_EVENTS):
-                self._odd = self._odd or some_keys(part)
-                return Piece()  # the openai client's other events say the same again
+                self._unknown_keys = self._unknown_keys or some_keys(part)
+                return Piece()  # the openai client's other events repeat what the chunks hold
             if part and not part.get("usage"):
                 if not self.kind:
                     raise InvalidResponse(_UNKNOWN.format(some_keys(part)))
@@ -189,9 +189,9 @@ class AnswerStream:
 
         Raises `InvalidResponse` if no chunk is of a known kind, or if the chunks belong to more than one answer.
         """
-        if self._odd and not self.kind:
-            raise InvalidResponse(_UNKNOWN.format(self._odd))
-        has_no_score = self.called or self.declined  # so that a second answer does no harm, unless all is kept
+        if self._unknown_keys and not self.kind:
+            raise InvalidResponse(_UNKNOWN.format(self._unknown_keys))
+        has_no_score = self.called or self.declined  # a second answer then does no harm, unless all fields are kept
         if (self._joined is not None or not has_no_score) and (why := self.fault or self._begins_anew()):
             raise InvalidResponse(more_than_one(why))
         if self.kind == "event":
@@ -213,27 +213,27 @@ class AnswerStream:
             logprob_entries |= {"reasoning_content": self._thinking_entries} if self._thinking_entries else {}
             logprobs = logprob_entries if self._has_logprobs else None
             choice |= {"message": message, "logprobs": logprobs, "token_ids": self._token_ids or None}
-        return {**self.known, "choices": [{**choice, **self._ended_by}]}
+        return {**self.known, "choices": [{**choice, **self._end_fields}]}
 
     @property
     def fault(self) -> str:
         """Why the chunks belong to more than one answer; empty while they belong to one."""
-        return self._one.fault
+        return self._answer_check.fault
 
     def _begins_anew(self) -> str:
         """Returns how the answer begins a second time, as after a retry; empty if it does not.
 
         Outputs of vLLM belong to one request, so they are not checked.
         """
-        if self._outputs is not None or self.kind == "event":
+        if self._vllm_outputs is not None or self.kind == "event":
             return ""
         if self.kind == "text" and self._columns.get("tokens"):
             return begins_anew(self._columns["tokens"], self._columns.get("token_logprobs") or ())
-        of_each = (
+        restarts = (
             begins_anew([entry.get("token") for entry in entries], [entry.get("logprob") for entry in entries])
             for entries in (self._entries, self._thinking_entries)
         )
-        return next(filter(None, of_each), "")
+        return next(filter(None, restarts), "")
 
     def _event(self, event: Mapping[str, Any]) -> Piece:
         """Takes in an event of the Responses API."""
@@ -241,13 +241,13 @@ class AnswerStream:
         self._events.append(event)
         self.called |= begins_call(event)
         response = fields(event.get("response")) or {}
-        before, now = self.known.get("id"), response.get("id")
-        if before and now and before != now:
-            self._one.fault = self.fault or ANOTHER_RESPONSE.format(text(before)[:60], text(now)[:60])
-        self.known.update({name: response[name] for name in _LASTING if response.get(name) is not None})
+        known_id, new_id = self.known.get("id"), response.get("id")
+        if known_id and new_id and known_id != new_id:
+            self._answer_check.fault = self.fault or ANOTHER_RESPONSE.format(text(known_id)[:60], text(new_id)[:60])
+        self.known.update({name: response[name] for name in _ANSWER_FIELDS if response.get(name) is not None})
         if event["type"] == "response.created":
             if self._has_created:
-                self._one.fault = self.fault or CREATED_AGAIN
+                self._answer_check.fault = self.fault or CREATED_AGAIN
             self._has_created = True
         number = event.get("sequence_number")
         if event["type"] in _LAST_EVENTS:
@@ -256,11 +256,11 @@ class AnswerStream:
             return Piece()
         # Events that are numbered may come in any order.
         if self._last_event is not None and not (type(number) is int and number < self._last_event):
-            self._one.fault = self.fault or AFTER_THE_END
-        place = str(event.get("output_index")), str(event.get("content_index"))
-        part = self._parts.setdefault(place, OneAnswer())
-        part.add(text(event.get("item_id")), "", False, True, False, False)
-        self._one.fault = self.fault or part.fault
+            self._answer_check.fault = self.fault or AFTER_THE_END
+        part_key = str(event.get("output_index")), str(event.get("content_index"))
+        part = self._check_of_part.setdefault(part_key, OneAnswer())
+        part.add(text(event.get("item_id")), "", has_role=False, has_answer=True, has_thought=False, ends=False)
+        self._answer_check.fault = self.fault or part.fault
         entries = [entry for entry in map(fields, as_list(event.get("logprobs")) or ()) if entry]
         return Piece(text(event.get("delta")), "", entries, entries)
 
@@ -270,87 +270,90 @@ class AnswerStream:
             self.kind = self.kind_of(chunk_fields)
         if self._joined is not None:
             self._joined.add(chunk_fields)
-        choice, ends = self._chosen(chunk_fields)
+        choice, ends = self._followed_choice(chunk_fields)
         if not choice:
             return Piece()
+        # What the chunk adds: text of the answer or of the thinking, and tokens.
         delta: Mapping[str, Any] = {}
-        thought, whole = "", False
+        new_thought, is_whole_answer = "", False
         if self.kind == "text":
-            brought, entries = text(choice.get("text")), self._text_entries(choice)
+            new_text, entries = text(choice.get("text")), self._text_entries(choice)
         else:
-            found = choice.get("delta")
-            if found is None:
-                found = choice.get("message")  # a whole answer among the chunks
-                whole = found is not None
-                if self._text and content_text((fields(found) or {}).get("content")) == "".join(self._text):
+            message = choice.get("delta")
+            if message is None:
+                message = choice.get("message")  # a whole answer among the chunks
+                is_whole_answer = message is not None
+                if self._text and content_text((fields(message) or {}).get("content")) == "".join(self._text):
                     return Piece()  # some servers send the answer once more at its end
-            delta = found if type(found) is dict else fields(found) or {}
+            delta = message if type(message) is dict else fields(message) or {}
             content = delta.get("content")
-            brought = content if type(content) is str else content_text(content) if content else ""
+            new_text = content if type(content) is str else content_text(content) if content else ""
             for name in THINKING_KEYS:
                 if isinstance(delta.get(name), str):
-                    thought = delta[name]
+                    new_thought = delta[name]
                     break
             entries = self._chat_entries(choice, delta)
             if token_ids := choice.get("token_ids"):
                 self._token_ids.extend(as_list(token_ids) or ())
-        self._text.append(brought)
-        self._thinking.append(thought)
+        self._text.append(new_text)
+        self._thinking.append(new_thought)
         self.echoes = self.echoes or None in [entry.get("logprob") for entry in entries]
+        # A chunk with tokens but without text comes late, and its role opens no second answer.
         chunk_id, model = chunk_fields.get("id"), chunk_fields.get("model")
-        opens = (whole or bool(delta.get("role"))) and bool(
-            brought or thought or not entries
-        )  # else a token whose text is late
-        self._one.add(
+        is_late_token = bool(entries) and not new_text and not new_thought
+        opens = (is_whole_answer or bool(delta.get("role"))) and not is_late_token
+        self._answer_check.add(
             chunk_id if type(chunk_id) is str else "",
             model if type(model) is str else "",
-            opens,
-            bool(brought) or (self._one.ended and _shows(entries)),
-            bool(thought),
-            ends,
+            has_role=opens,
+            has_answer=bool(new_text) or (self._answer_check.ended and _shows(entries)),
+            has_thought=bool(new_thought),
+            ends=ends,
         )
-        return Piece(brought, thought, entries, self._answer.feed(entries, thought=thought, brought=brought))
+        return Piece(
+            new_text, new_thought, entries, self._answer.feed(entries, new_thought=new_thought, new_text=new_text)
+        )
 
-    def _chosen(self, chunk_fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    def _followed_choice(self, chunk_fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
         """Returns the chunk's choice of the followed answer, and whether that choice says how the answer ended.
 
         The choice is empty if the chunk carries only usage or another answer.
         """
-        for key in _LASTING:
+        for key in _ANSWER_FIELDS:
             if (value := chunk_fields.get(key)) is not None:
                 self.known[key] = value
-        chosen: Mapping[str, Any] | None = None
+        followed: Mapping[str, Any] | None = None
         ends = False
         choices = chunk_fields.get("choices")
-        for listed in choices if type(choices) is list else as_list(choices) or ():
-            choice = listed if type(listed) is dict else fields(listed)
+        for listed_choice in choices if type(choices) is list else as_list(choices) or ():
+            choice = listed_choice if type(listed_choice) is dict else fields(listed_choice)
             if not choice:
                 continue
             index = choice.get("index")
             if index is not None and index != self._choice:
                 self.has_others = True
-            elif chosen is not None:
-                self._one.fault = self.fault or SAME_INDEX
+            elif followed is not None:
+                self._answer_check.fault = self.fault or SAME_INDEX
             else:
                 refuse_error(choice)
                 if (delta := choice.get("delta")) is not None:
                     refuse_error(delta if type(delta) is dict else fields(delta) or {})
-                for name in _SAYS_AN_END:
+                for name in _FIELDS_OF_END:
                     ends = ends or choice.get(name) is not None
                 ends = ends and bool(end := end_of(choice))
                 if ends:
                     self._finish_reason = both_ends(self._finish_reason or "", end)
                     ends = True
                 if choice.get("finish_reason"):
-                    self._ended_by = {name: choice[name] for name in SAID_BESIDE if name in choice}
-                chosen = choice
-        return chosen or {}, ends
+                    self._end_fields = {name: choice[name] for name in SAID_BESIDE if name in choice}
+                followed = choice
+        return followed or {}, ends
 
     def _chat_entries(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> Sequence[TokenFields]:
         if delta.get("tool_calls") or delta.get("function_call"):
             self.called = True
-        found = choice.get("logprobs")
-        logprobs = found if type(found) is dict else fields(found)
+        logprobs_field = choice.get("logprobs")
+        logprobs = logprobs_field if type(logprobs_field) is dict else fields(logprobs_field)
         if refusal := text(delta.get("refusal")) if delta.get("refusal") else "":
             self._refusal.append(refusal)
         if refusal or (logprobs is not None and logprobs.get("refusal")):
@@ -381,11 +384,11 @@ class AnswerStream:
             return _entries(logprobs["content"])
         tokens, rows = as_list(logprobs.get("tokens")) or (), as_list(logprobs.get("top_logprobs")) or ()
         entries: list[TokenFields] = []
-        for place, value in enumerate(as_list(logprobs.get("token_logprobs")) or ()):
-            row = fields(rows[place]) if place < len(rows) else None
+        for index, value in enumerate(as_list(logprobs.get("token_logprobs")) or ()):
+            row = fields(rows[index]) if index < len(rows) else None
             entries.append(
                 {
-                    "token": text(tokens[place]) if place < len(tokens) else "",
+                    "token": text(tokens[index]) if index < len(tokens) else "",
                     "logprob": value,
                     "top_logprobs": [{"token": token, "logprob": logprob} for token, logprob in (row or {}).items()],
                 }
@@ -423,53 +426,53 @@ class _AnswerTokens:
     def __init__(self) -> None:
         self._reader: KindReader | None = KindReader()
         """Separates thinking from answer; None once all further tokens belong to the answer."""
-        self._waiting: deque[TokenFields] = deque()
-        self._early: list[TokenFields] = []
+        self._undecided_tokens: deque[TokenFields] = deque()
+        self._tokens_before_text: list[TokenFields] = []
         self._has_text = self._has_thought = False
 
-    def feed(self, entries: Sequence[TokenFields], *, thought: str, brought: str) -> Sequence[TokenFields]:
+    def feed(self, entries: Sequence[TokenFields], *, new_thought: str, new_text: str) -> Sequence[TokenFields]:
         """Returns the tokens that are now known to belong to the answer.
 
         Args:
             entries: the chunk's tokens.
-            thought: the chunk's text of thinking.
-            brought: the chunk's text of the answer.
+            new_thought: the chunk's text of thinking.
+            new_text: the chunk's text of the answer.
         """
         if self._reader is None:
             return _without_ends(entries)
         if not self._has_text:  # until a text comes with them, tokens may be of either
-            self._early.extend(entries)
-            if not thought and not brought:
+            self._tokens_before_text.extend(entries)
+            if not new_thought and not new_text:
                 return ()
-            entries, self._early = self._early, []
+            entries, self._tokens_before_text = self._tokens_before_text, []
             self._has_text = True
-        if thought and not self._has_thought:
+        if new_thought and not self._has_thought:
             self._has_thought = True
-            trial = KindReader()  # tells whether the tokens themselves begin with what opens the thinking
-            for entry in (*self._waiting, *entries):
+            trial = KindReader()  # tells whether the tokens themselves begin with the opening marker
+            for entry in (*self._undecided_tokens, *entries):
                 trial.push(text(entry.get("token")))
             if not self._reader.has_begun and trial.has_begun and not trial.is_thinking:
                 self._reader = KindReader(opened=True)
         answer: list[TokenFields] = []
-        for number, entry in enumerate(entries, start=1):
-            self._waiting.append(entry)
+        for next_index, entry in enumerate(entries, start=1):
+            self._undecided_tokens.append(entry)
             for kind in self._reader.push(text(entry.get("token"))):
-                decided = self._waiting.popleft()
+                decided_entry = self._undecided_tokens.popleft()
                 if kind == "answer":
-                    answer.append(decided)
+                    answer.append(decided_entry)
             if self._reader.is_settled:
                 self._reader = None
-                return _without_ends([*answer, *entries[number:]])
-        if not (self._has_thought and brought.strip(SPACE) and self._reader.is_thinking):
+                return _without_ends([*answer, *entries[next_index:]])
+        if not (self._has_thought and new_text.strip(SPACE) and self._reader.is_thinking):
             return _without_ends(answer)
-        self._reader = None  # the server has cut the markers out
-        if not thought:
+        self._reader = None  # the server has removed the markers
+        if not new_thought:
             return _without_ends(entries)
-        count, length = 0, 0  # of the last tokens, those that make up the text that is spoken
-        while count < len(entries) and length < len(brought):
+        count, length = 0, 0  # number of last tokens that spell the new text, and their length
+        while count < len(entries) and length < len(new_text):
             count += 1
             length += len(text(entries[-count].get("token")))
-        return _without_ends(entries[len(entries) - count :]) if length == len(brought) else ()
+        return _without_ends(entries[len(entries) - count :]) if length == len(new_text) else ()
 
 
 def _without_ends(entries: Sequence[TokenFields]) -> Sequence[TokenFields]:
@@ -481,7 +484,7 @@ def _without_ends(entries: Sequence[TokenFields]) -> Sequence[TokenFields]:
     ]
 
 
-class _Outputs:
+class _VllmOutputs:
     """Turns each `RequestOutput` of one vLLM request into a chunk with the new tokens, the new text, and the end.
 
     vLLM sends only what is new (`RequestOutputKind.DELTA`) or everything so far (`CUMULATIVE`, its default). An output
@@ -504,30 +507,31 @@ class _Outputs:
         answer = self._answers.setdefault(index, _OutputSoFar())
         ids, logprobs = as_list(get(output, "token_ids")) or (), get(output, "logprobs")
         if logprobs is not None and (as_list(logprobs) is None or len(logprobs) != len(ids)):
-            received = type(logprobs).__name__ if as_list(logprobs) is None else f"{len(logprobs)} positions"
+            received_text = type(logprobs).__name__ if as_list(logprobs) is None else f"{len(logprobs)} positions"
             raise InvalidResponse(
-                f"a vLLM output has {received} of log-probabilities and {len(ids)} token_ids; expected as many of both"
+                f"a vLLM output has {received_text} of log-probabilities and {len(ids)} token_ids; expected as many "
+                "of both"
             )
-        shown, cumulative, known_count = text(get(output, "text")), get(output, "cumulative_logprob"), 0
+        output_text, cumulative, known_count = text(get(output, "text")), get(output, "cumulative_logprob"), 0
         if answer.ids and list(ids[: len(answer.ids)]) == answer.ids:
-            if answer.whole is None and logprobs is not None and isinstance(cumulative, int | float):
+            if answer.is_cumulative is None and logprobs is not None and isinstance(cumulative, int | float):
                 logprob_sum = _sum(_vllm_entries(ids, logprobs))
-                with_all, with_new = abs(cumulative - logprob_sum), abs(cumulative - answer.total - logprob_sum)
-                if with_all != with_new:  # zeros so far tell nothing, and not finite numbers neither
-                    answer.whole = with_all < with_new
-            longer = len(ids) > len(answer.ids) and shown.startswith(answer.text)
-            known_count = (
-                len(answer.ids) if (longer if answer.whole is None else answer.whole) else 0
-            )  # are known already
+                error_if_cumulative = abs(cumulative - logprob_sum)
+                error_if_new = abs(cumulative - answer.total - logprob_sum)
+                if error_if_cumulative != error_if_new:  # zeros so far tell nothing, and not finite numbers neither
+                    answer.is_cumulative = error_if_cumulative < error_if_new
+            is_longer = len(ids) > len(answer.ids) and output_text.startswith(answer.text)
+            is_cumulative = is_longer if answer.is_cumulative is None else answer.is_cumulative
+            known_count = len(answer.ids) if is_cumulative else 0
         ids = list(ids[known_count:])
         entries = None if logprobs is None else _vllm_entries(ids, logprobs[known_count:])
-        brought = shown[len(answer.text) if known_count else 0 :]
+        new_text = output_text[len(answer.text) if known_count else 0 :]
         answer.ids += ids
-        answer.text += brought
+        answer.text += new_text
         answer.total += _sum(entries or ())
         choice = {
             "index": index,
-            "delta": {"content": brought},
+            "delta": {"content": new_text},
             "logprobs": None if entries is None else {"content": entries},
             "token_ids": ids,
             "finish_reason": get(output, "finish_reason"),
@@ -543,7 +547,7 @@ class _OutputSoFar:
     text: str = ""
     total: float = 0.0
     """Sum of the answer's log-probabilities."""
-    whole: bool | None = None
+    is_cumulative: bool | None = None
     """Whether each output holds everything so far; None until an output has shown it."""
 
 

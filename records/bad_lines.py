@@ -73,15 +73,15 @@ class BadFile:
             strict: whether the first bad line raises; by default as the running command has set it, else False.
             unit: what the file consists of, in the plural.
         """
-        rule = _running.get() or _Rule()
+        rule = _rule_of_command.get() or _Rule()
         bad = cls(path, strict=rule.strict if strict is None else strict, unit=unit)
-        place = Path(path).absolute()
-        already_told = place in rule.told
-        bad.keep = None if already_told else rule.keep
+        absolute_path = Path(path).absolute()
+        was_reported = absolute_path in rule.reported
+        bad.keep = None if was_reported else rule.keep
         yield bad
         bad.check()
-        rule.told.add(place)
-        if bad.bad and not already_told:
+        rule.reported.add(absolute_path)
+        if bad.bad and not was_reported:
             warnings.warn(bad.said(), stacklevel=4)
 
     def leave_out(self, error: ImportFileError) -> None:
@@ -89,10 +89,10 @@ class BadFile:
         if self.strict:
             raise error
         self.bad += 1
-        kind = reason_of(error)
-        if kind not in self.reasons and len(self.reasons) >= MOST_REASONS:
-            kind = OTHERS
-        self.reasons.setdefault(kind, Reason(0, str(error))).count += 1
+        reason = reason_of(error)
+        if reason not in self.reasons and len(self.reasons) >= MOST_REASONS:
+            reason = OTHERS
+        self.reasons.setdefault(reason, Reason(0, str(error))).count += 1
         if self.keep is not None:
             self.keep.add(error.source)
 
@@ -129,8 +129,8 @@ class BadFile:
         if self.bad <= self.sound:
             return ""
         first = next(iter(self.reasons.values())).first
-        rest = [f"{reason.count} x {kind}" for kind, reason in self.reasons.items()]
-        summary = first if self.bad == 1 else f"{first} ({', '.join(rest)})"
+        reason_counts = [f"{reason.count} x {kind}" for kind, reason in self.reasons.items()]
+        summary = first if self.bad == 1 else f"{first} ({', '.join(reason_counts)})"
         return (
             f"{self.bad} of {self.bad + self.sound} {self.unit} of {self.path} are bad, more than half, so that nothing"
             f" of it is taken; the first: {summary}"
@@ -161,7 +161,7 @@ class KeptLines:
             )
         if not self.path.parent.is_dir():
             raise ImportFileError(f"{self.path.parent} is no folder; expected one for the file of bad lines: make it")
-        self._whole = ExitStack()
+        self._open_file_stack = ExitStack()
         self._file: IO[bytes] | None = None
         self._head = b""
         self._last: object = None
@@ -175,23 +175,23 @@ class KeptLines:
             return
         self._last = source
         if self._file is None:
-            self._file = self._whole.enter_context(atomic_write(self.path))
+            self._file = self._open_file_stack.enter_context(atomic_write(self.path))
         raw, head = (source.raw, source.head) if isinstance(source, RawLine) else (source, b"")
         if head and head != self._head:
-            self._file.write(_ended(head))
+            self._file.write(_with_line_end(head))
             self._head = head
         if not isinstance(raw, bytes):
             raw = json.dumps(raw, ensure_ascii=False, default=str).encode(errors="backslashreplace")
-        self._file.write(_ended(raw))
+        self._file.write(_with_line_end(raw))
 
     def __enter__(self) -> "KeptLines":
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._whole.__exit__(*raised)
+        self._open_file_stack.__exit__(*raised)
 
 
-def _ended(line: bytes) -> bytes:
+def _with_line_end(line: bytes) -> bytes:
     return line if line.endswith(b"\n") else line + b"\n"
 
 
@@ -201,11 +201,11 @@ class _Rule:
 
     strict: bool = False
     keep: KeptLines | None = None
-    told: set[Path] = field(default_factory=set)
+    reported: set[Path] = field(default_factory=set)
     """Files whose bad lines were already reported. A command may read a file several times."""
 
 
-_running: ContextVar[_Rule | None] = ContextVar("bad_lines", default=None)
+_rule_of_command: ContextVar[_Rule | None] = ContextVar("bad_lines", default=None)
 """Rule of the running command. A context variable, because the readers are many calls below the command."""
 
 
@@ -218,11 +218,11 @@ def handling(*, strict: bool = False, bad: str | Path | None = None) -> Iterator
     """
     with ExitStack() as stack:
         keep = None if bad is None else stack.enter_context(KeptLines(bad))
-        token = _running.set(_Rule(strict, keep))
+        token = _rule_of_command.set(_Rule(strict, keep))
         try:
             yield
         finally:
-            _running.reset(token)
+            _rule_of_command.reset(token)
 
 
 # Reasons in words that are the same for all lines with one fault.

@@ -117,78 +117,83 @@ def is_correct(item: Item, answer: str) -> bool:
 
 
 def _is_number(answer: str, question: str, gold: str) -> bool:
-    wanted = gold_number(gold, question)
-    if wanted is None:
+    gold_quantity = gold_number(gold, question)
+    if gold_quantity is None:
         raise RecordError(f"the gold {gold!r} of a number item is not one number")
-    found = read_quantity(question, answer)
-    if found is not None:
-        return same_quantity(found, wanted, question)
-    return wanted.value is not None and not wanted.unit and is_equal_latex(answer, wanted.value)
+    given_quantity = read_quantity(question, answer)
+    if given_quantity is not None:
+        return same_quantity(given_quantity, gold_quantity, question)
+    return gold_quantity.value is not None and not gold_quantity.unit and is_equal_latex(answer, gold_quantity.value)
 
 
 def _is_text(answer: str, question: str, gold: str) -> bool:
     # `print("cat".upper())` must not be answered by copying: case counts where the question has the gold in other case.
     fold = gold in question or gold.casefold() not in question.casefold()
-    wanted = words(strip_decoration(gold), fold=fold)
-    whole = strip_decoration(answer)
-    if not whole or not wanted:
+    gold_words = words(strip_decoration(gold), fold=fold)
+    answer_text = strip_decoration(answer)
+    if not answer_text or not gold_words:
         return False
-    if "?" in whole and ASKS_BACK.fullmatch(whole) and words(whole, fold=fold) != wanted:
+    if "?" in answer_text and ASKS_BACK.fullmatch(answer_text) and words(answer_text, fold=fold) != gold_words:
         return False
-    if wanted == ("no",) and NO_OF_SOMETHING.match(whole):
+    if gold_words == ("no",) and NO_OF_SOMETHING.match(answer_text):
         return False
-    if words(whole, fold=fold) == wanted:
+    if words(answer_text, fold=fold) == gold_words:
         return True
-    parts = sentences(whole)
-    if not parts:
+    answer_sentences = sentences(answer_text)
+    if not answer_sentences:
         return False
-    aside = _ASIDE.sub("", whole)
-    if has_words(aside) and not any(is_hedged(words(inside)) for inside in _ASIDE.findall(whole)):
-        whole = aside
-    if _says(whole, wanted, question, fold=fold):
+    text_without_asides = _ASIDE.sub("", answer_text)
+    if has_words(text_without_asides) and not any(
+        is_hedged(words(aside_text)) for aside_text in _ASIDE.findall(answer_text)
+    ):
+        answer_text = text_without_asides
+    if _says(answer_text, gold_words, question, fold=fold):
         return True
-    if _IN_WHICH.search(question) and not is_hedged(words(whole), {*wanted, *words(question)}):
+    if _IN_WHICH.search(question) and not is_hedged(words(answer_text), {*gold_words, *words(question)}):
         # "In London, England" answers in which country, or city, something is.
-        places = _PLACED.sub("", whole, count=1).split(",")
-        if any(words(_FURTHER.sub("", part)) == wanted for part in places):
+        place_names = _PLACED.sub("", answer_text, count=1).split(",")
+        if any(words(_FURTHER.sub("", place_name)) == gold_words for place_name in place_names):
             return True
-    first, rest = _ASIDE.sub("", parts[0]), " ".join(parts[1:])
-    if TAKES_BACK.search(whole):
+    first_sentence, text_after = _ASIDE.sub("", answer_sentences[0]), " ".join(answer_sentences[1:])
+    if TAKES_BACK.search(answer_text):
         return False
-    if len(words(rest)) >= 3 and not is_hedged(words(rest)):
-        return _says(first, wanted, question, fold=fold)
-    head, _, apposition = whole.partition(", ")
+    if len(words(text_after)) >= 3 and not is_hedged(words(text_after)):
+        return _says(first_sentence, gold_words, question, fold=fold)
+    text_before_comma, _, apposition = answer_text.partition(", ")
     return (
         re.match(r"(?:an?|the|which|who)\b", apposition) is not None
         and not is_hedged(words(apposition), ("and",))
-        and words(head, fold=fold) == wanted
+        and words(text_before_comma, fold=fold) == gold_words
     )
 
 
-def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
-    """Returns whether the text is `wanted`, alone or with only words of the question and filler beside it.
+def _says(text: str, wanted_words: Words, question: str, *, fold: bool) -> bool:
+    """Returns whether the text is `wanted_words`, alone or with only words of the question and filler beside it.
 
     Args:
         text: text of the answer.
-        wanted: words of the gold.
+        wanted_words: words of the gold.
         question: the question.
         fold: whether upper and lower case are equal.
     """
-    spoken = words(text, fold=fold)
-    if spoken == wanted:
+    spoken_words = words(text, fold=fold)
+    if spoken_words == wanted_words:
         return True
-    places = find_words(spoken, wanted)
-    denials = NEGATIONS if wanted == spoken[:1] == ("no",) else frozenset()  # "No, it is not."
-    if not places or is_hedged(spoken, {*wanted, *denials}):
+    start_indices = find_words(spoken_words, wanted_words)
+    denials = NEGATIONS if wanted_words == spoken_words[:1] == ("no",) else frozenset()  # "No, it is not."
+    if not start_indices or is_hedged(spoken_words, {*wanted_words, *denials}):
         return False
-    covered = {place + i for place in places for i in range(len(wanted))}
-    beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered} - denials
-    if spoken[-len(wanted) :] == wanted:
-        beside.discard("=")  # "x = 5"
+    covered_indices = {start + offset for start in start_indices for offset in range(len(wanted_words))}
+    stems_beside = {
+        stem(word.casefold()) for index, word in enumerate(spoken_words) if index not in covered_indices
+    } - denials
+    if spoken_words[-len(wanted_words) :] == wanted_words:
+        stems_beside.discard("=")  # "x = 5"
     plain_question = without_accents(question)  # as an answer is read that repeats its names
     # The sentence that asks is the last one that ends in "?"; where there is none, all of them count.
-    asking = [part for part in SENTENCE_END.split(plain_question) if part.rstrip().endswith("?")]
-    return beside <= {stem(word) for word in with_past(words(asking[-1] if asking else plain_question))} | FILLER
+    asking_sentences = [sentence for sentence in SENTENCE_END.split(plain_question) if sentence.rstrip().endswith("?")]
+    asking_text = asking_sentences[-1] if asking_sentences else plain_question
+    return stems_beside <= {stem(word) for word in with_past(words(asking_text))} | FILLER
 
 
 MOST_ANSWER_MARKS = 32
@@ -212,12 +217,14 @@ _LEADS_TO = re.compile(
     rf"(?:the )?(?:(?:final|correct|right|numerical) )*(?:(?:{'|'.join(BEFORE_LEAD)})(?: |\b)?){{0,2}}\Z",
     re.IGNORECASE,
 )
+"""Matches a text before "answer" if "answer" then begins a sentence."""
 _SAYS = re.compile(
     rf"(?: (?:{'|'.join(AFTER_LEAD)}))?(?: \((?:in|as|to|rounded|correct)\b[^()\n]{{1,40}}\))?"
     rf"(?:\W{{0,8}}(?:[:：]|(?:{'|'.join(IS)})\b|{'|'.join(IS_JOINED)})|\s[-–—]\s)"
     r"[\s:：*]*(?:(?:la|el|le|il|die|(?-i:a|o))\s+(?=\(?[A-Z]\)?\W{0,4}(?:\n|\Z)))?([^\n]+)",
     re.IGNORECASE,
 )
+"""Matches the words after "answer" that lead to the answer, such as " is" or ":", and the rest of the line."""
 FENCE = "```"
 _BOLD_ENDS = re.compile(r"\*\*[\s.!。！]*\Z")
 _DIGIT = re.compile(r"\d")
@@ -243,12 +250,14 @@ def final_answer(item: Item, text: str) -> str:
     if len(text) <= 15 and text.isalnum():
         return text
     spoken = _spoken(text).strip()
-    text = spoken or text  # an answer that never left its thinking may hold its result all the same
+    text = spoken or text  # an answer that never left its thinking may still hold its result
+    # An answer with a mark.
     text = _without_closing_lines(text, item.question)
-    if marked := _marked(text, item.question):
+    if marked := _marked_answer(text, item.question):
         after = text[text.rfind(marked) + len(marked) :]
         retracted = _RETRACTS.match(after)
         return f"{marked}. {after[retracted.start(1) :].strip()}" if retracted else marked
+    # An answer without a mark is searched line by line.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
@@ -263,9 +272,9 @@ def final_answer(item: Item, text: str) -> str:
             lines = [line for line in lines[end:] if chosen(item, line) and not repeats_option(item, line)]
             if not lines:
                 return " or ".join(ticked)
-        left = repeated_options(item, lines)
-        if left is not None:
-            lines = [" or ".join(left)] if left else lines[len(item.choices) :]
+        options_left = repeated_options(item, lines)
+        if options_left is not None:
+            lines = [" or ".join(options_left)] if options_left else lines[len(item.choices) :]
             if not lines:
                 return ""
         elif discussed := discussed_options(item, lines):
@@ -288,10 +297,10 @@ def final_answer(item: Item, text: str) -> str:
 
 def _other_letters(item: Item, lines: list[str]) -> list[str]:
     """Returns the lines after the first that are a letter alone, or take back the first line, with another option."""
-    first = chosen(item, lines[0])
+    first_choice = chosen(item, lines[0])
     letters = [line for line in _last_lines(lines[1:]) if _LETTER_ALONE.fullmatch(line) and chosen(item, line)]
     taken_back = [line for line in _last_lines(lines[1:]) if _TAKES_BACK_LINE.match(line)]
-    return [line for line in (*letters, *taken_back) if first is None or chosen(item, line) != first]
+    return [line for line in (*letters, *taken_back) if first_choice is None or chosen(item, line) != first_choice]
 
 
 _PART = re.compile(r"(?:[-+*•·–]|\d{1,2}[.)])\s+(?=\S)|\|")
@@ -325,13 +334,13 @@ def _total_before_parts(lines: list[str]) -> str:
     if not first or len(parts) < 2 or any(_CALCULATES.search(_PART.sub("", part, count=1)) for part in parts):
         return ""
     line = lines[first - 1].rstrip("* ").removesuffix(":").rstrip("* ")
-    stated = numbers(line)
-    if len(stated) != 1 or _STEPS.search(line):
+    stated_numbers = numbers(line)
+    if len(stated_numbers) != 1 or _STEPS.search(line):
         return ""
-    alone = len(words(strip_decoration(line))) <= 2
-    in_parts = [numbers(_PART.sub("", part, count=1)) for part in parts]
-    is_sum = sum(value for values in in_parts for value in values[:1]) == stated[0]
-    return line if alone or is_sum or _TOTALS.search(line) else ""
+    is_bare_number = len(words(strip_decoration(line))) <= 2
+    numbers_of_parts = [numbers(_PART.sub("", part, count=1)) for part in parts]
+    is_sum = sum(value for values in numbers_of_parts for value in values[:1]) == stated_numbers[0]
+    return line if is_bare_number or is_sum or _TOTALS.search(line) else ""
 
 
 MAX_PART_WORDS = 5
@@ -405,16 +414,16 @@ def _without_closing_lines(text: str, question: str) -> str:
 
 def _with_shown_options(item: Item) -> Item:
     """Returns the item with the options that its question shows, if the item is checked by options but lists none."""
-    if item.check != "choice" or item.choices or not (shown := options_in(item.question)):
+    if item.check != "choice" or item.choices or not (shown_options := options_in(item.question)):
         return item
-    return replace(item, choices=shown)
+    return replace(item, choices=shown_options)
 
 
 def _last_fenced(lines: list[str]) -> list[str]:
     """Returns the text of the fence that the last line closes, as one line of an answer."""
-    opening = next((place for place in range(len(lines) - 2, -1, -1) if lines[place].startswith(FENCE)), -1)
-    inside = lines[opening + 1 : -1]
-    return ["\n".join(inside)] if inside else []
+    opening = next((index for index in range(len(lines) - 2, -1, -1) if lines[index].startswith(FENCE)), -1)
+    lines_inside = lines[opening + 1 : -1]
+    return ["\n".join(lines_inside)] if lines_inside else []
 
 
 def _spoken(text: str) -> str:
@@ -436,25 +445,26 @@ def _last_lines(lines: list[str]) -> Iterator[str]:
     """Yields the last lines, the last first: at most `MOST_LINES`, and only lines within the last `MOST_LINE_TEXT`
     characters.
     """
-    left = MOST_LINE_TEXT
+    chars_left = MOST_LINE_TEXT
     for line in reversed(lines[-MOST_LINES:]):
         yield line
-        left -= len(line)
-        if left < 0:
+        chars_left -= len(line)
+        if chars_left < 0:
             return
 
 
 def _without_place(line: str, lines: list[str]) -> str:
     """Returns the line without its number in an enumeration, if the previous number begins another line."""
-    place = _NUMBERED.match(line)
-    if place and any(
-        (other := _NUMBERED.match(earlier)) and int(other[1]) == int(place[1]) - 1 for earlier in lines[-MOST_LINES:]
+    number = _NUMBERED.match(line)
+    if number and any(
+        (earlier_number := _NUMBERED.match(earlier)) and int(earlier_number[1]) == int(number[1]) - 1
+        for earlier in lines[-MOST_LINES:]
     ):
-        return line[place.end() :]
+        return line[number.end() :]
     return line
 
 
-def _marked(text: str, question: str) -> str:
+def _marked_answer(text: str, question: str) -> str:
     """Returns the answer of a JSON object, or in the last tag, or else after the last "Answer:" or "####" or in the
     last box; empty without one.
     """
@@ -464,14 +474,14 @@ def _marked(text: str, question: str) -> str:
         end = _TAG_ENDS.search(text, tag.end())
         if answer := text[tag.end() : end.start() if end else len(text)].strip():
             return answer
-    found = [*_answer_leads(text, question), *((m.start(), m[1]) for m in _last(_HASHED, text, "####"))]
+    candidates = [*_answer_leads(text, question), *((m.start(), m[1]) for m in _last_matches(_HASHED, text, "####"))]
     boxes = [(start, text[inner:end]) for start, inner, end in _joined_boxes(text) if text[inner:end].strip()]
-    for place, answer in sorted(found, reverse=True):
-        inside = [box for start, box in boxes if start >= place]
-        if inside or answer.strip():
-            if boxes and not inside and boxes[-1][0] > place:
+    for place, answer in sorted(candidates, reverse=True):
+        later_boxes = [box for start, box in boxes if start >= place]
+        if later_boxes or answer.strip():
+            if boxes and not later_boxes and boxes[-1][0] > place:
                 break
-            return (inside[-1] if inside else answer).strip()
+            return (later_boxes[-1] if later_boxes else answer).strip()
     return boxes[-1][1].strip() if boxes else ""
 
 
@@ -486,11 +496,11 @@ def _json_answer(text: str) -> str:
     value is no text and no number.
     """
     text = text.removesuffix(FENCE).rstrip() if "nswer" in text and len(text) <= MOST_JSON else ""
-    found = _OBJECT_BEGINS.search(text) if text.endswith("}") else None
-    if found is None:
+    beginning = _OBJECT_BEGINS.search(text) if text.endswith("}") else None
+    if beginning is None:
         return ""
     try:
-        parsed = json.loads(text[found.end() :], parse_int=str, parse_float=str)
+        parsed = json.loads(text[beginning.end() :], parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return ""
     values = [value for key, value in parsed.items() if key.casefold() in _ANSWER_KEYS]
@@ -524,10 +534,10 @@ def _joined_boxes(text: str) -> list[tuple[int, int, int]]:
     """
     joined: list[tuple[int, int, int]] = []
     for start, inner, end in boxed_parts(text):
-        near = joined and start - joined[-1][2] <= MOST_BETWEEN_BOXES
-        if near and _DENIES_BOX.fullmatch(text, joined[-1][2] + 1, start):
+        is_near = joined and start - joined[-1][2] <= MOST_BETWEEN_BOXES
+        if is_near and _DENIES_BOX.fullmatch(text, joined[-1][2] + 1, start):
             continue
-        if near and _BETWEEN_BOXES.fullmatch(text, joined[-1][2] + 1, start):
+        if is_near and _BETWEEN_BOXES.fullmatch(text, joined[-1][2] + 1, start):
             first = joined[-1][0]
             name = _NAME_OF_BOX.search(text, max(0, first - 8), first)
             joined[-1] = (first, min(joined[-1][1], name.start() if name else first), end + 1)
@@ -540,27 +550,27 @@ def _joined_boxes(text: str) -> list[tuple[int, int, int]]:
     return joined
 
 
-def _last(pattern: re.Pattern[str], text: str, needs: str) -> list[re.Match[str]]:
-    """Returns the last matches of a pattern, at most `MOST_ANSWER_MARKS`; none if the text lacks `needs`.
+def _last_matches(pattern: re.Pattern[str], text: str, required_text: str) -> list[re.Match[str]]:
+    """Returns the last matches of a pattern, at most `MOST_ANSWER_MARKS`; none if the text lacks `required_text`.
 
     Args:
         pattern: what to find.
         text: where to search.
-        needs: a text without which the pattern cannot match; checked first, because it is fast.
+        required_text: a text without which the pattern cannot match; checked first, because it is fast.
     """
-    return list(deque(pattern.finditer(text), MOST_ANSWER_MARKS)) if needs in text else []
+    return list(deque(pattern.finditer(text), MOST_ANSWER_MARKS)) if required_text in text else []
 
 
 def _answer_leads(text: str, question: str) -> Iterator[tuple[int, str]]:
     """Yields the place of each "Answer:" or the like at the beginning of a sentence, and the rest of its line."""
     lower = text.replace("İ", "I").lower()  # as long as the text
     for name in _ASCII_LEADS if text.isascii() else LEADS:
-        place, left = lower.rfind(name), MOST_ANSWER_MARKS
-        while place >= 0 and left:
-            lead = _SAYS.match(text, place + len(name))
-            if lead and _LEADS_TO.search(text[max(0, place - MOST_BEFORE) : place]):
-                yield place, _sentence_of(lead, question)
-            place, left = lower.rfind(name, 0, place), left - 1
+        start, marks_left = lower.rfind(name), MOST_ANSWER_MARKS
+        while start >= 0 and marks_left:
+            lead = _SAYS.match(text, start + len(name))
+            if lead and _LEADS_TO.search(text[max(0, start - MOST_BEFORE) : start]):
+                yield start, _sentence_of(lead, question)
+            start, marks_left = lower.rfind(name, 0, start), marks_left - 1
 
 
 def _sentence_of(match: re.Match[str], question: str) -> str:

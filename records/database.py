@@ -14,7 +14,7 @@ from typing import Any
 
 from metaprobe.records.errors import RecordError, Unwritable
 
-_STEPS = 10_000
+_STEPS_PER_CHECK = 10_000
 """Steps of SQLite's virtual machine between two checks of the time limit while a file is rewritten: a few
 milliseconds.
 """
@@ -59,7 +59,7 @@ class Database:
             raise error(f"no folder for the {what} {self.path}: {problem}") from problem
         with self.named():
             self._db = sqlite3.connect(self.path, timeout=wait_s, isolation_level=None, check_same_thread=False)
-        # Damaged text is then read, and whoever reads the row tells.
+        # Damaged text is read with replaced characters. The reader of the row finds the damage.
         self._db.text_factory = lambda text: text.decode(errors="replace")
         try:
             with self.named():
@@ -99,7 +99,7 @@ class Database:
         process reads the file for that long.
         """
         deadline = time.monotonic() + within_s
-        self._db.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        self._db.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CHECK)
         try:
             with self._waiting(within_s):
                 self._db.execute("VACUUM")
@@ -185,13 +185,17 @@ class Database:
         Both are read in one transaction, because another process may be creating the table.
         """
         with self.transaction("DEFERRED"):
-            kind, format_, tables = (
-                self._db.execute(question).fetchone()[0]
-                for question in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+            application_id, file_version, tables = (
+                self._db.execute(pragma).fetchone()[0]
+                for pragma in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
             )
-        if (kind, format_) == (application, version):
+        if (application_id, file_version) == (application, version):
             return True
         if tables:
-            why = f"format {format_}, this metaprobe writes {version}" if kind == application else "not ours"
+            why = (
+                f"format {file_version}, this metaprobe writes {version}"
+                if application_id == application
+                else "not ours"
+            )
             raise self._error(f"{self.path} is a database but no {self._what} ({why}): choose another file")
         return False

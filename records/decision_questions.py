@@ -41,12 +41,16 @@ class DecisionQuestion:
     """
 
     @classmethod
-    def read_all(cls, listed: object) -> "list[DecisionQuestion]":
+    def read_all(cls, question_list: object) -> "list[DecisionQuestion]":
         """Returns the questions of a request. Raises `InvalidResponse`, naming the question that breaks the format."""
-        if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= MOST_QUESTIONS:
-            got = f"{len(listed)} of them" if isinstance(listed, (list, tuple)) else _short_repr(listed)
+        if not isinstance(question_list, (list, tuple)) or not 1 <= len(question_list) <= MOST_QUESTIONS:
+            got = (
+                f"{len(question_list)} of them"
+                if isinstance(question_list, (list, tuple))
+                else _short_repr(question_list)
+            )
             raise InvalidResponse(f"questions: got {got}; expected a list of 1 to {MOST_QUESTIONS}")
-        questions = [_question(question, f"questions[{number}]") for number, question in enumerate(listed)]
+        questions = [_question(question, f"questions[{number}]") for number, question in enumerate(question_list)]
         names = [question.name for question in questions if question.name is not None]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -76,16 +80,18 @@ class DecisionQuestion:
                 raise InvalidResponse(f"a decision is no JSON ({type(error).__name__}); expected answers") from error
         elif hasattr(decision, "model_dump"):
             parsed = decision.model_dump()
-        listed = parsed.get("answers") if isinstance(parsed, Mapping) else parsed
-        if not isinstance(listed, list):
-            raise InvalidResponse(f"a decision has no list of answers but {_short_repr(listed)}; expected answers")
-        if questions is not None and len(questions) != len(listed):
-            raise InvalidResponse(f"{len(listed)} answers came to {len(questions)} questions; expected one for each")
+        answer_list = parsed.get("answers") if isinstance(parsed, Mapping) else parsed
+        if not isinstance(answer_list, list):
+            raise InvalidResponse(f"a decision has no list of answers but {_short_repr(answer_list)}; expected answers")
+        if questions is not None and len(questions) != len(answer_list):
+            raise InvalidResponse(
+                f"{len(answer_list)} answers came to {len(questions)} questions; expected one for each"
+            )
         if not source and isinstance(parsed, Mapping):
             source = parsed["model"] if isinstance(parsed.get("model"), str) else ""
         answers = [
             _parse_answer(answer, number, call_id, source, None if questions is None else questions[number])
-            for number, answer in enumerate(listed)
+            for number, answer in enumerate(answer_list)
         ]
         question_names = [answer.question for answer in answers]
         if len(set(question_names)) < len(question_names):
@@ -106,11 +112,13 @@ def _question(value: object, place: str) -> DecisionQuestion:
         raise InvalidResponse(f"{place}.instructions is empty; expected a text")
     options: tuple[str | bool, ...] = ()
     if kind in OPTIONS:
-        least, most, field, key = OPTIONS[kind]
-        listed = value.get(field)
-        if not isinstance(listed, (list, tuple)) or not least <= len(listed) <= most:
-            raise InvalidResponse(f"{place}.{field} is {_short_repr(listed)}; expected a list of {least} to {most}")
-        for number, option in enumerate(listed):
+        fewest, most_options, field, key = OPTIONS[kind]
+        option_list = value.get(field)
+        if not isinstance(option_list, (list, tuple)) or not fewest <= len(option_list) <= most_options:
+            raise InvalidResponse(
+                f"{place}.{field} is {_short_repr(option_list)}; expected a list of {fewest} to {most_options}"
+            )
+        for number, option in enumerate(option_list):
             fields_of_option, where = (option if isinstance(option, Mapping) else {}), f"{place}.{field}[{number}]"
             if not isinstance(fields_of_option.get(key), (str, bool) if kind == "choice" else str):
                 raise InvalidResponse(f"{where}.{key} is {_short_repr(fields_of_option.get(key))}; expected a string")
@@ -156,6 +164,15 @@ def read_parts(content: object, place: str, *, kinds: Sequence[str] = ("input_te
 def _parse_answer(
     content: object, number: int, call_id: str, source: str, question: DecisionQuestion | None
 ) -> DecisionAnswer:
+    """Returns one answer of a decision. Raises `InvalidResponse` if it is invalid, or does not fit its question.
+
+    Args:
+        content: the answer as received.
+        number: index of the answer in the decision.
+        call_id: the call that the decision is about.
+        source: who decided.
+        question: the question; None if it is not known.
+    """
     place = f"answers[{number}]"
     fields_of_answer = content if isinstance(content, Mapping) else {}
     kind, name = str(fields_of_answer.get("type")), fields_of_answer.get("name")
@@ -165,18 +182,20 @@ def _parse_answer(
         raise InvalidResponse(
             f"{place} is a {kind} named {name!r}; expected a {question.kind} named {question.name!r}, or its refusal"
         )
-    about: dict[str, Any] = {"call_id": call_id, "question": name or f"question {number + 1}", "source": source}
-    about["kind"] = kind
+    answer_fields: dict[str, Any] = {"call_id": call_id, "question": name or f"question {number + 1}", "source": source}
+    answer_fields["kind"] = kind
     if kind == "refusal":
-        return DecisionAnswer(**about, reason=f"{source or 'the judge'} refused to answer")
+        return DecisionAnswer(**answer_fields, reason=f"{source or 'the judge'} refused to answer")
     if kind == "predicate":
-        return DecisionAnswer(**about, value=_share(fields_of_answer.get("probability"), f"{place}.probability"))
+        return DecisionAnswer(
+            **answer_fields, value=_share(fields_of_answer.get("probability"), f"{place}.probability")
+        )
     options = None if question is None else question.options
     names, probabilities = _distribution(fields_of_answer.get("probabilities"), kind, place, options)
     missing = [option for option, p in zip(names, probabilities, strict=True) if p is None]
     reason = f"no probability of {', '.join(missing)}" if missing else "" if names else "no probabilities came"
     confidence = fields_of_answer.get("confidence")
-    about |= {
+    answer_fields |= {
         "options": names,
         "probabilities": probabilities,
         "confidence": None if confidence is None else _share(confidence, f"{place}.confidence"),
@@ -189,8 +208,10 @@ def _parse_answer(
         )
         if not isinstance(choice, (str, bool)) or (known_options and not _among(choice, known_options)):
             raise InvalidResponse(f"{place}.choice is {_short_repr(choice)}; expected one of the options")
-        return DecisionAnswer(**about, choice=_option_name(choice))
-    return DecisionAnswer(**about, value=_score(fields_of_answer.get("score"), probabilities, bool(missing), place))
+        return DecisionAnswer(**answer_fields, choice=_option_name(choice))
+    return DecisionAnswer(
+        **answer_fields, value=_score(fields_of_answer.get("score"), probabilities, bool(missing), place)
+    )
 
 
 def _distribution(
@@ -244,14 +265,14 @@ def _distribution(
     return names, tuple(probabilities.get(name) for name in names)
 
 
-def _score(value: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:
-    top = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
-    if not _is_number(value) or not 0 <= value <= top * (1 + PROBABILITY_ROUNDING):
-        raise InvalidResponse(f"{place}.score is {_short_repr(value)}; expected a level from 0 to {top}")
+def _score(value: object, probabilities: Sequence[float | None], is_incomplete: bool, place: str) -> float:
+    highest_level = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
+    if not _is_number(value) or not 0 <= value <= highest_level * (1 + PROBABILITY_ROUNDING):
+        raise InvalidResponse(f"{place}.score is {_short_repr(value)}; expected a level from 0 to {highest_level}")
     mean = math.fsum(level * (p or 0.0) for level, p in enumerate(probabilities))
-    if probabilities and not incomplete and abs(value - mean) > max(top, 1) * 2 * PROBABILITY_ROUNDING:
+    if probabilities and not is_incomplete and abs(value - mean) > max(highest_level, 1) * 2 * PROBABILITY_ROUNDING:
         raise InvalidResponse(f"{place}.score is {value:g}, and its levels' mean is {mean:g}; expected the mean")
-    return min(float(value), float(top))
+    return min(float(value), float(highest_level))
 
 
 def _share(value: object, place: str) -> float:

@@ -122,15 +122,15 @@ def entries_of(ids: Sequence[Any], mappings: Any, *, alone: bool = True) -> list
                 f"the log-probabilities of token {number} do not hold the drawn token; expected an entry for its id in"
                 " token_ids: was the output edited?"
             )
-        most = len(position)
+        alternative_count = len(position)
         ranked = [(get(entry, "logprob"), get(entry, "rank")) for entry in position.values()]
-        # The drawn token is given besides the likeliest k, where its rank says that it is none of them.
-        top = [logprob for logprob, rank in ranked if not (type(rank) is int and rank > most)]
+        # A drawn token that is not among the k likeliest is added to them. Its rank shows this, and it is left out.
+        top = [logprob for logprob, rank in ranked if not (type(rank) is int and rank > alternative_count)]
         entries.append(
             {
                 "token": text(get(drawn, "decoded_token")),
                 "logprob": get(drawn, "logprob"),
-                "top_logprobs": top if alone or most > 1 else [],
+                "top_logprobs": top if alone or alternative_count > 1 else [],
             }
         )
     return entries
@@ -170,11 +170,11 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
         )
     # Read one entry a token.
     entries = []
-    for number, listed in enumerate(token_logprobs):
-        triple = as_list(listed)
+    for number, token_entry in enumerate(token_logprobs):
+        triple = as_list(token_entry)
         if not triple:
             raise InvalidResponse(
-                f"the SGLang log-probability of token {number} came as {type(listed).__name__};"
+                f"the SGLang log-probability of token {number} came as {type(token_entry).__name__};"
                 " expected (log-probability, token id, text)"
             )
         try:
@@ -198,12 +198,12 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
     )
     parsed = parsed if top else replace(parsed, top_logprobs=None)
     matched = (fields(info.get("finish_reason")) or {}).get("matched")
-    stopped = parsed.finish_reason == STOP
+    has_stopped = parsed.finish_reason == STOP
     # With `no_stop_trim` the end token is in the text.
     shows_end = bool(parsed.tokens[-1]) and parsed.text.endswith(parsed.tokens[-1])
-    if stopped and type(matched) is int and list(token_logprobs[-1][1:2]) == [matched] and not shows_end:
+    if has_stopped and type(matched) is int and list(token_logprobs[-1][1:2]) == [matched] and not shows_end:
         parsed = without_last(parsed)
-    ending: Ending = "text" if stopped and isinstance(matched, str) else ""
+    ending: Ending = "text" if has_stopped and isinstance(matched, str) else ""
     return settle(parsed, None, ending, counted=parsed.usage.completion_tokens)
 
 
@@ -238,42 +238,42 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -
             "the llama.cpp answer holds no log-probabilities (completion_probabilities is"
             f" {'empty or missing' if not probabilities else 'not a list of objects'}); request it with n_probs=k"
         )
-    raw = all("logprob" in entry for entry in entries if entry)
-    kind = text(response.get("stop_type"))
+    is_raw = all("logprob" in entry for entry in entries if entry)
+    stop_type = text(response.get("stop_type"))
     # Older versions say how an answer ended by a field for each way.
-    if kind == "limit" or response.get("stopped_limit") is True:
+    if stop_type == "limit" or response.get("stopped_limit") is True:
         end = LENGTH
-    elif kind in ("eos", "word") or response.get("stopped_eos") is True or response.get("stopped_word") is True:
+    elif stop_type in ("eos", "word") or response.get("stopped_eos") is True or response.get("stopped_word") is True:
         end = STOP
     else:
-        end = read_end(kind)
+        end = read_end(stop_type)
     parsed = parse_entries(
-        entries if raw else [_logs(entry or {}, number) for number, entry in enumerate(entries)],
+        entries if is_raw else [_entry_of_logprobs(entry or {}, number) for number, entry in enumerate(entries)],
         "completion_probabilities",
         top=top,
         text=text(response.get("content")),
         finish_reason=end,
         model=text(response.get("model")),
         usage=usage(response.get("tokens_evaluated"), response.get("tokens_predicted")),
-        logprobs_mode="raw" if raw else "processed",
+        logprobs_mode="raw" if is_raw else "processed",
         temperature=temperature,
     )
-    if not raw and temperature == 0 and not parsed.logprobs.any():
+    if not is_raw and temperature == 0 and not parsed.logprobs.any():
         raise InvalidResponse(
             "the probabilities after sampling at temperature 0 are all 1 and say nothing; expected those before it:"
             " request it with post_sampling_probs=false, from a version of llama.cpp that gives logprob"
         )
-    ending = _STOP_TYPES.get(kind, "some" if end == STOP else "")
+    ending = _STOP_TYPES.get(stop_type, "some" if end == STOP else "")
     return settle(parsed, None, ending, entries, counted=parsed.usage.completion_tokens)
 
 
-def _logs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _entry_of_logprobs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Returns an entry of probabilities as an entry of log-probabilities."""
-    older = as_list(entry.get("probs"))
-    rows = older if older is not None else as_list(entry.get("top_probs")) or ()
+    older_rows = as_list(entry.get("probs"))
+    rows = older_rows if older_rows is not None else as_list(entry.get("top_probs")) or ()
     alternatives = [row for row in map(fields, rows) if row is not None]
     token, drawn = entry.get("token"), entry.get("prob")
-    if older is not None:  # the drawn token is told by its text, and is missing where it is none of the likeliest
+    if older_rows is not None:  # the drawn token is found by its text; it is missing if it is not among the likeliest
         token = entry.get("content")
         drawn = next((row.get("prob") for row in alternatives if row.get("tok_str") == token), None)
         if drawn is None:
@@ -281,11 +281,11 @@ def _logs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
                 f"the probability of token {number} is not among its {len(alternatives)} likeliest; expected it there:"
                 " request more with n_probs, or use a version of llama.cpp that gives it apart"
             )
-    top = [{"logprob": _log(row.get("prob"), number)} for row in alternatives]
-    return {"token": token, "logprob": _log(drawn, number), "top_logprobs": top}
+    top = [{"logprob": _log_of_probability(row.get("prob"), number)} for row in alternatives]
+    return {"token": token, "logprob": _log_of_probability(drawn, number), "top_logprobs": top}
 
 
-def _log(probability: object, number: int) -> float:
+def _log_of_probability(probability: object, number: int) -> float:
     if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 <= probability <= 1 + 1e-4:
         raise InvalidResponse(
             f"a probability of token {number} came as {type(probability).__name__} that is none; expected a number from"
@@ -311,7 +311,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
         top: ignored; alternatives are never read.
     """
     # Refuse an output that cannot be read.
-    mode, steps = _steps(response)
+    mode, steps = _mode_and_steps(response)
     sequences = array(get(response, "sequences"))
     if sequences.ndim != 2 or sequences.dtype.kind not in "iu" or sequences.shape[1] < len(steps):
         raise InvalidResponse(
@@ -338,15 +338,15 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
         )
     # Thinking and answer.
     segments: tuple[Segment, ...] = ()
-    closing, opening = get(response, "thinking_end_token_id"), get(response, "thinking_start_token_id")
-    if closing is not None and len(ids):
-        ends = np.flatnonzero(np.isin(ids, array(closing)))
-        begin = int(opening is not None and bool(np.isin(ids[0], array(opening))))
+    closing_id, opening_id = get(response, "thinking_end_token_id"), get(response, "thinking_start_token_id")
+    if closing_id is not None and len(ids):
+        ends = np.flatnonzero(np.isin(ids, array(closing_id)))
+        thinking_start = int(opening_id is not None and bool(np.isin(ids[0], array(opening_id))))
         if len(ends):
-            parts = Segment("thinking", begin, int(ends[0])), Segment("answer", int(ends[0]) + 1, len(ids))
+            parts = Segment("thinking", thinking_start, int(ends[0])), Segment("answer", int(ends[0]) + 1, len(ids))
             segments = tuple(part for part in parts if part.start < part.end)
-        elif begin:
-            segments = (Segment("thinking", begin, len(ids)),)
+        elif thinking_start:
+            segments = (Segment("thinking", thinking_start, len(ids)),)
     # The log-probability of each token.
     logprobs = [
         _logprob(step, choice, int(token), number)
@@ -362,7 +362,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
     )
 
 
-def _steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
+def _mode_and_steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
     fields_and_modes: tuple[tuple[str, LogprobsMode], ...] = (("logits", "raw"), ("scores", "processed"))
     for name, mode in fields_and_modes:
         step_rows = get(response, name)
@@ -391,7 +391,7 @@ def _logprob(step: Any, row: int, token: int, number: int) -> float:
             f"step {number} has a row of {scores.dtype} with shape {scores.shape} for token {token};"
             " expected one score for each token of the vocabulary"
         )
-    exact = scores.astype(np.float64)
+    exact_scores = scores.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):  # what is not finite is refused by its place
-        above = exact - exact.max()
-        return float(above[token] - np.log(np.exp(above).sum()))
+        shifted_scores = exact_scores - exact_scores.max()
+        return float(shifted_scores[token] - np.log(np.exp(shifted_scores).sum()))

@@ -49,8 +49,8 @@ LABEL_VALUES: dict[str, tuple[int, ...]] = {
 """Maps a label name to its allowed values. No training accepts another value, so none is stored."""
 LABEL_BOUNDS = dict.fromkeys(("q", "quality"), (0.0, 9.0))
 
-_HUGE = 1e300
-_PLACES = {
+_UNBOUNDED = 1e300
+_OUR_KEYS = {
     **dict.fromkeys(
         (*(LABEL_VALUES.keys() - {"correct"}), "quality", "is_correct", "lables"), ("labels", '{"correct": 1}')
     ),
@@ -61,6 +61,7 @@ _PLACES = {
 
 
 def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
+    """Returns the text under a key of a line; empty if it is missing. With `number`, a whole number counts as text."""
     value = record.get(key)
     if value is None:
         return ""
@@ -71,7 +72,7 @@ def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
     return value
 
 
-def _checked_number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:
+def _checked_number(value: object, name: str, low: float = -_UNBOUNDED, high: float = _UNBOUNDED) -> float:
     """Returns a finite number in [low, high]. True and False become 1 and 0, because labels are often written so.
 
     Args:
@@ -81,7 +82,7 @@ def _checked_number(value: object, name: str, low: float = -_HUGE, high: float =
         high: largest allowed number.
     """
     if not isinstance(value, (int, float)) or not low <= value <= high:  # a NaN fails the comparison
-        bounds = "a finite number" if high == _HUGE else f"a number from {low:g} to {high:g}"
+        bounds = "a finite number" if high == _UNBOUNDED else f"a number from {low:g} to {high:g}"
         raise ImportFileError(f"{name} is {name_value(value)}; expected {bounds}")
     return float(value)
 
@@ -95,15 +96,15 @@ def with_labels(record: dict[str, Any]) -> dict[str, Any]:
         return record
     value, labels = record["correct"], record.get("labels")
     if labels is not None and not isinstance(labels, dict):
-        return record  # which is refused as it is
+        return record  # `labels_of` refuses it
     own_labels = {} if labels is None else labels
     if own_labels.get("correct", value) != value:
         raise ImportFileError(
             f'"correct" is {name_value(value)}, and "labels" has {name_value(own_labels["correct"])}; expected the same'
             " in both, or one of the two"
         )
-    rest = {key: value_of_key for key, value_of_key in record.items() if key != "correct"}
-    return {**rest, "labels": {**own_labels, "correct": value}}
+    other_keys = {key: value_of_key for key, value_of_key in record.items() if key != "correct"}
+    return {**other_keys, "labels": {**own_labels, "correct": value}}
 
 
 def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
@@ -117,7 +118,9 @@ def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
         allowed = LABEL_VALUES.get(name)
         if allowed and value not in allowed:
             raise ImportFileError(f"label {name!r} is {name_value(value)}; expected {' or '.join(map(str, allowed))}")
-        known_labels[name] = _checked_number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
+        known_labels[name] = _checked_number(
+            value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_UNBOUNDED, _UNBOUNDED))
+        )
     return tuple(Label(call_id, name, value, IMPORTED_SYSTEM) for name, value in known_labels.items())
 
 
@@ -125,10 +128,10 @@ def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields (key, what to do about it) for each key of a line that seems to belong in another place."""
     # A bare response has keys of its own, among them a prompt.
     keys_of_response = set() if "response" in record else {"prompt", "input"}
-    for key in record.keys() & _PLACES.keys() - keys_of_response:
-        place, example = _PLACES[key]
-        if record.get(place) is None and not (place == "question" and record.get("messages")):
-            yield key, f'"{key}" is not read; if it was meant for "{place}", write "{place}": {example}'
+    for key in record.keys() & _OUR_KEYS.keys() - keys_of_response:
+        our_key, example = _OUR_KEYS[key]
+        if record.get(our_key) is None and not (our_key == "question" and record.get("messages")):
+            yield key, f'"{key}" is not read; if it was meant for "{our_key}", write "{our_key}": {example}'
     for name in record.get("labels") or ():
         if name not in LABEL_VALUES and (close_names := get_close_matches(name.lower(), LABEL_VALUES, 1, cutoff=0.9)):
             yield f"label {name}", f"label {name!r} is stored under that name; did you mean {close_names[0]!r}?"
@@ -145,18 +148,21 @@ def statements_of(record: dict[str, Any], response: object, call_id: str) -> tup
         response: its response.
         call_id: id of the call.
     """
-    of_the_line: dict[str, float | None] = {}
+    stated_by_line: dict[str, float | None] = {}
     if "verbalized_confidence" in record:
         value = record["verbalized_confidence"]
-        of_the_line["confidence"] = (
+        stated_by_line["confidence"] = (
             None if value is None else _checked_number(value, '"verbalized_confidence"', 0.0, 1.0)
         )
-    of_the_response = response.stated if isinstance(response, ParsedResponse) else {}
-    stated = of_the_line | {name: of_the_response[name] for name in sorted(of_the_response.keys() - of_the_line.keys())}
+    stated_by_response = response.stated if isinstance(response, ParsedResponse) else {}
+    stated = stated_by_line | {
+        name: stated_by_response[name] for name in sorted(stated_by_response.keys() - stated_by_line.keys())
+    }
     return tuple(Statement(call_id, name, number) for name, number in stated.items())
 
 
 def messages_of(messages: object) -> tuple[Message, ...]:
+    """Returns the messages of a line; empty if it has none."""
     if messages is None:
         return ()
     if not isinstance(messages, list) or not all(
@@ -167,6 +173,7 @@ def messages_of(messages: object) -> tuple[Message, ...]:
 
 
 def sampling_of(sampling: object) -> Sampling:
+    """Returns how the tokens of a line's answer were drawn, as far as the line states it."""
     if sampling is None:
         return Sampling()
     if not isinstance(sampling, dict):
@@ -191,15 +198,16 @@ def segments_of(record: dict[str, Any], tokens: int) -> dict[str, tuple[Segment,
     stated = record.get("segments")
     if stated is None:
         return {}
-    listed = stated if isinstance(stated, list) else [stated]
+    segment_list = stated if isinstance(stated, list) else [stated]
     names = ("kind", "start", "end")
     if not all(
-        isinstance(s, dict) and s.keys() >= set(names) and type(s["start"]) is type(s["end"]) is int for s in listed
+        isinstance(s, dict) and s.keys() >= set(names) and type(s["start"]) is type(s["end"]) is int
+        for s in segment_list
     ):
         raise ImportFileError(
             f'"segments" is {name_value(stated)}; expected a list of {{"kind", "start", "end"}}, the last two in tokens'
         )
-    return {"segments": check_segments([Segment(*(s[name] for name in names)) for s in listed], tokens)}
+    return {"segments": check_segments([Segment(*(s[name] for name in names)) for s in segment_list], tokens)}
 
 
 def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, ...]:
@@ -222,7 +230,6 @@ QUESTION_KEY = "question_id"
 """Key of a line that names its question. Without it the `group` names the question; without both each line is its own
 question.
 """
-"""Name of the system of runs that were imported from a file; also the source of their labels."""
 _KEYS = """id group run_id model task stage agent logprobs_mode messages response labels verbalized_confidence sampling
     segments decisions"""
 KEYS = (QUESTION_KEY, *_KEYS.split())
@@ -242,9 +249,9 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         plain: whether a response without log-probabilities is allowed; its run has text and labels, and no numbers.
     """
     # The parts of the line.
-    record = with_labels(_checked(record))
+    record = with_labels(_with_response(record))
     response = _parse_line_response(record, plain=plain)
-    line_id, run_id, id = _ids(record, default_id)
+    line_id, run_id, call_id = _ids(record, default_id)
     messages = messages_of(record.get("messages"))
     sampling = sampling_of(record.get("sampling"))
     measured: dict[str, Any] = {}
@@ -268,9 +275,9 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     if mode not in get_args(LogprobsMode):
         modes = ", ".join(get_args(LogprobsMode))
         raise ImportFileError(f'"logprobs_mode" is {name_value(mode)}; expected one of {modes}')
-    labels = labels_of(record.get("labels"), id)
+    labels = labels_of(record.get("labels"), call_id)
     return Run(
-        id=id,
+        id=call_id,
         system=IMPORTED_SYSTEM,
         variant=run_id,
         item=Item(
@@ -281,7 +288,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         ),
         calls=(
             Call(
-                id=id,
+                id=call_id,
                 stage=string(record, "stage"),
                 agent=string(record, "agent"),
                 model=string(record, "model") or response.model,
@@ -295,15 +302,15 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
                 **measured,
             ),
         ),
-        statements=statements_of(record, response, id),
+        statements=statements_of(record, response, call_id),
         labels=labels,
-        decision_answers=decisions_of(record, id),
+        decision_answers=decisions_of(record, call_id),
         final_answer=spoken_text(response.text),
         outcome=next((label.value for label in labels if label.name == "correct"), None),
     )
 
 
-def _checked(record: dict[str, Any]) -> dict[str, Any]:
+def _with_response(record: dict[str, Any]) -> dict[str, Any]:
     """Returns the line with its answer under `response`, whatever its original form."""
     if is_ollama_chunk(record) or ("response" not in record and is_native(record)):
         keys_of_line = {
@@ -352,8 +359,8 @@ def spelled_out(record: dict[str, Any]) -> dict[str, Any]:
         record = {**{key: value for key, value in record.items() if key != "question"}, "messages": messages}
     if "response" not in record and isinstance(record.get("answer"), str):
         completion = completion_of(record["answer"], record)
-        rest = {key: value for key, value in record.items() if key not in ("answer", *BESIDE)}
-        record = {**rest, "response": completion}
+        other_keys = {key: value for key, value in record.items() if key not in ("answer", *BESIDE)}
+        record = {**other_keys, "response": completion}
     return record
 
 
@@ -367,12 +374,12 @@ def _parse_line_response(record: dict[str, Any], *, plain: bool) -> ParsedRespon
         return parse_response(record["response"])
     except NoLogprobs as error:
         if record.get("verbalized_confidence") is None and not record.get("decisions") and not plain:
-            bare = NoLogprobs(
+            hint = NoLogprobs(
                 f'{error}. With a "verbalized_confidence" or "decisions" the line is taken as it is, for these alone;'
                 " with --plain, for another model to read (metaprobe extract --logprobs MODEL)"
             )
-            bare.placeholders = error.placeholders
-            raise bare from error
+            hint.placeholders = error.placeholders
+            raise hint from error
         return text_of_line(record)
 
 
@@ -380,7 +387,7 @@ def text_of_line(record: dict[str, Any]) -> ParsedText:
     """Returns the text of a line's response, without its log-probabilities. Raises `InvalidResponse` if there is no
     answer.
     """
-    response = _checked(record).get("response")
+    response = _with_response(record).get("response")
     if response is None:  # decisions about a text that was not kept
         return ParsedText("")
     if isinstance(response, (str, bytes)):
@@ -425,9 +432,9 @@ def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
     """Returns (id of the line, its run_id, both joined). In Batch output the user's own id is `custom_id`."""
     response = record.get("response")
     # A request that failed has no response. A line with its answer under "answer" is no line of Batch output.
-    failed = response is None and "answer" not in record
-    of_batch = isinstance(response.get("body"), dict) if isinstance(response, dict) else failed
-    id_key = "custom_id" if isinstance(record.get("custom_id"), str) and of_batch else "id"
+    has_failed = response is None and "answer" not in record
+    is_batch_line = isinstance(response.get("body"), dict) if isinstance(response, dict) else has_failed
+    id_key = "custom_id" if isinstance(record.get("custom_id"), str) and is_batch_line else "id"
     line_id = string(record, id_key, number=True) or default_id
     run_id = string(record, "run_id", number=True)
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
@@ -438,9 +445,9 @@ def question_id_of(record: dict[str, Any], line_id: str) -> str:
     return string(record, QUESTION_KEY, number=True) or string(record, "group", number=True) or line_id
 
 
-_JSON = ("messages", "labels", "sampling", "segments")
-_LABEL = "labels."
-_OWN = ("question", "answer", *BESIDE)
+_JSON_COLUMNS = ("messages", "labels", "sampling", "segments")
+_LABEL_PREFIX = "labels."
+_COLUMNS_NOT_COPIED = ("question", "answer", *BESIDE)
 _TRUTH = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 
 # Columns of a table of MLflow's: of runs, of traces, and of an evaluation.
@@ -461,15 +468,15 @@ LABELS_ALONE = (
     " (docs/start.md joins them by id). Labels of a score log go into it as they are:"
     " metaprobe feedback {file} --log LOG"
 )
-_IDS = frozenset(("id", "request_id"))
-_LABELS = frozenset(("correct", "label", "labels"))
-_BESIDE = frozenset("group question_id run_id task model stage agent who source time".split())
+_ID_KEYS = frozenset(("id", "request_id"))
+_LABEL_KEYS = frozenset(("correct", "label", "labels"))
+_KEYS_BESIDE_LABELS = frozenset("group question_id run_id task model stage agent who source time".split())
 
 
 def labels_alone(names: Set[str]) -> bool:
     """Returns whether these column names or keys belong to labels with ids, without answers."""
-    labels = {name for name in names if name in _LABELS or name.startswith(_LABEL)}
-    return bool(labels and names & _IDS) and names <= labels | _IDS | _BESIDE
+    labels = {name for name in names if name in _LABEL_KEYS or name.startswith(_LABEL_PREFIX)}
+    return bool(labels and names & _ID_KEYS) and names <= labels | _ID_KEYS | _KEYS_BESIDE_LABELS
 
 
 def answer_records(
@@ -499,8 +506,8 @@ def _csv_lines(
     """
     for number, row in iter_csv(path, on_error=on_error, on_bytes=on_bytes):
         names = row.keys()
-        traces = bool(names & {"trace_id", "request_id"}) and bool(names & _MLFLOW_TRACES)
-        if names >= _MLFLOW_RUNS or traces or any(map(_MLFLOW_SCORE.search, names)):
+        has_traces = bool(names & {"trace_id", "request_id"}) and bool(names & _MLFLOW_TRACES)
+        if names >= _MLFLOW_RUNS or has_traces or any(map(_MLFLOW_SCORE.search, names)):
             raise ImportFileError(f"{path}: {MLFLOW}")
         if labels_alone(row.keys()):
             raise ImportFileError(f"{path}: the table {LABELS_ALONE.format(file=quote(str(path)))}")
@@ -512,28 +519,32 @@ def _csv_lines(
             )
         try:
             line = _record_of_row(row)
-        except ImportFileError as problem:
-            hand_over(at_line(path, number, problem, row), on_error, problem)
+        except ImportFileError as error:
+            hand_over(at_line(path, number, error, row), on_error, error)
         else:
             yield number, RawLine(line, row.raw, row.head) if isinstance(row, RawLine) else line
 
 
 def _record_of_row(cells: Mapping[str, str]) -> dict[str, Any]:
     row = {name: cell for name, cell in cells.items() if cell.strip()}
-    line: dict[str, Any] = {name: cell for name, cell in row.items() if name not in _OWN and name[:7] != _LABEL}
-    for name in _JSON:
+    line: dict[str, Any] = {
+        name: cell for name, cell in row.items() if name not in _COLUMNS_NOT_COPIED and name[:7] != _LABEL_PREFIX
+    }
+    for name in _JSON_COLUMNS:
         if name in row:
             line[name] = _cell_json(name, row[name])
     labels = {
-        name.removeprefix(_LABEL): _cell_number(name, cell) for name, cell in row.items() if name.startswith(_LABEL)
+        name.removeprefix(_LABEL_PREFIX): _cell_number(name, cell)
+        for name, cell in row.items()
+        if name.startswith(_LABEL_PREFIX)
     }
     if labels:
-        labels_stated = line.get("labels", {})
-        if not isinstance(labels_stated, dict) or labels_stated.keys() & labels.keys():
+        stated_labels = line.get("labels", {})
+        if not isinstance(stated_labels, dict) or stated_labels.keys() & labels.keys():
             raise ImportFileError(
-                f'"labels" is {name_value(labels_stated)}; expected an object without {", ".join(labels)}'
+                f'"labels" is {name_value(stated_labels)}; expected an object without {", ".join(labels)}'
             )
-        line["labels"] = labels_stated | labels
+        line["labels"] = stated_labels | labels
     if "correct" in row:
         if (value := _TRUTH.get(row["correct"].strip().lower())) is None:
             raise ImportFileError(f'"correct" is {name_value(row["correct"])}; expected 1, 0, true or false')

@@ -125,7 +125,7 @@ def import_file(
         importing.read(on_line)
     report = importing.report
     if report.left_out and not (report.imported or report.already_stored or report.bad):
-        bare = any(reason.startswith((NO_LOGPROBS, ZEROS)) for reason in report.left_out)
+        lacks_logprobs = any(reason.startswith((NO_LOGPROBS, ZEROS)) for reason in report.left_out)
         advice = (
             " Ask for log-probabilities when you run it (Inspect: logprobs=True; promptfoo and HELM: a provider or"
             " client that hands them on), or import it for stated confidence alone: --stated-only"
@@ -133,7 +133,7 @@ def import_file(
         reasons = "; ".join(f"{count} x {reason}" for reason, count in report.left_out.most_common(5))
         raise ImportFileError(
             f"{path} ({log_format.what}): no answer of it can be taken: {reasons}; expected answers with"
-            f" log-probabilities.{advice if bare else ''}"
+            f" log-probabilities.{advice if lacks_logprobs else ''}"
         )
     return report
 
@@ -141,10 +141,11 @@ def import_file(
 def _check_folder(folder: Path) -> None:
     """Raises `RecordError` if a folder holds other files and no runs. Hidden files do not count."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    others = [name for name in names if not name.startswith(".")]
-    if others and not any(name.startswith("runs-") and name.endswith(".parquet") for name in others):
+    visible_names = [name for name in names if not name.startswith(".")]
+    if visible_names and not any(name.startswith("runs-") and name.endswith(".parquet") for name in visible_names):
         raise RecordError(
-            f"{folder} is no run store: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}; expected"
+            f"{folder} is no run store: it holds "
+            f"{', '.join(visible_names[:3])}{', ...' if len(visible_names) > 3 else ''}; expected"
             f" a run store, an empty folder, or a new one, such as {folder / 'runs'}"
         )
 
@@ -170,28 +171,28 @@ class _Import:
         self._options = replace(options, on_error=self._on_bad)
         self._bad = BadFile(path, strict=strict, unit="lines" if form.name == LINES.name else "answers")
         self._shards = store.shards_of_runs()
-        self._before = set(self._shards.values())
-        self._again: list[LineWithRun] = []
+        self._shards_before = set(self._shards.values())
+        self._stored_lines: list[LineWithRun] = []
         self._groups: set[tuple[str, str]] = set()
-        self._noted: set[str] = set()
+        self._noted_keys: set[str] = set()
         """Keys of record fields about which the report already has a note."""
-        self._checked = strict
+        self._may_change_stored = strict
         """Whether stored answers may be changed: at most half of all lines are bad, or the import is strict."""
-        self._refused = False
+        self._is_refused = False
         """Whether the file is refused, because more than half of its lines are bad."""
 
     def read(self, on_line: Callable[[], object]) -> None:
         """Reads the whole file. If an error ends it, the lines before are stored, unless most lines are bad."""
-        ended = False
+        has_read_all = False
         try:
             self._store_new_lines(on_line)
-            ended = True
+            has_read_all = True
         finally:
             try:
-                self._relabel(ended=ended)
+                self._relabel(has_read_all=has_read_all)
             finally:
-                if self._refused:
-                    self._store.take_back(self._before)
+                if self._is_refused:
+                    self._store.take_back(self._shards_before)
                 self.report.bad, self.report.reasons = self._bad.bad, self._bad.reasons
                 self.report.said = self._bad.said()
 
@@ -203,8 +204,8 @@ class _Import:
                 on_line()
                 self._bad.sound += 1
                 if line.run.id in self._shards:
-                    self._again.append(line.without_answer())
-                    if len(self._again) >= HELD_LINES:
+                    self._stored_lines.append(line.without_answer())
+                    if len(self._stored_lines) >= HELD_LINES:
                         self._check_before_changes()
                         self._relabel()
                 else:
@@ -216,25 +217,25 @@ class _Import:
         """Reads the whole file once before stored answers are changed, so that nothing changes if most
         lines are bad.
         """
-        if self._checked or self._path.is_fifo():  # a pipe cannot be read twice
+        if self._may_change_stored or self._path.is_fifo():  # a pipe cannot be read twice
             return
-        whole = BadFile(self._path, unit=self._bad.unit)
+        counts = BadFile(self._path, unit=self._bad.unit)
 
         def count(*_: object) -> None:
-            whole.sound += 1
+            counts.sound += 1
 
-        options = replace(self._options, on_error=whole.leave_out, on_bytes=None)
+        options = replace(self._options, on_error=counts.leave_out, on_bytes=None)
         for line in read_log(self._path, self._form, options, stated=self._stated, on_left_out=count):
             count(line)
-        self._refuse_if_mostly_bad(whole)
-        self._checked = True
+        self._refuse_if_mostly_bad(counts)
+        self._may_change_stored = True
 
     def _refuse_if_mostly_bad(self, bad: BadFile) -> None:
         """Raises `ImportFileError` if more than half of the lines are bad, so that nothing of the file is stored."""
         try:
             bad.check()
         except ImportFileError:
-            self._refused, self._again = True, []
+            self._is_refused, self._stored_lines = True, []
             raise
 
     def _on_bad(self, error: ImportFileError) -> None:
@@ -246,18 +247,18 @@ class _Import:
 
     def _count_line(self, line: LineWithRun) -> None:
         report, [call] = self.report, line.run.calls
-        right = any(label.name == "correct" for label in line.run.labels)
-        report.labelled += right
-        report.labelled_otherwise += bool(line.run.labels) and not right
+        has_correct = any(label.name == "correct" for label in line.run.labels)
+        report.labelled += has_correct
+        report.labelled_otherwise += bool(line.run.labels) and not has_correct
         report.taken.update([line.label_source] if line.label_source else ())
         report.without_logprobs += call.logprobs is None
-        ended = doubt(call.finish_reason) if call.finish_reason else ""
-        report.doubts.update(_NUMBERS.sub("N", doubtful) for doubtful in (call.note, ended) if doubtful)
+        end_note = doubt(call.finish_reason) if call.finish_reason else ""
+        report.doubts.update(_NUMBERS.sub("N", note) for note in (call.note, end_note) if note)
         self._groups.add((line.run.item.task, line.run.item.group))
         report.groups = len(self._groups)
         if self._form.name == LINES.name:
-            notes = {key: note for key, note in notes_of(line.record) if key not in self._noted}
-            self._noted |= notes.keys()
+            notes = {key: note for key, note in notes_of(line.record) if key not in self._noted_keys}
+            self._noted_keys |= notes.keys()
             report.notes += tuple(str(line.error(self._path, note)) for note in notes.values())
 
     def _on_left_out(self, answer: LoggedAnswer, reason: str) -> None:
@@ -269,61 +270,62 @@ class _Import:
             of_line = answer.number is not None or isinstance(source, RawLine)
             self._keep.add(source if of_line else {"kind": "left out", "reason": message, "source": source})
 
-    def _relabel(self, *, ended: bool = False) -> None:
+    def _relabel(self, *, has_read_all: bool = False) -> None:
         """Updates stored answers with the labels, groups and other keys of the lines held back.
 
-        A line whose answer differs from the stored one is bad. `ended` says that the whole file was read, so it is
+        A line whose answer differs from the stored one is bad. With `has_read_all` the whole file was read, so it is
         known whether most of its lines are bad.
         """
-        waiting_lines, self._again = {line.run.id: line for line in self._again}, []
+        waiting_lines, self._stored_lines = {line.run.id: line for line in self._stored_lines}, []
         shards = {self._shards[id] for id in waiting_lines}
         runs = (run for shard in sorted(shards) for run in self._store.runs_of(shard))
-        others = [waiting_lines[run.id] for run in runs if self._is_other(run, waiting_lines)]
-        errors = self._errors(sorted(others, key=lambda line: line.number))
+        conflicting = [waiting_lines[run.id] for run in runs if self._has_other_answer(run, waiting_lines)]
+        errors = self._conflict_errors(sorted(conflicting, key=lambda line: line.number))
         self._bad.sound -= len(errors)
         for error in errors if not self._bad.strict else ():
             self._on_bad(error)
-        if ended and not self._bad.strict:
+        if has_read_all and not self._bad.strict:
             self._refuse_if_mostly_bad(self._bad)
-        for line in others:
+        for line in conflicting:
             del waiting_lines[line.run.id]
 
-        def told(stored: Run) -> Run:
+        def relabelled(stored: Run) -> Run:
             line = waiting_lines.get(stored.id)
             if line is None:
                 return stored
-            now = _updated(stored, as_stored(line.run), _keys(stored, line))
-            self.report.relabelled += now is not stored
-            return now
+            updated = _updated(stored, as_stored(line.run), _keys_with_value(stored, line))
+            self.report.relabelled += updated is not stored
+            return updated
 
         if waiting_lines:
-            self._store.rewrite(told, shards)
+            self._store.rewrite(relabelled, shards)
         self.report.already_stored += len(waiting_lines)
         if errors and self._bad.strict:
             raise errors[0]
 
-    def _is_other(self, stored: Run, waiting_lines: dict[str, LineWithRun]) -> bool:
+    def _has_other_answer(self, stored: Run, waiting_lines: dict[str, LineWithRun]) -> bool:
         """Returns whether a line held back has another answer than the stored run of its id."""
         line = waiting_lines.get(stored.id)
-        return line is not None and not _same_answer(stored, as_stored(line.run), _keys(stored, line))
+        return line is not None and not _same_answer(stored, as_stored(line.run), _keys_with_value(stored, line))
 
-    def _errors(self, others: list[LineWithRun]) -> list[ImportFileError]:
+    def _conflict_errors(self, conflicting: list[LineWithRun]) -> list[ImportFileError]:
         """Returns the errors about lines whose ids are stored with another answer."""
-        whole: dict[int, object] = {}
-        if others and self._keep is not None and not self._path.is_fifo():  # their answers are no longer in memory
-            numbers = {line.number for line in others}
+        source_of_line: dict[int, object] = {}
+        if conflicting and self._keep is not None and not self._path.is_fifo():  # their answers are no longer in memory
+            numbers = {line.number for line in conflicting}
             options = replace(self._options, on_error=lambda error: None, on_bytes=None)
             for answer in self._form.read(self._path, options):
                 if answer.number in numbers:
-                    whole[answer.number or 0] = answer.line if answer.source is None else answer.source
+                    source_of_line[answer.number or 0] = answer.line if answer.source is None else answer.source
         errors = []
-        for line in others:
+        for line in conflicting:
             error = line.error(
                 self._path,
-                f"id {line.run.id!r} is stored with another answer or prompt (as of {len(others)} lines); expected an"
+                f"id {line.run.id!r} is stored with another answer or prompt (as of {len(conflicting)} lines); "
+                "expected an"
                 ' id to stand for one answer: repeated collections differ in "run_id", or go into another store',
             )
-            error.kind, error.source = OTHER_ANSWER, whole.get(line.number, error.source)
+            error.kind, error.source = OTHER_ANSWER, source_of_line.get(line.number, error.source)
             errors.append(error)
         return errors
 
@@ -332,7 +334,7 @@ OTHER_ANSWER = "an id that is stored with another answer or prompt"
 """Reason why a line is bad."""
 
 
-def _keys(stored: Run, line: LineWithRun) -> set[str]:
+def _keys_with_value(stored: Run, line: LineWithRun) -> set[str]:
     """Returns the keys of a line that have a value.
 
     A null or empty value counts as missing. But a confidence of null says that the model stated none.
@@ -344,13 +346,13 @@ def _keys(stored: Run, line: LineWithRun) -> set[str]:
     return keys
 
 
-_OF_RUN = {
+_RUN_FIELDS = {
     "labels": ("labels", "outcome"),
     "verbalized_confidence": ("statements",),
     "decisions": ("decision_answers",),
 }
-_OF_ITEM = {"group": ("group",), QUESTION_KEY: ("id", "group"), "task": ("task",), "messages": ("question",)}
-_OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "sampling", "logprobs_mode")}
+_ITEM_FIELDS = {"group": ("group",), QUESTION_KEY: ("id", "group"), "task": ("task",), "messages": ("question",)}
+_CALL_FIELDS = {key: (key,) for key in ("messages", "model", "stage", "agent", "sampling", "logprobs_mode")}
 """These three tables map a key of the line to the fields of run, item and call that it fills."""
 
 
@@ -366,13 +368,13 @@ def _same_answer(stored: Run, imported: Run, keys: Container[str]) -> bool:
     """
     if stored.system != imported.system:
         return False
-    old, (new,) = stored.calls[0], imported.calls  # a judge's calls may follow
-    if "messages" in keys and old.messages and old.messages != new.messages:
+    stored_call, (imported_call,) = stored.calls[0], imported.calls  # a judge's calls may follow
+    if "messages" in keys and stored_call.messages and stored_call.messages != imported_call.messages:
         return False
-    if old.logprobs is None or new.logprobs is None:
-        alike = old.text in ("", new.text)  # a store kept without texts does not know them
-        return old.logprobs is new.logprobs and alike
-    return np.array_equal(old.logprobs, new.logprobs)
+    if stored_call.logprobs is None or imported_call.logprobs is None:
+        is_same_text = stored_call.text in ("", imported_call.text)  # a store kept without texts does not know them
+        return stored_call.logprobs is imported_call.logprobs and is_same_text
+    return np.array_equal(stored_call.logprobs, imported_call.logprobs)
 
 
 def _updated(stored: Run, imported: Run, keys: Container[str]) -> Run:
@@ -383,20 +385,25 @@ def _updated(stored: Run, imported: Run, keys: Container[str]) -> Run:
         imported: the run of the line.
         keys: keys of the line that have a value.
     """
-    (old, *judged), (new,) = stored.calls, imported.calls
-    of_run, of_item, of_call = (
+    (stored_call, *judge_calls), (imported_call,) = stored.calls, imported.calls
+    run_changes, item_changes, call_changes = (
         {
-            field: getattr(now, field)
-            for key, filled in fields.items()
-            for field in filled
-            if key in keys and getattr(now, field) != getattr(was, field)
+            field: getattr(new_record, field)
+            for key, filled_fields in fields.items()
+            for field in filled_fields
+            if key in keys and getattr(new_record, field) != getattr(old_record, field)
         }
-        for fields, was, now in (
-            (_OF_RUN, stored, imported),
-            (_OF_ITEM, stored.item, imported.item),
-            (_OF_CALL, old, new),
+        for fields, old_record, new_record in (
+            (_RUN_FIELDS, stored, imported),
+            (_ITEM_FIELDS, stored.item, imported.item),
+            (_CALL_FIELDS, stored_call, imported_call),
         )
     )
-    if not (of_run or of_item or of_call):
+    if not (run_changes or item_changes or call_changes):
         return stored
-    return replace(stored, item=replace(stored.item, **of_item), calls=(replace(old, **of_call), *judged), **of_run)
+    return replace(
+        stored,
+        item=replace(stored.item, **item_changes),
+        calls=(replace(stored_call, **call_changes), *judge_calls),
+        **run_changes,
+    )

@@ -102,17 +102,17 @@ def format_of(path: Path, name: str = "auto") -> LogFormat:
         return LINES  # no other format is a table of texts
     keys = set(first_keys(path))  # says what is wrong with a file that cannot be opened
     with path.open("rb") as file:
-        packed = file.read(2) == b"PK"
-    if packed and not zipfile.is_zipfile(path):
+        is_zip = file.read(2) == b"PK"
+    if is_zip and not zipfile.is_zipfile(path):
         raise ImportFileError(f"{path} begins as a zip archive and is none; copy or make it again")
-    if packed:
+    if is_zip:
         keys = {"eval", "status"}  # no other format is an archive; its reader says what is missing
     elif is_table(path):
         keys = next((set(row) for _, row in records_of(path)), set())
     else:
         keys |= {f"results.{key}" for key in first_keys(path, "results")}
     form = _form_of(keys)
-    return _form_of_lines(path) if form is LINES and not (packed or is_table(path)) else form
+    return _form_of_lines(path) if form is LINES and not (is_zip or is_table(path)) else form
 
 
 def _form_of(keys: Set[str]) -> LogFormat:
@@ -126,11 +126,11 @@ FORMAT_LINES = 9
 
 def _form_of_lines(path: Path) -> LogFormat:
     """Returns the format of most of the first lines of a file."""
-    found = Counter[str]()
+    form_counts = Counter[str]()
     with suppress(ImportFileError):  # what is wrong with the file is said when it is read
         lines = islice(iter_json_lines(path, on_error=lambda error: None), FORMAT_LINES)
-        found.update(_form_of(record.keys()).name for _, record in lines)
-    return format_of(path, found.most_common(1)[0][0]) if found else LINES
+        form_counts.update(_form_of(record.keys()).name for _, record in lines)
+    return format_of(path, form_counts.most_common(1)[0][0]) if form_counts else LINES
 
 
 MASKED_LOGPROB = -9999.0
@@ -214,19 +214,19 @@ def read_log(
     name = path.name
     for suffix in (".gz", ".jsonl"):
         name = name.removesuffix(suffix)
-    places: dict[str, str] = {}
-    for count, answer in enumerate(form.read(path, options), 1):
+    place_of_id: dict[str, str] = {}
+    for answer_number, answer in enumerate(form.read(path, options), 1):
         if answer.line is None:
             on_left_out(answer, answer.left_out)
             continue
         # Make the run of an answer, or refuse it.
-        number = answer.number or count
+        number = answer.number or answer_number
         try:
             record, label_source = with_labels(answer.line), answer.label_source
             labels: Any = record.get("labels")
             labelled = form.name == LINES.name and isinstance(labels, dict) and labels.get("correct") is not None
-            others = {key: value for key, value in record.items() if key not in KEYS}
-            if labelled and (why := why_not_right(others)):
+            other_fields = {key: value for key, value in record.items() if key not in KEYS}
+            if labelled and (why := why_not_right(other_fields)):
                 labels = {name: value for name, value in labels.items() if name != "correct"}
                 record, label_source = {**record, "labels": labels}, f"no label: {why}"
             run = _run_of_line(record, f"{name}-line-{number}", form, options, stated)
@@ -244,24 +244,24 @@ def read_log(
                     " line out",
                     MASKED,
                 )
-            if run.id in places:
+            if run.id in place_of_id:
                 raise of_kind(
-                    f"id {run.id!r} was already used on {places[run.id]}; expected every line to have its own:"
+                    f"id {run.id!r} was already used on {place_of_id[run.id]}; expected every line to have its own:"
                     ' lines about one question share a "group", repeated collections differ in "run_id"',
                     SAME_ID,
                 )
-        except (ImportFileError, InvalidResponse) as problem:
+        except (ImportFileError, InvalidResponse) as error:
             why = ""
-            if isinstance(problem, NoLogprobs):
-                why = ZEROS if problem.placeholders else NO_LOGPROBS
-            elif isinstance(problem, InvalidResponse) and problem.other_tokens:
+            if isinstance(error, NoLogprobs):
+                why = ZEROS if error.placeholders else NO_LOGPROBS
+            elif isinstance(error, InvalidResponse) and error.other_tokens:
                 why = OTHER_TOKENS
             if not why or (form.name == LINES.name and (stated is None or why == OTHER_TOKENS)):
-                hand_over(_error_at(path, answer, problem), options.on_error, problem)
+                hand_over(_error_at(path, answer, error), options.on_error, error)
             else:
                 on_left_out(answer, (answer.left_out or why) + (NOT_STATED if stated is not None else ""))
         else:
-            places[run.id] = answer.place
+            place_of_id[run.id] = answer.place
             yield LineWithRun(number, record, run, "" if answer.number else answer.place, label_source)
 
 
@@ -287,10 +287,10 @@ def _run_of_line(
     """
     try:
         return run_of_line(line, default_id)
-    except InvalidResponse as problem:
-        if problem.other_tokens and form.name != LINES.name:
+    except InvalidResponse as error:
+        if error.other_tokens and form.name != LINES.name:
             line = {**line, "response": without_token_logprobs(line["response"])}
-        elif not isinstance(problem, NoLogprobs):
+        elif not isinstance(error, NoLogprobs):
             raise
         value = stated(text_of_line(line).text) if stated is not None else None
         if value is not None:

@@ -92,8 +92,8 @@ def name_words(name: str) -> list[str]:
     words = [word.casefold() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
     known_words = _GONE | _GONE_ALONE | _VALID | _VALID_ALONE | _STATUS | _BESIDE | _GLUED | {"direction"}
     if len(words) == 1 and words[0] not in known_words:
-        for place in range(2, len(words[0]) - 1):
-            parts = [words[0][:place], words[0][place:]]
+        for split_at in range(2, len(words[0]) - 1):
+            parts = [words[0][:split_at], words[0][split_at:]]
             if known_words.issuperset(parts):
                 return parts
     return words
@@ -133,11 +133,11 @@ class LabelWords:
         `not` or `non` before the word reverses it.
         """
         words = name_words(self.text)
-        turned = len(words) == 2 and words[0] in _NEGATIONS
-        if len(words) != 1 + turned or not words:
+        is_negated = len(words) == 2 and words[0] in _NEGATIONS
+        if len(words) != 1 + is_negated or not words:
             return None
         good, bad = words[-1] in _GOOD_WORDS, words[-1] in _BAD_WORDS
-        return float(good != turned) if good != bad else None
+        return float(good != is_negated) if good != bad else None
 
     @property
     def tells_part(self) -> bool:
@@ -169,11 +169,11 @@ class LabelState:
     def why_not(self) -> str:
         """Why the record is no label that counts, such as `it is deleted`; empty if it counts."""
         for key, value in self._record.items():
-            if key not in self._harmless and (why := _why(str(key), value)):
+            if key not in self._harmless and (why := _why_void(str(key), value)):
                 return why
         for inner in self._deeper:
             for key, value in inner.items():
-                if why := _why(str(key), value):
+                if why := _why_void(str(key), value):
                     return why
                 if isinstance(value, Mapping) and (why := LabelState(value).why_not):
                     return f"of `{key}`, {why}"
@@ -212,17 +212,17 @@ def why_not_right(line: Mapping[str, Any]) -> str:
     return state.why_not or ("" if direction in ("", MAXIMIZE) else f"its direction is {direction[:40]!r}")
 
 
-def _why(key: str, value: object) -> str:
+def _why_void(key: str, value: object) -> str:
     """Returns why a field means that its record does not count; empty if it does not mean that."""
     words = name_words(key)
     if words[:1] in (["is"], ["has"], ["was"]):
         words = words[1:]
     shown_value = " ".join(str("" if value is None else value).split())
-    word, alone, key_words = shown_value.casefold().replace("_", " "), "".join(words), set(words)
-    turned = bool(key_words & _NEGATIONS)
-    if alone == "timeout" and word == "true":  # else it is how long a judge may take
+    word, whole_key, key_words = shown_value.casefold().replace("_", " "), "".join(words), set(words)
+    is_negated = bool(key_words & _NEGATIONS)
+    if whole_key == "timeout" and word == "true":  # else it is how long a judge may take
         return f"`{key}` is {shown_value}"
-    if key_words & _GONE or alone in _GONE_ALONE or (turned and key_words & (_VALID | _VALID_ALONE)):
+    if key_words & _GONE or whole_key in _GONE_ALONE or (is_negated and key_words & (_VALID | _VALID_ALONE)):
         return "" if _is_nothing(value) else f"`{key}` is {shown_value[:40]}"
     if words[-1:] and words[-1] in _BESIDE:
         return ""
@@ -232,7 +232,7 @@ def _why(key: str, value: object) -> str:
             if word in _FINAL | _ABSENT or _is_nothing(value, _ABSENT)
             else f"`{key}` is {shown_value[:40]!r}, not final"
         )
-    if (key_words & _VALID or alone in _VALID_ALONE) and word not in _TRUE | _FINAL | _ABSENT:
+    if (key_words & _VALID or whole_key in _VALID_ALONE) and word not in _TRUE | _FINAL | _ABSENT:
         return f"`{key}` is {shown_value[:40]}"
     return ""
 
@@ -254,6 +254,6 @@ def _direction(key: str, value: object) -> str:
     truth = True if stated_value in _TRUE else False if stated_value in _NOTHING else None
     better = _BETTER.search(joined)
     if better or joined in ("maximise", "maximize", "minimise", "minimize"):
-        up = better[1] not in ("less", "lower", "smaller") if better else joined.startswith("max")
-        return f"{key} {stated_value[:20]}" if truth is None else MAXIMIZE if up == truth else MINIMIZE
+        higher_is_better = better[1] not in ("less", "lower", "smaller") if better else joined.startswith("max")
+        return f"{key} {stated_value[:20]}" if truth is None else MAXIMIZE if higher_is_better == truth else MINIMIZE
     return f"{key} {stated_value[:20]}" if joined.removeprefix("is") in _TURNED and truth is not False else ""

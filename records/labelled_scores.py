@@ -33,9 +33,9 @@ class LabelledScores:
         """Labels as 1 (right) or 0 (wrong): the vote of most judges, and right if they were divided."""
         return (self.label >= 0.5).astype(np.int64)
 
-    def rows(self, chosen: NDArray[Any]) -> "LabelledScores":
+    def rows(self, selection: NDArray[Any]) -> "LabelledScores":
         """Returns the chosen answers, by index or by mask."""
-        return LabelledScores(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return LabelledScores(*(getattr(self, field.name)[selection] for field in fields(self)))
 
 
 def equal_chance_mask(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:
@@ -45,12 +45,12 @@ def equal_chance_mask(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.boo
     ones, as a promise about new answers, such as a threshold, needs. The cost is that fewer labels remain. If some
     answers have a propensity, answers without one are left out. If none has one, all are kept.
     """
-    drawn = np.asarray(propensity, dtype=np.float64)
-    has_propensity = np.isfinite(drawn)
+    propensities = np.asarray(propensity, dtype=np.float64)
+    has_propensity = np.isfinite(propensities)
     if not has_propensity.any():
-        return np.ones(len(drawn), dtype=np.bool_)
-    uniform = np.random.default_rng(seed).random(len(drawn))
+        return np.ones(len(propensities), dtype=np.bool_)
+    uniform = np.random.default_rng(seed).random(len(propensities))
     keep: NDArray[np.bool_] = has_propensity & (
-        uniform * np.where(has_propensity, drawn, 1.0) < drawn[has_propensity].min()
+        uniform * np.where(has_propensity, propensities, 1.0) < propensities[has_propensity].min()
     )
     return keep

@@ -60,7 +60,9 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
     """
     expected = "expected JSON lines (.jsonl, .jsonl.gz) or a log"
     try:
-        with io.BufferedReader(io.FileIO(path) if on_bytes is None else _Telling(path, on_bytes), READ_BYTES) as file:
+        with io.BufferedReader(
+            io.FileIO(path) if on_bytes is None else _CountingFile(path, on_bytes), READ_BYTES
+        ) as file:
             start = file.peek(16)[:16]  # a pipe cannot be read twice
             if unread := next(
                 (compression for first, compression in UNREAD_COMPRESSIONS.items() if start.startswith(first)), ""
@@ -79,25 +81,25 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
 
 def is_damage(error: Exception) -> bool:
     """Returns whether an error is one that the unpackers raise for a damaged or truncated file."""
-    damaged = isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error))
-    return damaged or type(error).__name__ == "ZstdError"
+    is_unpack_error = isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error))
+    return is_unpack_error or type(error).__name__ == "ZstdError"
 
 
-def read_whole(path: Path, most: int, expected: str) -> bytes:
+def read_whole(path: Path, max_bytes: int, expected: str) -> bytes:
     """Returns the bytes of a file, unpacked if it is compressed.
 
     Raises `ImportFileError` for a larger file, and for a damaged compressed file.
 
     Args:
         path: the file.
-        most: most bytes that are accepted, because a few kilobytes may unpack to more than the memory.
+        max_bytes: most bytes that are accepted, because a few kilobytes may unpack to more than the memory.
         expected: what errors say was expected in place of a larger file, and what to do.
     """
     try:
         with opened(path) as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise ImportFileError(f"{path}: holds more than {most >> 20} MiB; expected {expected}")
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise ImportFileError(f"{path}: holds more than {max_bytes >> 20} MiB; expected {expected}")
     except Exception as error:
         if not is_damage(error):
             raise
@@ -121,12 +123,14 @@ def check_values(metadata: Any, size: int) -> None:
 
 def check_unpacked(unpacked: int, size: int) -> None:
     """Raises `ValueError` if a Parquet file of `size` bytes unpacks to far more bytes than answers do."""
-    most = max(MAX_UNPACKED_BYTES, BYTES_RATIO * size)
-    if unpacked > most:
-        raise ValueError(f"its {size} bytes unpack to {unpacked} or more; expected at most {most}, as answers do")
+    max_unpacked = max(MAX_UNPACKED_BYTES, BYTES_RATIO * size)
+    if unpacked > max_unpacked:
+        raise ValueError(
+            f"its {size} bytes unpack to {unpacked} or more; expected at most {max_unpacked}, as answers do"
+        )
 
 
-class _Telling(io.FileIO):
+class _CountingFile(io.FileIO):
     """A file that calls `on_bytes` with the number of bytes read so far."""
 
     def __init__(self, path: Path, on_bytes: OnBytes) -> None:
@@ -184,10 +188,10 @@ def iter_json_lines(
     path = Path(path)
     number = blank = 0
     opening: tuple[int, bytes] | None = None
-    first = True
+    is_first_line = True
     with opened(path, on_bytes) as file:
         try:
-            # It is read as bytes, so that what is not UTF-8 can be named with its line.
+            # Lines are read as bytes, so that an error about bytes that are not UTF-8 can name the line.
             for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
                 if len(raw) > MAX_LINE and not raw.endswith(b"\n"):
                     # A few kilobytes of gzip can unpack to a line that fills the memory.
@@ -197,31 +201,35 @@ def iter_json_lines(
                         raise error
                     hand_over(error, on_error)
                     continue
-                # Some editors put a mark in front.
+                # Some editors write a byte-order mark first.
                 line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                shown = line.strip()
-                blank = 0 if shown else blank + 1
+                stripped = line.strip()
+                blank = 0 if stripped else blank + 1
                 if blank > MAX_BLANK:
                     raise at_line(path, number, f"more than {MAX_BLANK} blank lines come before it; is it a log?")
                 if blank:
                     continue
-                if first and shown in (b"[", b"{", b"[{"):  # the next line tells whether it is a document or cut off
-                    first, opening = False, (number, line)
+                if is_first_line and stripped in (
+                    b"[",
+                    b"{",
+                    b"[{",
+                ):  # the next line shows whether this is a document or a line that was cut
+                    is_first_line, opening = False, (number, line)
                     continue
-                first = False
+                is_first_line = False
                 try:
                     record = RawLine(json_object(line.rstrip(b"\r\n")), line)
                 except ImportFileError as problem:
                     if opening is not None:
-                        raise _a_document(path, opening[1].strip()) from problem
+                        raise _document_error(path, opening[1].strip()) from problem
                     hand_over(at_line(path, number, problem, line), on_error, problem)
                     continue
                 if opening is not None:
-                    hand_over(_broken(path, *opening), on_error)
+                    hand_over(_error_of_opening(path, *opening), on_error)
                     opening = None
                 yield number, record
             if opening is not None:
-                hand_over(_broken(path, *opening), on_error)
+                hand_over(_error_of_opening(path, *opening), on_error)
         except Exception as error:
             if not is_damage(error):
                 raise
@@ -236,20 +244,20 @@ MAX_SHOWN = 1000
 def _to_end_of_line(file: IO[bytes]) -> bool:
     """Skips to the end of an overlong line. Returns whether the line ends within `MAX_PASSED` blocks."""
     for _ in range(MAX_PASSED):
-        rest = file.readline(MAX_LINE)
-        if not rest or rest.endswith(b"\n"):
+        block = file.readline(MAX_LINE)
+        if not block or block.endswith(b"\n"):
             return True
     return False
 
 
-def _a_document(path: Path, opening: bytes) -> ImportFileError:
+def _document_error(path: Path, opening: bytes) -> ImportFileError:
     return ImportFileError(
         f"{path} is one JSON document spread over many lines; expected one object a line:"
         f" jq -c '{'.' if opening == b'{' else '.[]'}' {path.name} > lines.jsonl"
     )
 
 
-def _broken(path: Path, number: int, line: bytes) -> ImportFileError:
+def _error_of_opening(path: Path, number: int, line: bytes) -> ImportFileError:
     """Returns the error about a first line that holds only an opening bracket.
 
     Args:
@@ -287,7 +295,7 @@ NOT_UTF8, NOT_JSON = "not UTF-8", "not one whole JSON object"
 """Reasons why a line is bad."""
 
 
-ENDS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz"))
+CSV_ENDINGS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz"))
 """Endings of the names of CSV files."""
 _DELIMITERS = ",;\t"
 """Signs that may separate cells. The sign that gives the most cells in the head line is used."""
@@ -295,7 +303,7 @@ _DELIMITERS = ",;\t"
 
 def is_csv(path: Path) -> bool:
     """Returns whether the file's name ends like that of a CSV file."""
-    return path.name.lower().endswith(ENDS)
+    return path.name.lower().endswith(CSV_ENDINGS)
 
 
 OTHER_CELLS = "more or fewer cells than the head has"
@@ -334,25 +342,29 @@ def iter_csv(
             opened(path, on_bytes) as file,
             io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
         ):
-            first = text.readline(MAX_LINE + 1)
-            _check_utf8(path, first)
-            delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
+            # The head, which must name each column once.
+            first_line = text.readline(MAX_LINE + 1)
+            _check_utf8(path, first_line)
+            delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader([first_line], delimiter=sign), [])))
             try:
-                head = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter, strict=True), [])]
+                head = [cell.strip() for cell in next(csv.reader([first_line], delimiter=delimiter, strict=True), [])]
             except csv.Error as error:
                 fault = f"it cannot be read as CSV ({error}); expected a first row that names the columns"
                 raise at_line(path, 1, fault) from error
-            twice = next((name for name in head if head.count(name) > 1), None)
-            if len(head) < 2 or "" in head or twice is not None:
-                received = f"the column {twice!r} twice" if twice else f"the head {', '.join(head)[:80]!r}"
-                raise ImportFileError(
-                    f"{path} has {received}; expected a first row that names each column once, as CSV has it"
+            repeated_name = next((name for name in head if head.count(name) > 1), None)
+            if len(head) < 2 or "" in head or repeated_name is not None:
+                received_text = (
+                    f"the column {repeated_name!r} twice" if repeated_name else f"the head {', '.join(head)[:80]!r}"
                 )
-            raw_head = _as_came(first)
+                raise ImportFileError(
+                    f"{path} has {received_text}; expected a first row that names each column once, as CSV has it"
+                )
+            # The rows, of which a bad one is reported and skipped.
+            raw_head = _raw_bytes(first_line)
             rows = _CsvRows(path, text, delimiter, len(head))
             while (row := rows.next()) is not None:
                 number = row.number
-                raw = _as_came(row.text)
+                raw = _raw_bytes(row.text)
                 if row.fault:
                     kind, fault = row.fault
                     problem = at_line(path, number, fault, RawLine({}, raw, raw_head))
@@ -375,7 +387,7 @@ def _check_utf8(path: Path, head: str) -> None:
         raise at_line(path, 1, fault) from error
 
 
-def _as_came(text: str) -> bytes:
+def _raw_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -401,7 +413,7 @@ class _CsvRows:
         self._number = 1
         """Number of the line that was used last."""
         cell = rf'(?:"(?:[^"]|"")*"|[^"{delimiter}\r\n]*)'
-        self._regular = re.compile(rf"{cell}(?:{delimiter}{cell})*[\r\n]*")
+        self._regular_row = re.compile(rf"{cell}(?:{delimiter}{cell})*[\r\n]*")
 
     def next(self) -> _CsvRow | None:
         """Returns the next row; None at the end of the file."""
@@ -415,9 +427,9 @@ class _CsvRows:
         self._number += count
         return row
 
-    def _line_at(self, place: int) -> str | None:
-        """Returns the line `place` lines ahead; None after the end of the file."""
-        while len(self._ahead) <= place:
+    def _line_at(self, offset: int) -> str | None:
+        """Returns the line that is `offset` lines ahead; None after the end of the file."""
+        while len(self._ahead) <= offset:
             line = self._text.readline(MAX_LINE + 1)
             if not line:
                 return None
@@ -425,29 +437,31 @@ class _CsvRows:
                 fault = f"the row is longer than {MAX_LINE} characters; expected one response a row"
                 raise at_line(self._path, self._number + 1 + len(self._ahead), fault)
             self._ahead.append(line)
-        return self._ahead[place]
+        return self._ahead[offset]
 
-    def _row_at(self, place: int) -> tuple[_CsvRow, int]:
-        """Returns the row that begins `place` lines ahead, and how many lines were read for it."""
+    def _row_at(self, offset: int) -> tuple[_CsvRow, int]:
+        """Returns the row that begins `offset` lines ahead, and how many lines were read for it."""
         lines_read, chars_read = 0, 0
 
         def lines() -> Iterator[str]:
             nonlocal lines_read, chars_read
-            while (line := self._line_at(place + lines_read)) is not None:
+            while (line := self._line_at(offset + lines_read)) is not None:
                 lines_read, chars_read = lines_read + 1, chars_read + len(line)
                 if chars_read > MAX_LINE or lines_read > MAX_OPEN:
                     raise csv.Error(TOO_LONG)
                 yield line
 
-        number, cells, fault = self._number + 1 + place, list[str](), None
+        number, cells, fault = self._number + 1 + offset, list[str](), None
         try:
             cells = next(csv.reader(lines(), delimiter=self._delimiter, strict=True), [])
         except csv.Error as error:
             problem = "a quote is left open" if "unexpected end" in str(error) else str(error)
-            why = f"it cannot be read as CSV ({problem}); expected whole rows: is a quote in the wrong place?"
-            long = f"the row is longer than {MAX_LINE} characters or {MAX_OPEN} lines; expected one response a row"
-            fault = NO_ROW, long if problem == TOO_LONG else why
-        text = self._ahead[place] if lines_read == 1 else "".join(self._ahead[place : place + lines_read])
+            csv_message = f"it cannot be read as CSV ({problem}); expected whole rows: is a quote in the wrong place?"
+            too_long_message = (
+                f"the row is longer than {MAX_LINE} characters or {MAX_OPEN} lines; expected one response a row"
+            )
+            fault = NO_ROW, too_long_message if problem == TOO_LONG else csv_message
+        text = self._ahead[offset] if lines_read == 1 else "".join(self._ahead[offset : offset + lines_read])
         if fault is None and len(cells) != self._width and any(cell.strip() for cell in cells):
             received = f"the row has {len(cells)} cells, and the head has {self._width}"
             fault = OTHER_CELLS, f"{received}; expected as many: was it cut off?"
@@ -455,17 +469,17 @@ class _CsvRows:
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
-                byte = _as_came(text[: error.start + 1])[-1]
+                byte = _raw_bytes(text[: error.start + 1])[-1]
                 fault = (
                     NOT_UTF8,
                     f"byte 0x{byte:02x} is not UTF-8; save the file as CSV UTF-8, or convert it with iconv",
                 )
         return _CsvRow(number, text, cells, fault), lines_read
 
-    def _is_sound(self, place: int) -> bool:
-        """Returns whether a valid row begins `place` lines ahead, with quotes only around whole cells."""
-        row, _ = self._row_at(place)
-        return row.fault is None and self._regular.fullmatch(row.text) is not None
+    def _is_valid_row(self, offset: int) -> bool:
+        """Returns whether a valid row begins `offset` lines ahead, with quotes only around whole cells."""
+        row, _ = self._row_at(offset)
+        return row.fault is None and self._regular_row.fullmatch(row.text) is not None
 
     def _lines_of_fault(self) -> int:
         """Returns how many of the lines ahead belong to the bad row that begins with the first of them.
@@ -478,20 +492,21 @@ class _CsvRows:
         first = self._line_at(0) or ""
         if first.count('"') % 2 == 0:
             return 1
-        chars_read, sound = len(first), 0
-        for place in range(1, MAX_OPEN):
-            if chars_read > MAX_LINE or (line := self._line_at(place)) is None:
+        chars_read, valid_rows = len(first), 0
+        for offset in range(1, MAX_OPEN):
+            if chars_read > MAX_LINE or (line := self._line_at(offset)) is None:
                 return 1
             chars_read += len(line)
             if line.count('"') % 2:
-                rows = 2 * sound > place - 1 and (self._width > 2 or place > FEW_LINES)
-                return 1 if rows or self._is_sound(place) else place + 1
-            sound += self._is_sound(place)
+                are_rows = 2 * valid_rows > offset - 1 and (self._width > 2 or offset > FEW_LINES)
+                return 1 if are_rows or self._is_valid_row(offset) else offset + 1
+            valid_rows += self._is_valid_row(offset)
         return 1
 
 
-_ROWS = 64
-_NESTED = ("labels", "messages", "sampling")
+_ROWS_PER_BATCH = 64
+"""Number of rows of a Parquet file that are in memory at once."""
+_COLUMNS_OF_JSON = ("labels", "messages", "sampling")
 """Columns that may hold JSON as text. `response` may too, and is always read so."""
 
 
@@ -521,12 +536,14 @@ def records_of(
             filled = {name: cell for name, cell in row.items() if cell.strip()}
             yield number, RawLine(filled, row.raw, row.head) if isinstance(row, RawLine) else filled
     elif is_table(path):
-        yield from _rows(path, on_error, on_bytes)
+        yield from _parquet_rows(path, on_error, on_bytes)
     else:
         yield from iter_json_lines(path, on_error=on_error, on_bytes=on_bytes)
 
 
-def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_rows(
+    path: Path, on_error: OnError | None, on_bytes: OnBytes | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     arrow, number, unpacked, size = require("pyarrow", "fit"), 0, 0, path.stat().st_size
     try:
         with require("pyarrow.parquet", "fit").ParquetFile(path) as parquet:
@@ -537,7 +554,7 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
             names = parquet.schema_arrow.names
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise ImportFileError(f"{path} has the column {twice!r} twice; expected each name once: rename one")
-            for batch in parquet.iter_batches(_ROWS, use_threads=False):
+            for batch in parquet.iter_batches(_ROWS_PER_BATCH, use_threads=False):
                 unpacked += batch.nbytes  # a text that the file holds once may stand in every row
                 try:
                     check_unpacked(unpacked, size)
@@ -554,7 +571,7 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
                                 f"the row is larger than {MAX_LINE} bytes; expected one response a row"
                             )
                         [row] = single_row.to_pylist()
-                        yield number, _record(row)
+                        yield number, _record_of_row(row)
                     except ValueError as problem:
                         hand_over(at_line(path, number, problem, row), on_error, problem)
                 if on_bytes is not None:
@@ -565,16 +582,16 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
         ) from error
 
 
-def _record(row: dict[str, Any]) -> dict[str, Any]:
+def _record_of_row(row: dict[str, Any]) -> dict[str, Any]:
     record = {key: value for key, value in row.items() if value is not None}
-    for key in _NESTED:
-        if isinstance(nested := record.get(key), str):
+    for key in _COLUMNS_OF_JSON:
+        if isinstance(cell := record.get(key), str):
             try:
-                record[key] = json.loads(nested)
+                record[key] = json.loads(cell)
             except (ValueError, RecursionError) as error:
                 raise ImportFileError(
                     f'the text under "{key}" is no JSON ({error}); expected JSON, or columns'
                 ) from error
-        elif isinstance(nested, dict):  # a struct has all its fields in every row
-            record[key] = {name: value for name, value in nested.items() if value is not None}
+        elif isinstance(cell, dict):  # a struct has all its fields in every row
+            record[key] = {name: value for name, value in cell.items() if value is not None}
     return record

@@ -61,10 +61,10 @@ def read_native(response: Mapping[str, Any], choice: int, top: bool = True) -> P
     native = native_of(response)
     assert native is not None  # as `is_native` has said
     as_chat = native.completion(response, choice)
-    chosen = as_chat["choices"][0]
-    if not chosen["logprobs"]["content"] and chosen["finish_reason"] != TOOL_CALL:
-        average = any(_get(candidate, "avgLogprobs") is not None for candidate in each(response.get("candidates")))
-        received = "only the average of them (avgLogprobs)" if average else "no log-probabilities"
+    choice_fields = as_chat["choices"][0]
+    if not choice_fields["logprobs"]["content"] and choice_fields["finish_reason"] != TOOL_CALL:
+        has_average = any(_get(candidate, "avgLogprobs") is not None for candidate in each(response.get("candidates")))
+        received = "only the average of them (avgLogprobs)" if has_average else "no log-probabilities"
         raise NoLogprobs(f"the answer of {native.name} holds {received}; expected one for each token: {native.ask}")
     return read_completion(as_chat, 0, top)
 
@@ -109,10 +109,10 @@ def is_ollama_chunk(part: object) -> bool:
 def ollama_as_chunk(part: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a chunk of Ollama's stream as a chunk of a chat completion."""
     [choice] = _ollama(part, 0)["choices"]
-    message, called = choice["message"], choice["finish_reason"] == TOOL_CALL
+    message, is_tool_call = choice["message"], choice["finish_reason"] == TOOL_CALL
     choice = {
         "index": 0,
-        "delta": message | ({"tool_calls": [{}]} if called else {}),
+        "delta": message | ({"tool_calls": [{}]} if is_tool_call else {}),
         "logprobs": choice["logprobs"] if choice["logprobs"]["content"] else None,
         "finish_reason": choice["finish_reason"] or ("unknown" if part.get("done") else None),
     }
@@ -128,8 +128,8 @@ def _ollama(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         model=response.get("model"),
         finish_reason=text(response.get("done_reason")),
         thinking=text(message.get("thinking")),
-        called=bool(message.get("tool_calls")),
-        used=(response.get("prompt_eval_count"), response.get("eval_count"), None),
+        is_tool_call=bool(message.get("tool_calls")),
+        token_counts=(response.get("prompt_eval_count"), response.get("eval_count"), None),
     )
 
 
@@ -146,20 +146,20 @@ def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         _entry(
             token.get("text"),
             token.get("logprob"),
-            [(other.get("text"), other.get("logprob")) for other in (each(rows[place]) if rows else ())],
+            [(other.get("text"), other.get("logprob")) for other in (each(rows[index]) if rows else ())],
         )
-        for place, token in enumerate(tokens)
+        for index, token in enumerate(tokens)
     ]
-    ended = text(details.get("finish_reason"))
-    ended_by: dict[str, object] = {"stop_reason": ended} if ended == "stop_sequence" else {}
-    if ended == "eos_token" and tokens and tokens[-1].get("special"):
-        ended_by = {"stop_reason": None}  # the end token is the last of the tokens
+    end_word = text(details.get("finish_reason"))
+    end_fields: dict[str, object] = {"stop_reason": end_word} if end_word == "stop_sequence" else {}
+    if end_word == "eos_token" and tokens and tokens[-1].get("special"):
+        end_fields = {"stop_reason": None}  # the end token is the last of the tokens
     return completion(
         text(response.get("generated_text")),
         {"content": entries},
-        finish_reason=ended,
-        used=(None, details.get("generated_tokens"), None),
-        ended_by=ended_by,
+        finish_reason=end_word,
+        token_counts=(None, details.get("generated_tokens"), None),
+        end_fields=end_fields,
     )
 
 
@@ -170,8 +170,10 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     candidates = each(response.get("candidates"))
     if not 0 <= choice < len(candidates):
         blocked = _get(fields(_get(response, "promptFeedback")) or {}, "blockReason")
-        why = f", and the prompt was blocked ({_word(blocked)})" if blocked else ""
-        raise InvalidResponse(f"the answer of Gemini has {len(candidates)} candidates{why}; expected number {choice}")
+        blocked_text = f", and the prompt was blocked ({_word(blocked)})" if blocked else ""
+        raise InvalidResponse(
+            f"the answer of Gemini has {len(candidates)} candidates{blocked_text}; expected number {choice}"
+        )
     candidate = candidates[choice]
     parts = each((fields(candidate.get("content")) or {}).get("parts"))
     logprobs = fields(_get(candidate, "logprobsResult")) or {}
@@ -184,22 +186,26 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         _entry(
             token.get("token"),
             _get(token, "logProbability"),
-            [(other.get("token"), _get(other, "logProbability")) for other in each(rows[place].get("candidates"))]
+            [(other.get("token"), _get(other, "logProbability")) for other in each(rows[index].get("candidates"))]
             if rows
             else (),
         )
-        for place, token in enumerate(chosen)
+        for index, token in enumerate(chosen)
     ]
-    counted = fields(_get(response, "usageMetadata")) or {}
-    thought, spoken = _get(counted, "thoughtsTokenCount"), _get(counted, "candidatesTokenCount")
+    usage_fields = fields(_get(response, "usageMetadata")) or {}
+    thinking_count, answer_count = _get(usage_fields, "thoughtsTokenCount"), _get(usage_fields, "candidatesTokenCount")
     return completion(
         "".join(text(part.get("text")) for part in parts if not part.get("thought")),
         {"content": entries},
         model=_get(response, "modelVersion"),
         finish_reason=_word(_get(candidate, "finishReason")),
         thinking="".join(text(part.get("text")) for part in parts if part.get("thought")),
-        called=any(_get(part, "functionCall") for part in parts),
-        used=(_get(counted, "promptTokenCount"), spoken if len(candidates) == 1 else None, thought),
+        is_tool_call=any(_get(part, "functionCall") for part in parts),
+        token_counts=(
+            _get(usage_fields, "promptTokenCount"),
+            answer_count if len(candidates) == 1 else None,
+            thinking_count,
+        ),
     )
 
 
@@ -224,17 +230,17 @@ def _cohere(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
                 f"logprobs[{number}] of Cohere's answer has {len(ids)} token_ids and {len(values)} logprobs; expected"
                 " one log-probability for each token: ask again, or leave this response out"
             )
-        entries.extend(_entry(chunk.get("text") if place == 0 else "", value) for place, value in enumerate(values))
-    counted = fields((fields(response.get("usage")) or {}).get("tokens")) or {}
-    ended = _word(response.get("finish_reason"))
+        entries.extend(_entry(chunk.get("text") if index == 0 else "", value) for index, value in enumerate(values))
+    usage_fields = fields((fields(response.get("usage")) or {}).get("tokens")) or {}
+    end_word = _word(response.get("finish_reason"))
     return completion(
         "".join(text(part.get("text")) for part in parts),
         {"content": entries},
-        finish_reason=ended,
+        finish_reason=end_word,
         thinking="".join(text(part.get("thinking")) for part in parts),
-        called=bool(message.get("tool_calls")),
-        used=(counted.get("input_tokens"), counted.get("output_tokens"), None),
-        ended_by={"stop_reason": ended} if ended == "STOP_SEQUENCE" else None,
+        is_tool_call=bool(message.get("tool_calls")),
+        token_counts=(usage_fields.get("input_tokens"), usage_fields.get("output_tokens"), None),
+        end_fields={"stop_reason": end_word} if end_word == "STOP_SEQUENCE" else None,
     )
 
 

@@ -21,9 +21,9 @@ ANOTHER_RESPONSE = "events of the responses {!r} and {!r} came"
 
 MAX_COMPARED_TOKENS = 16
 """Tokens at the beginning of an answer that are compared with later tokens. A retry repeats more, or is cut."""
-FEWEST_COMPARED = 2
+MIN_COMPARED_TOKENS = 2
 """Fewest tokens that must repeat. One token may have the same log-probability by chance."""
-_SURE = -0.05
+_CERTAIN_LOGPROB = -0.05
 """Tokens above this log-probability are no sign of a repetition: a certain model gives the same number twice."""
 
 
@@ -48,38 +48,40 @@ class OneAnswer:
         self._has_lasting_id = False
         """Whether two chunks with text have the same id, or one has no id after another had one."""
 
-    def add(self, chunk_id: str, model: str, role: bool, answered: bool, thought: bool, ends: bool) -> None:
+    def add(
+        self, chunk_id: str, model: str, *, has_role: bool, has_answer: bool, has_thought: bool, ends: bool
+    ) -> None:
         """Takes in a chunk.
 
         Args:
             chunk_id: id of the chunk; empty if it has none.
             model: model that the chunk names; empty if it names none.
-            role: whether the chunk names a role.
-            answered: whether the chunk has text of the answer.
-            thought: whether the chunk has text of the thinking before the answer.
+            has_role: whether the chunk names a role.
+            has_answer: whether the chunk has text of the answer.
+            has_thought: whether the chunk has text of the thinking before the answer.
             ends: whether the chunk says how the answer ended.
         """
-        spoke = answered or thought
-        if role:
+        has_text = has_answer or has_thought
+        if has_role:
             self._opened_again = self._opened_again or self._has_bare_text
             # A role between thinking and answer is sound, for some servers name it at the first text of the answer.
             self._opened_thinking_again = self._opened_thinking_again or self._has_bare_thought
-        if spoke:
+        if has_text:
             if self.ended and self._has_spoken:
                 self.fault = self.fault or AFTER_THE_END
             self._has_spoken = True
-            if self._opened_again or (thought and self._opened_thinking_again):
+            if self._opened_again or (has_thought and self._opened_thinking_again):
                 self.fault = self.fault or ROLE_AGAIN
             if chunk_id and (chunk_id != self._id or not self._has_lasting_id):
                 self._see_id(chunk_id)
             elif not chunk_id and self._ids:
                 self._has_lasting_id = True  # a server that names its id once, at the first text
-        if model and model != self._model and (spoke or ends):
+        if model and model != self._model and (has_text or ends):
             if self._model:
                 self.fault = self.fault or ANOTHER_MODEL.format(self._model[:60], model[:60])
             self._model = model
-        self._has_bare_text = self._has_bare_text or (answered and not role)
-        self._has_bare_thought = self._has_bare_thought or (thought and not role)
+        self._has_bare_text = self._has_bare_text or (has_answer and not has_role)
+        self._has_bare_thought = self._has_bare_thought or (has_thought and not has_role)
         self.ended = self.ended or ends
 
     def _see_id(self, chunk_id: str) -> None:
@@ -107,24 +109,24 @@ def begins_anew(tokens: Sequence[str | None], logprobs: Sequence[Any]) -> str:
         return COMES_TWICE
     if len(set(map(str, tokens[:MAX_COMPARED_TOKENS]))) < 2:  # a model that repeats one token
         return ""
-    drawn = list(zip(tokens, logprobs, strict=False))
-    for place in [i for i, pair in enumerate(drawn) if pair == drawn[0]][1:]:
-        count = min(place, len(tokens) - place, MAX_COMPARED_TOKENS)
+    pairs = list(zip(tokens, logprobs, strict=False))
+    for start in [i for i, pair in enumerate(pairs) if pair == pairs[0]][1:]:
+        count = min(start, len(tokens) - start, MAX_COMPARED_TOKENS)
         if (
-            count >= FEWEST_COMPARED
-            and tokens[:count] == tokens[place : place + count]
-            and logprobs[:count] == logprobs[place : place + count]
+            count >= MIN_COMPARED_TOKENS
+            and tokens[:count] == tokens[start : start + count]
+            and logprobs[:count] == logprobs[start : start + count]
             and len(set(map(str, tokens[:count]))) > 1
-            and any(type(value) in (int, float) and value < _SURE for value in logprobs[:count])
+            and any(type(value) in (int, float) and value < _CERTAIN_LOGPROB for value in logprobs[:count])
         ):
-            circles = tokens[place:] == tokens[:-place] and logprobs[place:] == logprobs[:-place]
-            return "" if circles and len(tokens) >= 3 * place else BEGINS_ANEW.format(place)
+            circles = tokens[start:] == tokens[:-start] and logprobs[start:] == logprobs[:-start]
+            return "" if circles and len(tokens) >= 3 * start else BEGINS_ANEW.format(start)
     return ""
 
 
 def _comes_twice(tokens: Sequence[str | None], logprobs: Sequence[Any]) -> bool:
     """Returns whether each token is followed by itself with the same log-probability, and several tokens differ."""
-    if len(tokens) % 2 or tokens[:1] != tokens[1:2] or len(set(map(str, tokens[::2]))) < FEWEST_COMPARED:
+    if len(tokens) % 2 or tokens[:1] != tokens[1:2] or len(set(map(str, tokens[::2]))) < MIN_COMPARED_TOKENS:
         return False
-    unsure = any(type(value) in (int, float) and value < _SURE for value in logprobs)
+    unsure = any(type(value) in (int, float) and value < _CERTAIN_LOGPROB for value in logprobs)
     return unsure and tokens[::2] == tokens[1::2] and logprobs[::2] == logprobs[1::2]

@@ -95,11 +95,11 @@ CALLED = (
 )
 
 
-_CALLS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
+_TOOL_CALL_STARTS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 """Beginnings of tool calls that a server without a parser for them returns as text."""
 
 
-_WHOLE = frozenset(("", "completed", "complete", "success", "succeeded", "ok", "done"))
+_COMPLETE_STATES = frozenset(("", "completed", "complete", "success", "succeeded", "ok", "done"))
 """States of a whole answer, if a server names a state beside the choices."""
 
 
@@ -118,47 +118,52 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
         choice: number of the answer, if there are several.
         top: whether alternatives are read.
     """
-    answer, chosen = read_said(response, choice)
-    logprobs_given = fields(chosen.get("logprobs")) or {}
-    rest: dict[str, Any] = {
+    answer, choice_fields = read_text_and_choice(response, choice)
+    sent_logprobs = fields(choice_fields.get("logprobs")) or {}
+    common_fields: dict[str, Any] = {
         "text": answer.text,
         "finish_reason": answer.finish_reason,
         "model": answer.model,
         "usage": answer.usage,
         "note": first_of(len(response["choices"]), choice),
     }
-    if before := as_list(logprobs_given.get("reasoning_content")):
+    if thinking_entries := as_list(sent_logprobs.get("reasoning_content")):
         # DeepSeek gives the thinking's log-probabilities under a key of their own.
-        both = [*before, *(as_list(logprobs_given.get("content")) or ())]
-        parsed = parse_entries(both, f"choices[{choice}].logprobs", top=top, **rest)
-        segments = Segment("thinking", 0, len(before)), Segment("answer", len(before), len(both))
-        return check_text(replace(parsed, segments=segments[: 1 + (len(both) > len(before))]), both)
+        all_entries = [*thinking_entries, *(as_list(sent_logprobs.get("content")) or ())]
+        parsed = parse_entries(all_entries, f"choices[{choice}].logprobs", top=top, **common_fields)
+        segments = (
+            Segment("thinking", 0, len(thinking_entries)),
+            Segment("answer", len(thinking_entries), len(all_entries)),
+        )
+        return check_text(
+            replace(parsed, segments=segments[: 1 + (len(all_entries) > len(thinking_entries))]), all_entries
+        )
     # The tokens of a refusal stand under a key of their own.
-    entries = (
-        logprobs_given.get("content") if logprobs_given.get("content") is not None else logprobs_given.get("refusal")
-    )
+    entries = sent_logprobs.get("content") if sent_logprobs.get("content") is not None else sent_logprobs.get("refusal")
     has_none = answer.finish_reason in (TOOL_CALL, REFUSAL)
-    if answer.finish_reason == TOOL_CALL and not entries and not logprobs_given.get("token_logprobs"):
-        raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
-    # The usage is of all choices together.
-    alone = len(response["choices"]) == 1 and response.get("n", 1) == 1
-    counted = len(as_list(chosen.get("token_ids")) or ()) or (answer.usage.completion_tokens if alone else 0)
+    if answer.finish_reason == TOOL_CALL and not entries and not sent_logprobs.get("token_logprobs"):
+        raise InvalidResponse(CALLED)  # OpenAI never gives log-probabilities of a tool call
+    # The usage counts all choices together.
+    is_only_choice = len(response["choices"]) == 1 and response.get("n", 1) == 1
+    counted = len(as_list(choice_fields.get("token_ids")) or ()) or (
+        answer.usage.completion_tokens if is_only_choice else 0
+    )
     if entries is not None:
-        parsed = parse_entries(entries, f"choices[{choice}].logprobs.content", top=top, **rest)
+        parsed = parse_entries(entries, f"choices[{choice}].logprobs.content", top=top, **common_fields)
         if has_none:
             return parsed
         return settle(parsed, answer.thinking, answer.ending, as_list(entries) or (), counted=counted)
-    if logprobs_given.get("token_logprobs") is None:
+    if sent_logprobs.get("token_logprobs") is None:
         raise NoLogprobs(
             f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {LOGPROBS_HINT}"
         )
-    tokens, logprobs, rows = _read_columns(logprobs_given, answer.usage)
+    tokens, logprobs, rows = _read_columns(sent_logprobs, answer.usage)
     if (
-        len(logprobs) < len(logprobs_given["token_logprobs"])
-        and spelled(list(map(text, logprobs_given["tokens"] or ())), answer.text).all
+        len(logprobs) < len(sent_logprobs["token_logprobs"])
+        and spelled(list(map(text, sent_logprobs["tokens"] or ())), answer.text).all
     ):
-        rest["text"] = "".join(tokens)  # the prompt was echoed
-    parsed = with_alternatives(ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), **rest), rows)
+        common_fields["text"] = "".join(tokens)  # the prompt was echoed
+    parsed = with_alternatives(ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), **common_fields), rows)
     parsed = parsed if top else replace(parsed, top_logprobs=None)
     return parsed if has_none else settle(parsed, answer.thinking, answer.ending, counted=counted)
 
@@ -174,46 +179,50 @@ def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], 
     """
     if message.get("tool_calls") or message.get("function_call") or read_end(finish_reason) == TOOL_CALL:
         return TOOL_CALL
-    if spoken.lstrip().startswith(_CALLS):
+    if spoken.lstrip().startswith(_TOOL_CALL_STARTS):
         return TOOL_CALL
-    of_refusal = logprobs.get("content") is None and bool(logprobs.get("refusal"))
-    return REFUSAL if of_refusal or (text(message.get("refusal")) and not spoken) else read_end(finish_reason)
+    has_refusal_logprobs = logprobs.get("content") is None and bool(logprobs.get("refusal"))
+    return REFUSAL if has_refusal_logprobs or (text(message.get("refusal")) and not spoken) else read_end(finish_reason)
 
 
-def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
-    """Returns (the text of the choice with its metadata, the choice)."""
+def read_text_and_choice(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
+    """Returns the text of a choice with its metadata, and the fields of the choice."""
     choices = as_list(response.get("choices"))
-    indices = [(fields(listed) or {}).get("index") for listed in choices or ()] if choices and len(choices) > 1 else []
+    indices = (
+        [(fields(listed_choice) or {}).get("index") for listed_choice in choices or ()]
+        if choices and len(choices) > 1
+        else []
+    )
     if indices and choices is not None and sorted(map(str, indices)) == sorted(map(str, range(len(choices)))):
         in_order = sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))
-        choices = [listed for _, listed in in_order]
+        choices = [listed_choice for _, listed_choice in in_order]
     if choices is None or not 0 <= choice < len(choices):
-        received = f"the keys {some_keys(response)}" if choices is None else f"{len(choices)} choices"
+        received_text = f"the keys {some_keys(response)}" if choices is None else f"{len(choices)} choices"
         if error := error_message(response):
-            received += f" and the error {error!r}"
-        raise InvalidResponse(f"the response has {received}; expected a chat completion with choices[{choice}]")
-    chosen = fields(choices[choice]) or {}
-    message, logprobs = fields(chosen.get("message")), fields(chosen.get("logprobs"))
-    for part in filter(None, (response, chosen, message, logprobs)):
+            received_text += f" and the error {error!r}"
+        raise InvalidResponse(f"the response has {received_text}; expected a chat completion with choices[{choice}]")
+    choice_fields = fields(choices[choice]) or {}
+    message, logprobs = fields(choice_fields.get("message")), fields(choice_fields.get("logprobs"))
+    for part in filter(None, (response, choice_fields, message, logprobs)):
         refuse_error(part)
-    if text(response.get("status")) not in _WHOLE:
+    if text(response.get("status")) not in _COMPLETE_STATES:
         refuse_error({"error": f"status {text(response.get('status'))}"})
-    if message is None and not isinstance(chosen.get("text"), str):
+    if message is None and not isinstance(choice_fields.get("text"), str):
         raise InvalidResponse(
             f"choices[{choice}] has neither message nor text; expected a whole completion:"
             " join the chunks of a stream first, or pass the list of all of them"
         )
-    counted = fields(response.get("usage")) or {}
-    spoken = content_text(message.get("content")) if message is not None else chosen["text"]
+    usage_fields = fields(response.get("usage")) or {}
+    spoken = content_text(message.get("content")) if message is not None else choice_fields["text"]
     answer = ParsedText(
         text=spoken,
-        finish_reason=read_ending(end_of(chosen), spoken, message or {}, logprobs or {}),
+        finish_reason=read_ending(end_of(choice_fields), spoken, message or {}, logprobs or {}),
         model=once(text(response.get("model"))),
-        usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
-        thinking=thinking_of(message or {}, counted),
-        ending=ending_of(chosen.get("finish_reason"), chosen),
+        usage=usage(usage_fields.get("prompt_tokens"), usage_fields.get("completion_tokens")),
+        thinking=thinking_of(message or {}, usage_fields),
+        ending=ending_of(choice_fields.get("finish_reason"), choice_fields),
     )
-    return answer, chosen
+    return answer, choice_fields
 
 
 THINKING_KEYS = ("reasoning_content", "reasoning")
@@ -226,17 +235,17 @@ def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | N
         if isinstance(message.get(name), str) and message[name]:
             return str(message[name])
     parts = [*(as_list(message.get("content")) or ()), *(as_list(message.get("reasoning_details")) or ())]
-    shown = []
+    thinking_texts = []
     for part in filter(None, map(fields, parts)):
         kind = text(part.get("type"))
         if kind == "thinking":  # of Mistral
-            shown.append(content_text(part.get("thinking")))
+            thinking_texts.append(content_text(part.get("thinking")))
         elif kind.startswith("reasoning."):  # of OpenRouter
-            shown.append(text(part.get("text")))
-    if shown:
-        return "".join(shown)
-    counted = (fields(usage.get("completion_tokens_details")) or {}).get("reasoning_tokens")
-    return "" if type(counted) is int and counted > 0 else None
+            thinking_texts.append(text(part.get("text")))
+    if thinking_texts:
+        return "".join(thinking_texts)
+    thinking_count = (fields(usage.get("completion_tokens_details")) or {}).get("reasoning_tokens")
+    return "" if type(thinking_count) is int and thinking_count > 0 else None
 
 
 def _read_columns(columns: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ...], list[Any], list[list[Any]]]:
@@ -287,9 +296,9 @@ def completion(
     model: object = "",
     finish_reason: str = "",
     thinking: str = "",
-    called: bool = False,
-    used: tuple[object, object, object] = (None, None, None),
-    ended_by: Mapping[str, object] | None = None,
+    is_tool_call: bool = False,
+    token_counts: tuple[object, object, object] = (None, None, None),
+    end_fields: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Returns an answer of another format as a chat completion.
 
@@ -299,27 +308,27 @@ def completion(
         model: name of the model.
         finish_reason: how the answer ended, in the words of its API.
         thinking: text of the thinking, if it is known.
-        called: whether the answer is a tool call.
-        used: numbers of tokens of the prompt, of the answer, and of the thinking.
-        ended_by: `stop_reason` in vLLM's form, if it is known what ended the answer.
+        is_tool_call: whether the answer is a tool call.
+        token_counts: numbers of tokens of the prompt, of the answer, and of the thinking.
+        end_fields: `stop_reason` in vLLM's form, if it is known what ended the answer.
     """
     message = {"role": "assistant", "content": spoken} | ({"reasoning_content": thinking} if thinking else {})
     choice = {
         "index": 0,
         "message": message,
-        "finish_reason": TOOL_CALL if called else read_end(finish_reason),
+        "finish_reason": TOOL_CALL if is_tool_call else read_end(finish_reason),
         "logprobs": logprobs,
-        **(ended_by or {}),
+        **(end_fields or {}),
     }
-    prompt, answer, thought = used
-    usage = {"prompt_tokens": prompt, "completion_tokens": answer}
-    if thought:
-        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    prompt_count, answer_count, thinking_count = token_counts
+    usage = {"prompt_tokens": prompt_count, "completion_tokens": answer_count}
+    if thinking_count:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thinking_count}
     return {"object": "chat.completion", "model": text(model), "choices": [choice], "usage": usage}
 
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
-_WORDS = ("message", "reasoning")
+_TEXT_ITEMS = ("message", "reasoning")
 CALLER_ITEMS = frozenset(
     "function_call custom_tool_call computer_call local_shell_call shell_call apply_patch_call"
     " mcp_approval_request".split()
@@ -342,7 +351,7 @@ def is_event(part: object) -> bool:
 def begins_call(event: Mapping[str, Any]) -> bool:
     """Whether this event belongs to a tool call of the caller or the server. An unknown kind of item counts as one."""
     item = fields(event.get("item"))
-    return "_call" in text(event.get("type")) or (item is not None and item.get("type") not in _WORDS)
+    return "_call" in text(event.get("type")) or (item is not None and item.get("type") not in _TEXT_ITEMS)
 
 
 def read_response(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
@@ -359,8 +368,8 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
         top: whether alternatives are read.
     """
     only_choice(choice, "a response of the Responses API")
-    failed = {"error": response.get("error") or "failed"} if response.get("status") == "failed" else {}
-    refuse_error({**response, **failed})
+    failure_fields = {"error": response.get("error") or "failed"} if response.get("status") == "failed" else {}
+    refuse_error({**response, **failure_fields})
     parts, other = text_parts(response.get("output"))
     entries: list[Any] = []
     for part in parts:
@@ -374,50 +383,50 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
             f"the response holds no text with log-probabilities (it came with {received}); expected a message of"
             f" output_text: leave refusals and tool calls out; otherwise {_ASK}"
         )
-    counted, ended = fields(response.get("usage")) or {}, _ended(response)
-    refused = "a part of the response is a refusal" if "refusal" in other else ""
-    called = bool(CALLER_ITEMS & other)
+    usage_fields, end_word = fields(response.get("usage")) or {}, _end_word(response)
+    refusal_note = "a part of the response is a refusal" if "refusal" in other else ""
+    is_call = bool(CALLER_ITEMS & other)
     parsed = parse_entries(
         entries,
         "output_text.logprobs",
         top=top,
         text="".join(text(part.get("text")) for part in parts),
-        finish_reason=("" if ended == "in_progress" else read_end(ended)) if not called else TOOL_CALL,
+        finish_reason=("" if end_word == "in_progress" else read_end(end_word)) if not is_call else TOOL_CALL,
         model=once(text(response.get("model"))),
-        usage=usage(counted.get("input_tokens"), counted.get("output_tokens")),
+        usage=usage(usage_fields.get("input_tokens"), usage_fields.get("output_tokens")),
         temperature=read_temperature(response.get("temperature")),
-        note=refused,
+        note=refusal_note,
     )
     ending: Ending = "some" if parsed.finish_reason == STOP else ""
-    drawn = parsed.usage.completion_tokens if not other else 0  # other items are counted too
+    drawn_count = parsed.usage.completion_tokens if not other else 0  # other items are counted too
     reasoning = [item for item in each(response.get("output")) if item.get("type") == "reasoning"]
     texts = [text(part.get("text")) for item in reasoning for part in each(item.get("content"))]
-    spent = (fields(counted.get("output_tokens_details")) or {}).get("reasoning_tokens")
-    thought = "".join(texts) if reasoning or (type(spent) is int and spent > 0) else None
-    return parsed if called else settle(parsed, thought, ending, entries, counted=drawn)
+    thinking_count = (fields(usage_fields.get("output_tokens_details")) or {}).get("reasoning_tokens")
+    thinking = "".join(texts) if reasoning or (type(thinking_count) is int and thinking_count > 0) else None
+    return parsed if is_call else settle(parsed, thinking, ending, entries, counted=drawn_count)
 
 
 def response_as_completion(response: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a response of the Responses API as a chat completion without log-probabilities."""
     parts, _ = text_parts(response.get("output"))
-    counted = fields(response.get("usage")) or {}
+    usage_fields = fields(response.get("usage")) or {}
     return completion(
         "".join(text(part.get("text")) for part in parts),
         None,
         model=response.get("model"),
-        finish_reason=_ended(response),
-        used=(counted.get("input_tokens"), counted.get("output_tokens"), None),
+        finish_reason=_end_word(response),
+        token_counts=(usage_fields.get("input_tokens"), usage_fields.get("output_tokens"), None),
     )
 
 
-def _ended(response: Mapping[str, Any]) -> str:
+def _end_word(response: Mapping[str, Any]) -> str:
     """Returns the API's word for how a response ended. A message may state another end than its completed response."""
     reason = fields(response.get("incomplete_details")) or {}
-    ended = text(reason.get("reason")) or text(response.get("status"))
-    return (_state(response) or ended) if ended == "completed" else ended
+    end_word = text(reason.get("reason")) or text(response.get("status"))
+    return (_message_state(response) or end_word) if end_word == "completed" else end_word
 
 
-def _state(response: Mapping[str, Any]) -> str:
+def _message_state(response: Mapping[str, Any]) -> str:
     """Returns the first state of a message that is not completed; empty if all are completed."""
     states = [text(item.get("status")) for item in each(response.get("output")) if item.get("type") == "message"]
     return next((state for state in states if state not in ("", "completed")), "")
@@ -433,26 +442,28 @@ def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     if all(type(event.get("sequence_number")) is int for event in events):
         events.sort(key=lambda event: event["sequence_number"])
     whole_response: Mapping[str, Any] = {}
-    joined: dict[tuple[int, int], dict[str, Any]] = {}
+    part_of_index: dict[tuple[int, int], dict[str, Any]] = {}
     for event in events:
         whole_response = fields(event.get("response")) or whole_response
         if event.get("type") in ("response.output_text.delta", "response.output_text.done"):
             indices = event.get("output_index"), event.get("content_index")
-            place = (indices[0] if type(indices[0]) is int else 0, indices[1] if type(indices[1]) is int else 0)
-            part = joined.setdefault(place, {"type": "output_text", "text": "", "logprobs": []})
+            index = (indices[0] if type(indices[0]) is int else 0, indices[1] if type(indices[1]) is int else 0)
+            part = part_of_index.setdefault(index, {"type": "output_text", "text": "", "logprobs": []})
             part["text"] = text(event.get("text")) or part["text"] + text(event.get("delta"))
             if event["type"].endswith("done"):
                 continue  # it gives all log-probabilities once more
             part["logprobs"].extend(as_list(event.get("logprobs")) or ())
-    whole, _ = text_parts(whole_response.get("output"))
-    if any(part.get("logprobs") for part in whole) or not joined:
+    final_parts, _ = text_parts(whole_response.get("output"))
+    if any(part.get("logprobs") for part in final_parts) or not part_of_index:
         return whole_response
-    parts = [joined[place] for place in sorted(joined)]
-    if spoken := "".join(text(part.get("text")) for part in whole):  # the closing event has the text, and no numbers
+    parts = [part_of_index[index] for index in sorted(part_of_index)]
+    if spoken := "".join(
+        text(part.get("text")) for part in final_parts
+    ):  # the closing event has the text, and no numbers
         entries = [entry for part in parts for entry in part["logprobs"]]
         parts = [{"type": "output_text", "text": spoken, "logprobs": entries}]
     items = [item for item in each(whole_response.get("output")) if item.get("type") != "message"]
-    message = {"type": "message", "content": parts, "status": _state(whole_response)}
+    message = {"type": "message", "content": parts, "status": _message_state(whole_response)}
     return {**whole_response, "output": [*items, message]}
 
 

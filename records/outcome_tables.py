@@ -36,9 +36,9 @@ SCORES = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 NEAR_FIELD = 0.65
 """Least similarity, by `difflib`, of an unknown field to a known one that it resembles. `cost` has 0.67 to `cost_usd`.
 """
-LOOKED_AT = 1000
+MAX_FIRST_ROWS = 1000
 """First rows that show which columns hold scores."""
-_OF_LABELS = frozenset(("correct", "score", "label", "labels", "response", "verbalized_confidence"))
+_LABEL_COLUMNS = frozenset(("correct", "score", "label", "labels", "response", "verbalized_confidence"))
 """Columns of files of answers or labels, which are never an agent's."""
 
 
@@ -60,22 +60,24 @@ def columns_of(path: Path) -> tuple[list[str], list[str]]:
 
     A column looks like scores if no first row holds anything else in it, and if it is no constant other than 0 and 1.
     """
-    found: dict[str, set[float | None]] = {}
+    scores_by_column: dict[str, set[float | None]] = {}
     """Maps a column to its different scores. A cell that is no score counts as None."""
     for row in _first_rows(path):
         for name, cell in row.items():
-            values = found.setdefault(name, set())
+            values = scores_by_column.setdefault(name, set())
             if not _is_empty(cell):
                 values.add(_score_of(cell))
-    other = {"id", "group", *QUESTION_COLUMNS, *DIMENSION_COLUMNS, *_OF_LABELS}
+    other_columns = {"id", "group", *QUESTION_COLUMNS, *DIMENSION_COLUMNS, *_LABEL_COLUMNS}
     scores = []
-    for name, values in found.items():
-        named_otherwise = (
-            name in other or name.startswith("labels.") or name.rpartition(".")[2] in (*AGENT_NUMBERS, *AGENT_TEXTS)
+    for name, values in scores_by_column.items():
+        has_other_name = (
+            name in other_columns
+            or name.startswith("labels.")
+            or name.rpartition(".")[2] in (*AGENT_NUMBERS, *AGENT_TEXTS)
         )
-        if None not in values and (len(values) > 1 or values & {0.0, 1.0}) and not named_otherwise:
+        if None not in values and (len(values) > 1 or values & {0.0, 1.0}) and not has_other_name:
             scores.append(name)
-    return list(found), scores
+    return list(scores_by_column), scores
 
 
 def table_records(
@@ -91,12 +93,12 @@ def table_records(
 
     Raises `ImportFileError` for a table without a column for the id or question, or without those of an agent.
     """
-    columns, looking = columns_of(path)
+    columns, score_like = columns_of(path)
     agents = list(agents) or agents_of_columns(columns)
     received = f"{path} has the columns {', '.join(columns[:40]) or 'none'}"
     expected = "expected one row a question, with `id` or `question`, and the agents' scores as columns"
     if not agents and not asked_later:
-        hint = f": {', '.join(looking)} hold only such numbers" if looking else ""
+        hint = f": {', '.join(score_like)} hold only such numbers" if score_like else ""
         raise ImportFileError(
             f"{received}; {expected} NAME.correct or NAME.score, or name the columns with scores from 0 to 1 "
             f"(--agent NAME; of train success --candidate NAME){hint}"
@@ -113,10 +115,11 @@ def table_records(
             "them",
             stacklevel=2,
         )
-    lacking = [agent for agent, found in columns_by_agent.items() if not found]
-    if lacking and not asked_later:
+    without_columns = [agent for agent, agent_columns in columns_by_agent.items() if not agent_columns]
+    if without_columns and not asked_later:
         raise ImportFileError(
-            f"{received}, and none of {', '.join(lacking)}; {expected}: NAME, NAME.correct or NAME.score for each agent"
+            f"{received}, and none of {', '.join(without_columns)}; {expected}: NAME, NAME.correct or NAME.score "
+            "for each agent"
         )
     question = next((name for name in QUESTION_COLUMNS if name in columns), "")
     if not question and "id" not in columns:
@@ -133,7 +136,9 @@ def table_records(
             if "propensities" in line:
                 line["chosen"] = _cell_text(row.get("chosen"))
             line["agents"] = {
-                agent: outcome for agent, found in columns_by_agent.items() if (outcome := _outcome(row, found))
+                agent: outcome
+                for agent, agent_columns in columns_by_agent.items()
+                if (outcome := _outcome(row, agent_columns))
             }
         except ImportFileError as error:
             hand_over(at_line(path, number, error, row), on_error, error)
@@ -143,7 +148,7 @@ def table_records(
 
 def _first_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     rows = iter_csv if is_csv(path) else records_of
-    return (row for _, row in islice(rows(path, on_error=lambda error: None), LOOKED_AT))
+    return (row for _, row in islice(rows(path, on_error=lambda error: None), MAX_FIRST_ROWS))
 
 
 def agents_of_columns(columns: Sequence[str]) -> list[str]:
@@ -166,10 +171,10 @@ def _resembled(field: str) -> str:
 
 def _columns_of_agent(agent: str, columns: Sequence[str]) -> dict[str, str]:
     """Returns field -> column of an agent. A column named after the agent alone is its score."""
-    found = {field: column for field in AGENT_FIELDS if (column := f"{agent}.{field}") in columns}
-    if agent in columns and not found.keys() & set(SCORE_FIELDS):
-        found["score"] = agent
-    return found
+    column_of_field = {field: column for field in AGENT_FIELDS if (column := f"{agent}.{field}") in columns}
+    if agent in columns and not column_of_field.keys() & set(SCORE_FIELDS):
+        column_of_field["score"] = agent
+    return column_of_field
 
 
 def _outcome(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
@@ -191,8 +196,8 @@ def _outcome(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, An
 
 
 def _json_cells(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Returns what these cells (`JSON_COLUMNS`) of a row hold. Raises `ImportFileError` for a text that is no JSON."""
-    found = {}
+    """Returns the values of these cells (`JSON_COLUMNS`) of a row. Raises `ImportFileError` if a text is no JSON."""
+    json_cells = {}
     for name in names:
         cell, example = row.get(name), JSON_COLUMNS[name]
         if isinstance(cell, str) and cell.strip():
@@ -203,8 +208,8 @@ def _json_cells(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
         elif isinstance(cell, dict):  # a struct of Parquet has all its fields in every row
             cell = {key: value for key, value in cell.items() if value is not None}
         if not _is_empty(cell):
-            found[name] = cell
-    return found
+            json_cells[name] = cell
+    return json_cells
 
 
 def _is_empty(cell: Any) -> bool:

@@ -34,7 +34,7 @@ LONGEST_ERROR = 200
 """Most characters of an error that are kept: the error may hold a whole page."""
 SMALLEST_PROPENSITY = 1e-6
 """Smallest probability of a label. A label below it would weigh more than a million others."""
-MOST_WHOLE = 10**300
+MAX_WHOLE_NUMBER = 10**300
 """Largest whole number that is read."""
 ANSWER_KEYS = frozenset({"answer", "correct", "score", "confidence"})
 """Keys of an agent that answered.
@@ -103,7 +103,11 @@ class QuestionOutcomes:
         line: dict[str, Any] = {"id": self.id, "group": self.group}
         line |= {key: value for key in ("question", "dimension", "chosen") if (value := getattr(self, key))}
         line["agents"] = {
-            name: {key: part for key in AgentOutcome.__slots__ if (part := getattr(outcome, key)) not in (None, "")}
+            name: {
+                key: value_of_field
+                for key in AgentOutcome.__slots__
+                if (value_of_field := getattr(outcome, key)) not in (None, "")
+            }
             for name, outcome in self.agents.items()
         }
         if self.propensities:
@@ -172,9 +176,9 @@ def only_agents(questions: Sequence[QuestionOutcomes], names: Sequence[str]) -> 
     if not names:
         return list(questions)
     known_agents = {name for question in questions for name in question.agents}
-    if strange := sorted(set(names) - known_agents):
+    if unknown_agents := sorted(set(names) - known_agents):
         raise RecordError(
-            f"no agent is called {', '.join(strange)}; expected some of {', '.join(sorted(known_agents))}"
+            f"no agent is called {', '.join(unknown_agents)}; expected some of {', '.join(sorted(known_agents))}"
         )
     return [
         replace(question_outcomes, agents={n: outcome for n, outcome in question_outcomes.agents.items() if n in names})
@@ -260,8 +264,8 @@ def outcome_of_line(record: Mapping[str, Any]) -> QuestionOutcomes:
         dimension=_optional_text(record, "dimension"),
         agents={name: _agent(name, outcome) for name, outcome in agents.items()},
         chosen=_optional_text(record, "chosen") or None,
-        propensities={a: _required(propensities, a, "propensities.", 0, 1) for a in propensities},
-        answered=_optional_number(record, "answered", "", 0, LATEST_TIME),
+        propensities={a: _required_number(propensities, a, "propensities.", low=0, high=1) for a in propensities},
+        answered=_optional_number(record, "answered", "", low=0, high=LATEST_TIME),
     )
 
 
@@ -273,22 +277,22 @@ def _agent(name: str, outcome: Any) -> AgentOutcome:
         raise ImportFileError(f'"{where}score" and "{where}correct" differ; give one of them')
     read_outcome = AgentOutcome(
         answer=_optional_text(outcome, "answer", where),
-        score=_optional_number(outcome, "score" if "score" in outcome else "correct", where, 0, 1),
-        confidence=_optional_number(outcome, "confidence", where, -math.inf, math.inf),
-        cost_usd=_optional_number(outcome, "cost_usd", where, 0, math.inf),
-        latency_ms=_optional_number(outcome, "latency_ms", where, 0, math.inf),
+        score=_optional_number(outcome, "score" if "score" in outcome else "correct", where, low=0, high=1),
+        confidence=_optional_number(outcome, "confidence", where, low=-math.inf, high=math.inf),
+        cost_usd=_optional_number(outcome, "cost_usd", where, low=0, high=math.inf),
+        latency_ms=_optional_number(outcome, "latency_ms", where, low=0, high=math.inf),
         confidence_source=_optional_text(outcome, "confidence_source", where),
-        prompt_tokens=_optional_number(outcome, "prompt_tokens", where, 0, math.inf),
-        completion_tokens=_optional_number(outcome, "completion_tokens", where, 0, math.inf),
-        label_propensity=_optional_number(outcome, "label_propensity", where, SMALLEST_PROPENSITY, 1),
+        prompt_tokens=_optional_number(outcome, "prompt_tokens", where, low=0, high=math.inf),
+        completion_tokens=_optional_number(outcome, "completion_tokens", where, low=0, high=math.inf),
+        label_propensity=_optional_number(outcome, "label_propensity", where, low=SMALLEST_PROPENSITY, high=1),
     )
-    error = _error(outcome, read_outcome, where)
+    error = _call_error(outcome, read_outcome, where)
     if error is None:
         return read_outcome
     return replace(read_outcome, answer="", score=0.0, confidence=None, confidence_source="", error=error)
 
 
-def _error(outcome: Mapping[str, Any], outcome_read: AgentOutcome, where: str) -> str | None:
+def _call_error(outcome: Mapping[str, Any], outcome_read: AgentOutcome, where: str) -> str | None:
     """Returns why the call failed; None if it did not. Raises `ImportFileError` for an error beside a right answer.
 
     Args:
@@ -298,10 +302,10 @@ def _error(outcome: Mapping[str, Any], outcome_read: AgentOutcome, where: str) -
     """
     error = outcome.get("error")
     if error in (None, False, "", {}):
-        answered = ANSWER_KEYS & outcome.keys()
-        blank = not outcome_read.answer.strip() and outcome_read.confidence is None and not outcome_read.score
-        paid = outcome_read.cost_usd is not None or outcome_read.latency_ms is not None
-        return "no answer" if blank and ("answer" in answered or (paid and not answered)) else None
+        answer_keys = ANSWER_KEYS & outcome.keys()
+        is_blank = not outcome_read.answer.strip() and outcome_read.confidence is None and not outcome_read.score
+        has_cost = outcome_read.cost_usd is not None or outcome_read.latency_ms is not None
+        return "no answer" if is_blank and ("answer" in answer_keys or (has_cost and not answer_keys)) else None
     if isinstance(error, dict):
         error = error.get("message") or json.dumps(error, default=str)
     if error is not True and not isinstance(error, str):
@@ -323,17 +327,27 @@ def _optional_text(record: Mapping[str, Any], key: str, where: str = "") -> str:
     return value
 
 
-def _optional_number(record: Mapping[str, Any], key: str, where: str, low: float, high: float) -> float | None:
-    return None if record.get(key) is None else _required(record, key, where, low, high)
+def _optional_number(record: Mapping[str, Any], key: str, where: str, *, low: float, high: float) -> float | None:
+    """Returns the number under a key, as `_required_number` does; None if it is missing."""
+    return None if record.get(key) is None else _required_number(record, key, where, low=low, high=high)
 
 
-def _required(record: Mapping[str, Any], key: str, where: str, low: float, high: float) -> float:
+def _required_number(record: Mapping[str, Any], key: str, where: str, *, low: float, high: float) -> float:
+    """Returns the number under a key. Raises `ImportFileError` unless it is finite and in [low, high].
+
+    Args:
+        record: the line, or a part of it.
+        key: the key.
+        where: prefix of the key in errors.
+        low: smallest allowed number; -inf allows -inf too.
+        high: largest allowed number; with inf any finite number is allowed.
+    """
     value = record[key]
     if isinstance(value, bool) and key == "correct":
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN is unequal to itself
         raise ImportFileError(f'"{where}{key}" is {_short_json(value)}; expected a number')
-    if isinstance(value, int) and abs(value) > MOST_WHOLE:  # JSON has whole numbers that no float holds
+    if isinstance(value, int) and abs(value) > MAX_WHOLE_NUMBER:  # JSON has whole numbers that no float holds
         raise ImportFileError(f'"{where}{key}" is {_short_json(value)}; expected a number of at most 300 digits')
     if not low <= value <= high or value == math.inf:
         expected = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}, and finite"

@@ -38,7 +38,7 @@ from metaprobe.records.openai_format import (
     read_completion,
     read_ending,
     read_response,
-    read_said,
+    read_text_and_choice,
     thinking_of,
 )
 from metaprobe.records.reading import (
@@ -163,7 +163,7 @@ def parse_text(response: object, *, choice: int = 0) -> ParsedText:
     completion_fields = fields(response)
     if completion_fields is None:
         raise InvalidResponse(f"the response came as {type(response).__name__}; expected a chat completion")
-    return read_said(completion_fields, choice)[0]
+    return read_text_and_choice(completion_fields, choice)[0]
 
 
 def from_json(body: str | bytes | bytearray) -> object:
@@ -282,9 +282,9 @@ def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: b
     except NoLogprobs:
         if not isinstance(signals, Mapping) or signals.get(HIDDEN_STATES) is None:
             raise
-        statement = read_said(response, choice)[0]
+        parsed_text = read_text_and_choice(response, choice)[0]
         parsed = ParsedResponse(
-            statement.text, (), NO_NUMBERS, None, statement.finish_reason, statement.model, statement.usage
+            parsed_text.text, (), NO_NUMBERS, None, parsed_text.finish_reason, parsed_text.model, parsed_text.usage
         )
     if not isinstance(signals, Mapping):
         raise InvalidResponse(
@@ -337,13 +337,16 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
         parsed = read_completion(stream.response(), 0, top)
         notes = parsed.note, first_of(1 + stream.has_others, choice)
         return replace(parsed, note="; ".join(filter(None, notes)))
-    few = parts[:LIST_ELEMENTS]
-    whole = [part for part in few if any(form.recognises(fields(part) or part) for form in RESPONSE_FORMATS)]
-    if len(parts) == 1 and whole:
+    first_parts = parts[:LIST_ELEMENTS]
+    whole_answers = [
+        part for part in first_parts if any(form.recognises(fields(part) or part) for form in RESPONSE_FORMATS)
+    ]
+    if len(parts) == 1 and whole_answers:
         return _parse_any_format(parts[0], choice, top)
-    if whole or mappings:
+    if whole_answers or mappings:
         raise InvalidResponse(
-            f"a list of {len(parts)} came, {len(whole)} of the first {len(few)} whole answers; expected the chunks of"
+            f"a list of {len(parts)} came, {len(whole_answers)} of the first {len(first_parts)} whole answers; "
+            "expected the chunks of"
             " one stream, or log-probabilities: score one answer at a time"
         )
     return ParsedResponse("", (), check_logprobs(parts))
@@ -355,20 +358,20 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
         return ParsedResponse(call.text, (), NO_NUMBERS, None, end, call.model, call.usage, hidden=call.hidden)
     if call.logprobs is None:
         raise InvalidResponse(f"call {call.id!r} was recorded without log-probabilities; {_ASK}")
-    logprobs, others = check_logprobs(call.logprobs), call.top_logprobs
-    for name, values in (("tokens", call.tokens or None), ("alternatives", others)):
+    logprobs, alternatives = check_logprobs(call.logprobs), call.top_logprobs
+    for name, values in (("tokens", call.tokens or None), ("alternatives", alternatives)):
         if values is not None and len(values) != len(logprobs):
             raise InvalidResponse(
                 f"call {call.id!r} was recorded with {len(logprobs)} log-probabilities and the {name} of {len(values)}"
                 " tokens; expected one for each token"
             )
-    refuse_placeholders(logprobs, logprobs, others)
-    fault = implausible(logprobs, others) if others is not None else ""
+    refuse_placeholders(logprobs, logprobs, alternatives)
+    fault = implausible(logprobs, alternatives) if alternatives is not None else ""
     parsed = ParsedResponse(
         call.text,
         call.tokens,
         logprobs,
-        others if top and not fault else None,
+        alternatives if top and not fault else None,
         read_end(call.finish_reason),
         call.model,
         call.usage,
@@ -414,35 +417,38 @@ def hidden_of(sent_states: object, parsed: ParsedResponse) -> Hidden:
         if unknown := sorted(set(positions) - set(POSITIONS)):
             raise InvalidResponse(f"hidden states at {unknown[0]!r}; expected positions out of {', '.join(POSITIONS)}")
         return Hidden(_state_array(sent_states, "values"), layers, positions, model, _canaries_of(sent_states))
-    tokens, values = len(parsed.logprobs), _state_array(sent_states, "tokens")  # (tokens, layers, width)
+    token_count, values = len(parsed.logprobs), _state_array(sent_states, "tokens")  # (tokens, layers, width)
     if values.ndim != 3 or values.shape[1] != len(layers):
         raise InvalidResponse(
             f"states of tokens have shape {values.shape}; expected (tokens, {len(layers)}, width) for layers "
             f"{list(layers)}"
         )
-    if len(values) not in (tokens, tokens + parsed.left_out):
-        fewer = " (engines that speculate may drop some)" if len(values) < tokens else ""
+    if len(values) not in (token_count, token_count + parsed.left_out):
+        hint = " (engines that speculate may drop some)" if len(values) < token_count else ""
         raise InvalidResponse(
-            f"states of {len(values)} tokens came for an answer of {tokens}{fewer}; expected one for each: read the "
+            f"states of {len(values)} tokens came for an answer of {token_count}{hint}; expected one for each: read "
+            "the "
             "answer again, or leave the states out"
         )
     states_by_position: dict[str, FloatArray] = {}
     kinds: tuple[SegmentKind, ...] = ("answer", "thinking")
     for kind in kinds:
-        states_of_kind = values[tokens_of(parsed.segments, kind, tokens)]
+        states_of_kind = values[tokens_of(parsed.segments, kind, token_count)]
         if len(states_of_kind):
             states_by_position |= {
                 f"{kind}_first": states_of_kind[0],
                 f"{kind}_last": states_of_kind[-1],
                 f"{kind}_mean": states_of_kind.astype(np.float64).mean(axis=0),
             }
-    every = np.stack([states.astype(np.float32) for states in states_by_position.values()], axis=1)
-    return Hidden(every, layers, tuple(states_by_position), model, _canaries_of(sent_states))
+    all_states = np.stack([states.astype(np.float32) for states in states_by_position.values()], axis=1)
+    return Hidden(all_states, layers, tuple(states_by_position), model, _canaries_of(sent_states))
 
 
 def _canaries_of(response_fields: Mapping[str, Any]) -> CanaryStates | None:
-    """Returns the canaries' states by the source of the states. A request holds them, or the digest of states that this
-    process got before. None where nothing was sent, or the digest is not known.
+    """Returns the canaries' states from the source of the sent states.
+
+    A request holds them, or the digest of states that this process got before. Returns None if the request holds
+    neither, or if the digest is not known.
     """
     sent = response_fields.get("canaries")
     if sent is None:
@@ -489,7 +495,7 @@ def _state_array(response_fields: Mapping[str, Any], key: str) -> FloatArray:
     return array
 
 
-_EXACT = 2.0**53
+_EXACT_INTEGER_LIMIT = 2.0**53
 """From this magnitude on a JSON integer and the decoder's double may differ."""
 
 
@@ -506,14 +512,14 @@ def _decoded_body(body: str | bytes | bytearray, choice: int, top: bool) -> Pars
         choice: which of several answers to read.
         top: whether alternatives are read. If not, `top_logprobs` is None.
     """
-    signals = SIGNALS_KEY in body if isinstance(body, str) else SIGNALS_KEY.encode() in body
-    decoders = None if signals else _decoders(top)
+    has_signals = SIGNALS_KEY in body if isinstance(body, str) else SIGNALS_KEY.encode() in body
+    decoders = None if has_signals else _decoders(top)
     if decoders is None:
         return None
     try:
         if not isinstance(body, str):
-            body.decode("utf-8", "surrogatepass")  # in what it skips, the decoder would not mind
-        return _decoded(decoders.body(body), choice, top)
+            body.decode("utf-8", "surrogatepass")  # the decoder does not check the parts that it skips
+        return _parse_decoded(decoders.body(body), choice, top)
     except (ValueError, RecursionError, InvalidResponse):
         return None
 
@@ -530,12 +536,12 @@ def parse_chunks(chunks: Sequence[bytes], *, top: bool = True) -> ParsedResponse
     if decoders is None:
         return None
     try:
-        return _decoded(decoders.chunks(b"[" + b",".join(chunks) + b"]"), 0, top)
+        return _parse_decoded(decoders.chunks(b"[" + b",".join(chunks) + b"]"), 0, top)
     except (ValueError, RecursionError, InvalidResponse):
         return None
 
 
-def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
+def _parse_decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     """Returns the answer from a decoded completion; None if the slower reader has to read it.
 
     Args:
@@ -546,50 +552,53 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     # Answers that need the general reader are left to it.
     if not 0 <= choice < len(completion.choices):
         return None
-    chosen = completion.choices[choice]
-    if chosen.error or completion.error:
+    choice_fields = completion.choices[choice]
+    if choice_fields.error or completion.error:
         return None
-    entries = chosen.logprobs.content
+    entries = choice_fields.logprobs.content
     if entries is None:
-        entries = chosen.logprobs.refusal  # the tokens of a refusal stand under a key of their own
+        entries = choice_fields.logprobs.refusal  # the tokens of a refusal stand under a key of their own
     if not entries:
         return None
     # Text, log-probabilities and alternatives.
-    values = [entry.logprob for entry in entries]
-    checked = float_list(values)
-    checked = check_logprobs(values) if checked is None else checked
-    spoken = content_text(chosen.message.content)
-    logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
-    message = {name: getattr(chosen.message, name) for name in chosen.message.__struct_fields__}
-    few = [
+    logprob_values = [entry.logprob for entry in entries]
+    checked_logprobs = float_list(logprob_values)
+    checked_logprobs = check_logprobs(logprob_values) if checked_logprobs is None else checked_logprobs
+    spoken = content_text(choice_fields.message.content)
+    logprobs = {"content": choice_fields.logprobs.content, "refusal": choice_fields.logprobs.refusal}
+    message = {name: getattr(choice_fields.message, name) for name in choice_fields.message.__struct_fields__}
+    sampled_entries = [
         {"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()}
-        for e in sample_entries(entries, checked)
+        for e in sample_entries(entries, checked_logprobs)
     ]
     rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
-    if min(values) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
+    if (
+        min(logprob_values) < -_EXACT_INTEGER_LIMIT
+        or min(map(min, filter(None, rows)), default=0.0) < -_EXACT_INTEGER_LIMIT
+    ):
         return None
-    counted = completion.usage if isinstance(completion.usage, dict) else {}
-    if chosen.logprobs.reasoning_content or thinking_of(message, counted) is not None:
+    usage_fields = completion.usage if isinstance(completion.usage, dict) else {}
+    if choice_fields.logprobs.reasoning_content or thinking_of(message, usage_fields) is not None:
         return None
     # The response, and the end of its answer.
-    reason = read_ending(chosen.finish_reason, spoken, message, logprobs)
+    reason = read_ending(choice_fields.finish_reason, spoken, message, logprobs)
     parsed = ParsedResponse(
         text=spoken,
         tokens=tuple([entry.token or "" for entry in entries]),
-        logprobs=checked,
+        logprobs=checked_logprobs,
         finish_reason=reason,
         model=once(text(completion.model)),
-        usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
+        usage=usage(usage_fields.get("prompt_tokens"), usage_fields.get("completion_tokens")),
         note=first_of(len(completion.choices), choice),
     )
-    parsed = with_alternatives(parsed, rows, few) if top else without_alternatives(parsed, few)
+    parsed = with_alternatives(parsed, rows, sampled_entries) if top else without_alternatives(parsed, sampled_entries)
     if reason in (TOOL_CALL, REFUSAL):
         return parsed
-    ended_by = {name: getattr(chosen, name) for name in SAID_BESIDE if getattr(chosen, name) is not ...}
-    drawn = len(chosen.token_ids) if isinstance(chosen.token_ids, list) else 0
-    if not drawn and len(completion.choices) == 1 and completion.n == 1:
-        drawn = parsed.usage.completion_tokens
-    return settle(parsed, None, ending_of(chosen.finish_reason, ended_by), counted=drawn)
+    ended_by = {name: getattr(choice_fields, name) for name in SAID_BESIDE if getattr(choice_fields, name) is not ...}
+    drawn_count = len(choice_fields.token_ids) if isinstance(choice_fields.token_ids, list) else 0
+    if not drawn_count and len(completion.choices) == 1 and completion.n == 1:
+        drawn_count = parsed.usage.completion_tokens
+    return settle(parsed, None, ending_of(choice_fields.finish_reason, ended_by), counted=drawn_count)
 
 
 @cache

@@ -83,7 +83,9 @@ def house_function(name: str) -> Callable[..., Any]:
 
     Raises `RecordError` if no installed package registers such a function: the installation is older than the code.
     """
-    function = Plugins(HOUSE_FUNCTIONS, object, "function").load(name)  # one that is cached is no `FunctionType`
+    function = Plugins(HOUSE_FUNCTIONS, object, "function").load(
+        name
+    )  # any object, because a cached function is no `FunctionType`
     if not callable(function):
         raise RecordError(f"no installed package gives {name!r} in {HOUSE_FUNCTIONS}; install metaprobe again")
     return function

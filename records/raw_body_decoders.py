@@ -149,21 +149,21 @@ def _join_chunks(chunks: list[PlainChunk[AnyTokenEntry]]) -> Completion[AnyToken
     texts = [choice.delta.content or "" if choice.delta is not None else "" for choice in choices]
     rows = [choice.logprobs.content or () if choice.logprobs is not None else () for choice in choices]
     entries = [entry for row in rows for entry in row]
-    places = [place for place, choice in enumerate(choices) if choice.finish_reason]
-    if not places:
+    end_indices = [index for index, choice in enumerate(choices) if choice.finish_reason]
+    if not end_indices:
         raise ValueError("the answer has no end")
-    _check_that_one(chunks, choices, texts, rows[places[0] + 1 :], places[0])
+    _check_one_answer(chunks, choices, texts, rows[end_indices[0] + 1 :], end_indices[0])
     if begins_anew([entry.token for entry in entries], [entry.logprob for entry in entries]):
         raise ValueError("an answer begins anew")
-    ended_by = {name: getattr(choices[places[-1]], name) for name in ("finish_reason", *SAID_BESIDE)}
-    lasting = {
+    end_fields = {name: getattr(choices[end_indices[-1]], name) for name in ("finish_reason", *SAID_BESIDE)}
+    last_values = {
         name: next((value for chunk in reversed(chunks) if (value := getattr(chunk, name)) is not None), None)
         for name in ("model", "usage")
     }
-    return Completion([Choice(RawMessage("".join(texts)), Logprobs(entries), **ended_by)], **lasting)
+    return Completion([Choice(RawMessage("".join(texts)), Logprobs(entries), **end_fields)], **last_values)
 
 
-def _check_that_one(
+def _check_one_answer(
     chunks: list[PlainChunk[AnyTokenEntry]],
     choices: list[PlainChoice[AnyTokenEntry]],
     texts: list[str],
@@ -181,11 +181,16 @@ def _check_that_one(
         late_rows: the tokens after the first end.
         end: index of the first choice that says how the answer ended.
     """
-    speaking = [chunk for chunk in chunks if chunk.choices]
-    models = {chunk.model for chunk in speaking if chunk.model}
-    ids = {chunk.id for chunk in speaking if chunk.id}
-    first = next((place for place, text in enumerate(texts) if text), len(texts))
-    roles = [choice.delta is not None and bool(choice.delta.role) for choice in choices[first + 1 : end]]
-    late = any(texts[end + 1 :]) or any(late_rows)
-    if late or len(models) > 1 or len(ids) not in (0, 1, len(speaking)) or (any(roles) and not all(roles)):
+    chunks_with_choices = [chunk for chunk in chunks if chunk.choices]
+    models = {chunk.model for chunk in chunks_with_choices if chunk.model}
+    ids = {chunk.id for chunk in chunks_with_choices if chunk.id}
+    first_text = next((index for index, text in enumerate(texts) if text), len(texts))
+    roles = [choice.delta is not None and bool(choice.delta.role) for choice in choices[first_text + 1 : end]]
+    has_late_content = any(texts[end + 1 :]) or any(late_rows)
+    if (
+        has_late_content
+        or len(models) > 1
+        or len(ids) not in (0, 1, len(chunks_with_choices))
+        or (any(roles) and not all(roles))
+    ):
         raise ValueError("the chunks may be of more than one answer")

@@ -52,11 +52,13 @@ def columns_of_each(values: Sequence[Any], names: Sequence[str]) -> list[list[An
     """
     with suppress(LookupError, AttributeError, TypeError):
         if type(values[0]) is dict:
-            same = dict(zip(values[0], values[0], strict=True))  # the keys themselves are found without comparing texts
-            return [list(map(itemgetter(same[name]), values)) for name in names]
+            own_keys = dict(
+                zip(values[0], values[0], strict=True)
+            )  # the same key objects are found without comparing texts
+            return [list(map(itemgetter(own_keys[name]), values)) for name in names]
         if hasattr(type(values[0]), "__pydantic_serializer__"):
-            inside = list(map(_DICT, values))
-            return [list(map(itemgetter(name), inside)) for name in names]
+            attribute_dicts = list(map(_DICT, values))
+            return [list(map(itemgetter(name), attribute_dicts)) for name in names]
     rows = [entry for entry in map(fields, values) if entry is not None]
     return [[entry.get(name) for entry in rows] for name in names] if len(rows) == len(values) else None
 
@@ -85,7 +87,7 @@ def get(value: object, name: str) -> Any:
 
 def as_list(value: object) -> Sequence[Any] | None:
     """Returns the value if it is a sequence other than a string, else None."""
-    if type(value) is list:  # as almost always; what the other test asks takes ten times as long
+    if type(value) is list:  # the usual case; the other test takes ten times as long
         return value
     if value is None or type(value) is str:
         return None
@@ -130,19 +132,22 @@ def read_temperature(value: object) -> float | None:
     return None
 
 
-def usage(read: object, drawn: object) -> Usage:
-    """Returns the numbers of tokens of prompt (`read`) and answer (`drawn`); 0 for a value that is no count."""
+def usage(prompt_tokens: object, answer_tokens: object) -> Usage:
+    """Returns the numbers of tokens of prompt (`prompt_tokens`) and answer (`answer_tokens`); 0 for a value that is no
+    count.
+    """
     return Usage(
-        read if type(read) is int and 0 <= read < _HUGE_COUNT else 0,
-        drawn if type(drawn) is int and 0 <= drawn < _HUGE_COUNT else 0,
+        prompt_tokens if type(prompt_tokens) is int and 0 <= prompt_tokens < _HUGE_COUNT else 0,
+        answer_tokens if type(answer_tokens) is int and 0 <= answer_tokens < _HUGE_COUNT else 0,
     )
 
 
-def only_choice(choice: int, what: str) -> None:
+def only_choice(choice: int, format_name: str) -> None:
     """Raises `InvalidResponse` if `choice` is not 0; for formats that hold one answer."""
     if choice != 0:
         raise InvalidResponse(
-            f"choice={choice} was asked for; {what} holds one answer, expected 0: of a list, pass the one you mean"
+            f"choice={choice} was asked for; {format_name} holds one answer, expected 0: of a list, pass the one "
+            "you mean"
         )
 
 
@@ -185,21 +190,21 @@ TOOL_CALL = "tool_calls"
 SAID_BESIDE = ("stop_reason", "matched_stop")
 """Fields beside the finish reason in which vLLM and SGLang say what ended an answer."""
 
-_WORDS = {
+_END_WORDS = {
     STOP: "stop eos eos_token end_turn stop_sequence complete completed",
     LENGTH: "length max_tokens max_output_tokens model_length",
     FILTERED: "content_filter safety recitation blocklist prohibited_content spii",
     TOOL_CALL: "tool_calls tool_call tool_use function_call",
     REFUSAL: "refusal",
 }
-_KNOWN = {word: end for end, words in _WORDS.items() for word in words.split()}
+_END_OF_WORD = {word: end for end, words in _END_WORDS.items() for word in words.split()}
 """Maps each word for the end of an answer to our finish reason.
 
 The words are those of OpenAI, vLLM, SGLang, llama.cpp, TGI, Ollama, Gemini, Anthropic, Cohere, Mistral and Inspect, in
 lower case.
 """
 
-_SAID = {
+_DOUBT_OF_END = {
     LENGTH: "the answer is cut by its token limit, and scored as far as it came",
     FILTERED: "the server's content filter cut the answer",
     REFUSAL: "the answer is a refusal, and has no score",
@@ -213,7 +218,7 @@ def read_end(end_as_sent: object) -> str:
     A mapping names its end under `type` (SGLang) or `reason`. A doubled word counts once: LangChain joins the words of
     two chunks to `lengthlength`.
     """
-    if type(end_as_sent) is str and (end := _KNOWN.get(end_as_sent)) is not None:  # as nearly always
+    if type(end_as_sent) is str and (end := _END_OF_WORD.get(end_as_sent)) is not None:  # as nearly always
         return end
     word_or_fields = end_as_sent if isinstance(end_as_sent, str) else fields(end_as_sent)
     if isinstance(word_or_fields, Mapping):
@@ -222,7 +227,7 @@ def read_end(end_as_sent: object) -> str:
     if not word_or_fields:
         return "" if end_as_sent is None or end_as_sent == "" else repr(end_as_sent)[:80]
     word = once(word_or_fields)
-    return _KNOWN.get(word.casefold(), word)
+    return _END_OF_WORD.get(word.casefold(), word)
 
 
 def both_ends(first: str, then: str) -> str:
@@ -258,15 +263,15 @@ def doubt(end: str) -> str:
         return ""
     if not end:
         return UNSTATED
-    return _SAID.get(end) or f"the answer ended by {end!r}, not by the model, and is scored as far as it came"
+    return _DOUBT_OF_END.get(end) or f"the answer ended by {end!r}, not by the model, and is scored as far as it came"
 
 
-_MAY_SAY_AN_ERROR = frozenset(("error", "errors", "error_code", "type"))
+_ERROR_KEYS = frozenset(("error", "errors", "error_code", "type"))
 
 
 def refuse_error(response_fields: Mapping[str, Any]) -> None:
     """Raises `InvalidResponse` if a response, a part of it, a chunk or an event is an error of the server."""
-    if response_fields.get("object") != "error" and _MAY_SAY_AN_ERROR.isdisjoint(response_fields):
+    if response_fields.get("object") != "error" and _ERROR_KEYS.isdisjoint(response_fields):
         return
     is_named_error = "error" in (response_fields.get("type"), response_fields.get("object"))
     error = error_of(response_fields) or (text(response_fields.get("message")) or "error" if is_named_error else "")
@@ -282,6 +287,8 @@ def error_of(answer_fields: Mapping[str, Any]) -> str:
     error = answer_fields.get("error") or answer_fields.get("errors") or answer_fields.get("error_code")
     if not error:
         return ""
-    inside = fields(error) or {}
-    message = ": ".join(filter(None, (text(inside.get("code")), text(inside.get("message"))))) or text(error)
+    error_fields = fields(error) or {}
+    message = ": ".join(filter(None, (text(error_fields.get("code")), text(error_fields.get("message"))))) or text(
+        error
+    )
     return (message or repr(error))[:200]

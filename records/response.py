@@ -91,8 +91,11 @@ def _numbers(values: object) -> NDArray[Any]:
     return array
 
 
-_FLOAT, _SIZE = b"g", 9  # how marshal's version 2 writes a float: this mark, then its eight bytes
-_HEADER = 5  # the list's mark and its length
+_MARSHAL_FLOAT, _MARSHAL_FLOAT_BYTES = (
+    b"g",
+    9,
+)  # how marshal's version 2 writes a float: this mark, then its eight bytes
+_MARSHAL_HEADER_BYTES = 5  # the list's mark and its length
 _DOUBLE = np.dtype("<f8")
 _LOWEST, _HIGHEST = np.array(-1e38), np.array(0.0)  # float32 ends a little below
 
@@ -109,11 +112,15 @@ def float_list(values: list[object]) -> NDArray[np.float32] | None:
     except ValueError:  # holds something that marshal does not know
         return None
     count = len(values)
-    if not count or len(data) != _HEADER + count * _SIZE or data[_HEADER::_SIZE].count(_FLOAT) != count:
+    if (
+        not count
+        or len(data) != _MARSHAL_HEADER_BYTES + count * _MARSHAL_FLOAT_BYTES
+        or data[_MARSHAL_HEADER_BYTES::_MARSHAL_FLOAT_BYTES].count(_MARSHAL_FLOAT) != count
+    ):
         return None
-    numbers = np.ndarray((count,), _DOUBLE, data, _HEADER + 1, (_SIZE,)).copy()
-    inside = np.count_nonzero(numbers <= _HIGHEST) == count == np.count_nonzero(numbers > _LOWEST)  # a NaN is not
-    return numbers.astype(np.float32) if inside else None
+    numbers = np.ndarray((count,), _DOUBLE, data, _MARSHAL_HEADER_BYTES + 1, (_MARSHAL_FLOAT_BYTES,)).copy()
+    in_range = np.count_nonzero(numbers <= _HIGHEST) == count == np.count_nonzero(numbers > _LOWEST)  # False for NaN
+    return numbers.astype(np.float32) if in_range else None
 
 
 LOGPROB_ROUNDING = 1e-4
@@ -145,11 +152,14 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
                 f"one token has {width} alternatives, and the {len(rows)} tokens have {count} in all;"
                 " expected about as many for each token: ask for the same top_logprobs for all"
             )
-        first, every = next(chain.from_iterable(rows)), chain.from_iterable(rows)
-        if first is None or isinstance(first, (float, int)):  # the first tells what they are: there may be thousands
-            flat = np.array(list(every))
+        first_entry, all_entries = next(chain.from_iterable(rows)), chain.from_iterable(rows)
+        # Only the first entry is looked at, because there may be thousands.
+        if first_entry is None or isinstance(first_entry, (float, int)):
+            flat = np.array(list(all_entries))
         else:
-            flat = np.array(list(map((itemgetter if isinstance(first, Mapping) else attrgetter)("logprob"), every)))
+            flat = np.array(
+                list(map((itemgetter if isinstance(first_entry, Mapping) else attrgetter)("logprob"), all_entries))
+            )
         if flat.dtype.kind == "O":  # a null among them
             flat = np.array([-np.inf if value is None else value for value in flat])
         if flat.dtype.kind not in "fiu" or flat.ndim != 1:
@@ -190,9 +200,9 @@ SAMPLED_TOKENS = 6
 The faults are the server's, and occur in most tokens. Reading all alternatives takes longer than the rest of a
 response.
 """
-_SUM = 1.02
+_MAX_PROBABILITY_SUM = 1.02
 """Highest sum of probabilities that rounding explains: sixteen bits hold three digits."""
-_BELOW = 0.02
+_ROUNDING_NATS = 0.02
 """Nats by which rounding may put the likeliest alternative below the drawn token."""
 
 
@@ -206,12 +216,13 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
     """
     why = constant(logprobs, top)
     if not why and drawn is not None and top is not None:
-        # Numbers of 0 without alternatives, which the other tokens have, stand for none.
-        has_alternatives = (top > NO_LOGPROB).any(axis=1)  # NaN is not
-        bare = int(np.count_nonzero(~has_alternatives & (drawn == 0)))
-        if bare and has_alternatives.any():
+        # If only some tokens have alternatives, a number of 0 without alternatives is a placeholder.
+        has_alternatives = (top > NO_LOGPROB).any(axis=1)  # NaN counts as missing
+        bare_zeros = int(np.count_nonzero(~has_alternatives & (drawn == 0)))
+        if bare_zeros and has_alternatives.any():
             why = (
-                f"log-probabilities are 0 where alternatives are missing, in {bare} of {len(top)} tokens that were"
+                f"log-probabilities are 0 where alternatives are missing, in {bare_zeros} of {len(top)} tokens that "
+                "were"
                 " looked at: speculative decoding and cached tokens are written so"
             )
     if why:
@@ -243,19 +254,21 @@ def doubtful(logprobs: FloatArray) -> str:
     """Returns a warning for the verdict if these log-probabilities may be placeholders of the server; empty if nothing
     is suspicious.
     """
-    ordered, tokens = np.sort(logprobs), len(logprobs)
-    value = ordered[tokens // 2]
+    sorted_logprobs, token_count = np.sort(logprobs), len(logprobs)
+    median = sorted_logprobs[token_count // 2]
     doubts = []
-    if tokens < MIN_VARIED_TOKENS or ordered[0] == ordered[-1]:
+    if token_count < MIN_VARIED_TOKENS or sorted_logprobs[0] == sorted_logprobs[-1]:
         doubts.append(constant(logprobs))
-    elif value in (ordered[tokens // 4], ordered[3 * tokens // 4]):
+    elif median in (sorted_logprobs[token_count // 4], sorted_logprobs[3 * token_count // 4]):
         # A value that more than half share is the median, and the first or third quartile.
-        same = int(np.count_nonzero(ordered == value))
-        if same >= MIN_VARIED_TOKENS and same > (MOST_ZEROS if value == 0 else MOST_EQUAL) * tokens:
-            doubts.append(f"{same} of {tokens} log-probabilities are {value:g}, as servers write of unknown ones")
-    if ordered[0] <= NO_LOGPROB:
-        unknown = ordered[0]
-        doubts.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
+        equal_count = int(np.count_nonzero(sorted_logprobs == median))
+        if equal_count >= MIN_VARIED_TOKENS and equal_count > (MOST_ZEROS if median == 0 else MOST_EQUAL) * token_count:
+            doubts.append(
+                f"{equal_count} of {token_count} log-probabilities are {median:g}, as servers write of unknown ones"
+            )
+    if sorted_logprobs[0] <= NO_LOGPROB:
+        placeholder = sorted_logprobs[0]
+        doubts.append(f"a log-probability is {placeholder:g}, as servers write of a token whose own they do not know")
     return "; ".join(filter(None, doubts))
 
 
@@ -268,19 +281,25 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
     """
     with np.errstate(under="ignore"):
         sums = np.exp(np.where(np.isnan(top), -np.inf, top), dtype=np.float64).sum(axis=1)
-    if (too_much := int(np.count_nonzero(sums > _SUM))) > 0:
-        return _sums_to(too_much, len(top), sums.max())
+    if (too_much_count := int(np.count_nonzero(sums > _MAX_PROBABILITY_SUM))) > 0:
+        return _sum_fault(too_much_count, len(top), sums.max())
     likeliest: NDArray[Any] = np.where(np.isnan(top[:, 0]), np.inf, top[:, 0])
-    if (below := int(np.count_nonzero(likeliest < logprobs - _BELOW))) > 0:
+    if (below_count := int(np.count_nonzero(likeliest < logprobs - _ROUNDING_NATS))) > 0:
         return (
-            f"the likeliest alternative of {below} of {len(top)} tokens is less likely than the drawn token: they are"
+            f"the likeliest alternative of {below_count} of {len(top)} tokens is less likely than the drawn token: "
+            "they are"
             " of another distribution, or of another token"
         )
-    inside = np.nan_to_num(top, nan=np.inf).min(axis=1) + _BELOW < logprobs  # likelier than the last that is listed
-    unlisted = inside & (np.nan_to_num(np.abs(top - logprobs[:, None]), nan=np.inf).min(axis=1) > _BELOW)
-    if (missing := int(np.count_nonzero(unlisted))) > 0:
+    above_last_listed = (
+        np.nan_to_num(top, nan=np.inf).min(axis=1) + _ROUNDING_NATS < logprobs
+    )  # likelier than the last that is listed
+    unlisted = above_last_listed & (
+        np.nan_to_num(np.abs(top - logprobs[:, None]), nan=np.inf).min(axis=1) > _ROUNDING_NATS
+    )
+    if (missing_count := int(np.count_nonzero(unlisted))) > 0:
         return (
-            f"the drawn token of {missing} of {len(top)} tokens is likelier than the last of its alternatives and not"
+            f"the drawn token of {missing_count} of {len(top)} tokens is likelier than the last of its alternatives "
+            "and not"
             " among them: they are of another distribution, or of another token"
         )
     return ""
@@ -297,18 +316,19 @@ def listed_twice(entries: Sequence[Any]) -> str:
         if not isinstance(drawn, str) or not drawn.strip("\ufffd \t\r\n"):
             continue  # pieces of characters and empty ones name no token
         rows = all_fields(as_list((entry or {}).get("top_logprobs")) or ()) or ()
-        listed = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn]
-        same = [value for value, _ in listed if isinstance(value, float | int)]
-        if len(set(listed)) < len(listed):  # two tokens with one text differ in their numbers or bytes
-            return f"the drawn token {str(drawn)[:20]!r} is listed {len(same)} times among its alternatives"
+        listed_pairs = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn]
+        listed_logprobs = [value for value, _ in listed_pairs if isinstance(value, float | int)]
+        if len(set(listed_pairs)) < len(listed_pairs):  # two tokens with one text differ in their numbers or bytes
+            return f"the drawn token {str(drawn)[:20]!r} is listed {len(listed_logprobs)} times among its alternatives"
         drawn_logprob = (entry or {}).get("logprob")
         if (
-            same
+            listed_logprobs
             and isinstance(drawn_logprob, float | int)
-            and min(abs(drawn_logprob - value) for value in same) > _BELOW
+            and min(abs(drawn_logprob - value) for value in listed_logprobs) > _ROUNDING_NATS
         ):
             return (
-                f"the drawn token {str(drawn)[:20]!r} has the log-probability {drawn_logprob:g}, and {same[0]:g} among"
+                f"the drawn token {str(drawn)[:20]!r} has the log-probability {drawn_logprob:g}, and "
+                f"{listed_logprobs[0]:g} among"
                 " its alternatives: they are of another distribution, or of another token"
             )
     return ""
@@ -323,11 +343,16 @@ def sample_entries(entries: Sequence[Any], logprobs: FloatArray | None = None) -
     count = len(entries)
     if count <= SAMPLED_TOKENS:
         return list(entries)
-    zeros: list[int] = []
+    zero_indices: list[int] = []
     if logprobs is not None and np.count_nonzero(logprobs) < count:
-        zeros = np.flatnonzero(logprobs == 0).tolist()
-    evenly = {i * (count - 1) // (SAMPLED_TOKENS - 1) for i in range(SAMPLED_TOKENS)}
-    return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // SAMPLED_TOKENS)][:SAMPLED_TOKENS]))]
+        zero_indices = np.flatnonzero(logprobs == 0).tolist()
+    even_indices = {i * (count - 1) // (SAMPLED_TOKENS - 1) for i in range(SAMPLED_TOKENS)}
+    return [
+        entries[i]
+        for i in sorted(
+            even_indices | set(zero_indices[:: max(1, len(zero_indices) // SAMPLED_TOKENS)][:SAMPLED_TOKENS])
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -387,7 +412,8 @@ class ParsedText:
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     thinking: str | None = None
-    """The thinking that is shown before the answer; empty if it is only counted, None if there was none."""
+    """The thinking before the answer. Empty if the server counts its tokens but hides the text, None if there was none.
+    """
     ending: Ending = ""
 
 
@@ -433,14 +459,14 @@ def parse_entries(entries: object, where: str, *, top: bool = True, **rest: Any)
             f"{where} is not a list of objects; expected {{token, logprob, top_logprobs}} for each token"
         )
     tokens, logprobs = columns[:2]
-    checked = float_list(logprobs)
+    checked_logprobs = float_list(logprobs)
     try:
         "".join(tokens)  # three times as fast as looking at each one's type
     except TypeError:
         tokens = list(map(text, tokens))
     parsed = ParsedResponse(
         tokens=tuple(tokens),
-        logprobs=check_logprobs(logprobs) if checked is None else checked,
+        logprobs=check_logprobs(logprobs) if checked_logprobs is None else checked_logprobs,
         **rest,
     )
     assert values is not None
@@ -449,53 +475,57 @@ def parse_entries(entries: object, where: str, *, top: bool = True, **rest: Any)
     return without_alternatives(parsed, [entry or {} for entry in map(fields, sample_entries(values, parsed.logprobs))])
 
 
-def without_alternatives(parsed: ParsedResponse, few: Sequence[Mapping[str, Any]]) -> ParsedResponse:
-    """Returns the response without its alternatives. Those of a few tokens, `few`, are checked for faults.
+def without_alternatives(parsed: ParsedResponse, sampled_entries: Sequence[Mapping[str, Any]]) -> ParsedResponse:
+    """Returns the response without its alternatives. Those of a few tokens are checked for faults.
 
-    Errors and notes are those of `with_alternatives`. `few` holds {token, logprob, top_logprobs}.
+    Errors and notes are those of `with_alternatives`. `sampled_entries` holds {token, logprob, top_logprobs} of these
+    tokens.
     """
-    numbers, rows = parsed.logprobs, [entry.get("top_logprobs") for entry in few]
+    numbers, rows = parsed.logprobs, [entry.get("top_logprobs") for entry in sampled_entries]
     if not (numbers[0] == numbers[-1] and numbers.min() == numbers.max()):
-        fault = _fault_at_once(few) if any(rows) else ""
+        fault = _fault_at_once(sampled_entries) if any(rows) else ""
         if fault is not None and parsed.finish_reason not in (TOOL_CALL, REFUSAL):
             return replace(parsed, top_fault=fault) if fault else parsed
-    looked_at = with_alternatives(parsed, rows, few)
-    return looked_at if looked_at.top_logprobs is None else replace(looked_at, top_logprobs=None)
+    checked = with_alternatives(parsed, rows, sampled_entries)
+    return checked if checked.top_logprobs is None else replace(checked, top_logprobs=None)
 
 
-def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
+def _fault_at_once(sampled_entries: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the faults that `implausible` and `listed_twice` find in these tokens' alternatives; empty for none.
 
-    Returns None if they need a closer check. For so few numbers this function is four times as fast as NumPy.
+    Returns None if the alternatives need a closer check. For so few numbers this is four times as fast as NumPy.
     """
-    sums, must_look = [], False
+    sums, needs_closer_check = [], False
     try:
-        for entry in few:
-            alternatives, token, drawn = entry["top_logprobs"], entry["token"], entry["logprob"]
+        for entry in sampled_entries:
+            alternatives, token, drawn_logprob = entry["top_logprobs"], entry["token"], entry["logprob"]
             row: Sequence[Any] | None = alternatives if type(alternatives[0]) is dict else all_fields(alternatives)
             if row is None:
                 return None
             names = [row_entry["token"] for row_entry in row]
             values = [row_entry["logprob"] for row_entry in row]
-            most = max(values)
-            if not NO_LOGPROB < most <= LOGPROB_ROUNDING:
+            likeliest = max(values)
+            if not NO_LOGPROB < likeliest <= LOGPROB_ROUNDING:
                 return None
             sums.append(sum(map(exp, values)))
             if names.count(token) != 1:  # not listed, or two tokens with one text, as pieces of characters
-                must_look = True
-            elif not must_look:
-                must_look = not abs(values[names.index(token)] - drawn) <= _BELOW or drawn - _BELOW > most
+                needs_closer_check = True
+            elif not needs_closer_check:
+                needs_closer_check = (
+                    not abs(values[names.index(token)] - drawn_logprob) <= _ROUNDING_NATS
+                    or drawn_logprob - _ROUNDING_NATS > likeliest
+                )
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         return None
-    too_much = [row_sum for row_sum in sums if row_sum > _SUM]
+    too_much = [row_sum for row_sum in sums if row_sum > _MAX_PROBABILITY_SUM]
     if too_much:
-        return _sums_to(len(too_much), len(sums), max(too_much))
-    return None if must_look or not max(sums) <= _SUM else ""
+        return _sum_fault(len(too_much), len(sums), max(too_much))
+    return None if needs_closer_check or not max(sums) <= _MAX_PROBABILITY_SUM else ""
 
 
-def _sums_to(count: int, of: int, most: float) -> str:
+def _sum_fault(count: int, total: int, largest_sum: float) -> str:
     return (
-        f"the probabilities of {count} of {of} tokens' alternatives sum to up to {most:.2f}, more"
+        f"the probabilities of {count} of {total} tokens' alternatives sum to up to {largest_sum:.2f}, more"
         " than 1: a token is listed twice, or they are of another distribution"
     )
 
@@ -515,16 +545,19 @@ def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequ
         top, fault = alternatives(rows), ""
     except InvalidResponse as error:
         top, fault = None, str(error)
-    whole = len(rows) == len(parsed.logprobs)
+    covers_all_tokens = len(rows) == len(parsed.logprobs)
     drawn = parsed.logprobs
-    if not whole and top is not None:
+    if not covers_all_tokens and top is not None:
         numbers = [row.get("logprob") for row in entries]
-        checked = float_list(numbers)
-        drawn = check_logprobs(numbers) if checked is None else checked
-    if parsed.finish_reason not in (TOOL_CALL, REFUSAL):  # those are refused for what they are
+        drawn_floats = float_list(numbers)
+        drawn = check_logprobs(numbers) if drawn_floats is None else drawn_floats
+    if parsed.finish_reason not in (
+        TOOL_CALL,
+        REFUSAL,
+    ):  # tool calls and refusals are refused elsewhere, for another reason
         refuse_placeholders(parsed.logprobs, drawn, top)
     fault = fault or (implausible(drawn, top) if top is not None else "") or listed_twice(entries)
-    usable_top = top if whole and not fault else None
+    usable_top = top if covers_all_tokens and not fault else None
     return replace(parsed, top_logprobs=usable_top, top_fault=fault) if fault or usable_top is not None else parsed
 
 
@@ -535,14 +568,16 @@ def first_of(count: int, choice: int) -> str:
     return "the response holds several answers and this is of the first: parse_response(response, choice=1) is the next"
 
 
-_WHOLE = "expected one for each token of the answer: ask the server for all of them, or leave this response out"
+_EXPECTED_ALL = "expected one for each token of the answer: ask the server for all of them, or leave this response out"
 
 
 MOST_WORDS = 3
 """Most words that one token without a name may stand for: more than any tokenizer puts in one token."""
 
 
-NONE = "the model was still thinking when it was cut, or never left its thinking: give it more tokens, or leave it out"
+THINKING_HINT = (
+    "the model was still thinking when it was cut, or never left its thinking: give it more tokens, or leave it out"
+)
 
 
 def settle(
@@ -566,12 +601,13 @@ def settle(
         counted: how many tokens the server says that it drew; 0 if it does not say.
     """
     tokens = parsed.tokens or ("",) * len(parsed.logprobs)
-    joined = "".join(tokens)
-    is_spelled = thinking is None and joined == parsed.text and all(tokens) and names_tokens(tokens)
-    if is_spelled and "<" not in joined and "[" not in joined:  # as most answers: no marker, no end token
-        return _noted(parsed, _of_all(parsed, counted))
+    joined_tokens = "".join(tokens)
+    is_spelled = thinking is None and joined_tokens == parsed.text and all(tokens) and names_tokens(tokens)
+    # Most answers hold neither a marker of thinking nor an end token.
+    if is_spelled and "<" not in joined_tokens and "[" not in joined_tokens:
+        return _with_note(parsed, _count_note(parsed, counted))
     try:
-        parts = locate(tokens, parsed.text, thinking, ending=ending)
+        located = locate(tokens, parsed.text, thinking, ending=ending)
     except InvalidResponse:
         rows = _byte_rows(entries, range(len(entries)))
         pieces = [row.decode("latin-1") for row in rows if row is not None]  # each byte as one character
@@ -580,14 +616,14 @@ def settle(
         texts = (
             written.encode("utf-8", "surrogatepass").decode("latin-1") for written in (parsed.text, thinking or "")
         )
-        parts = locate(pieces, *texts, ending=ending)
-    cut = without_last(parsed, len(parsed.logprobs) - parts.kept)
-    if parts.segments or parts.note:
-        note = "; ".join(filter(None, (cut.note, parts.note)))
-        cut = replace(cut, segments=parts.segments, note=note)
-    if thinking is not None or parts.segments:
+        located = locate(pieces, *texts, ending=ending)
+    shortened = without_last(parsed, len(parsed.logprobs) - located.kept)
+    if located.segments or located.note:
+        note = "; ".join(filter(None, (shortened.note, located.note)))
+        shortened = replace(shortened, segments=located.segments, note=note)
+    if thinking is not None or located.segments:
         counted = 0  # thinking is counted, and may have come without log-probabilities
-    return check_text(cut, entries, counted=counted)
+    return check_text(shortened, entries, counted=counted)
 
 
 def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: int = 0) -> ParsedResponse:
@@ -603,49 +639,50 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
         entries: {token, bytes} of each token, if the server gives the bytes.
         counted: how many tokens the server drew, with end tokens; 0 if it does not say.
     """
-    of_all = _of_all(parsed, counted)
-    # The answer's tokens. Their bytes are read only where texts do not tell: that takes as long as all else together.
-    places: Sequence[int] = range(len(parsed.logprobs))
+    count_note = _count_note(parsed, counted)
+    # Find the answer's tokens. Bytes are read only if the texts do not suffice, because that doubles the time.
+    token_indices: Sequence[int] = range(len(parsed.logprobs))
     pieces: Sequence[str] = parsed.tokens
     if parsed.segments:
-        places = tokens_of(parsed.segments, "answer", len(parsed.logprobs)).tolist()
-        pieces = [parsed.tokens[i] for i in places] if parsed.tokens else ()
-    rows = [] if all(pieces) else _byte_rows(entries, places)
+        token_indices = tokens_of(parsed.segments, "answer", len(parsed.logprobs)).tolist()
+        pieces = [parsed.tokens[i] for i in token_indices] if parsed.tokens else ()
+    rows = [] if all(pieces) else _byte_rows(entries, token_indices)
     if rows:  # a token without text may have bytes
         pieces = [piece or (row or b"").decode("utf-8", "replace") for piece, row in zip(pieces, rows, strict=True)]
     if not names_tokens(pieces):
-        if of_all or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(places)):
-            came_short = (
-                of_all or f"log-probabilities came for {len(places)} tokens of {len(parsed.text.split())} words"
+        if count_note or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(token_indices)):
+            shortage = (
+                count_note
+                or f"log-probabilities came for {len(token_indices)} tokens of {len(parsed.text.split())} words"
             )
-            raise of_other_tokens(f"{came_short}, and name no tokens; {_WHOLE}")
+            raise of_other_tokens(f"{shortage}, and name no tokens; {_EXPECTED_ALL}")
         return parsed
-    # One join tells of most answers that their tokens spell the text.
+    # For most answers the joined tokens are the text.
     shown = text_of(parsed.text, "answer") if parsed.segments else parsed.text
     if "".join(pieces) == shown:
-        return _noted(parsed, of_all)
+        return _with_note(parsed, count_note)
     if not shown.strip():
-        return _noted(parsed, "the response shows no text, so whether the tokens are the whole answer is not known")
-    # The others are read by each spelling, by their bytes, and with the thinking.
+        return _with_note(parsed, "the response shows no text, so whether the tokens are the whole answer is not known")
+    # For other answers, try each spelling, then the bytes, then the thinking too.
     reading = spelled(pieces, shown, rows)
-    if not reading.all and not rows and (rows := _byte_rows(entries, places)):
+    if not reading.all and not rows and (rows := _byte_rows(entries, token_indices)):
         reading = spelled(pieces, shown, rows)
     if parsed.segments and not reading.all:  # a server that leaves out the markers may show the thinking as text
-        whole = spelled(parsed.tokens, parsed.text)
-        reading = whole if whole.all else reading
+        whole_reading = spelled(parsed.tokens, parsed.text)
+        reading = whole_reading if whole_reading.all else reading
     if reading.only_marks:
-        return _noted(parsed, _of_how_many(parsed, len(places), counted, reading.missing))
+        return _with_note(parsed, _missing_marks_note(parsed, len(token_indices), counted, reading.missing))
     if reading.missing or reading.other:
         where = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
         raise of_other_tokens(
-            f"{of_all or 'the tokens with the log-probabilities do not spell the answer'}: {where}"
-            f" {reading.missing[:30]!r}; {_WHOLE}"
+            f"{count_note or 'the tokens with the log-probabilities do not spell the answer'}: {where}"
+            f" {reading.missing[:30]!r}; {_EXPECTED_ALL}"
         )
-    more = "the tokens hold more than the text that is shown, and all are scored" if reading.more else ""
-    return _noted(parsed, of_all or ("" if parsed.note else more))
+    extra_note = "the tokens hold more than the text that is shown, and all are scored" if reading.more else ""
+    return _with_note(parsed, count_note or ("" if parsed.note else extra_note))
 
 
-def _of_all(parsed: ParsedResponse, counted: int) -> str:
+def _count_note(parsed: ParsedResponse, counted: int) -> str:
     """Returns a note if the number of tokens differs from `counted`; else an empty text."""
     token_count = len(parsed.logprobs) + parsed.left_out
     if not counted or abs(counted - token_count) <= 1:  # an end token is counted or not
@@ -655,11 +692,11 @@ def _of_all(parsed: ParsedResponse, counted: int) -> str:
     return f"log-probabilities came for {token_count} tokens, and the server counts {counted}"
 
 
-_COUNTED = "log-probabilities of "
+_MISSING_MARKS_START = "log-probabilities of "
 """Beginning of the note on an answer whose last marks have no log-probability. A stored answer has the note already."""
 
 
-def _of_how_many(parsed: ParsedResponse, received_count: int, counted: int, missing: str) -> str:
+def _missing_marks_note(parsed: ParsedResponse, received_count: int, counted: int, missing: str) -> str:
     """Returns the note on an answer whose missing marks at the end have no log-probability.
 
     If the server's count is higher, it is used: it may include the end token. Otherwise the marks count as one token.
@@ -670,30 +707,32 @@ def _of_how_many(parsed: ParsedResponse, received_count: int, counted: int, miss
         counted: how many tokens the server drew.
         missing: the marks without tokens.
     """
-    if _COUNTED in parsed.note:
+    if _MISSING_MARKS_START in parsed.note:
         return ""
-    total, how = received_count + 1, "counted as one token"
+    total, counting = received_count + 1, "counted as one token"
     if counted - parsed.left_out > total:
-        total, how = counted - parsed.left_out, f"the server counts {counted}"
-    return f"{_COUNTED}{received_count} of {total} tokens: none came for {missing!r} at the end ({how})"
+        total, counting = counted - parsed.left_out, f"the server counts {counted}"
+    return (
+        f"{_MISSING_MARKS_START}{received_count} of {total} tokens: none came for {missing!r} at the end ({counting})"
+    )
 
 
-def _noted(parsed: ParsedResponse, note: str) -> ParsedResponse:
+def _with_note(parsed: ParsedResponse, note: str) -> ParsedResponse:
     return replace(parsed, note="; ".join(filter(None, (parsed.note, note)))) if note else parsed
 
 
-_INTEGER, _BYTES = frozenset((int,)), frozenset(range(256))
+_INTEGER_TYPE, _BYTE_VALUES = frozenset((int,)), frozenset(range(256))
 
 
-def _byte_rows(entries: Sequence[Any], places: Sequence[int]) -> list[bytes | None]:
+def _byte_rows(entries: Sequence[Any], token_indices: Sequence[int]) -> list[bytes | None]:
     """Returns the UTF-8 bytes of the tokens at these places, None for tokens without bytes; empty without entries."""
-    if not places or len(entries) <= places[-1]:
+    if not token_indices or len(entries) <= token_indices[-1]:
         return []
-    columns = columns_of_each([entries[place] for place in places], ("bytes",))
-    byte_lists: list[Any] = [None] * len(places) if columns is None else columns[0]
+    columns = columns_of_each([entries[index] for index in token_indices], ("bytes",))
+    byte_lists: list[Any] = [None] * len(token_indices) if columns is None else columns[0]
     return [
         bytes(row)
-        if type(row) in (list, tuple) and _INTEGER.issuperset(map(type, row)) and _BYTES.issuperset(row)
+        if type(row) in (list, tuple) and _INTEGER_TYPE.issuperset(map(type, row)) and _BYTE_VALUES.issuperset(row)
         else None
         for row in byte_lists
     ]
@@ -725,20 +764,20 @@ def cut_to_answer(parsed: ParsedResponse) -> ParsedResponse:
     """
     if not parsed.segments:
         return parsed
-    answer_places = tokens_of(parsed.segments, "answer", len(parsed.logprobs))
+    answer_indices = tokens_of(parsed.segments, "answer", len(parsed.logprobs))
     answer, thinking = series_of(parsed.logprobs, parsed.segments)
-    top = None if parsed.top_logprobs is None else parsed.top_logprobs[answer_places]
+    top = None if parsed.top_logprobs is None else parsed.top_logprobs[answer_indices]
     if not len(answer):
         raise InvalidResponse(
             f"all {len(parsed.logprobs)} tokens are of the thinking, and none of an answer; expected an answer to"
-            f" score: {NONE}"
+            f" score: {THINKING_HINT}"
         )
     if parsed.tokens:
         refuse_placeholders(answer, answer, top)
     note = f"scored are the answer's {len(answer)} tokens, not the {len(thinking)} of the thinking before it"
     return replace(
         parsed,
-        tokens=tuple(parsed.tokens[i] for i in answer_places) if parsed.tokens else (),
+        tokens=tuple(parsed.tokens[i] for i in answer_indices) if parsed.tokens else (),
         logprobs=answer,
         top_logprobs=top,
         segments=(),

@@ -40,19 +40,20 @@ def try_code(code: str, assertions: list[str], token: str) -> str:
         token: the text that proves success.
     """
     scope: dict[str, object] = {"__name__": "answer"}
-    doing = "the code"
+    current_part = "the code"
     try:
         exec(compile(code, "answer", "exec"), scope)
-        for doing in assertions:
-            exec(compile(doing, "assertion", "exec"), scope)
+        for current_part in assertions:
+            exec(compile(current_part, "assertion", "exec"), scope)
     except AssertionError:
-        return f"does not hold: {doing}"
+        return f"does not hold: {current_part}"
     except BaseException as error:
-        return f"{type(error).__name__} in {doing}: {error}"
+        return f"{type(error).__name__} in {current_part}: {error}"
     return token
 
 
 def run_child() -> None:
+    """Runs the code and the assertions from standard input, and writes the token or the first fault."""
     token, cpu_s, memory_bytes, code, *assertions = sys.stdin.buffer.read().decode().split("\0")
     report, write, leave = os.dup(1), os.write, os._exit
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -39,9 +39,9 @@ _PAIRS = {
 """Maps a marker that opens thinking to its closing marker, for the models that vLLM and SGLang have parsers for."""
 OPENINGS = (*_PAIRS, "<|channel|>", "<|start|>")
 CLOSINGS = tuple(_PAIRS.values())
-_AT_MARKS = re.compile("(" + "|".join(map(re.escape, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE))) + ")")
+_MARKER = re.compile("(" + "|".join(map(re.escape, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE))) + ")")
 _NO_SPACE = re.compile(f"[^{SPACE}]")
-_LONGEST = max(map(len, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE)))
+_LONGEST_MARKER = max(map(len, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE)))
 """Characters of the longest marker. At most that many are read again when a token arrives."""
 
 TokenKind = SegmentKind | Literal["marker"]
@@ -63,16 +63,16 @@ class KindReader:
         self._kind: SegmentKind = "thinking" if opened else "answer"
         self._marks: tuple[str, ...] = CLOSINGS if opened else ()
         """Markers that end the part that is being read."""
-        self._edge = opened  # the next white space stands beside a marker
-        # Undecided are so many characters of white space, and then a text that may begin a marker. When a token comes,
-        # only that text is looked at again, so that the work grows with the text and not with its square.
-        self._space = 0
-        self._text = ""
+        self._is_beside_marker = opened  # the next white space stands beside a marker
+        # Undecided are some characters of white space, and after them a text that may begin a marker. When a token
+        # comes, only that text is read again, so that the work grows with the text and not with its square.
+        self._undecided_space = 0
+        self._undecided_text = ""
         self._header: list[str] = []
-        self._known = self._end = self._last = 0  # characters that are decided, that came, that decided tokens have
+        self._decided_chars = self._total_chars = self._used_chars = 0  # numbers of characters
         self._spans: deque[tuple[int, TokenKind | Literal["edge"]]] = deque()  # each decided stretch: its end, its kind
-        self._waiting: deque[int] = deque()  # where the tokens end that are not decided
-        self._latest: TokenKind | None = None
+        self._undecided_ends: deque[int] = deque()  # where the tokens end that are not decided
+        self._latest_kind: TokenKind | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -87,56 +87,56 @@ class KindReader:
     @property
     def is_settled(self) -> bool:
         """Whether all later tokens belong to the answer, whatever their text, and no token is undecided."""
-        in_answer = self._state == "rest" and self._kind == self._latest == "answer"
-        return in_answer and not (self._edge or self._waiting)
+        in_answer = self._state == "rest" and self._kind == self._latest_kind == "answer"
+        return in_answer and not (self._is_beside_marker or self._undecided_ends)
 
     def push(self, piece: str) -> list[TokenKind]:
         """Takes in a token, and returns the kinds of the tokens that are now decided, in order.
 
         A token that may begin a marker stays undecided.
         """
-        self._end += len(piece)
-        self._waiting.append(self._end)
-        text, self._text = self._text + piece, ""
-        place = 0
-        while place < len(text):
-            place = self._step(text, place)
-        return self._decided()
+        self._total_chars += len(piece)
+        self._undecided_ends.append(self._total_chars)
+        text, self._undecided_text = self._undecided_text + piece, ""
+        position = 0
+        while position < len(text):
+            position = self._step(text, position)
+        return self._decided_kinds()
 
     def close(self) -> list[TokenKind]:
         """Returns the kinds of the last tokens, which waited for a token after them, because the answer has ended."""
-        # Text that may begin the mark that ends the thinking, where the answer was cut, counts for neither side.
-        unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
-        self._give(len(self._text), "marker" if unsaid else self._kind)
-        self._text, self._state = "", "rest"
-        return self._decided()
+        # If the answer was cut, an end that may begin the closing marker belongs to neither side.
+        is_neither = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
+        self._decide(len(self._undecided_text), "marker" if is_neither else self._kind)
+        self._undecided_text, self._state = "", "rest"
+        return self._decided_kinds()
 
     def _step(self, text: str, position: int) -> int:
         """Decides as much of the text from `position` on as possible, and returns where the next step begins."""
-        if self._edge:
+        if self._is_beside_marker:
             start = _skip_space(text, position)
-            self._give(start - position, "edge")
-            self._edge = start == len(text)
+            self._decide(start - position, "edge")
+            self._is_beside_marker = start == len(text)
             return start
         if self._state == "start":
-            return self._begin(text, position)
+            return self._read_start(text, position)
         if self._state == "header":
-            return self._name(text, position)
+            return self._read_header(text, position)
         if self._state == "inside":
-            return self._go_on(text, position)
-        self._give(len(text) - position, self._kind)
+            return self._read_inside(text, position)
+        self._decide(len(text) - position, self._kind)
         return len(text)
 
-    def _begin(self, text: str, position: int) -> int:
+    def _read_start(self, text: str, position: int) -> int:
         start = _skip_space(text, position)
         opening = next((mark for mark in OPENINGS if text.startswith(mark, start)), "")
-        self._space += start - position
+        self._undecided_space += start - position
         if opening:
-            self._give(len(opening), "marker")
+            self._decide(len(opening), "marker")
             self._open(opening)
             return start + len(opening)
-        if len(text) - start < _LONGEST and any(mark.startswith(text[start:]) for mark in OPENINGS):
-            self._text = text[start:]
+        if len(text) - start < _LONGEST_MARKER and any(mark.startswith(text[start:]) for mark in OPENINGS):
+            self._undecided_text = text[start:]
             return len(text)
         self._state = "rest"
         return start
@@ -146,41 +146,41 @@ class KindReader:
         if mark in _HARMONY:
             self._state, self._header, self._kind = "header", [mark], "thinking"
         else:
-            self._state, self._kind, self._marks, self._edge = "inside", "thinking", (_PAIRS[mark],), True
+            self._state, self._kind, self._marks, self._is_beside_marker = "inside", "thinking", (_PAIRS[mark],), True
 
-    def _go_on(self, text: str, position: int) -> int:
+    def _read_inside(self, text: str, position: int) -> int:
         """Reads text inside a thinking block or a harmony message, and returns where the next step begins."""
         mark_match = _any_of(self._marks).search(text, position)
         if mark_match is None:
             self._decide_all_but_marker(text, position, self._marks, self._kind)
             return len(text)
-        body = len(text[position : mark_match.start()].rstrip(SPACE))
-        if body:
-            self._give(body, self._kind)
-        self._give(mark_match.start() - position - body, "edge")
+        body_length = len(text[position : mark_match.start()].rstrip(SPACE))
+        if body_length:
+            self._decide(body_length, self._kind)
+        self._decide(mark_match.start() - position - body_length, "edge")
         mark = mark_match[0]
-        self._give(len(mark), "marker")
+        self._decide(len(mark), "marker")
         if mark in _HARMONY:
             self._open(mark)
         else:
-            self._state, self._kind, self._edge = "rest", "answer", True
+            self._state, self._kind, self._is_beside_marker = "rest", "answer", True
         return mark_match.end()
 
-    def _name(self, text: str, position: int) -> int:
+    def _read_header(self, text: str, position: int) -> int:
         """Reads text between harmony's messages, which names the next channel, and returns where the next
         step begins.
         """
-        place = text.find(MESSAGE, position)
-        if place < 0:
+        message_start = text.find(MESSAGE, position)
+        if message_start < 0:
             self._header.append(text[position : self._decide_all_but_marker(text, position, (MESSAGE,), "marker")])
             return len(text)
-        self._give(place + len(MESSAGE) - position, "marker")
-        header = "".join((*self._header, text[position:place]))
+        self._decide(message_start + len(MESSAGE) - position, "marker")
+        header = "".join((*self._header, text[position:message_start]))
         channel = header.rpartition("<|channel|>")[2]
-        called = " to=" in header or channel.startswith("commentary")
-        self._kind = "tool" if called else "answer" if channel.startswith("final") else "thinking"
-        self._state, self._marks, self._edge = "inside", _HARMONY, True
-        return place + len(MESSAGE)
+        is_tool_call = " to=" in header or channel.startswith("commentary")
+        self._kind = "tool" if is_tool_call else "answer" if channel.startswith("final") else "thinking"
+        self._state, self._marks, self._is_beside_marker = "inside", _HARMONY, True
+        return message_start + len(MESSAGE)
 
     def _decide_all_but_marker(self, text: str, position: int, marks: tuple[str, ...], kind: TokenKind) -> int:
         """Decides the text from `position` on, except an end that may begin a marker. Returns where this end begins.
@@ -191,44 +191,48 @@ class KindReader:
             marks: markers that may begin at the end of the text.
             kind: kind of the decided text.
         """
-        marker_start = len(text) - _begun(text, position, marks)
-        body = len(text[position:marker_start].rstrip(SPACE))
-        if body:
-            self._give(body, kind)
-        self._space += marker_start - position - body
-        self._text = text[marker_start:]
+        marker_start = len(text) - _marker_start_length(text, position, marks)
+        body_length = len(text[position:marker_start].rstrip(SPACE))
+        if body_length:
+            self._decide(body_length, kind)
+        self._undecided_space += marker_start - position - body_length
+        self._undecided_text = text[marker_start:]
         return marker_start
 
-    def _give(self, count: int, kind: TokenKind | Literal["edge"]) -> None:
+    def _decide(self, count: int, kind: TokenKind | Literal["edge"]) -> None:
         """Gives the waiting white space and the next `count` characters this kind."""
-        if count := count + self._space:
-            self._known, self._space = self._known + count, 0
-            self._spans.append((self._known, kind))
+        if count := count + self._undecided_space:
+            self._decided_chars, self._undecided_space = self._decided_chars + count, 0
+            self._spans.append((self._decided_chars, kind))
 
-    def _decided(self) -> list[TokenKind]:
+    def _decided_kinds(self) -> list[TokenKind]:
         kinds: list[TokenKind] = []
-        # A token without text waits as long as what stands around it.
-        settled = self._known == self._end and self._state != "start"
-        while self._waiting and self._waiting[0] <= self._known and (settled or self._waiting[0] < self._known):
-            end = self._waiting.popleft()  # of the token
-            touched = set()
-            while self._spans and self._last < end:
-                stop, kind = self._spans[0]
-                touched.add(kind)
-                self._last = min(stop, end)
-                if stop <= end:
+        # A token without text stays undecided as long as the text around it.
+        is_all_decided = self._decided_chars == self._total_chars and self._state != "start"
+        while (
+            self._undecided_ends
+            and self._undecided_ends[0] <= self._decided_chars
+            and (is_all_decided or self._undecided_ends[0] < self._decided_chars)
+        ):
+            end = self._undecided_ends.popleft()  # of the token
+            kinds_touched = set()
+            while self._spans and self._used_chars < end:
+                span_end, kind = self._spans[0]
+                kinds_touched.add(kind)
+                self._used_chars = min(span_end, end)
+                if span_end <= end:
                     self._spans.popleft()
-            sides = touched - {"edge"}
-            if not touched:  # without text: a part of a character, or a marker that the server left out
-                # The first of all takes the kind of what follows.
-                follows = "marker" if self._spans and self._spans[0][1] == "marker" else self._kind
-                self._latest = self._latest or follows
-            elif len(sides) == 1:
-                self._latest = sides.pop()  # type: ignore[assignment]
+            kinds_beside_edges = kinds_touched - {"edge"}
+            if not kinds_touched:  # without text: a part of a character, or a marker that the server left out
+                # If this is the first token, it takes the kind of the text that follows.
+                following_kind = "marker" if self._spans and self._spans[0][1] == "marker" else self._kind
+                self._latest_kind = self._latest_kind or following_kind
+            elif len(kinds_beside_edges) == 1:
+                self._latest_kind = kinds_beside_edges.pop()  # type: ignore[assignment]
             else:
-                self._latest = "marker"
-            assert self._latest is not None
-            kinds.append(self._latest)
+                self._latest_kind = "marker"
+            assert self._latest_kind is not None
+            kinds.append(self._latest_kind)
         return kinds
 
 
@@ -243,7 +247,7 @@ def _skip_space(text: str, position: int) -> int:
     return len(text) if character is None else character.start()
 
 
-def _begun(text: str, position: int, marks: Iterable[str]) -> int:
+def _marker_start_length(text: str, position: int, marks: Iterable[str]) -> int:
     """Returns how many characters at the end, from `position` on, may be the beginning of a marker.
 
     Args:
@@ -251,7 +255,7 @@ def _begun(text: str, position: int, marks: Iterable[str]) -> int:
         position: where the undecided text begins.
         marks: the markers.
     """
-    end = text[max(position, len(text) - _LONGEST) :]
+    end = text[max(position, len(text) - _LONGEST_MARKER) :]
     return max((n for mark in marks for n in range(1, len(mark)) if end.endswith(mark[:n])), default=0)
 
 
@@ -267,16 +271,16 @@ def ends_unopened(raw: str) -> bool:
     """Returns whether the text ends a thinking that the prompt opened. A tag that the answer only mentions does not
     count.
     """
-    places = [(place, mark) for mark in CLOSINGS if (place := raw.find(mark)) >= 0]
-    if not places or raw.lstrip(SPACE).startswith(OPENINGS):
+    marks_found = [(mark_start, mark) for mark in CLOSINGS if (mark_start := raw.find(mark)) >= 0]
+    if not marks_found or raw.lstrip(SPACE).startswith(OPENINGS):
         return False
-    if len(places) > 1 or raw.count(places[0][1]) > 1:
+    if len(marks_found) > 1 or raw.count(marks_found[0][1]) > 1:
         return False
-    place, mark = places[0]
-    quoted = any(0 <= raw.find(opening) < place for opening in _PAIRS)
-    before, after = raw[:place], raw[place + len(mark) :]
-    beside = before[-1:] not in (" ", "`", "'", '"', "(") and after[:1] not in (" ", "`", "'", '"', ")", ",", ".")
-    return beside and not quoted
+    mark_start, mark = marks_found[0]
+    is_quoted = any(0 <= raw.find(opening) < mark_start for opening in _PAIRS)
+    before, after = raw[:mark_start], raw[mark_start + len(mark) :]
+    stands_alone = before[-1:] not in (" ", "`", "'", '"', "(") and after[:1] not in (" ", "`", "'", '"', ")", ",", ".")
+    return stands_alone and not is_quoted
 
 
 def spoken_text(shown: str) -> str:
@@ -289,7 +293,7 @@ def text_of(shown: str, kind: SegmentKind) -> str:
     opened = ends_unopened(shown)
     if not opened and not shown.lstrip(SPACE).startswith(OPENINGS):
         return shown if kind == "answer" else ""
-    pieces = _AT_MARKS.split(shown)
+    pieces = _MARKER.split(shown)
     segments = marked(pieces, opened=opened)
     return "".join("".join(pieces[s.start : s.end]) for s in segments if s.kind == kind).strip(SPACE)
 
@@ -380,18 +384,20 @@ def locate(pieces: Sequence[str], text: str, thinking: str | None = None, *, end
     if thinking is None and raw == text and "<" not in raw and "[" not in raw:  # most answers: no marker can be there
         return Parts(kept_count)
     starts_open = raw.lstrip(SPACE).startswith(OPENINGS)
-    closed = not starts_open and any(mark in raw for mark in CLOSINGS)
-    opened = closed and (bool(thinking) or ends_unopened(raw))
-    if starts_open or opened:
-        return _checked(pieces, Parts(kept_count, marked(pieces, opened=opened)), text_of(text, "answer").strip(SPACE))
+    has_closing = not starts_open and any(mark in raw for mark in CLOSINGS)
+    was_opened = has_closing and (bool(thinking) or ends_unopened(raw))
+    if starts_open or was_opened:
+        return _checked_parts(
+            pieces, Parts(kept_count, marked(pieces, opened=was_opened)), text_of(text, "answer").strip(SPACE)
+        )
     if MESSAGE in raw:  # the prompt ended within a header of harmony's
         shifted = marked(("<|channel|>", *pieces))
         return Parts(kept_count, tuple(Segment(s.kind, s.start - 1, s.end - 1) for s in shifted))
-    if text.lstrip(SPACE).startswith(OPENINGS) or (not closed and ends_unopened(text)):
+    if text.lstrip(SPACE).startswith(OPENINGS) or (not has_closing and ends_unopened(text)):
         return _aligned(pieces, kept_count, text_of(text, "answer"), text_of(text, "thinking"))
     if thinking is not None:
         return _aligned(pieces, kept_count, text, thinking)
-    if closed:
+    if has_closing:
         return Parts(kept_count, note="an end of thinking stands within a line and is taken for words of the answer")
     if ending == "text" and text.strip(SPACE) not in raw:
         return Parts(kept_count, note="which of the last tokens are of the stop text is not known, and all are scored")
@@ -414,7 +420,7 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
     if not ending:
         return 0
     if ending == "text":
-        return _after(pieces, shown, text[len(text.rstrip(SPACE)) :])
+        return _tokens_after(pieces, shown, text[len(text.rstrip(SPACE)) :])
     if last and text.endswith(last):
         return 0
     spellings = list(without_end_marks(text))  # the last marks of a text may have no tokens
@@ -426,7 +432,7 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
     return int(bool(before) and any(spelling.rstrip(SPACE).endswith(before) for spelling in spellings))
 
 
-def _after(pieces: Sequence[str], shown: str, space: str) -> int:
+def _tokens_after(pieces: Sequence[str], shown: str, space: str) -> int:
     """Returns how many tokens at the end begin after the shown text and the white space after it.
 
     Args:
@@ -435,20 +441,20 @@ def _after(pieces: Sequence[str], shown: str, space: str) -> int:
         space: white space that may follow the text.
     """
     raw = "".join(pieces)
-    lead = len(raw) - len(raw.lstrip(SPACE))
-    place = lead if raw.startswith(shown, lead) else last_place(raw, shown)
-    if not shown or place < 0:
+    leading_space = len(raw) - len(raw.lstrip(SPACE))
+    shown_start = leading_space if raw.startswith(shown, leading_space) else last_place(raw, shown)
+    if not shown or shown_start < 0:
         return 0
-    end = place + len(shown)
+    end = shown_start + len(shown)
     end += len(space) if raw.startswith(space, end) else 0
-    count, begin = 0, len(raw)
-    while count < len(pieces) and begin - len(pieces[-1 - count]) >= end:
+    count, token_start = 0, len(raw)
+    while count < len(pieces) and token_start - len(pieces[-1 - count]) >= end:
         count += 1
-        begin -= len(pieces[-count])
+        token_start -= len(pieces[-count])
     return count
 
 
-def _checked(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
+def _checked_parts(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
     """Returns the parts if the answer's tokens spell the shown answer; otherwise corrected parts, or parts with a note.
 
     Args:

@@ -40,9 +40,9 @@ def completion_of(text: str, line_fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises `ImportFileError` if the log-probabilities are no list.
     """
     choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
-    logprobs, tokens, ended = (line_fields.get(name) for name in BESIDE)
-    if ended is not None:
-        choice[FINISH_REASON] = ended
+    logprobs, tokens, finish_reason = (line_fields.get(name) for name in BESIDE)
+    if finish_reason is not None:
+        choice[FINISH_REASON] = finish_reason
     if logprobs is not None:
         if not isinstance(logprobs, list):
             raise ImportFileError(f'"logprobs" is {name_value(logprobs)}; expected a JSON list, an entry a token')

@@ -30,18 +30,24 @@ _SPLIT_INTO_MARKS = "\u0f73\u0f75\u0f81"
 
 
 def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yields the matches of a pattern that begins with `AT_LINE`, each with the place where it begins.
+    """Yields the matches of a pattern that begins with `AT_LINE`, each with the index where the match begins.
 
-    Lines before a match that hold only marks and blanks belong to it.
+    Lines before a match that hold only marks and blanks belong to the match.
     """
-    done = 0
+    done_to = 0
     for match in pattern.finditer(text):
-        before = text[done : match.start()]
-        last = _WORD_CHARACTER.search(before[::-1])
-        marks = done + len(before) - last.start() if last else done  # where they may begin
-        newline = marks - 1 if text[marks - 1 : marks] == "\n" else text.find("\n", marks, match.start())
-        yield (0 if not marks else newline + 1 if newline >= 0 else match.start()), match
-        done = match.end()
+        before = text[done_to : match.start()]
+        last_word_character = _WORD_CHARACTER.search(before[::-1])
+        marks_start = (
+            done_to + len(before) - last_word_character.start() if last_word_character else done_to
+        )  # where they may begin
+        newline = (
+            marks_start - 1
+            if text[marks_start - 1 : marks_start] == "\n"
+            else text.find("\n", marks_start, match.start())
+        )
+        yield (0 if not marks_start else newline + 1 if newline >= 0 else match.start()), match
+        done_to = match.end()
 
 
 def last_place(text: str, part: str) -> int:
@@ -63,7 +69,7 @@ def normalize(form: "unicodedata._NormalizationForm", text: str) -> str:
     """Returns the text in a normal form of Unicode, with at most `MOST_MARKS` combining marks a letter."""
     if text.isascii():
         return text
-    if not _MAY_BE_MARKS.search(text):  # of marks alone no letter consists
+    if not _MAY_BE_MARKS.search(text):  # without a long run of such characters, no letter has too many marks
         return unicodedata.normalize(form, text)
     characters, marks = [], 0
     for character in text:
@@ -75,10 +81,10 @@ def normalize(form: "unicodedata._NormalizationForm", text: str) -> str:
 
 UNSAID = "\ufffd"
 """The character for a part of a character, as decoders write it."""
-_ANY = "\ufffe"
+_UNKNOWN_TOKEN = "\ufffe"
 """The character that stands here for a token that names only its id. No text holds it."""
 _HALVES = re.compile("[\ud800-\udfff]")
-_HOLES = re.compile(f"([{UNSAID}{_ANY}]+)")
+_HOLES = re.compile(f"([{UNSAID}{_UNKNOWN_TOKEN}]+)")
 _CHARACTERS_A_PART = 1
 """Most characters that a U+FFFD or an empty piece may stand for. Partial bytes come several a character."""
 _CHARACTERS_AN_ID = 64
@@ -128,7 +134,7 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
     """
     bare_text = _bare(text)
     worst: Spelled | None = None
-    lacking: Spelled | None = None
+    marks_only: Spelled | None = None
     for reading in _readings(pieces, byte_rows):
         compared = _compare(_bare(reading), bare_text)
         if compared.all:
@@ -138,10 +144,10 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
             return folded
         if worst is None or (compared.more and not worst.more):
             worst = compared
-        if lacking is None:
-            lacking = next((reading for reading in (compared, folded) if _lacks_marks_alone(reading, text)), None)
+        if marks_only is None:
+            marks_only = next((reading for reading in (compared, folded) if _lacks_marks_alone(reading, text)), None)
     assert worst is not None
-    return worst if lacking is None else replace(lacking, only_marks=True)
+    return worst if marks_only is None else replace(marks_only, only_marks=True)
 
 
 _SENTENCE_ENDS = frozenset(".…!?‼‽⁇⁈⁉。．｡！？।॥۔؟։።။។")
@@ -169,16 +175,16 @@ def without_end_marks(text: str) -> Iterator[str]:
     the dots of 0.33... are more digits.
     """
     yield text
-    core, rest, marks = text.rstrip(_AT_THE_END), text.rstrip(), ""
+    core, shortened, marks = text.rstrip(_AT_THE_END), text.rstrip(), ""
     last = [letter.isalpha() for letter in core[-2:]]
     is_word = last == [True, True] or (last[-1:] == [True] and core[-1].lower() == core[-1].upper())
-    while core and len(rest) > len(core) and len(marks) < _MOST_END_MARKS:
-        marks, rest = rest[-1] + marks, rest[:-1].rstrip()
+    while core and len(shortened) > len(core) and len(marks) < _MOST_END_MARKS:
+        marks, shortened = shortened[-1] + marks, shortened[:-1].rstrip()
         if not is_word and ("…" in marks or ".." in marks or not _FACTORIALS.isdisjoint(marks)):
             return
-        if not is_word and marks[0] in _CLOSING_QUOTES and not _is_open(marks[0], rest):
+        if not is_word and marks[0] in _CLOSING_QUOTES and not _is_open(marks[0], shortened):
             return
-        yield rest
+        yield shortened
 
 
 def _is_open(mark: str, before: str) -> bool:
@@ -194,11 +200,11 @@ def _lacks_marks_alone(compared: Spelled, text: str) -> bool:
         return False
     form: unicodedata._NormalizationForm
     for form in ("NFC", "NFKC"):
-        whole = normalize(form, text)
-        bare = _bare(whole)
-        left = len(bare) - len(compared.missing)
-        if bare.endswith(compared.missing) and left:
-            return any(len(_bare(cut)) == left for cut in without_end_marks(whole))
+        whole_text = normalize(form, text)
+        bare = _bare(whole_text)
+        kept_length = len(bare) - len(compared.missing)
+        if bare.endswith(compared.missing) and kept_length:
+            return any(len(_bare(cut)) == kept_length for cut in without_end_marks(whole_text))
     return False
 
 
@@ -214,20 +220,24 @@ def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Itera
     """Yields the texts that the tokens may spell, one for each way of spelling, the likeliest ways first."""
     readable = list(pieces)
     if "" in readable or _ID_MARK in "".join(readable):
-        readable = [UNSAID if not piece else _ANY if _ID.fullmatch(piece) else piece for piece in readable]
+        readable = [UNSAID if not piece else _UNKNOWN_TOKEN if _ID.fullmatch(piece) else piece for piece in readable]
     yield from _by_each_table(readable)
-    shown = list(map(bool, pieces))
+    is_shown_list = list(map(bool, pieces))
     if _SPECIAL.search("".join(pieces)):  # control tokens are left out, as servers do
-        shown = [piece != "" and (not _SPECIAL.fullmatch(piece) or bool(_BYTE.fullmatch(piece))) for piece in pieces]
+        is_shown_list = [
+            piece != "" and (not _SPECIAL.fullmatch(piece) or bool(_BYTE.fullmatch(piece))) for piece in pieces
+        ]
         yield from _by_each_table(
-            [piece if is_shown else UNSAID for piece, is_shown in zip(readable, shown, strict=True)]
+            [piece if is_shown else UNSAID for piece, is_shown in zip(readable, is_shown_list, strict=True)]
         )
     if any(row is not None for row in byte_rows):
         token_bytes = [b if r is None else r for b, r in zip(_as_bytes(readable), byte_rows, strict=True)]
         yield _decoded(token_bytes)
-        if not all(shown):
+        if not all(is_shown_list):
             hole = UNSAID.encode()
-            yield _decoded([row if is_shown else hole for row, is_shown in zip(token_bytes, shown, strict=True)])
+            yield _decoded(
+                [row if is_shown else hole for row, is_shown in zip(token_bytes, is_shown_list, strict=True)]
+            )
 
 
 def _by_each_table(pieces: list[str]) -> Iterator[str]:
@@ -296,35 +306,35 @@ def _compare(reading: str, text: str) -> Spelled:
     """Aligns a reading without white space with the text. A hole takes the fewest characters that let the rest fit."""
     if reading == text:
         return Spelled()
-    place = 0
+    position = 0
     hole = ""
-    for number, part in enumerate(_HOLES.split(reading)):
-        if number % 2:
+    for part_index, part in enumerate(_HOLES.split(reading)):
+        if part_index % 2:
             hole = part
             continue
         if not part and hole:
             continue
-        start = place
-        if hole:  # takes as few characters as let the part fit
-            start = text.find(part, place, place + _room(hole) + len(part))
-        if start < 0 or not text.startswith(part, start) or not _fits(text[place:start], hole):
-            rest = text[place:]
-            if part.startswith(rest) or (not place and rest in part):
+        start = position
+        if hole:  # the hole takes as few characters as possible
+            start = text.find(part, position, position + _max_characters(hole) + len(part))
+        if start < 0 or not text.startswith(part, start) or not _fits(text[position:start], hole):
+            rest = text[position:]
+            if part.startswith(rest) or (not position and rest in part):
                 return Spelled(more=True)
             pairs = enumerate(zip(part, rest, strict=False))
-            shared = next((i for i, (a, b) in pairs if a != b), min(len(part), len(rest)))
-            left_out = rest.find(part[shared:], shared) >= 0
-            return Spelled(missing=rest[shared:], other="" if left_out else part[shared:])
-        place, hole = start + len(part), ""
-    if _fits(text[place:], hole):
+            equal_length = next((i for i, (a, b) in pairs if a != b), min(len(part), len(rest)))
+            is_only_left_out = rest.find(part[equal_length:], equal_length) >= 0
+            return Spelled(missing=rest[equal_length:], other="" if is_only_left_out else part[equal_length:])
+        position, hole = start + len(part), ""
+    if _fits(text[position:], hole):
         return Spelled()
-    return Spelled(missing=text[place:])
+    return Spelled(missing=text[position:])
 
 
-def _room(hole: str) -> int:
-    return hole.count(UNSAID) * _CHARACTERS_A_PART + hole.count(_ANY) * _CHARACTERS_AN_ID
+def _max_characters(hole: str) -> int:
+    return hole.count(UNSAID) * _CHARACTERS_A_PART + hole.count(_UNKNOWN_TOKEN) * _CHARACTERS_AN_ID
 
 
 def _fits(skipped: str, hole: str) -> bool:
     """Returns whether a hole may stand for these characters. Parts of characters are never ASCII."""
-    return len(skipped) <= _room(hole) and (_ANY in hole or not any(map(str.isascii, skipped)))
+    return len(skipped) <= _max_characters(hole) and (_UNKNOWN_TOKEN in hole or not any(map(str.isascii, skipped)))

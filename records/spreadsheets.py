@@ -38,12 +38,12 @@ class IdFault(StrEnum):
     @classmethod
     def list_all(cls, ids: Iterable[str]) -> list[str]:
         """Returns a clause for each likely fault of some ids: how many there are, the first of them, and the cause."""
-        kinds: dict[IdFault, dict[str, None]] = {}
+        ids_of_fault: dict[IdFault, dict[str, None]] = {}
         for identity in ids:
-            if why := cls.of(identity):
-                kinds.setdefault(why, {})[identity] = None
+            if fault := cls.of(identity):
+                ids_of_fault.setdefault(fault, {})[identity] = None
         return [
-            f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:IDS_SHOWN]))}"
-            f"{', ...' * (len(found) > IDS_SHOWN)}): {why}"
-            for why, found in kinds.items()
+            f"{len(faulty_ids)} id{'s' * (len(faulty_ids) > 1)} ({', '.join(map(repr, list(faulty_ids)[:IDS_SHOWN]))}"
+            f"{', ...' * (len(faulty_ids) > IDS_SHOWN)}): {fault}"
+            for fault, faulty_ids in ids_of_fault.items()
         ]

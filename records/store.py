@@ -67,7 +67,7 @@ def _struct(strings: str, **others: Any) -> Any:
     return pa.struct({**dict.fromkeys(strings.split(), _STRING), **others})
 
 
-_VALUES = pa.list_(_struct("action", value=_DOUBLE))
+_ACTION_VALUES = pa.list_(_struct("action", value=_DOUBLE))
 _ARRAYS: dict[str, type[np.generic]] = {"prompt_token_ids": np.int32, "token_ids": np.int32, "logprobs": np.float32}
 _SAMPLING = pa.struct(
     {
@@ -104,7 +104,7 @@ CALL_TYPE = _struct(
 )
 STATEMENT = _struct("call_id kind", value=_DOUBLE)
 LABEL_TYPE = _struct("call_id name source", value=_DOUBLE)
-DECISION_TYPE = _struct("id point action reason", scores=_VALUES, propensities=_VALUES)
+DECISION_TYPE = _struct("id point action reason", scores=_ACTION_VALUES, propensities=_ACTION_VALUES)
 DECISION_ANSWER = _struct(
     "call_id question source kind choice reason",
     value=_DOUBLE,
@@ -146,7 +146,7 @@ A program that joins old and new shards fills the latter with nulls.
 
 
 _UNSTORABLE = (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError)
-"""Errors of what is no run, or has fields of the wrong types."""
+"""Errors that are raised for an object that is no run, or has fields of wrong types."""
 
 
 def runs_to_batch(runs: Sequence[Run]) -> Any:
@@ -159,7 +159,7 @@ def runs_to_batch(runs: Sequence[Run]) -> Any:
         table_to_runs(pa.Table.from_batches([batch]))
         return batch
     except _UNSTORABLE:
-        # One of them cannot be stored as it is: alone, each is made storable or named.
+        # One run cannot be stored as it is. Each is converted alone, which repairs it or names it.
         table = pa.Table.from_batches([run_to_batch(run) for run in runs])
         return table.combine_chunks().to_batches()[0]
 
@@ -181,7 +181,7 @@ def run_to_batch(run: Run) -> Any:
 
 
 def _run_row(run: Run) -> dict[str, Any]:
-    row: dict[str, Any] = _plain(run)
+    row: dict[str, Any] = _as_plain(run)
     row["calls"] = [_call_row(call) for call in run.calls]
     row["item"]["fields"] = [{"name": name, "text": text} for name, text in run.item.fields.items()]
     for decision in row["decisions"]:
@@ -258,11 +258,11 @@ def as_stored(run: Run) -> Run:
     return table_to_runs(pa.Table.from_batches([run_to_batch(run)]))[0]
 
 
-def _plain(record: Any) -> Any:
+def _as_plain(record: Any) -> Any:
     """Returns a record as nested dictionaries. `dataclasses.asdict` would copy every array of the calls."""
     if dataclasses.is_dataclass(record):
-        return {f.name: _plain(getattr(record, f.name)) for f in dataclasses.fields(record) if f.name != "calls"}
-    return [_plain(entry) for entry in record] if isinstance(record, tuple) else record
+        return {f.name: _as_plain(getattr(record, f.name)) for f in dataclasses.fields(record) if f.name != "calls"}
+    return [_as_plain(entry) for entry in record] if isinstance(record, tuple) else record
 
 
 def _call_row(call: Call) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _call_row(call: Call) -> dict[str, Any]:
     if call.top_logprobs is not None:
         row["top_logprobs"] = list(np.asarray(call.top_logprobs, dtype=np.float32))  # Arrow takes rows, not matrices
     for name in ("messages", "segments", "sampling", "usage"):
-        row[name] = _plain(row[name])
+        row[name] = _as_plain(row[name])
     return row
 
 
@@ -283,36 +283,41 @@ def _calls(structs: Any) -> Iterator[Call]:
 
     Raises `ValueError` if a call's segments do not fit its tokens.
     """
-    arrays = {name: _cut(structs.field(name), dtype) for name, dtype in _ARRAYS.items()}
-    arrays["top_logprobs"] = _cut_matrices(structs.field("top_logprobs"))
+    arrays = {name: _token_arrays(structs.field(name), dtype) for name, dtype in _ARRAYS.items()}
+    arrays["top_logprobs"] = _token_matrices(structs.field("top_logprobs"))
     # A shard may lack the columns of segments, reader and note: those of recorded/ have not all of them.
-    rest = [field.name for field in structs.type if field.name not in arrays]
-    rows = pa.StructArray.from_arrays([structs.field(name) for name in rest], names=rest).to_pylist()
+    other_names = [field.name for field in structs.type if field.name not in arrays]
+    rows = pa.StructArray.from_arrays([structs.field(name) for name in other_names], names=other_names).to_pylist()
     for row, *values in zip(rows, *arrays.values(), strict=True):
         row["messages"] = tuple(Message(**message) for message in row["messages"])
         row["tokens"] = tuple(row["tokens"])
         row["segments"] = tuple(Segment(**segment) for segment in row.get("segments") or ())
         row |= {name: row.get(name) or "" for name in ("reader", "note")}
-        drawn = row["sampling"]
-        drawn |= {"stop": tuple(drawn.get("stop") or ()), "json_schema": drawn.get("json_schema") or ""}
-        row["sampling"], row["usage"] = Sampling(**drawn), Usage(**row["usage"])
+        sampling_fields = row["sampling"]
+        sampling_fields |= {
+            "stop": tuple(sampling_fields.get("stop") or ()),
+            "json_schema": sampling_fields.get("json_schema") or "",
+        }
+        row["sampling"], row["usage"] = Sampling(**sampling_fields), Usage(**row["usage"])
         call = Call(**row, **dict(zip(arrays, values, strict=True)))
         if call.segments:
             token_arrays = (call.tokens or None, call.logprobs, call.token_ids)
-            tokens = max((len(array) for array in token_arrays if array is not None), default=call.segments[-1].end)
+            token_count = max(
+                (len(array) for array in token_arrays if array is not None), default=call.segments[-1].end
+            )
             try:
-                check_segments(call.segments, tokens)
+                check_segments(call.segments, token_count)
             except InvalidResponse as error:
                 raise ValueError(f"call {call.id!r}: {error}") from error
         yield call
 
 
-def _cut(lists: Any, dtype: type[np.generic]) -> list[NDArray[Any] | None]:
+def _token_arrays(lists: Any, dtype: type[np.generic]) -> list[NDArray[Any] | None]:
     values = lists.values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
     return [None if span is None else values[slice(*span)].copy() for span in _spans(lists)]
 
 
-def _cut_matrices(lists: Any) -> list[NDArray[Any] | None]:
+def _token_matrices(lists: Any) -> list[NDArray[Any] | None]:
     """Returns a matrix (T, k) for each list of T rows. The rows of a matrix have equal lengths, as they
     were written.
     """
@@ -370,7 +375,7 @@ class RunWriter:
     """
 
     def __init__(
-        self, folder: Path, layout: Layout | None, *, shard_runs: int, text: bool, only: OneWriter | None = None
+        self, folder: Path, layout: Layout | None, *, shard_runs: int, text: bool, writer_lock: OneWriter | None = None
     ) -> None:
         """Sets up the writer; the folder is locked when the block begins.
 
@@ -379,7 +384,7 @@ class RunWriter:
             layout: layout of the hidden states in the store; None if there are none.
             shard_runs: runs in one shard, at least 1.
             text: whether texts are stored.
-            only: the lock of the folder, if the caller has one already.
+            writer_lock: the lock of the folder, if the caller has one already.
         """
         if shard_runs < 1:
             raise ValueError(f"shard_runs is {shard_runs}; expected at least 1")
@@ -387,7 +392,7 @@ class RunWriter:
         self._layout = layout
         self._shard_runs = shard_runs
         self._text = text
-        self._only = only or OneWriter(folder)
+        self._writer_lock = writer_lock or OneWriter(folder)
         self._path: Path | None = None
         self._batches: list[Any] = []
         self._hidden: dict[str, Hidden] = {}
@@ -395,8 +400,8 @@ class RunWriter:
         self._closed = False
 
     def __enter__(self) -> Self:
-        self._only.__enter__()
-        for leftover in self._folder.glob(".runs-*.tmp"):  # of a kill: nobody writes it any more
+        self._writer_lock.__enter__()
+        for leftover in self._folder.glob(".runs-*.tmp"):  # left by a killed process
             leftover.unlink(missing_ok=True)
         return self
 
@@ -407,7 +412,7 @@ class RunWriter:
         try:
             self.flush()
         finally:
-            self._only.__exit__(kind, error, traceback)
+            self._writer_lock.__exit__(kind, error, traceback)
 
     def add(self, run: Run) -> None:
         """Adds one run. Raises `RecordError` if the run cannot be stored; the other runs are not affected.
@@ -415,15 +420,15 @@ class RunWriter:
         Raises `Unwritable` if the run completes a shard that cannot be written, as on a full disk. The exit of the
         `with` block tries to write the shard again.
         """
-        self._hold([run], run_to_batch(run if self._text else drop_text(run)))
+        self._buffer([run], run_to_batch(run if self._text else drop_text(run)))
 
     def add_all(self, runs: Iterable[Run]) -> None:
         """Adds runs, all or none, in a fraction of the time of `add` for each. Raises as `add`."""
         runs = list(runs)
         if runs:
-            self._hold(runs, runs_to_batch(runs if self._text else [drop_text(run) for run in runs]))
+            self._buffer(runs, runs_to_batch(runs if self._text else [drop_text(run) for run in runs]))
 
-    def _hold(self, runs: Sequence[Run], batch: Any) -> None:
+    def _buffer(self, runs: Sequence[Run], batch: Any) -> None:
         if self._closed:
             raise RecordError(f"run {runs[0].id!r} came after the writer was closed; add runs inside the `with` block")
         with self._lock:
@@ -441,10 +446,10 @@ class RunWriter:
             for call_id, states in hidden:
                 self._hidden.setdefault(call_id, states)  # a call that comes twice: the first one, as everywhere
             self._batches.append(batch)
-            if self._held_runs() >= self._shard_runs:
+            if self._buffered_run_count() >= self._shard_runs:
                 self._write_shard()
 
-    def _held_runs(self) -> int:
+    def _buffered_run_count(self) -> int:
         return sum(batch.num_rows for batch in self._batches)
 
     def flush(self) -> None:
@@ -455,13 +460,14 @@ class RunWriter:
 
     def _write_shard(self) -> None:
         try:
-            # One name until it is written: an interrupted write is made good under it, and no run is there twice.
+            # The name stays until the shard is written: a second write replaces an interrupted one, so that no run is
+            # stored twice.
             if self._path is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                last = shard_paths(self._folder)[-1:]
-                count = int(last[0].name.split("-")[1]) + 1 if last else 0
+                newest = shard_paths(self._folder)[-1:]
+                shard_number = int(newest[0].name.split("-")[1]) + 1 if newest else 0
                 # The count sorts shards by time; the random part keeps writers apart where no folder can be locked.
-                self._path = self._folder / f"runs-{count:05d}-{secrets.token_hex(4)}.parquet"
+                self._path = self._folder / f"runs-{shard_number:05d}-{secrets.token_hex(4)}.parquet"
             path = self._path
             if self._hidden:
                 write_canaries(self._folder, self._hidden.values())
@@ -470,7 +476,7 @@ class RunWriter:
             write_shard(path, self._batches)
         except OSError as error:
             raise Unwritable(
-                f"{self._held_runs()} runs cannot be written to {self._folder}: {error.strerror or error}"
+                f"{self._buffered_run_count()} runs cannot be written to {self._folder}: {error.strerror or error}"
             ) from error
         self._path, self._batches, self._hidden = None, [], {}
 
@@ -478,9 +484,15 @@ class RunWriter:
 def drop_text(run: Run) -> Run:
     """Returns the run without any text. Log-probabilities, labels, stated values and ids stay."""
     item = replace(run.item, question="", gold=(), choices=(), fields={})
-    unsaid: dict[str, Any] = {"text": "", "tokens": (), "messages": (), "prompt_token_ids": None, "token_ids": None}
-    # Servers repeat the prompt in their errors; that there was one is kept.
-    calls = (replace(call, **unsaid, error=None if call.error is None else "left out") for call in run.calls)
+    dropped_fields: dict[str, Any] = {
+        "text": "",
+        "tokens": (),
+        "messages": (),
+        "prompt_token_ids": None,
+        "token_ids": None,
+    }
+    # Servers repeat the prompt in their errors. So the error's text is dropped, and only the fact of an error is kept.
+    calls = (replace(call, **dropped_fields, error=None if call.error is None else "left out") for call in run.calls)
     return replace(run, item=item, calls=tuple(calls), final_answer="")
 
 
@@ -507,7 +519,7 @@ class RunStore:
         self.path = Path(path)
         self.damaged: list[str] = []
         self._skip = damaged == "skip"
-        self._only = OneWriter(self.path)
+        self._writer_lock = OneWriter(self.path)
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.path)!r})"
@@ -548,11 +560,15 @@ class RunStore:
                 f"{self.path} holds {stored_files[0].name} and no {self.settings_name}, so it is not known with what "
                 "it was collected: collect into another folder"
             )
-        before = {**defaults, **(recorded or {})}
-        if recorded is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
-            was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
+        recorded_or_default = {**defaults, **(recorded or {})}
+        if recorded is not None and (
+            changed := [key for key in settings if recorded_or_default.get(key) != settings[key]]
+        ):
+            changes_text = ", ".join(
+                f"{key} {recorded_or_default.get(key)!r}, now {settings[key]!r}" for key in changed
+            )
             raise StoreMismatch(
-                f"{self.path} was collected with {was}: collect into another folder, or delete this one"
+                f"{self.path} was collected with {changes_text}: collect into another folder, or delete this one"
             )
         return recorded is not None
 
@@ -654,7 +670,7 @@ class RunStore:
 
         The folder is made if it does not exist. Raises `StoreHeld` if another process writes.
         """
-        return self._only
+        return self._writer_lock
 
     def writer(self, *, shard_runs: int = 64, text: bool = True) -> RunWriter:
         """Returns a writer that adds runs in a `with` block.
@@ -667,14 +683,14 @@ class RunStore:
         """
         newest = next(self._activation_files(self.shard_files()[::-1]), None)
         layout = newest.layout if newest else None
-        return RunWriter(self.path, layout, shard_runs=shard_runs, text=text, only=self._only)
+        return RunWriter(self.path, layout, shard_runs=shard_runs, text=text, writer_lock=self._writer_lock)
 
     def append(self, runs: Iterable[Run]) -> None:
         """Adds runs as one shard: all of them, or none if one of them cannot be stored."""
         runs = list(runs)
         writer = self.writer(shard_runs=len(runs) + 1)
         writer.add_all(runs)
-        with self._only:
+        with self._writer_lock:
             writer.flush()
 
     def rewrite(self, change: Callable[[Run], Run | None], shards: Container[Path] | None = None) -> None:
@@ -684,14 +700,14 @@ class RunStore:
         at all, if `change` returned another object for one of its runs. Other processes may read meanwhile, but not
         write.
         """
-        self.shards()  # there is a store: else a lock would make its folder
-        with self._only:
+        self.shards()  # raises if there is no store, before the lock would make its folder
+        with self._writer_lock:
             for shard in self.shards():
                 if shards is not None and shard not in shards:
                     continue
                 runs = self.runs_of(shard)
                 changed = [change(run) for run in runs]
-                if not any(new is not old for new, old in zip(changed, runs, strict=True)):
+                if not any(changed_run is not run for changed_run, run in zip(changed, runs, strict=True)):
                     continue
                 if remaining_runs := [run for run in changed if run is not None]:
                     write_shard(shard, [runs_to_batch(remaining_runs)])
@@ -700,7 +716,7 @@ class RunStore:
 
     def take_back(self, before: Container[Path]) -> None:
         """Removes all shards that are not in `before`, with their hidden states."""
-        with self._only:
+        with self._writer_lock:
             for shard in self.shard_files():
                 if shard not in before:
                     shard.unlink()
@@ -713,7 +729,7 @@ class RunStore:
 
     def _read_shard(self, shard: Path, columns: list[str] | None = None) -> Any:
         if not shard.is_file():
-            raise ValueError("it is no regular file")  # a pipe would be waited for
+            raise ValueError("it is no regular file")  # reading a pipe would wait
         with pq.ParquetFile(shard, page_checksum_verification=True) as file:
             version = (file.schema_arrow.metadata or {}).get(FORMAT_KEY)
             if version is None:
@@ -749,21 +765,21 @@ class RunStore:
     @contextmanager
     def _guard(self, path: Path) -> Iterator[None]:
         """Converts library errors about a broken file to `DamagedShard`, or notes the file and continues."""
-        broken = (pa.ArrowException, OSError, ValueError, KeyError, require("safetensors", "fit").SafetensorError)
+        file_errors = (pa.ArrowException, OSError, ValueError, KeyError, require("safetensors", "fit").SafetensorError)
         try:
             yield
         except (RecordError, PermissionError):
             raise
-        except broken as error:
+        except file_errors as error:
             if self._skip:
                 if path.name not in self.damaged:
                     self.damaged.append(path.name)
                 return
-            others = len(self.shard_files()) - (path.suffix != STATES_SUFFIX)
-            again = "extract" if path.name.startswith(STATES_PREFIX) else "collect"
+            other_shards = len(self.shard_files()) - (path.suffix != STATES_SUFFIX)
+            command = "extract" if path.name.startswith(STATES_PREFIX) else "collect"
             raise DamagedShard(
                 f"{path} is damaged ({str(error).strip() or type(error).__name__}); restore it from a copy, or delete"
-                f" it and {again} again what it held; the other {others} shards are not touched by this:"
+                f" it and {command} again what it held; the other {other_shards} shards are not touched by this:"
                 " RunStore(path, damaged='skip') reads them"
             ) from error
 

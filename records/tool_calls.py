@@ -23,11 +23,11 @@ MAX_NUMBER_DIGITS = 400
 """Most characters of a number in arguments that are compared as JSON: more than any double has. Longer ones
 are text.
 """
-_ENDS = frozenset((TOOL_CALL, STOP, ""))
+_COMPLETE_ENDS = frozenset((TOOL_CALL, STOP, ""))
 """Finish reasons of complete calls. For a forced call servers say `stop`."""
-_FORCED = frozenset(("required", "any"))
+_FORCING_WORDS = frozenset(("required", "any"))
 """Words of `tool_choice` that require a call, of OpenAI and vLLM, and of Mistral and Anthropic."""
-_NO_ARGUMENTS = frozenset(("id", "call_id", "type", "status", "name", "server_label"))
+_NOT_ARGUMENTS = frozenset(("id", "call_id", "type", "status", "name", "server_label"))
 """Fields of an item of the Responses API that are not arguments of the call."""
 
 
@@ -62,11 +62,11 @@ def show_tool_calls(calls: Iterable[ToolCall]) -> str:
 def requires_tool_call(tool_choice: object) -> bool:
     """Returns whether a request's `tool_choice` requires a call of some tool, or of a named one."""
     if isinstance(tool_choice, str):
-        return tool_choice in _FORCED
+        return tool_choice in _FORCING_WORDS
     choice_fields = fields(tool_choice) or {}
     kind = text(choice_fields.get("type"))
     if kind == "allowed_tools":
-        return text((fields(choice_fields.get("allowed_tools")) or choice_fields).get("mode")) in _FORCED
+        return text((fields(choice_fields.get("allowed_tools")) or choice_fields).get("mode")) in _FORCING_WORDS
     return bool(kind) and kind not in ("auto", "none")
 
 
@@ -85,19 +85,19 @@ def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ..
     if body is None:
         return (), True
     if "choices" in body:
-        chosen = _choice(body, choice)
-        chat = fields(chosen.get("message")) or {}
-        calls = _of_message(chat)
-        ended = read_end(chosen.get("finish_reason"))
-        if not calls and ended == TOOL_CALL and (plain_text := text(chat.get("content")).strip()):
+        choice_fields = _choice(body, choice)
+        chat = fields(choice_fields.get("message")) or {}
+        calls = _calls_of_message(chat)
+        finish_reason = read_end(choice_fields.get("finish_reason"))
+        if not calls and finish_reason == TOOL_CALL and (plain_text := text(chat.get("content")).strip()):
             calls = [ToolCall("", plain_text)]  # of a server without a parser for the model's calls
-        return tuple(calls), ended in _ENDS
+        return tuple(calls), finish_reason in _COMPLETE_ENDS
     if is_response(body):
         items = [item for item in each(body.get("output")) if text(item.get("type")) in CALLER_ITEMS]
-        whole = all(text(part.get("status")) in ("", "completed") for part in (body, *items))
-        return tuple(map(_of_item, items)), whole
+        are_complete = all(text(part.get("status")) in ("", "completed") for part in (body, *items))
+        return tuple(map(_call_of_item, items)), are_complete
     if (message := fields(body.get("message"))) is not None:  # Ollama, Cohere
-        return tuple(_of_message(message)), read_end(body.get("done_reason")) != LENGTH
+        return tuple(_calls_of_message(message)), read_end(body.get("done_reason")) != LENGTH
     if candidates := each(body.get("candidates")):  # Gemini
         parts = each((fields(candidates[choice].get("content")) or {}).get("parts")) if choice < len(candidates) else []
         function_calls = [fields(part.get("functionCall") or part.get("function_call")) for part in parts]
@@ -109,17 +109,21 @@ def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ..
     blocks = [part for part in each(body.get("content")) if part.get("type") == "tool_use"]  # Anthropic
     return tuple(_tool_call(block.get("name"), block.get("input")) for block in blocks), read_end(
         body.get("stop_reason")
-    ) in _ENDS
+    ) in _COMPLETE_ENDS
 
 
 def _choice(completion: Mapping[str, Any], choice: int) -> Mapping[str, Any]:
     """Returns a choice of a completion by its index, or by its place if the indices are missing or repeated."""
     choices = each(completion.get("choices"))
-    by_index = [listed for listed in choices if listed.get("index") == choice and type(listed.get("index")) is int]
+    by_index = [
+        listed_choice
+        for listed_choice in choices
+        if listed_choice.get("index") == choice and type(listed_choice.get("index")) is int
+    ]
     return by_index[0] if len(by_index) == 1 else choices[choice] if 0 <= choice < len(choices) else {}
 
 
-def _of_message(message: Mapping[str, Any]) -> list[ToolCall]:
+def _calls_of_message(message: Mapping[str, Any]) -> list[ToolCall]:
     """Returns the calls of a message: under `tool_calls`, or under `function_call`, as before 2024."""
     calls = []
     for entry in each(message.get("tool_calls")):
@@ -136,14 +140,14 @@ def _of_message(message: Mapping[str, Any]) -> list[ToolCall]:
     return calls
 
 
-def _of_item(item: Mapping[str, Any]) -> ToolCall:
+def _call_of_item(item: Mapping[str, Any]) -> ToolCall:
     """Returns the call in an item of the Responses API."""
     if item.get("type") == "custom_tool_call":
         return ToolCall(text(item.get("name")), text(item.get("input")))
     if "arguments" in item:
         return _tool_call(item.get("name"), item["arguments"])
-    rest = {key: value for key, value in item.items() if key not in _NO_ARGUMENTS}
-    return _tool_call(item.get("name") or item.get("type"), rest)
+    arguments = {key: value for key, value in item.items() if key not in _NOT_ARGUMENTS}
+    return _tool_call(item.get("name") or item.get("type"), arguments)
 
 
 def _tool_call(name: object, arguments: object) -> ToolCall:
@@ -156,7 +160,7 @@ def _tool_call(name: object, arguments: object) -> ToolCall:
     if isinstance(arguments, str):
         return ToolCall(text(name), arguments)
     try:
-        return ToolCall(text(name), json.dumps(arguments, ensure_ascii=False, default=_plain))
+        return ToolCall(text(name), json.dumps(arguments, ensure_ascii=False, default=_as_mapping))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidResponse(
             f"the arguments of {text(name)[:80]!r} cannot be written as JSON ({type(error).__name__}); expected an "
@@ -164,7 +168,7 @@ def _tool_call(name: object, arguments: object) -> ToolCall:
         ) from error
 
 
-def _plain(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     """Returns the fields of a client's object. Raises `TypeError` for anything else."""
     object_fields = fields(value)
     if object_fields is None:
@@ -176,13 +180,13 @@ def _join_call_chunks(chunks: Sequence[Any], choice: int) -> Mapping[str, Any] |
     """Returns a completion with the calls that the chunks of a streamed chat completion carry in parts."""
     calls: dict[int, dict[str, str]] = {}
     legacy = {"name": "", "arguments": ""}
-    ended: object = None
+    finish_reason: object = None
     for chunk in each(chunks):
-        for listed in each(chunk.get("choices")):
-            if listed.get("index", choice) != choice:
+        for listed_choice in each(chunk.get("choices")):
+            if listed_choice.get("index", choice) != choice:
                 continue
-            ended = listed.get("finish_reason") or ended
-            delta = fields(listed.get("delta")) or {}
+            finish_reason = listed_choice.get("finish_reason") or finish_reason
+            delta = fields(listed_choice.get("delta")) or {}
             for part in each(delta.get("tool_calls")):
                 function, index = fields(part.get("function")) or {}, part.get("index")
                 if type(index) is not int:  # of servers that send each call whole
@@ -192,7 +196,7 @@ def _join_call_chunks(chunks: Sequence[Any], choice: int) -> Mapping[str, Any] |
     message: dict[str, Any] = {"tool_calls": [{"function": call_parts} for call_parts in calls.values()]}
     if legacy["name"]:
         message["function_call"] = legacy
-    return {"choices": [{"index": choice, "message": message, "finish_reason": ended or LENGTH}]}
+    return {"choices": [{"index": choice, "message": message, "finish_reason": finish_reason or LENGTH}]}
 
 
 def _add(call_parts: dict[str, str], part: Mapping[str, Any]) -> None:
@@ -227,10 +231,10 @@ def _decimal_of(text: str) -> Decimal:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object. Raises `ValueError` for a repeated key, because readers disagree about its meaning."""
-    by_key = dict(pairs)
-    if len(by_key) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a key comes twice")
-    return by_key
+    return members
 
 
 def _form(value: object, depth: int) -> Hashable:

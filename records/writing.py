@@ -19,10 +19,13 @@ from metaprobe.records.errors import StoreHeld
 if sys.platform != "win32":
     import fcntl
 
-HELD = ".writer"
-"""Ending of the lock file, which names its holder. Only the operating system's lock on it counts, not the file."""
+LOCK_NAME = ".writer"
+"""Name of the lock file, or its ending if one file is locked. The lock file names its holder.
+
+Only the operating system's lock on it counts, not the file.
+"""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-_counting = threading.Lock()
+_count_lock = threading.Lock()
 
 
 class OneWriter:
@@ -34,39 +37,39 @@ class OneWriter:
     def __init__(self, folder: Path, *, of: str = "") -> None:
         """`of` is the name of a file in the folder, if only this file is locked instead of the whole folder."""
         self._folder = folder
-        self._kept = folder / of if of else folder
-        self._path = folder / (f".{of}{HELD}" if of else HELD)
-        self._times = 0
+        self._locked_path = folder / of if of else folder
+        self._path = folder / (f".{of}{LOCK_NAME}" if of else LOCK_NAME)
+        self._enter_count = 0
         self._descriptor = -1
-        self._made = False
+        self._has_made_folder = False
 
     def __enter__(self) -> Self:
         """Makes the folder if there is none. Raises `StoreHeld`, with the holder's name, if another writer holds it."""
-        with _counting:
-            if not self._times:
-                self._made = not self._folder.exists()
+        with _count_lock:
+            if not self._enter_count:
+                self._has_made_folder = not self._folder.exists()
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._descriptor = _locked(self._path, self._kept)
-            self._times += 1
+                self._descriptor = _open_locked(self._path, self._locked_path)
+            self._enter_count += 1
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with _counting:
-            self._times -= 1
-            if self._times:
+        with _count_lock:
+            self._enter_count -= 1
+            if self._enter_count:
                 return
             if self._descriptor >= 0:
-                self._path.unlink(missing_ok=True)  # while it is held, so that it is nobody else's
+                self._path.unlink(missing_ok=True)  # while the lock is held, so that the file is still ours
                 os.close(self._descriptor)
-            if self._made:
+            if self._has_made_folder:
                 with suppress(OSError):  # something was written: it stays
                     self._folder.rmdir()
 
 
-def _locked(path: Path, kept: Path) -> int:
-    """Returns the descriptor of the lock file `path`, locked for `kept`; -1 if the system has no such locks."""
+def _open_locked(path: Path, locked_path: Path) -> int:
+    """Returns the descriptor of the lock file `path`, locked for `locked_path`; -1 if the system has no such locks."""
     if sys.platform == "win32":
         return -1
     while True:
@@ -76,10 +79,10 @@ def _locked(path: Path, kept: Path) -> int:
             if error.errno != errno.ELOOP:
                 raise
             raise StoreHeld(
-                f"{path} is a link, which a writer's lock never is; remove it if you trust {kept}"
+                f"{path} is a link, which a writer's lock never is; remove it if you trust {locked_path}"
             ) from error
         try:
-            _lock(descriptor, kept)
+            _lock(descriptor, locked_path)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
                     with suppress(OSError):  # on a full disk the file stays empty, but the lock is held
@@ -89,16 +92,16 @@ def _locked(path: Path, kept: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its holder took it away between our two steps
+        os.close(descriptor)  # its holder has removed it between opening and locking
 
 
-def _lock(descriptor: int, kept: Path) -> None:
+def _lock(descriptor: int, locked_path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
         raise StoreHeld(
-            f"{kept} is being written to by {holder}, and it has one writer at a time: wait until it has ended, "
+            f"{locked_path} is being written to by {holder}, and it has one writer at a time: wait until it has ended, "
             "or stop it, and run this again; or give another name. Reading goes on as ever"
         ) from error
     except OSError as error:
@@ -127,7 +130,7 @@ def atomic_write(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # a full disk does not say where it is full
         raise
-    if os.name == "posix":  # the new name itself is kept by the folder; elsewhere folders cannot be opened
+    if os.name == "posix":  # the folder holds the new name; on other systems folders cannot be opened
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -237,7 +237,7 @@ def test_elements_are_those_of_the_document_wherever_a_block_ends(
     path = tmp_path / "d.json"
     path.write_text(json.dumps(DOCUMENT, indent=indent, ensure_ascii=False))
     for block in (1, 2, 3, 5, 7, 64):
-        monkeypatch.setattr(logged_answer, "_BLOCK", block)
+        monkeypatch.setattr(logged_answer, "_BLOCK_BYTES", block)
         found = list(elements(path, "list", "rows"))
         assert [element for _, element in found] == DOCUMENT["list"]["rows"]  # type: ignore[index]
         assert found[0][0] == {key: DOCUMENT[key] for key in ("a", "é", "n")}

@@ -17,7 +17,7 @@ from stored_runs import example, filled
 
 from metaprobe.records.errors import StoreHeld, Unwritable
 from metaprobe.records.store import RunStore
-from metaprobe.records.writing import HELD
+from metaprobe.records.writing import LOCK_NAME
 
 HOLD = """
 import sys
@@ -174,7 +174,7 @@ def test_a_lock_file_that_its_holder_takes_away_meanwhile_is_made_again(
 
     def late(descriptor: int, kind: int) -> None:
         if not taken:  # between the opening of the file and its lock, its last holder ended and took it away
-            taken.append((tmp_path / HELD).unlink())
+            taken.append((tmp_path / LOCK_NAME).unlink())
         lock(descriptor, kind)
 
     monkeypatch.setattr(fcntl, "flock", late)

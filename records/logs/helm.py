@@ -33,7 +33,7 @@ from metaprobe.records.logs.logged_answer import (
 from metaprobe.records.openai_format import completion
 
 STATE, STATS = "scenario_state.json", "per_instance_stats.json"
-_NO_SCORES = (
+_NOT_SCORES = (
     "num_", "training_", "inference_", "batch_size", "finish_reason_", "logprob", "prompt_truncated", "max_prob",
     "predicted_index",
 )  # fmt: skip
@@ -50,17 +50,17 @@ def read_helm(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each completion of a run. Of several completions HELM scores the likeliest, so only that one
     has scores.
     """
-    state = path / STATE if path.is_dir() else path
-    stats = _stats(state.with_name(STATS), options)
-    run = state.resolve().parent.name
-    for number, (before, state_of_request) in enumerate(
-        elements(state, "request_states", on_bytes=options.on_bytes), 1
+    state_path = path / STATE if path.is_dir() else path
+    stats = _stats(state_path.with_name(STATS), options)
+    run = state_path.resolve().parent.name
+    for number, (run_fields, state_of_request) in enumerate(
+        elements(state_path, "request_states", on_bytes=options.on_bytes), 1
     ):
         place = f"request {number}"
         yield from read_record(
-            state,
+            state_path,
             place,
-            _logged_answers(place, run, before, state_of_request, stats, options),
+            _logged_answers(place, run, run_fields, state_of_request, stats, options),
             options,
             state_of_request,
         )
@@ -88,32 +88,46 @@ def _stats(path: Path, options: LogOptions) -> dict[Key, dict[str, float]]:
 def _add_stats(scores: defaultdict[Key, dict[str, float]], stats: object) -> None:
     """Adds the scores of one entry of the statistics. Raises `ImportFileError` if the entry has another shape."""
     instance = mapping(stats, "an entry of the statistics")
-    into = scores[_key(instance, instance.get("instance_id"))]
+    instance_scores = scores[_key(instance, instance.get("instance_id"))]
     for stat in sequence(instance.get("stats"), '"stats"'):
         entry = mapping(stat, "a statistic")
         name = text_or_empty(mapping(entry.get("name"), "a statistic's name").get("name"))
         mean = finite_number(entry.get("mean"))
-        if name and mean is not None and not name.startswith(_NO_SCORES):
-            into[name] = mean
+        if name and mean is not None and not name.startswith(_NOT_SCORES):
+            instance_scores[name] = mean
 
 
 def _key(fields_of_state: Mapping[str, Any], instance_id: object) -> Key:
     if not isinstance(instance_id, str):
         raise ImportFileError(f"the instance's id is {name_value(instance_id)}; expected text")
     trial = fields_of_state.get("train_trial_index")
-    changed = mapping(fields_of_state.get("perturbation"), "perturbation")
-    return instance_id, trial if isinstance(trial, int) else 0, json.dumps(changed, sort_keys=True) if changed else ""
+    perturbation = mapping(fields_of_state.get("perturbation"), "perturbation")
+    return (
+        instance_id,
+        trial if isinstance(trial, int) else 0,
+        json.dumps(perturbation, sort_keys=True) if perturbation else "",
+    )
 
 
 def _logged_answers(
     place: str,
     run: str,
-    before: Mapping[str, Any],
+    run_fields: Mapping[str, Any],
     state: object,
     stats: Mapping[Key, dict[str, float]],
     options: LogOptions,
 ) -> Iterator[LoggedAnswer]:
-    # Which instance and request it is, and whether it has an answer.
+    """Yields each completion of a request.
+
+    Args:
+        place: place of the request in the file.
+        run: name of the run.
+        run_fields: fields of the file before the requests.
+        state: the request with its result.
+        stats: scores by instance.
+        options: how the log is read.
+    """
+    # Find the instance and the request, and whether there is an answer.
     request_state = mapping(state, "a request state")
     instance, request = (
         mapping(request_state.get("instance"), "instance"),
@@ -127,40 +141,40 @@ def _logged_answers(
         )
     if request_state.get("reference_index") is not None or request.get("echo_prompt"):
         raise NoAnswer(GIVEN_TEXT)
-    # The completion that HELM has scored, and the names of the model and of the line.
+    # Find the completion that HELM has scored, and the names of the model and of the line.
     completions = [
         mapping(candidate, "a completion") for candidate in sequence(result.get("completions"), '"completions"')
     ]
     if not completions:
         raise ImportFileError("the request succeeded and has no completions; expected at least one")
-    scored = max(range(len(completions)), key=lambda n: finite_number(completions[n].get("logprob")) or 0.0)
-    adapter = mapping(before.get("adapter_spec"), "adapter_spec")
+    scored_index = max(range(len(completions)), key=lambda n: finite_number(completions[n].get("logprob")) or 0.0)
+    adapter = mapping(run_fields.get("adapter_spec"), "adapter_spec")
     model = text_or_empty(request.get("model")) or text_or_empty(adapter.get("model"))
-    changed = mapping(instance.get("perturbation"), "perturbation")
-    changed_how = [text_or_empty(changed.get("name")) or "changed"] if key[2] else []
-    name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *changed_how])
-    # The texts, unless HELM withholds them.
+    perturbation = mapping(instance.get("perturbation"), "perturbation")
+    perturbation_names = [text_or_empty(perturbation.get("name")) or "changed"] if key[2] else []
+    name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *perturbation_names])
+    # Read the texts, unless HELM withholds them.
     if any(_WITHHELD.fullmatch(text_or_empty(candidate.get("text")).strip()) for candidate in completions):
         raise NoAnswer(
             "HELM has encrypted or redacted the text (decrypt_scenario_states.py of HELM gives encrypted texts back,"
             " where encryption_data.json is there)"
         )
-    messages_sent = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
-    if not messages_sent and text_or_empty(request.get("prompt")):
-        messages_sent = [{"content": request["prompt"]}]
+    sent_messages = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
+    if not sent_messages and text_or_empty(request.get("prompt")):
+        sent_messages = [{"content": request["prompt"]}]
     prompt = [
         {"role": text_or_empty(m.get("role")) or "user", "content": text_or_empty(m.get("content"))}
-        for m in messages_sent
+        for m in sent_messages
     ]
     messages = [message for message in prompt if not _WITHHELD.fullmatch(message["content"].strip())]
-    # A line for each completion.
+    # Make a line of each completion.
     for number, candidate in enumerate(completions):
         text = without_end_tokens(text_or_empty(candidate.get("text")))
-        thought = text_or_empty(mapping(candidate.get("thinking"), '"thinking"').get("text"))
-        logprobs = _logprobs(candidate, text, thought)
+        thinking = text_or_empty(mapping(candidate.get("thinking"), '"thinking"').get("text"))
+        logprobs = _logprobs(candidate, text, thinking)
         labels: dict[str, float] = {}
         label_source = "no label: another completion is scored"
-        if number == scored:
+        if number == scored_index:
             labels, label_source = labels_from(stats.get(key, {}), "exact_match", options.correct)
         reason = text_or_empty(mapping(candidate.get("finish_reason"), "finish_reason").get("reason"))
         line = {
@@ -181,23 +195,23 @@ def _logged_answers(
                 logprobs,
                 model=model,
                 finish_reason=reason.replace("endoftext", "stop"),
-                thinking=thought,
+                thinking=thinking,
             ),
         }
         yield LoggedAnswer(place, line, "" if logprobs else ZEROS, source=request_state, label_source=label_source)
 
 
-def _logprobs(candidate: Mapping[str, Any], text: str, thought: str) -> dict[str, Any] | None:
+def _logprobs(candidate: Mapping[str, Any], text: str, thinking: str) -> dict[str, Any] | None:
     """Returns the log-probabilities of the answer's tokens; None if there are no tokens, or if all are 0.
 
     Args:
-            candidate: the completion.
+        candidate: the completion.
         text: text of the answer.
-        thought: text of its thinking.
+        thinking: text of its thinking.
     """
     tokens = [mapping(token, "a token") for token in sequence(candidate.get("tokens"), '"tokens"')]
     values = [token.get("logprob") for token in tokens]
     if not tokens or all(value == 0 and not isinstance(value, bool) for value in values):
         return None
-    count = answer_tokens([text_or_empty(token.get("text")) for token in tokens], text, thought)
+    count = answer_tokens([text_or_empty(token.get("text")) for token in tokens], text, thinking)
     return {"content": [{"token": text_or_empty(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}

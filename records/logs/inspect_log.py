@@ -49,7 +49,7 @@ write incorrect.
 _GRADED = re.compile(r"grade\W{1,9}(c|p|i|n|(in)?correct|partial)\b", re.I)
 """Matches the grade in a grader's text, in the form that Inspect's own instructions ask for."""
 _GRADERS = ("model_graded_qa", "model_graded_fact")
-_ENDS = {"max_tokens": "length", "model_length": "length", "unknown": ""}
+_FINISH_REASONS = {"max_tokens": "length", "model_length": "length", "unknown": ""}
 _ZSTANDARD = 93
 _ATTACHMENT = "attachment://"
 
@@ -57,29 +57,29 @@ _ATTACHMENT = "attachment://"
 def read_inspect(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each sample of a log."""
     read_format = _from_archive if zipfile.is_zipfile(path) else _from_document
-    quiet = replace(options, on_bytes=None, on_error=lambda error: None)
+    quiet_options = replace(options, on_bytes=None, on_error=lambda error: None)
     header: Mapping[str, Any] | None = None
-    for top, sample in read_format(path, options):
+    for header_fields, sample in read_format(path, options):
         if (
             header is None
-            and top.get("invalidated")
-            and not any(_invalid(inner_sample) for _, inner_sample in read_format(path, quiet))
+            and header_fields.get("invalidated")
+            and not any(_is_invalid(inner_sample) for _, inner_sample in read_format(path, quiet_options))
         ):
             raise ImportFileError(
                 f"{path}: the log says that samples of it were invalidated, and marks none of them; expected"
                 " `invalidation` in each such sample: write the log again with inspect_ai's invalidate_samples, or take"
                 " the mark off with uninvalidate_samples"
             )
-        header = top
+        header = header_fields
         place = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
         yield from read_record(path, place, _logged_answers(place, header, sample, options), options, dict(sample))
     if header is None:
         raise ImportFileError(f"{path}: {_no_samples_message({})}")
 
 
-def _no_samples_message(top: Mapping[str, Any]) -> str:
-    """Returns what is wrong with a log that holds no samples; `top` holds the known fields of the log."""
-    status = text_or_empty(top.get("status"))
+def _no_samples_message(header_fields: Mapping[str, Any]) -> str:
+    """Returns what is wrong with a log that holds no samples; `header_fields` holds the known fields of the log."""
+    status = text_or_empty(header_fields.get("status"))
     return (
         f"the log of Inspect holds no samples{f' (its status is {status!r})' if status else ''}; expected samples with"
         " their outputs: a header that was read alone (header_only), or a run with --no-log-samples, keeps none, so"
@@ -87,13 +87,13 @@ def _no_samples_message(top: Mapping[str, Any]) -> str:
     )
 
 
-def _invalid(sample: Mapping[str, Any]) -> bool:
+def _is_invalid(sample: Mapping[str, Any]) -> bool:
     """Whether the sample is marked as invalid."""
     return sample.get("invalidation") is not None or bool(sample.get("invalidated"))
 
 
 def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for before, sample in elements(path, "samples", on_bytes=options.on_bytes, absent=_no_samples_message):
+    for before, sample in elements(path, "samples", on_bytes=options.on_bytes, missing_message=_no_samples_message):
         if "eval" not in before:
             raise ImportFileError(f"{path}: the samples stand before 'eval'; expected a log as Inspect writes it")
         try:
@@ -161,10 +161,10 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
     zstandard = require("zstandard", "fit")
     with path.open("rb") as file:
         file.seek(info.header_offset)
-        local = file.read(30)
-        if len(local) < 30 or not local.startswith(b"PK\x03\x04"):
+        local_header = file.read(30)
+        if len(local_header) < 30 or not local_header.startswith(b"PK\x03\x04"):
             raise ImportFileError(f"{path}: {info.filename} is not where the archive says; copy or make the log again")
-        name_length, extra_length = struct.unpack("<HH", local[26:30])
+        name_length, extra_length = struct.unpack("<HH", local_header[26:30])
         file.seek(name_length + extra_length, 1)
         packed = file.read(info.compress_size)
     try:
@@ -182,7 +182,7 @@ def _logged_answers(
     if sample.get("error"):
         message = mapping(sample.get("error"), "error").get("message")
         raise NoAnswer(f"the sample ended in an error ({text_or_empty(message).partition('(')[0][:60]})")
-    if _invalid(sample):
+    if _is_invalid(sample):
         invalidation = sample.get("invalidation")
         why = text_or_empty(invalidation.get("reason"))[:60] if isinstance(invalidation, Mapping) else ""
         raise NoAnswer(f"the sample was invalidated{f' ({why})' if why else ''}")
@@ -236,17 +236,21 @@ def response_of(
     reason = text_or_empty(choice.get("stop_reason"))
     usage = mapping(output.get("usage"), "usage")
     parts = _parts(message.get("content"))
-    shown = [part for part in parts if part.get("type") == "reasoning" and not part.get("redacted")]
-    reasoning = "\n".join(text_or_empty(part.get("reasoning")) for part in shown)
+    shown_reasoning = [part for part in parts if part.get("type") == "reasoning" and not part.get("redacted")]
+    reasoning = "\n".join(text_or_empty(part.get("reasoning")) for part in shown_reasoning)
     entries = sequence(mapping(choice.get("logprobs"), "logprobs").get("content"), "logprobs.content")
     tokens = [text_or_empty(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
     return completion(
         text,
         {"content": list(entries[: answer_tokens(tokens, text, reasoning)])} if entries else None,
         model=output.get("model"),
-        finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
+        finish_reason="length"
+        if limit == "token"
+        else f"{limit}_limit"
+        if limit
+        else _FINISH_REASONS.get(reason, reason),
         thinking=reasoning,
-        used=(usage.get("input_tokens"), usage.get("output_tokens"), None),
+        token_counts=(usage.get("input_tokens"), usage.get("output_tokens"), None),
     )
 
 
@@ -258,30 +262,32 @@ def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], 
     """
     scores: dict[str, float] = {}
     failed: dict[str, str] = {}
-    right = None
+    score_for_correct = None
     for scorer, score in mapping(sample.get("scores"), "scores").items():
         score_fields = mapping(score, f"the score {scorer!r}")
         value = score_fields.get("value")
-        several = isinstance(value, Mapping)
-        for name, single in value.items() if isinstance(value, Mapping) else [(scorer, value)]:
-            number = _GRADES.get(single) if isinstance(single, str) else finite_number(single)
+        has_several = isinstance(value, Mapping)
+        for name, single_value in value.items() if isinstance(value, Mapping) else [(scorer, value)]:
+            number = _GRADES.get(single_value) if isinstance(single_value, str) else finite_number(single_value)
             if number is None:
                 continue  # a text, or a sample that was not scored
-            key = f"{scorer}/{name}" if several else str(scorer)
+            key = f"{scorer}/{name}" if has_several else str(scorer)
             scores[key] = number
             if why := _why_unscored(str(scorer), score_fields):
                 failed[key] = why
-            if right is None and not several and isinstance(single, bool | str):
+            if score_for_correct is None and not has_several and isinstance(single_value, bool | str):
                 # One of Inspect's grades says right or wrong, and so does a yes under a name for what is good.
-                by_name = LabelWords(str(scorer)).direction == MAXIMIZE
-                right = (
-                    key if (by_name if isinstance(single, bool) else not LabelWords(str(scorer)).may_be_bad) else None
+                is_good_if_true = LabelWords(str(scorer)).direction == MAXIMIZE
+                score_for_correct = (
+                    key
+                    if (is_good_if_true if isinstance(single_value, bool) else not LabelWords(str(scorer)).may_be_bad)
+                    else None
                 )
-    sound = {name: value for name, value in scores.items() if name not in failed}
-    score_name = correct or right
+    sound_scores = {name: value for name, value in scores.items() if name not in failed}
+    score_name = correct or score_for_correct
     if score_name in failed:
-        return labels_from(sound, None)[0], f"no label: {score_name}, {failed[score_name]}"
-    return labels_from(sound, right, correct)
+        return labels_from(sound_scores, None)[0], f"no label: {score_name}, {failed[score_name]}"
+    return labels_from(sound_scores, score_for_correct, correct)
 
 
 def _why_unscored(scorer: str, score: Mapping[str, Any]) -> str:
@@ -302,14 +308,14 @@ def _why_unscored(scorer: str, score: Mapping[str, Any]) -> str:
 def _prompt(sample: Mapping[str, Any], attached: Mapping[str, Any]) -> list[dict[str, str]]:
     """Returns the messages before the last answer."""
     messages = sequence(sample.get("messages"), "messages")
-    messages_given = [mapping(message, "a message") for message in messages]
-    answered = bool(messages_given) and messages_given[-1].get("role") == "assistant"
+    message_list = [mapping(message, "a message") for message in messages]
+    ends_with_answer = bool(message_list) and message_list[-1].get("role") == "assistant"
     return [
         {
             "role": text_or_empty(message.get("role")) or "user",
             "content": _message_text(message.get("content"), attached),
         }
-        for message in messages_given[: len(messages_given) - answered]
+        for message in message_list[: len(message_list) - ends_with_answer]
     ]
 
 

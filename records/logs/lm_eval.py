@@ -42,14 +42,14 @@ IMPOSSIBLE = (
 )
 INVALID_ANSWER = "[invalid]"
 """Value that lm-eval's filters keep of a text in which their pattern finds nothing."""
-_EQUAL = 1e-6
+_EQUAL_NATS = 1e-6
 """Nats within which log-likelihoods count as equal: the rounding error if all are one constant."""
 
 
 def read_lm_eval(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
     """Yields each answer of a file of samples: one a question, or one for each repeat."""
     score, _, filter_wanted = options.correct.partition(",")
-    run = _run(path)
+    run = _run_of_file(path)
     filter_read = filter_wanted
     filters: dict[str, None] = {}
     for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
@@ -58,18 +58,18 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]:
         filter_read = filter_read or filter_name
         place = f"line {number}"
         if filter_name != filter_read:
-            again = (
+            reason = (
                 f"the same answer under the filter {filter_name!r}; the grades of {filter_read!r} are taken (--correct"
                 " METRIC,FILTER chooses)"
             )
-            yield LoggedAnswer(place, None, again, number, record)
+            yield LoggedAnswer(place, None, reason, number, record)
             continue
         yield from read_record(path, place, _logged_answers(place, number, record, run, score), options, record)
     if filters and filter_read not in filters:
         raise ImportFileError(f"{path}: there is no filter {filter_read!r}; expected one of {', '.join(filters)}")
 
 
-def _run(path: Path) -> dict[str, Any]:
+def _run_of_file(path: Path) -> dict[str, Any]:
     """Returns task, model and name of the run, from the file's name and the results file beside it."""
     name = path.name.partition(".jsonl")[0].partition(".parquet")[0]
     name_parts = _NAME.fullmatch(name)
@@ -77,9 +77,9 @@ def _run(path: Path) -> dict[str, Any]:
     results = path.with_name(f"results_{name_parts['date']}.json") if name_parts else None
     if results is not None and results.is_file():
         try:
-            results_held = json.loads(results.read_bytes())
-            run["model"] = text_or_empty(results_held.get("model_name")) or text_or_empty(
-                results_held["config"]["model_args"]["pretrained"]
+            results_fields = json.loads(results.read_bytes())
+            run["model"] = text_or_empty(results_fields.get("model_name")) or text_or_empty(
+                results_fields["config"]["model_args"]["pretrained"]
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # it only names the model
@@ -89,25 +89,37 @@ def _run(path: Path) -> dict[str, Any]:
 def _logged_answers(
     place: str, number: int, record: Mapping[str, Any], run: Mapping[str, Any], score: str
 ) -> Iterator[LoggedAnswer]:
+    """Yields the answers of one sample.
+
+    Args:
+        place: place of the sample in the log.
+        number: line of the sample.
+        record: the line.
+        run: task, model and name of the run.
+        score: name of the metric that gives `correct`, if the caller names one.
+    """
     identity = record.get("doc_id")
     if not isinstance(identity, int) or isinstance(identity, bool):
         raise ImportFileError(f'"doc_id" is {name_value(identity)}; expected a whole number')
     arguments = mapping(record.get("arguments"), '"arguments"')
     requests = [mapping(request, '"arguments"') for request in arguments.values() if request is not None]
     # Each is (context, continuation) or (context, settings).
-    requested = [tuple(request[key] for key in sorted(request)) for request in requests]
+    request_arguments = [tuple(request[key] for key in sorted(request)) for request in requests]
     answers = [list(sequence(arguments, '"resps"')) for arguments in sequence(record.get("resps"), '"resps"')]
-    if not answers or len(answers) != len(requested) or not all(answers):
+    if not answers or len(answers) != len(request_arguments) or not all(answers):
         raise ImportFileError(
-            f'there are {len(requested)} "arguments" and {len(answers)} "resps"; expected as many, each with an answer'
+            f'there are {len(request_arguments)} "arguments" and {len(answers)} "resps"; expected as many, each with an'
+            " answer"
         )
     line = {**run, "id": str(identity), "question_id": str(identity)}
     first = answers[0][0]
     if isinstance(first, str):
-        yield from _generated(place, number, record, line, requested[0], answers[0], score)
-    elif len(requested) > 1:
-        chosen, label_source = _chosen(record, line, requested, [arguments[0] for arguments in answers], score)
-        yield LoggedAnswer(place, chosen, "", number, record, label_source)
+        yield from _generated(place, number, record, line, request_arguments[0], answers[0], score)
+    elif len(request_arguments) > 1:
+        option_line, label_source = _likeliest_option(
+            record, line, request_arguments, [arguments[0] for arguments in answers], score
+        )
+        yield LoggedAnswer(place, option_line, "", number, record, label_source)
     else:
         raise NoAnswer(GIVEN_TEXT)
 
@@ -160,7 +172,7 @@ def _generated(
         yield LoggedAnswer(place, repeat_line, number=number, source=record, label_source=label_source)
 
 
-def _chosen(
+def _likeliest_option(
     record: Mapping[str, Any],
     line: dict[str, Any],
     option_requests: Sequence[tuple[object, ...]],
@@ -183,8 +195,8 @@ def _chosen(
     contexts = [text_or_empty(request[0]) if request else "" for request in option_requests]
     half = len(option_requests) // 2
     # For the mutual information each option is asked for once more, without a context.
-    twice = len(option_requests) % 2 == 0 and all(contexts[:half]) and not any(contexts[half:])
-    options = option_requests[:half] if twice else option_requests
+    is_asked_twice = len(option_requests) % 2 == 0 and all(contexts[:half]) and not any(contexts[half:])
+    options = option_requests[:half] if is_asked_twice else option_requests
     likelihoods = [_likelihood(likelihood) for likelihood in answers[: len(options)]]
     texts = [text_or_empty(request[-1]).strip() if request else "" for request in options]
     if len(set(texts)) == 1:  # the options are beginnings of one text
@@ -192,22 +204,22 @@ def _chosen(
     possible = [value for value in likelihoods if value > -math.inf]
     if len(likelihoods) > 1 >= len(possible):
         raise NoAnswer(IMPOSSIBLE)
-    if len(likelihoods) > 1 and len(possible) == len(likelihoods) and max(possible) - min(possible) <= _EQUAL:
+    if len(likelihoods) > 1 and len(possible) == len(likelihoods) and max(possible) - min(possible) <= _EQUAL_NATS:
         raise NoAnswer(EQUAL)
     best = max(range(len(likelihoods)), key=likelihoods.__getitem__)
-    top = likelihoods[best]
-    total = top + math.log(sum(math.exp(value - top) for value in likelihoods))
-    among = [(value - total, text) for text, value in zip(texts, likelihoods, strict=True)]
+    highest = likelihoods[best]
+    total = highest + math.log(sum(math.exp(value - highest) for value in likelihoods))
+    option_logprobs = [(value - total, text) for text, value in zip(texts, likelihoods, strict=True)]
     option_entries = [
-        {"token": text, "logprob": value} for value, text in sorted(among, reverse=True) if value > -math.inf
+        {"token": text, "logprob": value} for value, text in sorted(option_logprobs, reverse=True) if value > -math.inf
     ]
-    entry = {"token": texts[best], "logprob": among[best][0], "top_logprobs": option_entries}
-    shared = set(contexts[: len(options)])
-    labels, label_source = _labels(record, score, "acc", only=True)
+    entry = {"token": texts[best], "logprob": option_logprobs[best][0], "top_logprobs": option_entries}
+    contexts_of_options = set(contexts[: len(options)])
+    labels, label_source = _labels(record, score, "acc", only_default=True)
     return {
         **line,
         "logprobs_mode": "processed",  # they are of the options alone
-        "messages": [{"role": "user", "content": shared.pop()}] if len(shared) == 1 else [],
+        "messages": [{"role": "user", "content": contexts_of_options.pop()}] if len(contexts_of_options) == 1 else [],
         "labels": labels,
         "response": completion(texts[best], {"content": [entry]}, model=line["model"], finish_reason="stop"),
     }, label_source
@@ -230,18 +242,24 @@ def _likelihood(answer: object) -> float:
     return value
 
 
-def _labels(record: Mapping[str, Any], score: str, right: str, *, only: bool = False) -> tuple[dict[str, float], str]:
+def _labels(
+    record: Mapping[str, Any], score: str, default_metric: str, *, only_default: bool = False
+) -> tuple[dict[str, float], str]:
     """Returns (the line's metrics as labels, source of `correct`).
 
     Args:
         record: the line.
         score: name of the metric that gives `correct`, if the caller names one.
-        right: metric that gives `correct` by default.
-        only: whether `right` is the only metric about this answer, so that all others are left out.
+        default_metric: metric that gives `correct` by default.
+        only_default: whether `default_metric` is the only metric about this answer, so that all others are left out.
     """
     names = sequence(record.get("metrics"), '"metrics"') or [key for key in ("acc", "exact_match") if key in record]
     scores = {str(name): finite_number(record.get(str(name))) for name in names}
-    metric_values = {name: value for name, value in scores.items() if value is not None and (not only or name == right)}
-    labels, label_source = labels_from(metric_values, right, score)
+    metric_values = {
+        name: value
+        for name, value in scores.items()
+        if value is not None and (not only_default or name == default_metric)
+    }
+    labels, label_source = labels_from(metric_values, default_metric, score)
     name = text_or_empty(record.get("filter"))
     return labels, label_source + (f" under the filter {name!r}" if name and name != "none" else "")

@@ -20,14 +20,17 @@ from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, open
 
 MAX_JSON_VALUE_CHARS = 256 << 20
 """Most characters of one JSON value. A sample of an agent with thousands of messages has some megabytes."""
-_BLOCK = 1 << 16
-_NEAR = 16
+_BLOCK_BYTES = 1 << 16
+_NEAR_END_CHARS = 16
 """Characters near the end of the text read so far. A fault there may only mean that the rest is not read yet."""
 _DECODER = json.JSONDecoder()
 
 
 def elements(
-    path: Path, *where: str, on_bytes: OnBytes | None = None, absent: Callable[[dict[str, Any]], str] | None = None
+    path: Path,
+    *where: str,
+    on_bytes: OnBytes | None = None,
+    missing_message: Callable[[dict[str, Any]], str] | None = None,
 ) -> Iterator[tuple[dict[str, Any], Any]]:
     """Yields (fields before the list, element) for each element of a list in a JSON document.
 
@@ -39,7 +42,8 @@ def elements(
         where: key of the list; two keys for a list in an object under the first key; no key if the document is the
             list.
         on_bytes: called with the number of bytes read so far.
-        absent: returns the message for a whole document whose list is missing or null, from the fields before it.
+        missing_message: returns the message for a whole document whose list is missing or null, from the fields before
+            it.
     """
     with opened(path, on_bytes) as file:
         text = _JsonText(file, path)
@@ -47,8 +51,8 @@ def elements(
         try:
             for key in where:
                 is_there = text.enter(key, before)
-                if absent is not None and (not is_there or text.next_is("n")):  # a null
-                    raise ImportFileError(f"{path}: {absent(before)}")
+                if missing_message is not None and (not is_there or text.next_is("n")):  # a null
+                    raise ImportFileError(f"{path}: {missing_message(before)}")
                 if not is_there:
                     raise text.error(f"there is no {key!r} in it")
             text.take("[")
@@ -70,11 +74,11 @@ def first_keys(path: Path, inside: str = "") -> list[str]:
     """
     with opened(path) as file:
         try:
-            head = file.read(_BLOCK)
+            head = file.read(_BLOCK_BYTES)
         except Exception as error:
             if not is_damage(error):
                 raise
-            return []  # who reads all of it says where
+            return []  # the reader of the whole file names the damage
     return keys_at_the_top(head.decode("utf-8-sig", errors="replace"), inside)
 
 
@@ -84,28 +88,28 @@ def keys_at_the_top(head: str, inside: str = "") -> list[str]:
     `inside` is as in `first_keys`.
     """
     keys: list[str] = []
-    place = _skip(head, 0)
-    if head[place : place + 1] != "{":
+    position = _skip_space(head, 0)
+    if head[position : position + 1] != "{":
         return keys
-    place += 1
+    position += 1
     try:
         while True:
-            key, place = _DECODER.raw_decode(head, _skip(head, place))
+            key, position = _DECODER.raw_decode(head, _skip_space(head, position))
             if not isinstance(key, str):
                 return keys
             if inside and key == inside:
-                return keys_at_the_top(head[_skip(head, _skip(head, place) + 1) :])
+                return keys_at_the_top(head[_skip_space(head, _skip_space(head, position) + 1) :])
             keys.append(key)
-            _, place = _DECODER.raw_decode(head, _skip(head, _skip(head, place) + 1))
-            place = _skip(head, place) + 1  # the comma
+            _, position = _DECODER.raw_decode(head, _skip_space(head, _skip_space(head, position) + 1))
+            position = _skip_space(head, position) + 1  # the comma
     except (ValueError, RecursionError):
         return [] if inside else keys
 
 
-def _skip(text: str, place: int) -> int:
-    while place < len(text) and text[place] in " \t\r\n":
-        place += 1
-    return place
+def _skip_space(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n":
+        position += 1
+    return position
 
 
 class _JsonText:
@@ -114,13 +118,14 @@ class _JsonText:
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._file, self._path = file, path
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._held, self._at, self._passed = "", 0, 0
-        self._ended = False
+        self._text, self._position, self._dropped_chars = "", 0, 0
+        self._has_ended = False
 
     def error(self, message: str) -> ImportFileError:
         """Returns an error with the file and the number of the character."""
         return ImportFileError(
-            f"{self._path}: character {self._passed + self._at + 1}: {message}; expected one whole JSON document of its"
+            f"{self._path}: character {self._dropped_chars + self._position + 1}: {message}; expected one whole "
+            "JSON document of its"
             " format: copy or write it again"
         )
 
@@ -158,51 +163,57 @@ class _JsonText:
     def next_is(self, character: str) -> bool:
         """Returns whether this character comes next, after spaces."""
         while True:
-            self._at = _skip(self._held, self._at)
-            if self._at < len(self._held):
-                return self._held[self._at] == character
-            if not self._more():
+            self._position = _skip_space(self._text, self._position)
+            if self._position < len(self._text):
+                return self._text[self._position] == character
+            if not self._read_more():
                 raise self.error("it breaks off")
 
     def take(self, character: str) -> None:
         """Skips this character, which must come next."""
         if not self.next_is(character):
-            raise self.error(f"{self._held[self._at]!r} stands where {character!r} should")
-        self._at += 1
+            raise self.error(f"{self._text[self._position]!r} stands where {character!r} should")
+        self._position += 1
 
     def value(self) -> Any:
         """Returns the JSON value that comes next."""
         self.next_is("")  # past spaces
-        self._held, self._passed, self._at = self._held[self._at :], self._passed + self._at, 0
+        self._text, self._dropped_chars, self._position = (
+            self._text[self._position :],
+            self._dropped_chars + self._position,
+            0,
+        )
         while True:
             try:
-                value, end = _DECODER.raw_decode(self._held)
+                value, end = _DECODER.raw_decode(self._text)
             except json.JSONDecodeError as error:
-                unfinished = error.msg.startswith("Unterminated string") or error.pos >= len(self._held) - _NEAR
-                if not unfinished or not self._more(len(self._held)):
+                may_be_unfinished = (
+                    error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _NEAR_END_CHARS
+                )
+                if not may_be_unfinished or not self._read_more(len(self._text)):
                     raise self.error(f"it is no JSON: {error.msg} ({error.pos} characters on)") from error
             except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
                 raise self.error(f"it cannot be read: {error}") from error
             else:
                 # A number may go on in the next block, after its point too.
-                follows = self._held[end : end + 1]
-                if (follows and follows in ",]}: \t\r\n") or not self._more(len(self._held)):
-                    self._at = end
+                next_character = self._text[end : end + 1]
+                if (next_character and next_character in ",]}: \t\r\n") or not self._read_more(len(self._text)):
+                    self._position = end
                     return value
 
-    def _more(self, size: int = 0) -> bool:
+    def _read_more(self, size: int = 0) -> bool:
         """Reads at least as many characters as are in memory, so that a long value is parsed only a few times."""
-        if len(self._held) > MAX_JSON_VALUE_CHARS:
+        if len(self._text) > MAX_JSON_VALUE_CHARS:
             raise self.error(f"a value is longer than {MAX_JSON_VALUE_CHARS} characters")
-        if self._ended:
+        if self._has_ended:
             return False
-        block = self._file.read(max(size, _BLOCK))
-        self._ended = not block
+        block = self._file.read(max(size, _BLOCK_BYTES))
+        self._has_ended = not block
         try:
-            self._held += self._decoder.decode(block, self._ended)
+            self._text += self._decoder.decode(block, self._has_ended)
         except UnicodeDecodeError as error:
             raise self.error(f"it is not UTF-8 ({error.reason})") from error
-        return not self._ended
+        return not self._has_ended
 
 
 GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"
@@ -281,8 +292,10 @@ def read_record(
         source: the log's own record.
     """
     try:
-        whole = isinstance(source, RawLine)  # a line as it came goes before what was made of it
-        return [replace(answer, source=source) if whole or answer.source is None else answer for answer in answers]
+        is_raw_line = isinstance(source, RawLine)  # a line as it came goes before what was made of it
+        return [
+            replace(answer, source=source) if is_raw_line or answer.source is None else answer for answer in answers
+        ]
     except NoAnswer as reason:
         return [LoggedAnswer(place, None, str(reason), source=source)]
     except ImportFileError as problem:
@@ -341,8 +354,8 @@ def answer_tokens(tokens: Sequence[str], text: str, thinking: str) -> int:
         text: the answer's text.
         thinking: text of the thinking that the log shows before the answer.
     """
-    absent = {token for token in set(tokens) if END_TOKENS.fullmatch(token) and token not in text}
-    count = next((n for n, token in enumerate(tokens) if token in absent), len(tokens))
+    lacking_end_tokens = {token for token in set(tokens) if END_TOKENS.fullmatch(token) and token not in text}
+    count = next((n for n, token in enumerate(tokens) if token in lacking_end_tokens), len(tokens))
     if not count and not text:
         raise NoAnswer("the answer is empty")
     written, answer, thought = (_ESCAPED.sub("", part) for part in ("".join(tokens[:count]), text, thinking))

@@ -36,33 +36,33 @@ def read_openai_batch(path: Path, options: LogOptions) -> Iterator[LoggedAnswer]
 
 
 class _Requests:
-    """Requests of a batch, copied to a file and found by `custom_id`. Only their places are in memory."""
+    """Requests of a batch, copied to a file and found by `custom_id`. Only their offsets are in memory."""
 
-    def __init__(self, path: Path, kept: IO[bytes]) -> None:
-        self._path, self._kept = path, kept
-        self._places: dict[str, int] = {}
-        place = 0
+    def __init__(self, path: Path, copy_file: IO[bytes]) -> None:
+        self._path, self._copy = path, copy_file
+        self._offsets: dict[str, int] = {}
+        offset = 0
         with opened(path) as file:
             for number, raw in enumerate(iter(file.readline, b""), 1):
                 if raw.strip():
                     custom_id = json_object(raw).get("custom_id")
-                    if not isinstance(custom_id, str) or custom_id in self._places:
+                    if not isinstance(custom_id, str) or custom_id in self._offsets:
                         raise ImportFileError(
                             f'{path}:{number}: "custom_id" is {name_value(custom_id)}; expected text, on each'
                             " line another"
                         )
-                    self._places[custom_id] = place
-                kept.write(raw)
-                place += len(raw)
+                    self._offsets[custom_id] = offset
+                copy_file.write(raw)
+                offset += len(raw)
 
     def body(self, custom_id: str) -> Mapping[str, Any]:
         """Returns the request's body with that id. Raises `ImportFileError` if there is none."""
-        if custom_id not in self._places:
+        if custom_id not in self._offsets:
             raise ImportFileError(
                 f"no request in {self._path} has the custom_id {custom_id!r}; expected the batch's own"
             )
-        self._kept.seek(self._places[custom_id])
-        return mapping(json_object(self._kept.readline()).get("body"), '"body"')
+        self._copy.seek(self._offsets[custom_id])
+        return mapping(json_object(self._copy.readline()).get("body"), '"body"')
 
 
 def _logged_answers(
@@ -83,11 +83,11 @@ def _logged_answers(
         key: value for key, value in record.items() if key not in ("custom_id", "error")
     }  # labels, a group
     if is_response(body):
-        parts, others = text_parts(body.get("output"))
-        if CALLER_ITEMS & others:
+        parts, other_kinds = text_parts(body.get("output"))
+        if CALLER_ITEMS & other_kinds:
             raise NoAnswer(TOOL_CALL_REASON)
         if not any(part.get("text") for part in parts):
-            raise NoAnswer(f"the response holds no text (it holds {', '.join(sorted(others))[:60] or 'nothing'})")
+            raise NoAnswer(f"the response holds no text (it holds {', '.join(sorted(other_kinds))[:60] or 'nothing'})")
     line: dict[str, Any] = {**fields_of_line, "id": custom_id, "response": body}
     # The request, if its file is given.
     if requests is not None:
@@ -103,13 +103,13 @@ def _logged_answers(
         yield _logged_answer(place, line, number)
         return
     # `usage` counts the tokens of all choices together.
-    shared = {key: value for key, value in body.items() if key != "usage"}
+    shared_fields = {key: value for key, value in body.items() if key != "usage"}
     for choice_number, choice in enumerate(choices, 1):
         own_id = custom_id if choice_number == 1 else f"{custom_id}-choice-{choice_number}"
         choice_line: dict[str, Any] = {
             "id": own_id,
             "group": line.get("group", custom_id),
-            "response": {**shared, "choices": [choice]},
+            "response": {**shared_fields, "choices": [choice]},
         }
         if choice_number > 1:
             choice_line["labels"] = {}  # the line's labels are those of the first choice
@@ -128,8 +128,8 @@ def _logged_answer(place: str, line: dict[str, Any], number: int) -> LoggedAnswe
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     message = choice.get("message")
     message_fields = message if isinstance(message, Mapping) else {}
-    called = message_fields.get("tool_calls") or message_fields.get("function_call")
-    if called or read_end(choice.get("finish_reason")) == TOOL_CALL:
+    tool_calls = message_fields.get("tool_calls") or message_fields.get("function_call")
+    if tool_calls or read_end(choice.get("finish_reason")) == TOOL_CALL:
         return LoggedAnswer(place, None, TOOL_CALL_REASON, number, line)
     label_names = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
     return LoggedAnswer(

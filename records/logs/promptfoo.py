@@ -112,31 +112,38 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool |
     assertions = _objects(test.get("assert"), "assert")
     if not components and assertions:
         return None, f"no label: the result does not say which assertions passed ({_USE_PASS_HINT})"
-    checks, weighed = _checks(components, assertions)
+    checks, is_decided_by_score = _checks(components, assertions)
     for check in reversed(checks):
         if check.kind == HUMAN and check.passed is not None:
             return check.passed, "labelled by a person (human)"
-    if components and (weighed or test.get("threshold") is not None or test.get("assertScoringFunction")):
+    if components and (is_decided_by_score or test.get("threshold") is not None or test.get("assertScoringFunction")):
         return None, f"no label: a score decides whether the test passes ({_USE_PASS_HINT})"
     if not checks:
         return None, "no label: no assertion checked the answer"
-    judging = [check for check in checks if _is(check, CONTENT | NECESSARY_ASSERTIONS)]
-    if unread := [check for check in judging if check.passed is None]:
+    judging = [check for check in checks if _is_one_of(check, CONTENT | NECESSARY_ASSERTIONS)]
+    if unread_checks := [check for check in judging if check.passed is None]:
         return (
             None,
-            f"no label: nothing shows that the grader of {_kinds(unread)} answered, such as tokens used "
+            f"no label: nothing shows that the grader of {_kind_names(unread_checks)} answered, such as tokens used "
             f"({_USE_PASS_HINT})",
         )
-    counted = [check for check in judging if _is(check, CONTENT) or not check.passed]
-    failed = _kinds(check for check in checks if check not in counted and check.passed is False)
-    wrong = any(check.passed is False for check in judging)
+    counted_checks = [check for check in judging if _is_one_of(check, CONTENT) or not check.passed]
+    failed_names = _kind_names(check for check in checks if check not in counted_checks and check.passed is False)
+    has_failed = any(check.passed is False for check in judging)
     # An assertion of an unknown type says nothing where it passed: another one decides.
-    unsure = [check for check in checks if not _is(check, ELSEWHERE) and check.passed is not True]
-    if unsure and not wrong:
-        return None, f"no label: what {_kinds(unsure)} judges is not known ({_USE_PASS_HINT})"
-    if not wrong and not any(_is(check, CONTENT) for check in judging):
-        return None, f"no label: {f'failed on {failed}' if failed else f'checked for {_kinds(checks)}'} only"
-    return not wrong, f"labelled by {_kinds(counted)}{f'; a failed {failed} is not counted' if failed else ''}"
+    unknown_checks = [check for check in checks if not _is_one_of(check, ELSEWHERE) and check.passed is not True]
+    if unknown_checks and not has_failed:
+        return None, f"no label: what {_kind_names(unknown_checks)} judges is not known ({_USE_PASS_HINT})"
+    if not has_failed and not any(_is_one_of(check, CONTENT) for check in judging):
+        return (
+            None,
+            f"no label: {f'failed on {failed_names}' if failed_names else f'checked for {_kind_names(checks)}'} only",
+        )
+    return (
+        not has_failed,
+        "labelled by "
+        f"{_kind_names(counted_checks)}{f'; a failed {failed_names} is not counted' if failed_names else ''}",
+    )
 
 
 def _objects(values: object, name: str) -> list[Mapping[str, Any]]:
@@ -153,29 +160,31 @@ def _checks(
 
     The parts of a component are stored in it, and follow it in the list once more.
     """
-    sets = iter([assertion for assertion in assertions if assertion.get("type") == "assert-set"])
+    remaining_sets = iter([assertion for assertion in assertions if assertion.get("type") == "assert-set"])
     remaining = iter(components)
-    checks, weighed = [], False
+    checks, is_decided_by_score = [], False
     for component in remaining:
         assertion = mapping(component.get("assertion"), '"assertion"')
         parts = _objects(component.get("componentResults"), "componentResults")
         kind = text_or_empty(assertion.get("type"))
         metadata = mapping(component.get("metadata"), '"metadata"')
         is_set = bool(parts) and not kind
-        described = assertion if not is_set else {**next(sets, {}), **mapping(metadata.get("assertionSet"), "a set")}
-        counts = described.get("weight") != 0 and not described.get("metricOnly")
-        if is_set and counts:
-            weighed |= described.get("threshold") is not None
+        definition = (
+            assertion if not is_set else {**next(remaining_sets, {}), **mapping(metadata.get("assertionSet"), "a set")}
+        )
+        can_fail_test = definition.get("weight") != 0 and not definition.get("metricOnly")
+        if is_set and can_fail_test:
+            is_decided_by_score |= definition.get("threshold") is not None
             continue
         for _ in islice(remaining, len(parts)):
             pass
-        if counts:
+        if can_fail_test:
             passed = component.get("pass")
-            judged = not LabelState({}, metadata).why_not and _is_judged(kind, component, metadata)
+            is_judged = not LabelState({}, metadata).why_not and _is_judged(kind, component, metadata)
             checks.append(
-                _Check(kind or "an unnamed assertion", passed if isinstance(passed, bool) and judged else None)
+                _Check(kind or "an unnamed assertion", passed if isinstance(passed, bool) and is_judged else None)
             )
-    return checks, weighed
+    return checks, is_decided_by_score
 
 
 def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -190,30 +199,30 @@ def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, A
         component: its result.
         metadata: metadata of its result.
     """
-    bare = kind.removeprefix("not-")
-    if bare not in _MODEL_GRADED and bare not in _REASONS:
+    kind_without_not = kind.removeprefix("not-")
+    if kind_without_not not in _MODEL_GRADED and kind_without_not not in _REASONS:
         return True
     reason = text_or_empty(component.get("reason"))
-    if bare in _REASONS:
-        return bool(_REASONS[bare].match(reason))
+    if kind_without_not in _REASONS:
+        return bool(_REASONS[kind_without_not].match(reason))
     if isinstance(metadata.get("renderedGradingPrompt"), str):
         return True  # newer versions write it beside a grade only
-    used = mapping(component.get("tokensUsed"), '"tokensUsed"')
-    tokens_used = max(finite_number(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))
+    token_usage = mapping(component.get("tokensUsed"), '"tokensUsed"')
+    tokens_used = max(finite_number(token_usage.get(name)) or 0.0 for name in ("total", "completion", "cached"))
     return tokens_used > 0 and not _UNREAD.match(reason)
 
 
-def _is(check: _Check, kinds: frozenset[str]) -> bool:
+def _is_one_of(check: _Check, kinds: frozenset[str]) -> bool:
     return check.kind.removeprefix("not-") in kinds
 
 
-def _kinds(checks: Iterable[_Check]) -> str:
+def _kind_names(checks: Iterable[_Check]) -> str:
     return ", ".join(sorted({check.kind for check in checks}))
 
 
-_ERROR = 2
+_NOT_GRADED = 2
 """promptfoo's `failureReason` of a test that was not graded."""
-_OLD = 2
+_VERSION_WITHOUT_NAMES = 2
 """Version of promptfoo's results that name neither their evaluation nor their test."""
 _THINKING = "Thinking: "
 """Text before the reasoning. promptfoo puts the reasoning before the answer, unless `showThinking` is false."""
@@ -243,7 +252,7 @@ def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None,
             or text_or_empty(before.get("timestamp"))
         )
         place = f"result {number}"
-        if before.get("version") == _OLD and isinstance(result, Mapping):
+        if before.get("version") == _VERSION_WITHOUT_NAMES and isinstance(result, Mapping):
             result = {"id": place.replace(" ", "-"), **result}
         yield place, None, name, result
 
@@ -269,15 +278,24 @@ def _is_lines(path: Path) -> bool:
 def _logged_answers(
     place: str, number: int | None, evaluation: str, result: object, options: LogOptions
 ) -> Iterator[LoggedAnswer]:
+    """Yields the answer of one result.
+
+    Args:
+        place: place of the result in the file.
+        number: line of the result, if the file has lines.
+        evaluation: name of the evaluation.
+        result: the result.
+        options: how the file is read.
+    """
     result_fields = mapping(result, "a result")
     response = mapping(result_fields.get("response"), '"response"')
-    # Whether there is an answer, and what it is.
-    ungraded = (
+    # Find out whether there is an answer.
+    is_ungraded = (
         result_fields.get("error")
         and not result_fields.get("gradingResult")
         and result_fields.get("failureReason") is None
     )
-    if result_fields.get("failureReason") == _ERROR or response.get("error") or ungraded:
+    if result_fields.get("failureReason") == _NOT_GRADED or response.get("error") or is_ungraded:
         error = text_or_empty(response.get("error")) or text_or_empty(result_fields.get("error"))
         raise NoAnswer(f"the call or a check of it failed ({error.partition(chr(10))[0][:60]})")
     output = response.get("output")
@@ -286,25 +304,28 @@ def _logged_answers(
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     prompt = text_or_empty(mapping(result_fields.get("prompt"), '"prompt"').get("raw"))
     model = text_or_empty(mapping(result_fields.get("provider"), '"provider"').get("id"))
-    used = mapping(response.get("tokenUsage"), '"tokenUsage"')
+    token_usage = mapping(response.get("tokenUsage"), '"tokenUsage"')
     logprobs = sequence(response.get("logProbs"), '"logProbs"')
     if text.startswith(_THINKING):
         raise NoAnswer(THOUGHT)
-    details = mapping(used.get("completionDetails"), '"completionDetails"')
+    details = mapping(token_usage.get("completionDetails"), '"completionDetails"')
     # Names of the sample.
-    places = [result_fields.get("testIdx"), result_fields.get("promptIdx")]
-    if not isinstance(result_fields.get("id"), str) and not all(type(place) is int for place in places):
-        raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
-    filled = result_fields.get("vars") or mapping(result_fields.get("testCase"), '"testCase"').get("vars")
+    indices = [result_fields.get("testIdx"), result_fields.get("promptIdx")]
+    if not isinstance(result_fields.get("id"), str) and not all(type(place) is int for place in indices):
+        raise ImportFileError(f'the result has the places {name_value(indices)}; expected an "id", or whole numbers')
+    filled_values = result_fields.get("vars") or mapping(result_fields.get("testCase"), '"testCase"').get("vars")
     line: dict[str, Any] = {
-        "id": text_or_empty(result_fields.get("id")) or "test-{}-prompt-{}".format(*places),
-        "group": short_name(filled or prompt),
+        "id": text_or_empty(result_fields.get("id")) or "test-{}-prompt-{}".format(*indices),
+        "group": short_name(filled_values or prompt),
         "run_id": evaluation,
     }
     # A decision model's answer.
-    if (answers := _decided(text)) is not None:
-        served = text_or_empty(mapping(response.get("metadata"), '"metadata"').get("model"))
-        line |= {"response": completion(prompt, None), "decisions": {"answers": answers, "model": served or model}}
+    if (answers := _decisions_in(text)) is not None:
+        served_model = text_or_empty(mapping(response.get("metadata"), '"metadata"').get("model"))
+        line |= {
+            "response": completion(prompt, None),
+            "decisions": {"answers": answers, "model": served_model or model},
+        }
         label_source = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
         yield LoggedAnswer(place, line, number=number, label_source=label_source)
         return
@@ -319,13 +340,13 @@ def _logged_answers(
             {"token_logprobs": list(logprobs)} if logprobs else None,
             model=model,
             finish_reason=text_or_empty(response.get("finishReason")),
-            used=(used.get("prompt"), used.get("completion"), details.get("reasoning")),
+            token_counts=(token_usage.get("prompt"), token_usage.get("completion"), details.get("reasoning")),
         ),
     }
     yield LoggedAnswer(place, line, number=number, label_source=label_source)
 
 
-def _decided(text: str) -> list[Any] | None:
+def _decisions_in(text: str) -> list[Any] | None:
     """Returns the decisions in a decision provider's output, which are about the prompt; None for any other output."""
     if not text.startswith('{"answers"'):
         return None
@@ -344,33 +365,33 @@ def _labels(result: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, f
     """
     graded = mapping(result.get("gradingResult"), '"gradingResult"')
     test = mapping(result.get("testCase"), '"testCase"')
-    checked = bool(graded.get("componentResults") or test.get("assert"))
+    has_assertions = bool(graded.get("componentResults") or test.get("assert"))
     passed = graded.get("pass") if graded else result.get("success")
-    if checked and not isinstance(passed, bool):
+    if has_assertions and not isinstance(passed, bool):
         raise ImportFileError(f"whether the result passed is {name_value(passed)}; expected true or false")
     named_scores = mapping(result.get("namedScores"), '"namedScores"')
     scores = {str(name): number for name, value in named_scores.items() if (number := finite_number(value)) is not None}
-    if checked:
+    if has_assertions:
         score = finite_number(result.get("score"))
         scores = {"pass": float(bool(passed)), **({} if score is None else {"score": score}), **scores}
     labels, label_source = labels_from(scores, None, options.correct)
     if options.correct:
         return labels, label_source
-    right, label_source = grade_of(graded, test)
-    return labels if right is None else {"correct": float(right), **labels}, label_source
+    is_right, label_source = grade_of(graded, test)
+    return labels if is_right is None else {"correct": float(is_right), **labels}, label_source
 
 
 def _prompt(raw: str) -> list[dict[str, str]]:
     """Returns the prompt's messages. The prompt is JSON of a chat, or one text."""
     if raw.lstrip().startswith("["):
         try:
-            chat = json.loads(raw)
+            chat_messages = json.loads(raw)
         except (ValueError, RecursionError):
-            chat = None  # a prompt that only begins like one
+            chat_messages = None  # a prompt that only begins like one
         if (
-            isinstance(chat, list)
-            and chat
-            and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in chat)
+            isinstance(chat_messages, list)
+            and chat_messages
+            and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in chat_messages)
         ):
-            return [{"role": m["role"], "content": m.get("content") or ""} for m in chat]
+            return [{"role": m["role"], "content": m.get("content") or ""} for m in chat_messages]
     return [{"role": "user", "content": raw}] if raw else []
