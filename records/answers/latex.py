@@ -3,18 +3,18 @@
 import re
 from collections.abc import Iterator
 
-_SETS_TYPE = re.compile(
+_TYPE_COMMAND = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mathit|mathsf|mathtt|operatorname|mbox|hbox)"
     r"\s*\{([^{}]*)\}"
 )
 _FRACTION = re.compile(
     r"(?:(\d)\s*)?\\(?:[dtcs]|nice)?frac\s*(?:\{([^{}]*)\}\s*(?:\{([^{}]*)\}|(\d))|(\d)\s*(?:\{([^{}]*)\}|(\d)))"
 )
-_OVER = re.compile(r"\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}")
+_OVER_FRACTION = re.compile(r"\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{(?:equation|displaymath|math|gather|center)\*?\}")
 """Matches the begin or end of an environment that only sets a formula apart."""
 _NUMERAL = re.compile(r"\s*-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)\s*")
-_SIGNS = {
+_TEXT_OF_COMMAND = {
     **dict.fromkeys(("left", "right", "displaystyle", "limits", "big", "Big", "bigl", "bigr"), ""),
     **dict.fromkeys(("quad", "qquad", "space", "thinspace"), " "),
     **dict.fromkeys(("to", "rightarrow", "longrightarrow"), "→"),
@@ -40,18 +40,18 @@ _SIGNS = {
     **dict(zip("Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split(), "ΓΔΘΛΞΠΣΦΨΩ", strict=True)),
 }
 """Maps a LaTeX command to the text that it shows."""
-_COMMAND = re.compile(r"\\([A-Za-z]+)(?![A-Za-z])[^\S\n]?")
+_ANY_COMMAND = re.compile(r"\\([A-Za-z]+)(?![A-Za-z])[^\S\n]?")
 _ESCAPED = re.compile(r"\\([%$#&_{}])")
-_SPACE = re.compile(r"\\[,;:> ]|(?<=\d)~(?=\d)")
-_MATH = re.compile(r"(?<![\\$\w])(\$\$?)(?=[^\s$])((?:[^$\\\n]|\\.)*)(?<=\S)\1(?![\d$])")
+_SPACE_COMMAND = re.compile(r"\\[,;:> ]|(?<=\d)~(?=\d)")
+_DOLLAR_FORMULA = re.compile(r"(?<![\\$\w])(\$\$?)(?=[^\s$])((?:[^$\\\n]|\\.)*)(?<=\S)\1(?![\d$])")
 """Matches a formula between dollar signs by Pandoc's rule: no blank just inside them, no digit after the last."""
 _DELIMITER = re.compile(r"\\[\[\]()]")
 _SHORT_SCRIPT = re.compile(r"(?<=[\^_])\{(\w)\}(?!\w)")
 """Matches a power or an index of one character in braces: "x^{2}"."""
-_ROOT = re.compile(r"\\sqrt\s*(?:\{\s*(\d+)\s*\}|(\d)(?!\d))(?![\w{\\])")
+_INTEGER_ROOT = re.compile(r"\\sqrt\s*(?:\{\s*(\d+)\s*\}|(\d)(?!\d))(?![\w{\\])")
 """Matches the root of a whole number that nothing follows."""
-_DEGREES = re.compile(r"\^\s*(?:\{\s*°\s*\}|°)")
-_BOX = re.compile(r"\\(?:f?boxed|f(?:rame)?box)\s*\{")
+_RAISED_DEGREE = re.compile(r"\^\s*(?:\{\s*°\s*\}|°)")
+_BOX_START = re.compile(r"\\(?:f?boxed|f(?:rame)?box)\s*\{")
 _BRACE = re.compile(r"[{}]")
 MOST_BOXES = 32
 """Most boxes of a text that are read, counted from its end. A text with more repeats itself."""
@@ -64,52 +64,59 @@ def boxed_parts(text: str) -> Iterator[tuple[int, int, int]]:
     """
     if "\\" not in text:
         return
-    starts = list(_BOX.finditer(text))[-MOST_BOXES:]
-    done = 0
-    for number, box in enumerate(starts):
-        if box.start() < done:
+    starts = list(_BOX_START.finditer(text))[-MOST_BOXES:]
+    box_end = 0
+    for index, box in enumerate(starts):
+        if box.start() < box_end:
             continue  # within another box
         depth = 1
-        until = starts[number + 1].end() + 1000 if number + 1 < len(starts) else len(text)
-        for brace in _BRACE.finditer(text, box.end(), until):
+        search_end = starts[index + 1].end() + 1000 if index + 1 < len(starts) else len(text)
+        for brace in _BRACE.finditer(text, box.end(), search_end):
             depth += 1 if brace.group() == "{" else -1
             if not depth:
-                done = brace.end()
+                box_end = brace.end()
                 yield box.start(), box.end(), brace.start()
                 break
 
 
 def without_boxes(text: str) -> str:
     """Returns the text with each box replaced by its content, after a product sign if a digit stands before the box."""
-    parts, done = [], 0
-    for start, inner, end in boxed_parts(text):
-        parts += [text[done:start], "·" if text[max(0, start - 1) : start].isdigit() else "", text[inner:end]]
-        done = end + 1
-    return "".join([*parts, text[done:]])
+    text_parts, copied_until = [], 0
+    for start, content_start, content_end in boxed_parts(text):
+        text_parts += [
+            text[copied_until:start],
+            "·" if text[max(0, start - 1) : start].isdigit() else "",
+            text[content_start:content_end],
+        ]
+        copied_until = content_end + 1
+    return "".join([*text_parts, text[copied_until:]])
 
 
 def plain_latex(text: str) -> str:
     r"""Returns the text as LaTeX shows it, for known commands only: `\\frac{1}{2}` is 1/2, `\\text{C}` is C."""
-    text = _SPACE.sub(" ", _MATH.sub(r"\2", text).replace("{,}", ","))
+    text = _SPACE_COMMAND.sub(" ", _DOLLAR_FORMULA.sub(r"\2", text).replace("{,}", ","))
     text = _SHORT_SCRIPT.sub(r"\1", text)
     if "\\" not in text:
         return text
     text = _ENVIRONMENT.sub("", _DELIMITER.sub("", without_boxes(text))).replace("\\!", "")
-    text = _ROOT.sub(lambda found: f"√{found[1] or found[2]}", text)
-    text = _OVER.sub(r"\\frac{\1}{\2}", text)
-    text = _MATH.sub(r"\2", text)
+    text = _INTEGER_ROOT.sub(lambda match: f"√{match[1] or match[2]}", text)
+    text = _OVER_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = _DOLLAR_FORMULA.sub(r"\2", text)
     for _ in range(2):  # type within type: \textbf{\text{C}}
-        text = _SETS_TYPE.sub(r"\1", text)
-    text = _COMMAND.sub(lambda found: _SIGNS.get(found[1], found.group()), text)
-    text = _FRACTION.sub(_slash, text)
-    return _DEGREES.sub("°", _ESCAPED.sub(r"\1", text))
+        text = _TYPE_COMMAND.sub(r"\1", text)
+    text = _ANY_COMMAND.sub(lambda match: _TEXT_OF_COMMAND.get(match[1], match.group()), text)
+    text = _FRACTION.sub(_fraction_with_slash, text)
+    return _RAISED_DEGREE.sub("°", _ESCAPED.sub(r"\1", text))
 
 
-def _slash(found: re.Match[str]) -> str:
-    before, *parts = found.groups()
-    top, bottom = [part for part in parts if part is not None]
-    plain = _NUMERAL.fullmatch(top) and _NUMERAL.fullmatch(bottom)
-    if plain and bottom.strip().startswith("-"):
-        bottom = bottom.strip()[1:]
-        top = top.strip()[1:] if top.strip().startswith("-") else f"-{top.strip()}"
-    return (f"{before} " if before else "") + (f"{top.strip()}/{bottom.strip()}" if plain else f"({top})/({bottom})")
+def _fraction_with_slash(match: re.Match[str]) -> str:
+    r"""Returns 1/2 for `\\frac{1}{2}`, and (x)/(y) for `\\frac{x}{y}`. A minus below moves to the numerator."""
+    before, *fraction_parts = match.groups()
+    numerator, denominator = [fraction_part for fraction_part in fraction_parts if fraction_part is not None]
+    has_numerals = _NUMERAL.fullmatch(numerator) and _NUMERAL.fullmatch(denominator)
+    if has_numerals and denominator.strip().startswith("-"):
+        denominator = denominator.strip()[1:]
+        numerator = numerator.strip()[1:] if numerator.strip().startswith("-") else f"-{numerator.strip()}"
+    return (f"{before} " if before else "") + (
+        f"{numerator.strip()}/{denominator.strip()}" if has_numerals else f"({numerator})/({denominator})"
+    )

@@ -32,14 +32,14 @@ def is_equal_latex(answer: str, value: Fraction) -> bool:
         return False
     if find_spec("math_verify") is None:
         return False
-    library = require("math_verify", "math")
+    math_verify = require("math_verify", "math")
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of each call without its own timer, a signal
-    config = [library.LatexExtractionConfig()]
+    config = [math_verify.LatexExtractionConfig()]
     gold = f"\\boxed{{\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
-    wanted, parsed_answer = (
-        library.parse(text, extraction_config=config, parsing_timeout=None, fallback_mode="no_fallback")
+    parsed_gold, parsed_answer = (
+        math_verify.parse(text, extraction_config=config, parsing_timeout=None, fallback_mode="no_fallback")
         for text in (gold, f"\\boxed{{{formula}}}")
     )
     return bool(parsed_answer) and bool(
-        library.verify(wanted, parsed_answer, timeout_seconds=None, float_rounding=12, strict=True)
+        math_verify.verify(parsed_gold, parsed_answer, timeout_seconds=None, float_rounding=12, strict=True)
     )

@@ -30,6 +30,7 @@ from metaprobe.records.answers.texts import (
     SENTENCE_END,
     TAKES_BACK,
     has_words,
+    last_question,
     plain_form,
     sentences,
     stem,
@@ -124,7 +125,7 @@ _QUANTITY = re.compile(
     re.X | re.I,
 )
 
-_JOINED_BEFORE = (
+_BAD_RIGHT_BEFORE = (
     r"(?![有是为為共計计約约はがで了剩下得])[^\W\d_]\.?",  # a letter: x5, v.5
     r"[\d)]\s?[,.]",
     r"\d",
@@ -138,7 +139,7 @@ _JOINED_BEFORE = (
     r"[*×÷·/^]\s?\(|--",  # 2/(3)
     r"[<>^\[\]+*/xπ±√∞-]\s?[-+*/xX]",
 )
-_APART_BEFORE = (
+_BAD_BEFORE_BLANK = (
     r"[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)(?<![^\W\d_]{2}\s:)",
     r"(?<![\w'])[b-zB-HJ-Z]",  # a lone letter, which is no "a" and no "I"
     r"[\d)}%π∞]\s?\s?[xX]",
@@ -148,7 +149,7 @@ _APART_BEFORE = (
     r"\d:|[\]}]|(?<!\w)/|[<>^\[\]+*/π±√∞-]\s?[-+*/xX]",
 )
 _BAD_BEFORE = re.compile(
-    rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|[\w)\]}}%π√∞]\s*[*×÷·/+]\s*$|[\]}}]\s*-\s*$|\d\s*-\s*$"
+    rf"(?:{'|'.join(_BAD_RIGHT_BEFORE)})$|(?:{'|'.join(_BAD_BEFORE_BLANK)})\s{{1,2}}$|\d[xX]$|[\w)\]}}%π√∞]\s*[*×÷·/+]\s*$|[\]}}]\s*-\s*$|\d\s*-\s*$"
 )
 """Matches text before a numeral that changes its meaning: a letter, an operator, a bracket."""
 _KNOWN_SIGNS = (
@@ -205,7 +206,7 @@ _FUNCTIONS_END = frozenset(
     чем майже понад""".split()
 )
 """Last words of the texts that `_FUNCTION_BEFORE` and `_BOUND_BEFORE` match."""
-_OPENS = "\\([{$"
+_OPENING_SIGNS = "\\([{$"
 _ABOVE_WORDS = r"(?:over|under|above|below)"
 _COMPARED = r"(?:more|less|fewer|greater|smaller|larger|bigger|higher|lower)"
 _BOUND_BEFORE = re.compile(
@@ -259,7 +260,7 @@ _DIGIT = re.compile(r"\d")
 _DECIMAL_COMMA = re.compile(
     rf"(?P<currency>{_CURRENCY})?(?<![\d.,])(?:\d{{1,15}},\d{{1,2}}|0,\d{{1,15}})(?!\d|[.,]\d)", re.I
 )
-_MAY_BE_DECIMAL = re.compile(r"\d,(?:\d{1,2}(?!\d)|(?<=0,)\d)")
+_MAY_BE_DECIMAL_COMMA = re.compile(r"\d,(?:\d{1,2}(?!\d)|(?<=0,)\d)")
 """Matches what every text has that `_DECIMAL_COMMA` matches. It is faster."""
 _SCALED = re.compile(rf"\s?(?:[×·*]\s?10\s?(?:\^|\*\*)|(?:{SCALE_WORD})\b|[€£¥$])", re.I)
 """Matches what follows a decimal number, but no list of two numbers."""
@@ -269,7 +270,7 @@ _ERAS = {
 }
 """Years before and after Christ, in German, French, Spanish, Italian and Russian."""
 _ARROWS = re.compile(r"[-=]>|→|⇒|⟹")
-_SIDE = re.compile(r"=|≈|\b(?:is|are|equals|makes)\b")
+_SIDE_SIGNS = re.compile(r"=|≈|\b(?:is|are|equals|makes)\b")
 _ASSIGNED = re.compile(r"(?<![^\W_])([^\W\d_])\s?=(?!=)")
 _ASSIGNED_AGAIN = re.compile(
     r"(?<![^\W_])([^\W\d_])\s?=[^=\n]{1,80}?(?:[,;&]|\band\b)\W{0,4}(?:\band\b\W{0,4})?\1\s?=(?!=)"
@@ -287,7 +288,7 @@ _EXCLAIMED = re.compile(r"-?\d{1,15}!+(?!\S)")
 """Matches a number with an exclamation mark that begins an answer. "18!" is 18, or the factorial of 18: both readings
 are whole, so the answer is compared as text.
 """
-_SHORT = re.compile(r"(-?)(\$?)(\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(\.\d{1,12})?\.?")
+_SHORT_ANSWER = re.compile(r"(-?)(\$?)(\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(\.\d{1,12})?\.?")
 """Matches the most frequent answers: a number alone, with or without currency."""
 _WORDS = re.compile(r"[^\W_]+")
 _UNSURE = (HEDGES - {"and", "but"}) | set("otherwise geen non inte ikke ingen tidak bukan khong degil नह".split())
@@ -304,8 +305,11 @@ _SAID_AGAIN = re.compile(r"[^\W\d_]|[(=≈,;+*/×÷·^-]")
 """Matches a word or sign between two numbers, of which one may be the answer and the other its explanation."""
 _NEAR = 4
 """Number of words before a number in which "not" negates the number."""
-_DRESS = r"[^\w=+*/^×÷-]{0,3}"
-_JOINT = re.compile(rf"{_DRESS}(?:[^\W\d_]+{_DRESS})?(?:[,;&]|\b(?:and|or)\b){_DRESS}(?:(?:and|or)\b{_DRESS})?", re.I)
+_DECORATION = r"[^\w=+*/^×÷-]{0,3}"
+_JOINT = re.compile(
+    rf"{_DECORATION}(?:[^\W\d_]+{_DECORATION})?(?:[,;&]|\b(?:and|or)\b){_DECORATION}(?:(?:and|or)\b{_DECORATION})?",
+    re.I,
+)
 """Separators between the numbers of a list."""
 
 _ASKS_IN_COMMAS = re.compile(
@@ -349,12 +353,12 @@ _NAMES_SEVERAL = re.compile(
 """Matches words of a text or question that want several numbers: "2 and 1/2" are two roots."""
 
 
-def _one_number(found: re.Match[str]) -> str:
+def _one_number(fraction_match: re.Match[str]) -> str:
     """Returns "2 7/8" for "2 and 7/8", unless it may be a list of two numbers."""
-    whole, top, bottom = found.groups()
-    before = found.string[: found.start()].rstrip()
-    several = before.endswith((",", ";", "=")) or _NAMES_SEVERAL.search(found.string)
-    return found.group() if several or int(top) >= int(bottom) else f"{whole} {top}/{bottom}"
+    whole, top, bottom = fraction_match.groups()
+    before = fraction_match.string[: fraction_match.start()].rstrip()
+    may_be_list = before.endswith((",", ";", "=")) or _NAMES_SEVERAL.search(fraction_match.string)
+    return fraction_match.group() if may_be_list or int(top) >= int(bottom) else f"{whole} {top}/{bottom}"
 
 
 def folded(text: str, question: str = "") -> str:
@@ -366,7 +370,7 @@ def folded(text: str, question: str = "") -> str:
     if "sq" in text or "Sq" in text or "cu" in text:
         text = _SHORT_POWER.sub(r"\1 ", text)
     if "=" in text or ">" in text:
-        text = _ASCII_RELATIONS.sub(lambda found: _RELATION_OF[found.group()], text)
+        text = _ASCII_RELATIONS.sub(lambda match: _RELATION_OF[match.group()], text)
     if "." in text:
         text = _ABOUT.sub("about ", text)
     if "/" in text and " and " in text:
@@ -375,9 +379,9 @@ def folded(text: str, question: str = "") -> str:
         text = TO_THE_POWER.sub(power_sign, text)
     if _MAY_BE_HOURS.search(text):
         text = _HOURS_MINUTES.sub(r"\1 h \2\3 min", text)
-    if "," in text and _MAY_BE_DECIMAL.search(text) and _DECIMAL_COMMA.search(text):
-        always = _asks_in_commas(question)
-        text = _DECIMAL_COMMA.sub(lambda found: _with_point(found, always=always), text)
+    if "," in text and _MAY_BE_DECIMAL_COMMA.search(text) and _DECIMAL_COMMA.search(text):
+        needs_no_sign = _asks_in_commas(question)
+        text = _DECIMAL_COMMA.sub(lambda match: _with_point(match, needs_no_sign=needs_no_sign), text)
     for era, pattern in _ERAS.items():
         if "." in text:
             text = pattern.sub(era, text)
@@ -390,14 +394,14 @@ def _equals_sign(arrow: re.Match[str]) -> str:
     return "→" if before[-1:].isalpha() and not before[:-1].isalpha() else "="
 
 
-def _with_point(found: re.Match[str], *, always: bool) -> str:
+def _with_point(numeral_match: re.Match[str], *, needs_no_sign: bool) -> str:
     """Returns a numeral with a point for its comma, if it is one number and no list.
 
-    A currency, a unit, a scale or a power of ten beside it shows that. With `always` it needs none.
+    A currency, a unit, a scale or a power of ten beside it shows that. With `needs_no_sign` it needs none.
     """
-    text, end = found.string, found.end()
-    is_one = always or found["currency"] or _SCALED.match(text, end) or unit_at(text, end)
-    return found.group().replace(",", ".") if is_one else found.group()
+    text, end = numeral_match.string, numeral_match.end()
+    is_one = needs_no_sign or numeral_match["currency"] or _SCALED.match(text, end) or unit_at(text, end)
+    return numeral_match.group().replace(",", ".") if is_one else numeral_match.group()
 
 
 @lru_cache(maxsize=256)  # the parts of one answer are looked at several times
@@ -407,99 +411,116 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
     If `question` asks for a scale or per cent, the numeral's own scale or per cent is dropped. Of a text with more than
     `MOST_NUMERALS` the first ones are returned, and the next one has no value.
     """
-    months = _MAY_BE_MONTH.search(text) is not None and _MONTHS.search(text) is not None
-    found: list[Quantity] = []
-    place = 0
-    while digit := _DIGIT.search(text, place):
-        match = _QUANTITY.search(text, max(place, digit.start() - BEFORE_DIGIT))
+    names_month = _MAY_BE_MONTH.search(text) is not None and _MONTHS.search(text) is not None
+    found_quantities: list[Quantity] = []
+    position = 0
+    while digit := _DIGIT.search(text, position):
+        match = _QUANTITY.search(text, max(position, digit.start() - BEFORE_DIGIT))
         if match is None:
             break
+        # The value, and the unit after the numeral or the currency before it.
         value = _value(match, question)
         unit = unit_at(text, match.end())
-        name, dimension = unit_of(unit) if unit else ("", "")
+        unit_name, dimension = unit_of(unit) if unit else ("", "")
         end = unit.end() if unit else match.end()
         if currency := match["currency"]:
-            currency_name, currency_dimension = _unit_named(currency)
-            per = name.partition("/")[2]
-            if unit and name and not name.startswith(currency_name):
+            currency_name, currency_dimension = _currency_unit(currency)
+            rate = unit_name.partition("/")[2]
+            if unit and unit_name and not unit_name.startswith(currency_name):
                 value = None
-            name, dimension = (f"{currency_name}/{per}", "money/per") if per else (currency_name, currency_dimension)
-            if not unit and (rate := _RATE.match(text, end)):
-                name, dimension, end = f"{currency_name}/{_unit_named(rate[1])[0]}", "money/per", rate.end()
+            unit_name, dimension = (
+                (f"{currency_name}/{rate}", "money/per") if rate else (currency_name, currency_dimension)
+            )
+            if not unit and (rate_match := _CURRENCY_RATE.match(text, end)):
+                unit_name = f"{currency_name}/{_currency_unit(rate_match[1])[0]}"
+                dimension, end = "money/per", rate_match.end()
+        # What stands beside the numeral may take its value away.
         before = text[max(0, match.start() - 24) : match.start()]
-        if found and found[-1].unit and not match["sign"] and text[found[-1].end : match.start()].isspace():
+        if (
+            found_quantities
+            and found_quantities[-1].unit
+            and not match["sign"]
+            and text[found_quantities[-1].end : match.start()].isspace()
+        ):
             before = ""  # "1 h 30 min"
-        if value is not None and _is_part(before, text, end, match, question, months=months):
+        if value is not None and _is_part(before, text, end, match, question, names_month=names_month):
             value = None
         if after_month := _MONTH_ABROAD.match(text, end):
             value, end = None, after_month.end()
-        if name.startswith("%^"):  # "18%3"
+        if unit_name.startswith("%^"):  # "18%3"
             value = None
-        if name in _PARTS:
-            if value is not None and not (name == "%" and _asks_percent(question)):
-                value /= _PARTS[name]
-            name = dimension = ""
-        every = None if name or unit else _PER.match(text, end)
-        glued = _GLUED.match(text, end)
-        about = before.rpartition(" ")[2] + text[match.start() : glued.end() if glued else end]
-        found.append(
+        # A per cent is a part of the value.
+        if unit_name in _DIVISOR_OF_SIGN:
+            if value is not None and not (unit_name == "%" and _asks_percent(question)):
+                value /= _DIVISOR_OF_SIGN[unit_name]
+            unit_name = dimension = ""
+        rate_match = None if unit_name or unit else _COUNTED_PER.match(text, end)
+        match_until_blank = _UNTIL_BLANK.match(text, end)
+        surrounding_text = (
+            before.rpartition(" ")[2] + text[match.start() : match_until_blank.end() if match_until_blank else end]
+        )
+        found_quantities.append(
             Quantity(
                 value,
-                name,
+                unit_name,
                 dimension,
                 match.start(),
                 end,
-                about,
+                surrounding_text,
                 match["numeral"],
-                every[1] if every else "",
+                rate_match[1] if rate_match else "",
                 _LESS_AFTER.match(text, end) is not None
                 or (before.rstrip().lower().endswith(_LESS_ENDS) and _LESS_BEFORE.search(before) is not None),
             )
         )
-        if len(found) > MOST_NUMERALS:
-            found[-1] = Quantity(
+        if len(found_quantities) > MOST_NUMERALS:
+            found_quantities[-1] = Quantity(
                 None, "", "", match.start(), end, text[match.start() : match.start() + MOST_AROUND_NUMBER]
             )
             break
-        place = max(end, match.end(), place + 1)
-    return tuple(_summed(found, text)) if len(found) > 1 else tuple(found)
+        position = max(end, match.end(), position + 1)
+    return tuple(_summed(found_quantities, text)) if len(found_quantities) > 1 else tuple(found_quantities)
 
 
-_ADDS = re.compile(r"\s*(?:,\s*)?(?:(?:and|und|et|y|e|и)\s+)?", re.I)
+_ADDED_UP = re.compile(r"\s*(?:,\s*)?(?:(?:and|und|et|y|e|и)\s+)?", re.I)
 """Matches text between two quantities that are one, as in "1 hour and 30 minutes"."""
 
 
-def _summed(found: list[Quantity], text: str) -> list[Quantity]:
+def _summed(quantities_in_order: list[Quantity], text: str) -> list[Quantity]:
     """Returns quantities with those in two units of one kind added up: "1 h 30 min" is 90 min.
 
     The smaller unit comes second, and its number gives less than one of the larger unit. The sum is in the smaller
     unit, but money is in the larger one: "5 dollars and 20 cents" is $5.20.
 
     Args:
-        found: numerals of a text, in order.
+        quantities_in_order: numerals of a text, in order.
         text: the text.
     """
-    summed = found[:1]
-    for quantity in found[1:]:
-        one, ratio = summed[-1], units_in(summed[-1].unit, quantity.unit)
+    summed = quantities_in_order[:1]
+    for quantity in quantities_in_order[1:]:
+        previous, smaller_per_larger = summed[-1], units_in(summed[-1].unit, quantity.unit)
         if (
-            ratio
-            and one.value is not None
+            smaller_per_larger
+            and previous.value is not None
             and quantity.value is not None
-            and one.value.denominator == 1
-            and 0 <= quantity.value < ratio
-            and _ADDS.fullmatch(text, one.end, quantity.start)
+            and previous.value.denominator == 1
+            and 0 <= quantity.value < smaller_per_larger
+            and _ADDED_UP.fullmatch(text, previous.end, quantity.start)
         ):
             is_money = quantity.dimension == "money"
-            value = abs(one.value) + quantity.value / ratio if is_money else abs(one.value) * ratio + quantity.value
+            value = (
+                abs(previous.value) + quantity.value / smaller_per_larger
+                if is_money
+                else abs(previous.value) * smaller_per_larger + quantity.value
+            )
             summed[-1] = replace(
                 quantity,
-                value=-value if one.value < 0 else value,
-                unit=one.unit if is_money else quantity.unit,
-                start=one.start,
-                text=text[one.start : quantity.end],
+                value=-value if previous.value < 0 else value,
+                unit=previous.unit if is_money else quantity.unit,
+                start=previous.start,
+                text=text[previous.start : quantity.end],
                 numeral="",
-                decreases=one.decreases or quantity.decreases,
+                decreases=previous.decreases or quantity.decreases,
             )
         else:
             summed.append(quantity)
@@ -507,7 +528,7 @@ def _summed(found: list[Quantity], text: str) -> list[Quantity]:
 
 
 _COUNTED = re.compile(r"\s([^\W\d_]{2,})(?![\w-])")
-_PER = re.compile(r"(?:\s[^\W\d_]{2,30}){0,2}(?:\s?/\s?|\sper\s)([^\W\d_]{3,30})")
+_COUNTED_PER = re.compile(r"(?:\s[^\W\d_]{2,30}){0,2}(?:\s?/\s?|\sper\s)([^\W\d_]{3,30})")
 _LESS_AFTER = re.compile(r"\s(?:less|fewer|lower|down)\b(?!\sthan\b)", re.I)
 _LESS_BEFORE = re.compile(
     r"\b(?:decrease|loss|drop|fall|reduction|decline)\s+of\s+$"
@@ -522,33 +543,31 @@ _ASKS_LESS = re.compile(
     re.I,
 )
 """Matches words of a question that make a decrease the answer, so that "5" and "5 less" are one."""
-_PARTS = {"%": 100, "‰": 1000}
-_GLUED = re.compile(r"\S{1,24}")
-_RATE = re.compile(r"\s?(?:/|per\b)\s?([^\W\d_]+)")
+_DIVISOR_OF_SIGN = {"%": 100, "‰": 1000}
+_UNTIL_BLANK = re.compile(r"\S{1,24}")
+_CURRENCY_RATE = re.compile(r"\s?(?:/|per\b)\s?([^\W\d_]+)")
 
 
 @lru_cache(maxsize=64)
 def _asks_percent(question: str) -> bool:
     """Returns whether the sentence that asks, or its end, names per cent."""
-    parts = sentences(question[-QUESTION_READ:])
-    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
-    return re.search(r"percent|per\s+cent|(?<!\d)\s%|%\s*\?", asking, re.I) is not None
+    asking_sentence = last_question(sentences(question[-QUESTION_READ:]))
+    return re.search(r"percent|per\s+cent|(?<!\d)\s%|%\s*\?", asking_sentence, re.I) is not None
 
 
 @lru_cache(maxsize=64)
 def _asks_scale(question: str, scale: str) -> bool:
     """Returns whether the question asks in a scale, such as dozens or millions: names it without a number before it."""
-    parts = sentences(without_accents(question[-QUESTION_READ:]))
-    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
-    return re.search(rf"(?<!\d\s)(?<!\d)\b{scale}s?\b", asking, re.I) is not None
+    asking_sentence = last_question(sentences(without_accents(question[-QUESTION_READ:])))
+    return re.search(rf"(?<!\d\s)(?<!\d)\b{scale}s?\b", asking_sentence, re.I) is not None
 
 
-def _unit_named(name: str) -> tuple[str, str]:
-    found = unit_at(name.strip().rstrip("."), 0)
-    return unit_of(found) if found else (name.strip().casefold(), "")
+def _currency_unit(name: str) -> tuple[str, str]:
+    unit_match = unit_at(name.strip().rstrip("."), 0)
+    return unit_of(unit_match) if unit_match else (name.strip().casefold(), "")
 
 
-def _is_part(before: str, text: str, end: int, match: re.Match[str], question: str, *, months: bool) -> bool:
+def _is_part(before: str, text: str, end: int, match: re.Match[str], question: str, *, names_month: bool) -> bool:
     """Returns whether the numeral belongs to something longer that is not a number: a root, a range, a bound, a date.
 
     Args:
@@ -557,10 +576,11 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
         end: where the numeral ends in the text, with its unit.
         match: the numeral, as `_QUANTITY` finds it.
         question: a bound that the question names is no part of the answer.
-        months: whether the text names a month.
+        names_month: whether the text names a month.
     """
     after = text[end : end + 24]
     sign = match["sign"]
+    # Signs of other scripts, which an ASCII text has not.
     if not text.isascii() and (
         _UNKNOWN_BEFORE.search(before)
         or _UNKNOWN_AFTER.match(after)
@@ -570,28 +590,30 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
         return True
     if sign == "-" and (before.endswith("-") or _DIGIT_BEFORE.search(before)):  # "--5", "5 -3"
         return True
+    # Signs and letters right before and right after the numeral.
     if (len(before) > 2 and before[-1] == " " and before[-3:-1].isalpha() and "π" not in before[-3:]) or (
         not before and not sign and not match["currency"]
     ):
-        joined = None  # a word before it
+        match_before = None  # a word before it
     else:
-        joined = not (sign and sign.strip() != sign) and _BAD_BEFORE.search(before, max(0, len(before) - NEAREST))
-    if joined and not _BULLETS.search(before):
+        match_before = not (sign and sign.strip() != sign) and _BAD_BEFORE.search(before, max(0, len(before) - NEAREST))
+    if match_before and not _BULLETS.search(before):
         return True
     if before.endswith("(") and (after[:1] == "]" or _COMMA_AFTER.match(after)):
         return True
-    word = _WORD_AFTER.match(after)
-    if not (after in ("", ".") or (word and word[1] not in _OPERATES)) and _BAD_AFTER.match(after):
+    word_after = _WORD_AFTER.match(after)
+    if not (after in ("", ".") or (word_after and word_after[1] not in _OPERATES)) and _BAD_AFTER.match(after):
         return True
-    last = before.rstrip().rpartition(" ")[2] if before[-1:].isspace() else ""
-    if last.startswith("\\"):  # a command of LaTeX
+    word_before = before.rstrip().rpartition(" ")[2] if before[-1:].isspace() else ""
+    if word_before.startswith("\\"):  # a command of LaTeX
         return True
-    if last.lstrip(_OPENS).lower() in _FUNCTIONS_END:
-        bound = _BOUND_BEFORE.search(before)
-        if _FUNCTION_BEFORE.search(before) or (bound and bound[1].lower() not in question.lower()):
+    # Words that name a function, a bound or a date.
+    if word_before.lstrip(_OPENING_SIGNS).lower() in _FUNCTIONS_END:
+        bound_before = _BOUND_BEFORE.search(before)
+        if _FUNCTION_BEFORE.search(before) or (bound_before and bound_before[1].lower() not in question.lower()):
             return True
-        dated = _DATED_BEFORE.search(before) if _YEAR.fullmatch(match["numeral"]) else None
-        if dated and dated[1].lower() not in question.lower() and not _COUNTED.match(after):
+        date_before = _DATED_BEFORE.search(before) if _YEAR.fullmatch(match["numeral"]) else None
+        if date_before and date_before[1].lower() not in question.lower() and not _COUNTED.match(after):
             return True
     bound_after = _BOUND_AFTER.match(after) if _MAY_BOUND.search(after) else None
     if bound_after and bound_after[1].lower() not in question.lower():
@@ -600,7 +622,7 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
         return True
     if after.startswith("!") and asks_factorial(question):
         return True
-    return months and (_MONTH_BEFORE.search(before) is not None or _MONTH_AFTER.match(after) is not None)
+    return names_month and (_MONTH_BEFORE.search(before) is not None or _MONTH_AFTER.match(after) is not None)
 
 
 _FACTORIAL_ASKED = re.compile(
@@ -608,7 +630,9 @@ _FACTORIAL_ASKED = re.compile(
     r"|combinations?\b|arranged\b|rearrange|orderings?\b|probabilit|trailing|simplif|evaluat|expression)|[\dn]\s?!",
     re.I,
 )
-"""Matches words of a question about arrangements, chances or formulas, and a factorial."""
+"""Matches words of a question that a factorial may answer, as about arrangements, chances or formulas, and a factorial
+that the question itself writes, such as "5!".
+"""
 
 
 @lru_cache(maxsize=64)
@@ -626,19 +650,23 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
     value = _plain_value(match["numeral"])
     if value is None or (match["inner"] and match["sign"] and not match["currency"]):  # "--5"
         return None
-    power = next((match[name] for name in ("e1", "e2", "e3") if match[name] is not None), None)
-    ten = next((match[name] for name in ("e", "t1", "t2", "t3") if match[name] is not None), None)
-    for exponent in (power, ten):
+    # The exponent of the numeral itself, or of a ten after it.
+    own_exponent = next((match[name] for name in ("e1", "e2", "e3") if match[name] is not None), None)
+    exponent_of_ten = next((match[name] for name in ("e", "t1", "t2", "t3") if match[name] is not None), None)
+    for exponent in (own_exponent, exponent_of_ten):
         if exponent is not None and (len(exponent) > 5 or abs(int(exponent)) > MOST_EXPONENT):
             return None
-    if power is not None:
-        if (not value and int(power) <= 0) or (len(match["numeral"]) * abs(int(power))) > 4 * MOST_EXPONENT:
+    if own_exponent is not None:
+        if (not value and int(own_exponent) <= 0) or (
+            len(match["numeral"]) * abs(int(own_exponent))
+        ) > 4 * MOST_EXPONENT:
             return None
-        value = value ** int(power)
-    if ten is not None:
-        value *= Fraction(10) ** int(ten)
-    if (bottom := match["bottom"]) is not None:
-        divisor = _plain_value(bottom)
+        value = value ** int(own_exponent)
+    if exponent_of_ten is not None:
+        value *= Fraction(10) ** int(exponent_of_ten)
+    # A fraction: "3/4", "2 7/8", "two and 3 quarters", "3 quarters".
+    if (divisor_text := match["bottom"]) is not None:
+        divisor = _plain_value(divisor_text)
         if not divisor:
             return None
         value /= divisor
@@ -647,10 +675,11 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
             return None
         value += Fraction(int(match["top"]), int(match["under"]))
     if match["rest"] is not None:
-        count = int(match["parts"]) if match["parts"].isdigit() else 1
-        value += Fraction(count, FRACTION_OF[match["rest"].lower()])
+        fraction_count = int(match["parts"]) if match["parts"].isdigit() else 1
+        value += Fraction(fraction_count, FRACTION_OF[match["rest"].lower()])
     if match["part"] is not None and not _asks_scale(question, match["part"].lower().rstrip("s")):
         value /= FRACTION_OF[match["part"].lower()]
+    # A scale after the numeral: "million", "万", "$3k".
     for scale in (match["scale"] or "").lower().split():
         name = scale if scale in SCALE_OF else scale.rstrip("s")
         if not _asks_scale(question, name):
@@ -659,8 +688,8 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
         value *= MYRIADS[sign]
     if match["short"] is not None:
         value *= 10 ** EXPONENT_OF_LETTER[match["short"].lower()]
-    minus = ((match["sign"] or "").strip() == "-") != (match["inner"] is not None)
-    return -value if minus else value
+    is_negative = ((match["sign"] or "").strip() == "-") != (match["inner"] is not None)
+    return -value if is_negative else value
 
 
 def _plain_value(numeral: str) -> Fraction | None:
@@ -681,20 +710,20 @@ def numbers(text: str) -> tuple[Fraction, ...]:
     Reads digits with separators, decimals, fractions, exponents and words. A numeral that is part of something else,
     such as the 5 of "5x", is left out.
     """
-    found = quantities(folded(without_accents(text[-MOST_READ:])))
-    return tuple(quantity.value for quantity in found if quantity.value is not None)
+    found_quantities = quantities(folded(without_accents(text[-MOST_READ:])))
+    return tuple(quantity.value for quantity in found_quantities if quantity.value is not None)
 
 
 def gold_number(gold: str, question: str) -> Quantity | None:
     """Returns the gold answer as a number; None if it is not exactly one number."""
-    found = quantities(folded(strip_decoration(gold), question), question)
-    return found[0] if len(found) == 1 and found[0].value is not None else None
+    found_quantities = quantities(folded(strip_decoration(gold), question), question)
+    return found_quantities[0] if len(found_quantities) == 1 and found_quantities[0].value is not None else None
 
 
 def read_number(question: str, answer: str) -> Fraction | None:
     """Returns the value of the number that an answer gives, without the unit; None as for `read_quantity`."""
-    found = read_quantity(question, answer)
-    return found.value if found is not None else None
+    quantity = read_quantity(question, answer)
+    return quantity.value if quantity is not None else None
 
 
 @lru_cache(maxsize=64)
@@ -706,13 +735,13 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     """
     # A short number alone, which is most answers.
     text = answer.strip()
-    if short := _SHORT.fullmatch(text):
-        minus, dollars, digits, decimals = short.groups("")
+    if short_match := _SHORT_ANSWER.fullmatch(text):
+        minus_sign, dollar_sign, digits, decimals = short_match.groups("")
         digits = digits.replace(",", "")
         value = Fraction(int(digits)) if not decimals else Fraction(digits + decimals)
-        unit, dimension = ("$", "money") if dollars else ("", "")
-        return Quantity(-value if minus else value, unit, dimension, 0, len(text), text, digits)
-    text = _undressed(answer, question)
+        unit, dimension = ("$", "money") if dollar_sign else ("", "")
+        return Quantity(-value if minus_sign else value, unit, dimension, 0, len(text), text, digits)
+    text = _undecorated_end(answer, question)
     if _OWED.fullmatch(text):
         return None
     if (equation := _PLAIN_EQUATION.fullmatch(text)) and int(equation[1]) != int(equation[2]):
@@ -721,40 +750,44 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         return None
     if _is_unsure(text, question):
         return None
-    if compared := _COMPARES.fullmatch(text):
+    if comparison := _COMPARISON.fullmatch(text):
         # "9.9 is bigger than 9.11" answers "Which is bigger?", and not "Which is smaller?".
-        text = compared["subject"] if compared["how"].lower() in _names_in(question) else ""
-    parts = [part for part in SENTENCE_END.split(text) if has_words(part)]
-    if _calculates_several([part for part in parts if _DIGIT.search(part)]):
+        text = comparison["subject"] if comparison["how"].lower() in _question_stems(question) else ""
+    answer_sentences = [sentence for sentence in SENTENCE_END.split(text) if has_words(sentence)]
+    if _calculates_several([sentence for sentence in answer_sentences if _DIGIT.search(sentence)]):
         return None
-    return _of_sentence(conclusion, question) if (conclusion := _conclusion(parts)) else _of_first(parts, question)
+    return (
+        _number_of_sentence(conclusion, question)
+        if (conclusion := _conclusion(answer_sentences))
+        else _number_of_first_sentence(answer_sentences, question)
+    )
 
 
 _PLAIN_EQUATION = re.compile(r"(-?\d{1,15})\s?=\s?(-?\d{1,15})\.?")
 """Matches an equation of two plain numbers. "5 = 6" is wrong, and says neither number."""
-_COMPARES = re.compile(r"(?P<subject>\S*\d\S*)\s(?:is|are|was|were)\s(?:\w+\s)?(?P<how>[A-Za-z]+)\sthan\s\S*\d\S*")
+_COMPARISON = re.compile(r"(?P<subject>\S*\d\S*)\s(?:is|are|was|were)\s(?:\w+\s)?(?P<how>[A-Za-z]+)\sthan\s\S*\d\S*")
 """Matches a comparison of two numbers."""
 
 
 def _is_unsure(text: str, question: str) -> bool:
     """Returns whether a text holds a hedge or a negation that the question does not have before the same word."""
-    lower = text.lower()
-    if TAKES_BACK.search(text) or ("too" in lower and _TOO_MUCH.search(text)):
+    text_lower = text.lower()
+    if TAKES_BACK.search(text) or ("too" in text_lower and _TOO_MUCH.search(text)):
         return True
     if "?" in text and ASKS_BACK.fullmatch(text):
         return True
-    found = _WORDS.findall(lower.replace("'", ""))
-    if _UNSURE.isdisjoint(found):
+    found_words = _WORDS.findall(text_lower.replace("'", ""))
+    if _UNSURE.isdisjoint(found_words):
         return False
-    return any(_hedges(word, after, question) for word, after in itertools.pairwise([*found, ""]))
+    return any(_hedges(word, word_after, question) for word, word_after in itertools.pairwise([*found_words, ""]))
 
 
-def _hedges(word: str, after: str, question: str) -> bool:
-    """Returns whether a word before the word `after` is a hedge or a negation that the question does not have there.
+def _hedges(word: str, word_after: str, question: str) -> bool:
+    """Returns whether a word before `word_after` is a hedge or a negation that the question does not have there.
 
     "Or so" is none: it says "about".
     """
-    return word in _UNSURE and (word, after) != ("or", "so") and (word, after) not in _pairs_in(question)
+    return word in _UNSURE and (word, word_after) != ("or", "so") and (word, word_after) not in _pairs_in(question)
 
 
 @lru_cache(maxsize=16)
@@ -763,80 +796,106 @@ def _pairs_in(question: str) -> frozenset[tuple[str, str]]:
     return frozenset(itertools.pairwise(_WORDS.findall(question[-QUESTION_READ:].lower().replace("'", ""))))
 
 
-def _conclusion(parts: list[str]) -> str:
+def _conclusion(text_sentences: list[str]) -> str:
     """Returns the last sentence with a numeral if it concludes from a sentence with a numeral before it: "So she has
     9."; empty otherwise.
 
     Args:
-        parts: the sentences of a text.
+        text_sentences: the sentences of a text.
     """
-    numbered = [part for part in parts if _DIGIT.search(part)]
-    if len(numbered) < 2 or _CONCLUDING.match(numbered[-1]):
-        return numbered[-1] if len(numbered) > 1 else ""
-    return numbered[-1] if _goes_on(numbered) else ""
+    sentences_with_number = [sentence for sentence in text_sentences if _DIGIT.search(sentence)]
+    if len(sentences_with_number) < 2 or _CONCLUDING.match(sentences_with_number[-1]):
+        return sentences_with_number[-1] if len(sentences_with_number) > 1 else ""
+    return sentences_with_number[-1] if _goes_on(sentences_with_number) else ""
 
 
-_EXPLAINS = re.compile(
+_EXPLAINING = re.compile(
     r"\W*(?:(?:to\s+)?(?:check|verify)|verification|proof|this|that|it|because|since|as|note)\b", re.I
 )
 
 
-def _calculates_several(numbered: list[str]) -> bool:
+def _calculates_several(sentences_with_number: list[str]) -> bool:
     """Returns whether sentences calculate two results of which neither is used for the other: "2 * 3 = 6. 2 * 7 = 14."
 
     Args:
-        numbered: the sentences with a numeral.
+        sentences_with_number: the sentences with a numeral.
     """
-    if len(numbered) < 2 or "=" not in numbered[0] or "=" not in numbered[-1] or _EXPLAINS.match(numbered[-1]):
+    if (
+        len(sentences_with_number) < 2
+        or "=" not in sentences_with_number[0]
+        or "=" not in sentences_with_number[-1]
+        or _EXPLAINING.match(sentences_with_number[-1])
+    ):
         return False
-    first, last = (part.rpartition("=") for part in (numbered[0], numbered[-1]))
-    one, other = quantities(first[2]), quantities(last[2])
-    if not one or not other or _goes_on(numbered) or _CONCLUDING.match(numbered[-1]):
+    first_sides, last_sides = (
+        sentence.rpartition("=") for sentence in (sentences_with_number[0], sentences_with_number[-1])
+    )
+    first_results, last_results = quantities(first_sides[2]), quantities(last_sides[2])
+    if (
+        not first_results
+        or not last_results
+        or _goes_on(sentences_with_number)
+        or _CONCLUDING.match(sentences_with_number[-1])
+    ):
         return False
-    before = {quantity.numeral for part in numbered[:-1] for quantity in quantities(part)}
-    return other[0].numeral not in before
+    numerals_before = {quantity.numeral for sentence in sentences_with_number[:-1] for quantity in quantities(sentence)}
+    return last_results[0].numeral not in numerals_before
 
 
-def _goes_on(numbered: list[str]) -> bool:
+def _goes_on(sentences_with_number: list[str]) -> bool:
     """Returns whether the last sentence calculates with the result of an earlier sentence: "12 - 3 = 9. 9 * 2 = 18."
 
     Args:
-        numbered: the sentences with a numeral, at least two.
+        sentences_with_number: the sentences with a numeral, at least two.
     """
-    left, equals, right = numbered[-1].rpartition("=")
-    if not equals or not _DIGIT.search(right) or _EXPLAINS.match(numbered[-1]):
+    calculation, equals_sign, result = sentences_with_number[-1].rpartition("=")
+    if not equals_sign or not _DIGIT.search(result) or _EXPLAINING.match(sentences_with_number[-1]):
         return False
-    used = {quantity.numeral for quantity in quantities(left)}
-    ends = [quantities(part.rpartition("=")[2]) for part in numbered[:-1] if "=" in part]
-    return "=" in numbered[0] and any(end and end[0].numeral in used for end in ends)
+    used_numerals = {quantity.numeral for quantity in quantities(calculation)}
+    earlier_results = [
+        quantities(sentence.rpartition("=")[2]) for sentence in sentences_with_number[:-1] if "=" in sentence
+    ]
+    return "=" in sentences_with_number[0] and any(
+        results and results[0].numeral in used_numerals for results in earlier_results
+    )
 
 
-def _of_first(parts: list[str], question: str) -> Quantity | None:
+def _number_of_first_sentence(text_sentences: list[str], question: str) -> Quantity | None:
     """Returns the number of the first sentence. If that sentence has only numbers of the question, returns the one
     number that the sentences together add.
 
     A first sentence of at most `MAX_TEXT_ANSWER_WORDS` words without a number may be the answer: "Impossible."
 
     Args:
-        parts: the sentences of a text. A sentence after the first may explain.
+        text_sentences: the sentences of a text. A sentence after the first may explain.
         question: the question.
     """
     if (
-        len(parts) < 2
-        or _added(parts[0], question)
-        or not (rest := [part for part in parts[1:] if _added(part, question)])
+        len(text_sentences) < 2
+        or _numbers_not_in_question(text_sentences[0], question)
+        or not (
+            later_sentences := [
+                sentence for sentence in text_sentences[1:] if _numbers_not_in_question(sentence, question)
+            ]
+        )
     ):
-        return _of_sentence(parts[0], question) if parts else None
-    spoken = _WORDS.findall(parts[0].lower())
-    if len(spoken) <= MAX_TEXT_ANSWER_WORDS and not _OPENERS.issuperset(spoken) and not _DIGIT.search(parts[0]):
+        return _number_of_sentence(text_sentences[0], question) if text_sentences else None
+    first_words = _WORDS.findall(text_sentences[0].lower())
+    if (
+        len(first_words) <= MAX_TEXT_ANSWER_WORDS
+        and not _OPENERS.issuperset(first_words)
+        and not _DIGIT.search(text_sentences[0])
+    ):
         return None
-    keys = {quantity.key for part in rest for quantity in _added(part, question)}
-    return _of_sentence(rest[0], question) if len(keys) == 1 else None
+    added_keys = {
+        quantity.key for sentence in later_sentences for quantity in _numbers_not_in_question(sentence, question)
+    }
+    return _number_of_sentence(later_sentences[0], question) if len(added_keys) == 1 else None
 
 
-def _added(sentence: str, question: str) -> list[Quantity]:
+def _numbers_not_in_question(sentence: str, question: str) -> list[Quantity]:
     """Returns the numbers of a sentence that the question does not give, and whose factorial it does not give."""
-    given_keys = _given(question)
+    given_keys = _numbers_of_question(question)
     return [
         quantity
         for quantity in quantities(sentence, question)
@@ -844,7 +903,7 @@ def _added(sentence: str, question: str) -> list[Quantity]:
     ]
 
 
-def _of_sentence(sentence: str, question: str) -> Quantity | None:
+def _number_of_sentence(sentence: str, question: str) -> Quantity | None:
     """Returns the one number that a sentence gives; None if there is none or several.
 
     Args:
@@ -855,76 +914,97 @@ def _of_sentence(sentence: str, question: str) -> Quantity | None:
         return None
     if sentence.rstrip(" .").endswith("="):
         return None
+    # A number before brackets or before "because", and its explanation.
     if (aside := _ASIDE.search(sentence)) and _DIGIT.search(sentence, 0, aside.start()):
-        found_before = _of_sentence(sentence[: aside.start()], question)
-        if found_before is not None and found_before.value is not None:
-            if _is_explained_by(aside[1], {found_before.value}, question):
-                return found_before
-            if found_before.key not in _given(question):
+        number_before = _number_of_sentence(sentence[: aside.start()], question)
+        if number_before is not None and number_before.value is not None:
+            if _is_explained_by(aside[1], {number_before.value}, question):
+                return number_before
+            if number_before.key not in _numbers_of_question(question):
                 return None
-    if (because := _BECAUSE.search(sentence)) and _DIGIT.search(sentence, 0, because.start()):
-        stated, explanation = sentence[: because.start()], sentence[because.end() :]
-        found_before = _of_sentence(stated, question)
-        if found_before is not None and found_before.value is not None and found_before.key not in _given(question):
-            return found_before if _only_explains(explanation, {found_before.value}, question) else None
-        sentence = sentence if _SIDE.search(explanation) else stated
+    if (because_match := _BECAUSE.search(sentence)) and _DIGIT.search(sentence, 0, because_match.start()):
+        statement, explanation = sentence[: because_match.start()], sentence[because_match.end() :]
+        number_before = _number_of_sentence(statement, question)
+        if (
+            number_before is not None
+            and number_before.value is not None
+            and number_before.key not in _numbers_of_question(question)
+        ):
+            return number_before if _only_explains(explanation, {number_before.value}, question) else None
+        sentence = sentence if _SIDE_SIGNS.search(explanation) else statement
     conclusion = _CONCLUDES.split(sentence)[-1]
-    first = conclusion if _DIGIT.search(conclusion) else sentence
+    read_part = conclusion if _DIGIT.search(conclusion) else sentence
     # The sides of an equation, the last one first.
-    sides = [(side, found) for side in _SIDE.split(first) if (found := quantities(side, question))]
-    if _is_equation(first):
+    sides = [
+        (side, found_quantities)
+        for side in _SIDE_SIGNS.split(read_part)
+        if (found_quantities := quantities(side, question))
+    ]
+    if _is_equation(read_part):
         return None
     if len(sides) > 1:
-        for side, found in (sides[-1], *reversed(sides[:-1])):
-            if len({quantity.key for quantity in found}) == 1 and found[0].value is not None:
-                if found[0].key in _given(question) and _only_describes(first, side, question):
+        for side, found_quantities in (sides[-1], *reversed(sides[:-1])):
+            if len({quantity.key for quantity in found_quantities}) == 1 and found_quantities[0].value is not None:
+                if found_quantities[0].key in _numbers_of_question(question) and _only_describes(
+                    read_part, side, question
+                ):
                     break  # "160 days for 3 books that are 400 pages each"
-                if _LONG_WORD.search(side, 0, found[0].start) and _is_counted_subject(sides[0]):
+                if _LONG_WORD.search(side, 0, found_quantities[0].start) and _is_counted_subject(sides[0]):
                     break  # "9 are left after 3 are sold"
-                return found[0] if _is_answer(side, found[0].start, found[-1].end, question) else None
+                return (
+                    found_quantities[0]
+                    if _is_answer(side, found_quantities[0].start, found_quantities[-1].end, question)
+                    else None
+                )
             if not _SOLVABLE.fullmatch(side):
                 break
         if any(quantity.value is None for quantity in sides[-1][1]) and _SOLVABLE.fullmatch(sides[-1][0]) is None:
             return None
     # Numbers that the question did not give.
-    found = quantities(first, question)
-    if any(not _SAID_AGAIN.search(first[quantity.end : other.start]) for quantity, other in itertools.pairwise(found)):
+    found_quantities = quantities(read_part, question)
+    if any(
+        not _SAID_AGAIN.search(read_part[quantity.end : next_quantity.start])
+        for quantity, next_quantity in itertools.pairwise(found_quantities)
+    ):
         return None  # "5 5" is not 5
-    found = tuple(quantity for quantity in found if not _NUMBERS_NEXT.match(first, quantity.end)) or found
-    values = {quantity.key: quantity for quantity in found}
-    given_keys = _given(question)
-    left = {
+    found_quantities = (
+        tuple(quantity for quantity in found_quantities if not _NUMBERS_NEXT.match(read_part, quantity.end))
+        or found_quantities
+    )
+    quantity_of_key = {quantity.key: quantity for quantity in found_quantities}
+    given_keys = _numbers_of_question(question)
+    new_quantities = {
         key: quantity
-        for key, quantity in values.items()
+        for key, quantity in quantity_of_key.items()
         if key not in given_keys and not (quantity.value is None and quantity.numeral in given_keys)
     }
-    left = left or values
-    if len(left) != 1 or _is_listed_with_others(first, found, left, question):
+    new_quantities = new_quantities or quantity_of_key
+    if len(new_quantities) != 1 or _is_listed_with_others(read_part, found_quantities, new_quantities, question):
         return None
-    quantity = next(iter(left.values()))
-    before = first[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
-    if _LOWER_END.search(before) or _UPPER_END.search(before):
+    quantity = next(iter(new_quantities.values()))
+    text_before = read_part[max(0, quantity.start - MOST_BEFORE_END) : quantity.start]
+    if _LOWER_END.search(text_before) or _UPPER_END.search(text_before):
         return None
-    alone = quantity.value is not None and _is_answer(first, quantity.start, quantity.end, question)
-    return quantity if alone else None
+    is_answer = quantity.value is not None and _is_answer(read_part, quantity.start, quantity.end, question)
+    return quantity if is_answer else None
 
 
-def _is_explained_by(aside: str, stated: Set[Fraction], question: str) -> bool:
+def _is_explained_by(aside: str, stated_values: Set[Fraction], question: str) -> bool:
     """Returns whether numbers in brackets only explain the stated values.
 
     They are numbers of the question, or at most as large as the largest stated value, and `_only_explains` holds.
     """
-    inside = quantities(aside, question)
-    if "=" in aside or (inside and all(quantity.value in stated for quantity in inside)):
-        return not _is_unsure(aside, question) and _only_explains(aside, stated, question)
-    if _changes(aside):
+    quantities_inside = quantities(aside, question)
+    if "=" in aside or (quantities_inside and all(quantity.value in stated_values for quantity in quantities_inside)):
+        return not _is_unsure(aside, question) and _only_explains(aside, stated_values, question)
+    if _changes_number(aside):
         return False
-    most, given_keys = max(map(abs, stated), default=0), _given(question)
-    small = all(
-        quantity.value is not None and (abs(quantity.value) <= most or quantity.key in given_keys)
-        for quantity in inside
+    largest_stated, given_keys = max(map(abs, stated_values), default=0), _numbers_of_question(question)
+    all_given_or_small = all(
+        quantity.value is not None and (abs(quantity.value) <= largest_stated or quantity.key in given_keys)
+        for quantity in quantities_inside
     )
-    return small and _only_explains(aside, stated, question)
+    return all_given_or_small and _only_explains(aside, stated_values, question)
 
 
 _BECAUSE = re.compile(
@@ -940,9 +1020,9 @@ _CLAUSE_ENDS = re.compile(
     re.I,
 )
 """Matches the ends of the part of an explanation in which a number stands."""
-_EACH = re.compile(r"\s?/|(?:\s[^\W\d_]+)?\s(?:each|apiece|every|per|an?|at\s+a\s+time)\b", re.I)
+_RATE_AFTER = re.compile(r"\s?/|(?:\s[^\W\d_]+)?\s(?:each|apiece|every|per|an?|at\s+a\s+time)\b", re.I)
 """Matches what makes a number a rate: "9 each", "9 eggs per day"."""
-_STATING = frozenset(
+_STATING_WORDS = frozenset(
     """she he it they we you i there is are am has have equals gives makes get gets be the a an of her his its their
     our your my them this that these those still only just exactly about really actually
     in total totally altogether overall then left remaining remain remains leaves leave alone answer also""".split()
@@ -956,7 +1036,7 @@ _ANOTHER_TIME = frozenset("will would was were did had ago later".split())
 _COUNTED_NOUN = re.compile(r"\bhow\s+(?:many|much)\s+([^\W\d_]+)", re.I)
 
 
-def _only_explains(explanation: str, stated: Set[Fraction], question: str) -> bool:
+def _only_explains(explanation: str, stated_values: Set[Fraction], question: str) -> bool:
     """Returns whether no number of an explanation contradicts the stated values.
 
     "18 because she ate 2" is 18. In "18 because she has 17 left" and "18 (17 if 1 is broken)" a second number states
@@ -964,81 +1044,86 @@ def _only_explains(explanation: str, stated: Set[Fraction], question: str) -> bo
 
     Args:
         explanation: text after "because", or in brackets.
-        stated: values that the answer states before the explanation.
+        stated_values: values that the answer states before the explanation.
         question: the question.
     """
     if "=" in explanation:
         result = quantities(explanation.rpartition("=")[2], question)
-        return bool(result) and result[0].value in stated
-    inside = quantities(explanation, question)
-    asking = _asking_stems(question)
-    neutral = _STATING_STEMS | (_PRESENT if asking.isdisjoint(_ANOTHER_TIME) else frozenset())
-    noun = {stem(found[1].lower()) for found in _COUNTED_NOUN.finditer(question[-QUESTION_READ:])}
-    calculated = _calculated([quantity.value for quantity in inside if quantity.value is not None])
-    for quantity in inside:
-        if quantity.value is None or quantity.value in stated or quantity.key in _given(question):
+        return bool(result) and result[0].value in stated_values
+    quantities_inside = quantities(explanation, question)
+    asking_stems = _asking_stems(question)
+    neutral_stems = _STATING_STEMS | (_PRESENT if asking_stems.isdisjoint(_ANOTHER_TIME) else frozenset())
+    noun_stems = {stem(noun_match[1].lower()) for noun_match in _COUNTED_NOUN.finditer(question[-QUESTION_READ:])}
+    calculated_values = _results_of([quantity.value for quantity in quantities_inside if quantity.value is not None])
+    for quantity in quantities_inside:
+        if quantity.value is None or quantity.value in stated_values or quantity.key in _numbers_of_question(question):
             continue
-        if _EACH.match(explanation, quantity.end):
+        if _RATE_AFTER.match(explanation, quantity.end):
             continue
-        before = _CLAUSE_ENDS.split(explanation[: quantity.start])[-1]
-        after = explanation[quantity.end :]
-        ended = _CLAUSE_ENDS.search(after)
-        clause = words(f"{before} {after[: ended.start()] if ended else after}")
-        beside = set(map(stem, clause)) - neutral
-        is_condition = ended is not None and ended.group().lower() in _CONDITIONS
-        if beside <= asking and (is_condition or not beside <= noun or calculated.isdisjoint(stated)):
+        clause_before = _CLAUSE_ENDS.split(explanation[: quantity.start])[-1]
+        text_after = explanation[quantity.end :]
+        clause_end = _CLAUSE_ENDS.search(text_after)
+        clause_words = words(f"{clause_before} {text_after[: clause_end.start()] if clause_end else text_after}")
+        stems_beside = set(map(stem, clause_words)) - neutral_stems
+        is_condition = clause_end is not None and clause_end.group().lower() in _CONDITIONS
+        if stems_beside <= asking_stems and (
+            is_condition or not stems_beside <= noun_stems or calculated_values.isdisjoint(stated_values)
+        ):
             return False
     return True
 
 
-_STATING_STEMS = frozenset(map(stem, _STATING))
+_STATING_STEMS = frozenset(map(stem, _STATING_WORDS))
 _CONDITIONS = frozenset(
     "if unless when whenever with without before after otherwise assuming counting including excluding".split()
 )
 """Words after a number that make it the answer in another case: "17 if 1 is broken"."""
 
 
-def _calculated(values: Sequence[Fraction]) -> set[Fraction]:
+def _results_of(values: Sequence[Fraction]) -> set[Fraction]:
     """Returns the sum of values, and of two values also the difference, product and quotient."""
     results = {sum(values, Fraction(0))} if len(values) > 1 else set()
     if len(values) == 2:
-        one, other = values
-        results |= {one - other, other - one, one * other}
-        results |= {top / bottom for top, bottom in ((one, other), (other, one)) if bottom}
+        first, second = values
+        results |= {first - second, second - first, first * second}
+        results |= {dividend / divisor for dividend, divisor in ((first, second), (second, first)) if divisor}
     return results
 
 
 @lru_cache(maxsize=64)
 def _asking_stems(question: str) -> frozenset[str]:
     """Returns the stems of the words of the sentence that asks."""
-    parts = sentences(without_accents(question[-QUESTION_READ:]))
-    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
-    return frozenset(map(stem, words(asking)))
+    return frozenset(map(stem, words(last_question(sentences(without_accents(question[-QUESTION_READ:]))))))
 
 
 MIN_REPEATED = 2
 """Fewest numbers of a question's list that an answer repeats before its own number."""
-_LISTED = re.compile(r"\s*(?:,|;|&|(?:,\s*)?\b(?:and|or)\b)\s*")
+_LIST_SEPARATOR = re.compile(r"\s*(?:,|;|&|(?:,\s*)?\b(?:and|or)\b)\s*")
 
 
 def _is_listed_with_others(
-    text: str, found: tuple[Quantity, ...], left: dict[tuple[object, str], Quantity], question: str
+    text: str, found_quantities: tuple[Quantity, ...], new_quantities: dict[tuple[object, str], Quantity], question: str
 ) -> bool:
     """Returns whether a number of the answer stands in a list beside a number that the question gives: "2 and 1/2" to
     "What are the two numbers?". A list that only goes on with the question's own list does not count.
 
     Args:
         text: the text.
-        found: its numbers, in order.
-        left: the numbers that the question does not give.
+        found_quantities: its numbers, in order.
+        new_quantities: the numbers that the question does not give.
         question: the question.
     """
-    repeated = text[found[0].start : found[-1].start].rstrip(" ,")
-    if len(found) > MIN_REPEATED and found[-1].key in left and repeated in question:
+    text_before_last = text[found_quantities[0].start : found_quantities[-1].start].rstrip(" ,")
+    if (
+        len(found_quantities) > MIN_REPEATED
+        and found_quantities[-1].key in new_quantities
+        and text_before_last in question
+    ):
         return False  # "4, 8, 12, 16" to "Count on: 4, 8, 12"
     return any(
-        (one.key in left) != (other.key in left) and _LISTED.fullmatch(text, one.end, other.start)
-        for one, other in itertools.pairwise(found)
+        (quantity.key in new_quantities) != (next_quantity.key in new_quantities)
+        and _LIST_SEPARATOR.fullmatch(text, quantity.end, next_quantity.start)
+        for quantity, next_quantity in itertools.pairwise(found_quantities)
     )
 
 
@@ -1059,28 +1144,32 @@ def _has_several_values(text: str) -> bool:
     return len(set(_ASSIGNED.findall(text))) > 1 or _ASSIGNED_AGAIN.search(text) is not None
 
 
-def _only_describes(sentence: str, side: str, question: str) -> bool:
-    """Returns whether "is" or "are" leads to `side`, and the part of the sentence before states a number of its own.
+def _only_describes(sentence: str, equation_side: str, question: str) -> bool:
+    """Returns whether "is" or "are" leads to `equation_side`, and the part before states a number of its own.
 
     Args:
         sentence: the sentence.
-        side: its part after "is" or "are", or after "=".
+        equation_side: its part after "is" or "are", or after "=".
         question: numbers that the question gives do not count.
     """
-    before = sentence[: sentence.rfind(side)]
-    return before[-1:].isalpha() and any(
-        quantity.key not in _given(question) for quantity in quantities(before, question)
+    text_before = sentence[: sentence.rfind(equation_side)]
+    return text_before[-1:].isalpha() and any(
+        quantity.key not in _numbers_of_question(question) for quantity in quantities(text_before, question)
     )
 
 
-_SUBJECT = re.compile(r"\W*(?:[^\W\d_]+\W*){0,2}")
+_COUNTED_WORDS_AFTER = re.compile(r"\W*(?:[^\W\d_]+\W*){0,2}")
 
 
-def _is_counted_subject(side: tuple[str, tuple[Quantity, ...]]) -> bool:
+def _is_counted_subject(text_and_quantities: tuple[str, tuple[Quantity, ...]]) -> bool:
     """Returns whether a part of a sentence is one number with at most two words: "9" or "9 red eggs" before "are"."""
-    text, found = side
-    alone = len(found) == 1 and found[0].value is not None and not has_words(text[: found[0].start])
-    return alone and _SUBJECT.fullmatch(text, found[0].end) is not None
+    text, found_quantities = text_and_quantities
+    is_only_number = (
+        len(found_quantities) == 1
+        and found_quantities[0].value is not None
+        and not has_words(text[: found_quantities[0].start])
+    )
+    return is_only_number and _COUNTED_WORDS_AFTER.fullmatch(text, found_quantities[0].end) is not None
 
 
 _OPERATORS = re.compile(r"[±∓√π∞^<>≤≥≠∈∉∪∩|{}\[\]\\×÷·/!_%°&]|[+*-]\s*$|=\s*\S|\)\s?[A-Za-z]")
@@ -1103,21 +1192,23 @@ def _is_alone(text: str, start: int, end: int) -> bool:
         text[max(0, start - MOST_AROUND_NUMBER) : start].rpartition("=")[2],
         text[end : end + MOST_AROUND_NUMBER],
     )
-    beside = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
+    words_beside_number = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
     if any(
         word.lower() not in _OPERATES_ON and (len(word) > 2 or word in ("in", "AD") or not unit_at(word, 0))
-        for word in beside
+        for word in words_beside_number
     ):
         return True
-    return not beside and not _OPERATORS.search(before) and not _OPERATORS.search(after)
+    return not words_beside_number and not _OPERATORS.search(before) and not _OPERATORS.search(after)
 
 
 @lru_cache(maxsize=16)
-def _given(question: str) -> frozenset[object]:
+def _numbers_of_question(question: str) -> frozenset[object]:
     """Returns `Quantity.key` and the digits (`Quantity.numeral`) of each number that a question states."""
-    parts = SENTENCE_END.split(folded(without_accents(question[-QUESTION_READ:]), question))
-    found = [quantity for part in parts for quantity in quantities(part, question)]
-    return frozenset((*(quantity.key for quantity in found), *(quantity.numeral for quantity in found)))
+    question_sentences = SENTENCE_END.split(folded(without_accents(question[-QUESTION_READ:]), question))
+    found_quantities = [quantity for sentence in question_sentences for quantity in quantities(sentence, question)]
+    return frozenset(
+        (*(quantity.key for quantity in found_quantities), *(quantity.numeral for quantity in found_quantities))
+    )
 
 
 _HALF = re.compile(r"\W*(?:one\s+|a\s+)?half\W*", re.I)
@@ -1132,7 +1223,7 @@ _CALCULATED = re.compile(r"<<[^<>\n]{1,200}>>")
 
 
 @lru_cache(maxsize=16)  # an answer that is no single number is read as several numbers next
-def _undressed(answer: str, question: str) -> str:
+def _undecorated_end(answer: str, question: str) -> str:
     """Returns the last part of an answer, folded and without decoration.
 
     A minus before a lone number is read as its sign, not as a bullet.
@@ -1146,9 +1237,9 @@ def _undressed(answer: str, question: str) -> str:
         return "1/2"
     if _TIGHT_LIST.fullmatch(text) and not _GROUPED_ONLY.fullmatch(text.lstrip("-−–")):
         text = text.replace(",", ", ")  # "1,2,3"
-    spaced = _SPACED_MINUS.fullmatch(text)
-    if spaced and not any(map(str.isalpha, text)):
-        text = "-" + spaced[1]
+    spaced_minus = _SPACED_MINUS.fullmatch(text)
+    if spaced_minus and not any(map(str.isalpha, text)):
+        text = "-" + spaced_minus[1]
     return folded(strip_decoration(text), question)
 
 
@@ -1161,19 +1252,19 @@ _NAMED_VALUE = re.compile(r"\s*[^\W\d_]\w*(?:\([^()]*\))?\s*")
 
 def _is_equation(text: str) -> bool:
     """Returns whether a text is a formula with an unsolved letter: "2x = 10", but not "x = 5" or "f(2) = 5"."""
-    before, equals, _ = text.rpartition("=")
-    left = _TIMES.sub("*", before.rpartition("=")[2])
-    if not equals or _LONG_WORD.search(left):
+    text_before, equals_sign, _ = text.rpartition("=")
+    left_side = _TIMES.sub("*", text_before.rpartition("=")[2])
+    if not equals_sign or _LONG_WORD.search(left_side):
         return False
-    return _LONE_LETTER.search(left) is not None and _NAMED_VALUE.fullmatch(left) is None
+    return _LONE_LETTER.search(left_side) is not None and _NAMED_VALUE.fullmatch(left_side) is None
 
 
 def last_part(text: str) -> str:
     """Returns the last `MOST_READ` characters of a text, from the beginning of a sentence if there is one."""
     if len(text) <= MOST_READ:
         return text
-    end = SENTENCE_END.search(text, len(text) - MOST_READ)
-    return text[end.end() if end and end.end() < len(text) else len(text) - MOST_READ :]
+    sentence_end = SENTENCE_END.search(text, len(text) - MOST_READ)
+    return text[sentence_end.end() if sentence_end and sentence_end.end() < len(text) else len(text) - MOST_READ :]
 
 
 def canonical_number(question: str, answer: str) -> str:
@@ -1183,12 +1274,12 @@ def canonical_number(question: str, answer: str) -> str:
     """
     quantity = read_quantity(question, answer)
     if quantity is not None:
-        assigned = _ASSIGNED.match(answer.strip().lstrip("\\([{$*"))
-        if assigned and not _is_asked(assigned[1], question):
-            return f"{assigned[1]} = {_form(quantity, question)}"
-        return _form(quantity, question)
-    stated = _several_numbers(question, answer)
-    return stated or _as_text(question, answer)
+        assignment = _ASSIGNED.match(answer.strip().lstrip("\\([{$*"))
+        if assignment and not _is_asked(assignment[1], question):
+            return f"{assignment[1]} = {_number_form(quantity, question)}"
+        return _number_form(quantity, question)
+    several_numbers = _several_numbers(question, answer)
+    return several_numbers or _text_form(question, answer)
 
 
 @lru_cache(maxsize=64)
@@ -1198,9 +1289,8 @@ def _is_asked(letter: str, question: str) -> bool:
     This is so if the question asks for the letter. If it names no letter, the usual `x` and `n` count, and letters that
     begin a word of the question, as F begins "force". Otherwise "x = 3" and "y = 3" are two answers.
     """
-    parts = sentences(question[-QUESTION_READ:])
-    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
-    for text in (asking, question[-QUESTION_READ:]):
+    asking_sentence = last_question(sentences(question[-QUESTION_READ:]))
+    for text in (asking_sentence, question[-QUESTION_READ:]):
         if letters := set(_LONE_LETTER.findall(text)) - {"a", "A", "I"}:
             return letter in letters
     initials = {word[0].lower() for word in _LONG_WORD_WHOLE.findall(question[-QUESTION_READ:])}
@@ -1212,18 +1302,18 @@ _YEAR = re.compile(r"1\d{3}|20\d\d")
 
 
 @lru_cache(maxsize=64)
-def _names_in(question: str) -> frozenset[str]:
+def _question_stems(question: str) -> frozenset[str]:
     """Returns the stems of the words of a question."""
     return frozenset(map(stem, words(without_accents(question[-QUESTION_READ:]))))
 
 
-def _form(quantity: Quantity, question: str) -> str:
+def _number_form(quantity: Quantity, question: str) -> str:
     """Returns the value with its unit."""
-    unit = without_asked(quantity.unit, quantity.dimension, question)
+    unit_form = without_asked(quantity.unit, quantity.dimension, question)
     if quantity.per and not _is_named(quantity.per.casefold(), question):
-        unit = f"{unit}/{stem(quantity.per.casefold())}"
-    less = "less" if quantity.decreases and not _asks_less(question) else ""
-    return " ".join(part for part in (less, str(quantity.value), unit) if part)
+        unit_form = f"{unit_form}/{stem(quantity.per.casefold())}"
+    less_word = "less" if quantity.decreases and not _asks_less(question) else ""
+    return " ".join(part for part in (less_word, str(quantity.value), unit_form) if part)
 
 
 @lru_cache(maxsize=64)
@@ -1233,8 +1323,8 @@ def _asks_less(question: str) -> bool:
 
 def _is_named(word: str, question: str) -> bool:
     """Returns whether a question names what is counted, also in the plural: "fish" in "How many fishes?"."""
-    named = _names_in(question)
-    return stem(word) in named or any(name.startswith(word) for name in named)
+    question_stems = _question_stems(question)
+    return stem(word) in question_stems or any(question_stem.startswith(word) for question_stem in question_stems)
 
 
 def _several_numbers(question: str, answer: str) -> str:
@@ -1245,48 +1335,65 @@ def _several_numbers(question: str, answer: str) -> str:
     answer belong to the list, but those that the question gives. Empty if there is no such list, or if a number of the
     list cannot be read as a whole.
     """
-    text = _undressed(answer, question)
+    # The text with the numbers: the conclusion, if there is one.
+    text = _undecorated_end(answer, question)
     if _OWED.fullmatch(text):
         return ""
     if (aside := _ASIDE.search(text)) and _DIGIT.search(text, 0, aside.start()):
         before_aside = quantities(text[: aside.start()], question)
-        stated = {quantity.value for quantity in before_aside if quantity.value is not None}
-        text = text[: aside.start()] if _is_explained_by(aside[1], stated, question) else text
-    whole, text = text, _conclusion([part for part in SENTENCE_END.split(text) if has_words(part)]) or text
-    found = quantities(text, question)
-    if not found or len(found) > MOST_NUMERALS or _EXCLAIMED.match(text):
+        stated_values = {quantity.value for quantity in before_aside if quantity.value is not None}
+        text = text[: aside.start()] if _is_explained_by(aside[1], stated_values, question) else text
+    whole_text = text
+    text = _conclusion([sentence for sentence in SENTENCE_END.split(text) if has_words(sentence)]) or text
+    found_quantities = quantities(text, question)
+    if not found_quantities or len(found_quantities) > MOST_NUMERALS or _EXCLAIMED.match(text):
         return ""
     if _has_several_values(text) or _is_equation(text) or text.rstrip(" .").endswith("="):
         return ""
-    found = _without_given(text, found, question)
-    between = [text[quantity.end : other.start] for quantity, other in itertools.pairwise(found)]
-    first = len(found) - 1
-    while first > 0 and _JOINT.fullmatch(between[first - 1]):
-        first -= 1
-    listed = found[first:]
-    known = {*_given(question), *(quantity.key for quantity in listed)}
-    if any(quantity.value is None for quantity in listed) or any(quantity.key not in known for quantity in found):
-        return ""
-    if first and not _is_apart(words(between[first - 1])):
-        return ""
-    if not _is_alone(text, listed[0].start, listed[-1].end) or _OR_AFTER.match(text, listed[-1].end):
-        return ""
-    ends = [*(_JOINT_ENDS.sub("", text[: quantity.start]) for quantity in listed[1:]), text]
-    if not is_known_before(text, listed[0].start, question) or not all(
-        is_known_after(until, quantity.end, question) for until, quantity in zip(ends, listed, strict=True)
+    # The list at the end: numbers that only separators join. The numbers before it must be the question's.
+    found_quantities = _without_given(text, found_quantities, question)
+    texts_between = [
+        text[quantity.end : next_quantity.start] for quantity, next_quantity in itertools.pairwise(found_quantities)
+    ]
+    first_listed = len(found_quantities) - 1
+    while first_listed > 0 and _JOINT.fullmatch(texts_between[first_listed - 1]):
+        first_listed -= 1
+    listed_quantities = found_quantities[first_listed:]
+    known_keys = {*_numbers_of_question(question), *(quantity.key for quantity in listed_quantities)}
+    if any(quantity.value is None for quantity in listed_quantities) or any(
+        quantity.key not in known_keys for quantity in found_quantities
     ):
         return ""
-    if _calculates_several([part for part in SENTENCE_END.split(whole) if _DIGIT.search(part)]):
+    if first_listed and not _is_apart(words(texts_between[first_listed - 1])):
         return ""
-    if any("than" in words(joint) for joint in between) or (len(listed) == 1 and _is_denied_after(text, listed[0])):
+    # Nothing beside the list that makes it something else.
+    if not _is_alone(text, listed_quantities[0].start, listed_quantities[-1].end) or _OR_AFTER.match(
+        text, listed_quantities[-1].end
+    ):
         return ""
-    values = [_form(quantity, question) for quantity in listed]
-    form = values[:1]
-    for joint, value in zip(between[first:], values[1:], strict=True):
-        form += ["or", value] if "or" in words(joint) else [value]
-    before = words(between[first - 1] if first else text[: found[0].start])[-_NEAR:]
-    hedges = [one for one, after in itertools.pairwise([*before, ""]) if _hedges(one, after, question)]
-    return " ".join([*hedges, *form])
+    list_ends = [*(_JOINT_ENDS.sub("", text[: quantity.start]) for quantity in listed_quantities[1:]), text]
+    if not is_known_before(text, listed_quantities[0].start, question) or not all(
+        is_known_after(list_end, quantity.end, question)
+        for list_end, quantity in zip(list_ends, listed_quantities, strict=True)
+    ):
+        return ""
+    if _calculates_several([sentence for sentence in SENTENCE_END.split(whole_text) if _DIGIT.search(sentence)]):
+        return ""
+    if any("than" in words(text_between) for text_between in texts_between) or (
+        len(listed_quantities) == 1 and _is_denied_after(text, listed_quantities[0])
+    ):
+        return ""
+    # The form, with "or" between two numbers and a hedge or "not" before the first one.
+    number_forms = [_number_form(quantity, question) for quantity in listed_quantities]
+    list_form = number_forms[:1]
+    for text_between, number_form in zip(texts_between[first_listed:], number_forms[1:], strict=True):
+        list_form += ["or", number_form] if "or" in words(text_between) else [number_form]
+    text_before = texts_between[first_listed - 1] if first_listed else text[: found_quantities[0].start]
+    words_before = words(text_before)[-_NEAR:]
+    hedges_before = [
+        word for word, word_after in itertools.pairwise([*words_before, ""]) if _hedges(word, word_after, question)
+    ]
+    return " ".join([*hedges_before, *list_form])
 
 
 _JOINT_ENDS = re.compile(r"(?:\b(?:and|or)\b|[^\w\s)]|\s)+\Z", re.I)
@@ -1308,18 +1415,18 @@ _ASIDE = re.compile(r"\s\(([^()\n]{0,200}\d[^()\n]{0,200})\)?[\s.!*]*\Z")
 _CHANGING = _UNSURE | {"mod", "base", "to"}
 
 
-def _changes(aside: str) -> bool:
+def _changes_number(aside: str) -> bool:
     """Returns whether an explanation in brackets makes a number another answer: "5 (mod 7)", "5 (or 6)"."""
-    said = words(aside)
-    return not any(map(str.isalpha, said)) or not _CHANGING.isdisjoint(said)
+    aside_words = words(aside)
+    return not any(map(str.isalpha, aside_words)) or not _CHANGING.isdisjoint(aside_words)
 
 
 _OR_AFTER = re.compile(r"\W*\bor\b(?!\s+(?:so|about)\b)", re.I)
 """Matches another answer after a number: "7 or undefined"."""
-_STATES = re.compile(r"=|\b(?:is|are|was|were|be|equals|makes|making|total|so|thus|therefore|hence)\b", re.I)
+_STATING_WORD = re.compile(r"=|\b(?:is|are|was|were|be|equals|makes|making|total|so|thus|therefore|hence)\b", re.I)
 
 
-def _without_given(text: str, found: tuple[Quantity, ...], question: str) -> tuple[Quantity, ...]:
+def _without_given(text: str, found_quantities: tuple[Quantity, ...], question: str) -> tuple[Quantity, ...]:
     """Returns the numbers up to the last one that the question did not state.
 
     Of "1 minute longer if all 3 lights are red" only the 1 stays. A number after "=" or "is" stays. All numbers stay if
@@ -1327,30 +1434,32 @@ def _without_given(text: str, found: tuple[Quantity, ...], question: str) -> tup
 
     Args:
         text: the text.
-        found: its numbers, in order.
+        found_quantities: its numbers, in order.
         question: the question.
     """
-    given_keys, end = _given(question), len(found)
-    while end > 1 and found[end - 1].key in given_keys and found[end - 1].value is not None:
-        joint = text[found[end - 2].end : found[end - 1].start]
+    given_keys, end = _numbers_of_question(question), len(found_quantities)
+    while end > 1 and found_quantities[end - 1].key in given_keys and found_quantities[end - 1].value is not None:
+        joint = text[found_quantities[end - 2].end : found_quantities[end - 1].start]
         if (
-            _STATES.search(joint)
+            _STATING_WORD.search(joint)
             or SENTENCE_END.search(joint)
             or not _LONG_WORD.search(joint)
             or _JOINT.fullmatch(joint)
         ):
-            return found
+            return found_quantities
         end -= 1
-        if found[end - 1].key not in given_keys:
-            return found[:end]
-    return found
+        if found_quantities[end - 1].key not in given_keys:
+            return found_quantities[:end]
+    return found_quantities
 
 
-def _is_apart(joint: tuple[str, ...]) -> bool:
+def _is_apart(words_between: tuple[str, ...]) -> bool:
     """Returns whether the words between two numbers start a second statement; in "3 to 5" and "5 or 6" they do not."""
-    if joint[-2:] in _RATIOS or "or" in joint:
+    if words_between[-2:] in _RATIOS or "or" in words_between:
         return False
-    return (len(joint) > 1 and any(_LONG_WORD.search(word.replace("π", " ")) for word in joint)) or "but" in joint
+    return (
+        len(words_between) > 1 and any(_LONG_WORD.search(word.replace("π", " ")) for word in words_between)
+    ) or "but" in words_between
 
 
 _RATIOS = (("out", "of"), ("of", "the"), ("for", "every"), ("for", "each"), ("in", "every"))
@@ -1368,41 +1477,45 @@ MAX_NUMBER_TEXT_WORDS = 6
 """Most words of an answer whose number is spelled out and that is compared as text, such as "ten past seven"."""
 
 
-def _as_text(question: str, answer: str) -> str:
+def _text_form(question: str, answer: str) -> str:
     """Returns an answer that is no number as a text that never equals a number. Empty if it only says that
     it has none.
     """
     if len(answer) > MOST_READ:
         return f"{AS_TEXT} {plain_form(answer)}"
-    bare = strip_decoration(answer)
-    spoken = words_beside(bare, question)
-    count = len(bare.split())
-    with_number = count <= MAX_NUMBER_TEXT_WORDS and _DIGIT.search(with_digits(bare))
-    if not spoken or not (_MATHEMATICAL.search(bare) or count <= MAX_TEXT_ANSWER_WORDS or with_number):
+    undecorated = strip_decoration(answer)
+    spoken_words = words_beside(undecorated, question)
+    word_count = len(undecorated.split())
+    has_short_number = word_count <= MAX_NUMBER_TEXT_WORDS and _DIGIT.search(with_digits(undecorated))
+    if not spoken_words or not (
+        _MATHEMATICAL.search(undecorated) or word_count <= MAX_TEXT_ANSWER_WORDS or has_short_number
+    ):
         return ""
-    return f"{AS_TEXT} {' '.join(spoken)}"
+    return f"{AS_TEXT} {' '.join(spoken_words)}"
 
 
 AS_TEXT = "text:"
 """Prefix of the form of an answer that is not a number, although the question asks for one."""
 
 
-def same_quantity(one: Quantity, gold: Quantity, question: str) -> bool:
+def same_quantity(answer_quantity: Quantity, gold: Quantity, question: str) -> bool:
     """Returns whether a number equals the gold number.
 
     If the gold has no unit, the answer may have a unit that `suits_question`: "18 dollars" equals 18 if the question
     does not ask for something else. A per cent, a dozen or a thousand is no unit but a part of the value.
 
     Args:
-        one: number of the answer.
+        answer_quantity: number of the answer.
         gold: the gold number.
         question: the question.
     """
-    if one.per and not gold.per and not is_rate_named(one.per, question):
+    if answer_quantity.per and not gold.per and not is_rate_named(answer_quantity.per, question):
         return False
-    if one.value != gold.value or (one.decreases and not gold.decreases and not _asks_less(question)):
+    if answer_quantity.value != gold.value or (
+        answer_quantity.decreases and not gold.decreases and not _asks_less(question)
+    ):
         return False
-    unit, gold_unit = (without_asked(each.unit, each.dimension, question) for each in (one, gold))
+    unit, gold_unit = (without_asked(each.unit, each.dimension, question) for each in (answer_quantity, gold))
     if gold_unit:
         return unit == gold_unit
-    return not unit or suits_question(one.unit, one.dimension, question)
+    return not unit or suits_question(answer_quantity.unit, answer_quantity.dimension, question)

@@ -58,25 +58,25 @@ _TO_LETTER = rf"""\W{{0,8}}(?:(?:so|therefore|thus|hence)\b\W{{0,8}})?
 class _Labels:
     """Patterns that find the label of an option in an answer."""
 
-    first: re.Pattern[str]
+    at_start: re.Pattern[str]
     """Finds a label at the beginning of the answer."""
-    anywhere: re.Pattern[str]
+    after_option: re.Pattern[str]
     """Finds a label after "option" or "answer"."""
-    next: re.Pattern[str]
+    another: re.Pattern[str]
     """Finds another label after the first."""
-    line: re.Pattern[str]
+    at_line_start: re.Pattern[str]
     """Finds a label at the beginning of a line."""
-    denied: re.Pattern[str]
+    after_denied: re.Pattern[str]
     """Finds a label after denied labels, as in "Neither A nor B, it's C"."""
     overruling: re.Pattern[str]
     """Finds another label that takes the first one back, as in "C is tempting, but D is right"."""
     series: tuple[str, ...]
     """The labels in their order, as the question shows them."""
 
-    def place(self, label: str) -> int:
-        """Returns the place of an option's label, or -1 if it is none of these labels."""
+    def index(self, label: str) -> int:
+        """Returns the index of a label among them, or -1 if it is none of these labels."""
         folded = label.casefold()
-        return next((place for place, name in enumerate(self.series) if name.casefold() == folded), -1)
+        return next((index for index, name in enumerate(self.series) if name.casefold() == folded), -1)
 
 
 _NO_PRONOUN = r"(?!I\s+[a-z])"
@@ -88,7 +88,7 @@ _TO_NEXT = r"\W*(?:(?:and|or|to|then|vs|versus|through|thru|plus|over|maybe|perh
 
 
 def _labels(series: Sequence[str], upper: str, lower: str, any_case: str) -> _Labels:
-    name = rf"\(?({any_case})\)?(?![\w'])"
+    marked_label = rf"\(?({any_case})\)?(?![\w'])"
     return _Labels(
         re.compile(
             rf"(?i:{_TO_LETTER})(?:({upper})(?![+#])(?=\s*[).:,;/\n–—-](?!\d)|\W*$|\s+(?:is|was|because|since|as|and|or)\b"
@@ -104,8 +104,8 @@ def _labels(series: Sequence[str], upper: str, lower: str, any_case: str) -> _La
         ),
         re.compile(rf"{AT_LINE}({upper})[).:](?!\d)", re.M),
         re.compile(
-            rf"\W*(?:it'?s\s+|it\s+is\s+)?(?:neither\s+(?:option\s+)?{name}\s+nor|not)\s+(?:option\s+)?{name}\W+(?:(?:so|but|rather)\s+)?"
-            rf"(?:it'?s\s+|it\s+is\s+|(?:the\s+)?(?:correct\s+|right\s+)?(?:answer|option|choice)\s+is\s+)?(?:option\s+)?{name}\W*",
+            rf"\W*(?:it'?s\s+|it\s+is\s+)?(?:neither\s+(?:option\s+)?{marked_label}\s+nor|not)\s+(?:option\s+)?{marked_label}\W+(?:(?:so|but|rather)\s+)?"
+            rf"(?:it'?s\s+|it\s+is\s+|(?:the\s+)?(?:correct\s+|right\s+)?(?:answer|option|choice)\s+is\s+)?(?:option\s+)?{marked_label}\W*",
             re.I,
         ),
         re.compile(
@@ -125,24 +125,24 @@ def _marked_labels(*series: str) -> _Labels:
 
 
 _ALPHABET = string.ascii_uppercase
-_LETTERS = _labels(_ALPHABET, "[A-Z]", "[a-z]", "[A-Za-z]")
-_DIGITS = _labels(tuple(map(str, range(1, 100))), r"\d{1,2}", r"\d{1,2}", r"\d{1,2}")
-_ROMAN = _marked_labels(*"I II III IV V VI VII VIII IX X XI XII".split())
+_LETTER_LABELS = _labels(_ALPHABET, "[A-Z]", "[a-z]", "[A-Za-z]")
+_NUMBER_LABELS = _labels(tuple(map(str, range(1, 100))), r"\d{1,2}", r"\d{1,2}", r"\d{1,2}")
+_ROMAN_LABELS = _marked_labels(*"I II III IV V VI VII VIII IX X XI XII".split())
 _OTHER_SERIES = tuple(
     _marked_labels(*names) for names in ("АБВГДЕЖЗ", "ابجدهوز", "アイウエオカキク", "가나다라마바사", "甲乙丙丁戊己")
 )
-_SERIES = (
-    (tuple(_ALPHABET), _LETTERS),
-    (tuple(_ALPHABET.lower()), _LETTERS),
-    (_DIGITS.series, _DIGITS),
-    (_ROMAN.series, _ROMAN),
-    (tuple(name.lower() for name in _ROMAN.series), _ROMAN),
+_LABEL_SERIES = (
+    (tuple(_ALPHABET), _LETTER_LABELS),
+    (tuple(_ALPHABET.lower()), _LETTER_LABELS),
+    (_NUMBER_LABELS.series, _NUMBER_LABELS),
+    (_ROMAN_LABELS.series, _ROMAN_LABELS),
+    (tuple(name.lower() for name in _ROMAN_LABELS.series), _ROMAN_LABELS),
     *((labels.series, labels) for labels in _OTHER_SERIES),
 )
 """Labels that a question may show before its options, and how an answer repeats them."""
 MOST_LABELLED_OPTIONS = 40
 """Most options of a question whose labels are searched."""
-_TAKEN_BACK = re.compile(r"\b(?:wait|actually|sorry|(?:guess|think|maybe|perhaps|or|suppose)\s+not)\b", re.I)
+_LABEL_TAKEN_BACK = re.compile(r"\b(?:wait|actually|sorry|(?:guess|think|maybe|perhaps|or|suppose)\s+not)\b", re.I)
 _HEDGED_AFTER = re.compile(r"\W{0,3}\b(?:or|nor)\b", re.I)
 """Matches "or" right after a label, which offers something else."""
 _BEFORE_LABEL = re.compile(
@@ -162,7 +162,7 @@ _DENIED_LABEL = re.compile(
 )
 """Matches what says after a label that it is not the answer, unless the question asks for what is wrong."""
 _DENIED_BEFORE_LABEL = re.compile(r"\b(wrong|incorrect|false|worst)\s+\Z", re.I)
-_CROSSED = re.compile("[❌✗✘✖]")
+_CROSS = re.compile("[❌✗✘✖]")
 _VERDICT = re.compile(
     r"[^\w✅✓✔☑❌✗✘✖]{0,8}(?:(?P<tick>[✅✓✔☑]|\b(?:correct|right)\b)|[❌✗✘✖]|\b(?:incorrect|wrong)\b)\W{0,8}\Z", re.I
 )
@@ -195,30 +195,32 @@ def _option_words(choice: str) -> Words:
 
 
 @lru_cache(maxsize=512)
-def _bare(text: str) -> str:
+def _undecorated(text: str) -> str:
     return strip_decoration(text).rstrip(". ")
 
 
 @lru_cache(maxsize=16)
-def _asked_last(question: str) -> frozenset[str]:
+def _last_sentence_words(question: str) -> frozenset[str]:
     return frozenset(words(question.split(". ")[-1]))
 
 
 @lru_cache(maxsize=16)
-def _shown(question: str, choices: tuple[str, ...]) -> _Labels | None:
-    """Returns how the question labels its options: letters (`A) ...`, `(a) ...`, `c. ...`) or numbers (`3) ...`). None
-    if it does not.
+def _labels_shown(question: str, choices: tuple[str, ...]) -> _Labels | None:
+    """Returns the labels that a question shows before its options: letters (`A) ...`, `(a) ...`, `c. ...`) or numbers
+    (`3) ...`). None if it shows none.
     """
     if not choices or len(choices) > MOST_LABELLED_OPTIONS:
         return None
-    text, plain_choices = _plain(question), tuple(map(_plain, choices))
+    text, plain_choices = _plain_text(question), tuple(map(_plain_text, choices))
     # An option of emphasis alone, such as Python's `**`, is searched as it is written.
-    shown = [
-        _labels_before(text, plain) if plain else _labels_before(question, choice)
-        for plain, choice in zip(plain_choices, choices, strict=True)
+    shown_labels = [
+        _labels_before(text, plain_choice) if plain_choice else _labels_before(question, choice)
+        for plain_choice, choice in zip(plain_choices, choices, strict=True)
     ]
-    for names, labels in _SERIES:
-        if len(choices) <= len(names) and all(name in before for name, before in zip(names, shown, strict=False)):
+    for names, labels in _LABEL_SERIES:
+        if len(choices) <= len(names) and all(
+            name in shown_before for name, shown_before in zip(names, shown_labels, strict=False)
+        ):
             return labels
     return None
 
@@ -226,16 +228,16 @@ def _shown(question: str, choices: tuple[str, ...]) -> _Labels | None:
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
 _BOLD_LABEL = re.compile(r"(?:\*\*|__)([A-Za-z]|\d{1,2})(?:\*\*|__)(?=[^\S\n])")
 _CIRCLED = re.compile("[\u2460-\u2473\u24b6-\u24e9]")
-_TO_OPTION = r"[^\w\n]"
+_NO_WORD_SIGN = r"[^\w\n]"
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     """Returns a text without emphasis, with fullwidth and circled letters as plain ones, and without accents."""
     text = _CIRCLED.sub(r"\g<0>) ", text)
     return _EMPHASIS.sub("", _BOLD_LABEL.sub(r"\1)", without_accents(text))).strip()
 
 
-_MARKED_LABEL = re.compile(rf"(?<![^\W_])([^\W_]{{1,4}}){_TO_OPTION}{{0,3}}[^\w\s]{_TO_OPTION}{{0,5}}\Z")
+_MARKED_LABEL = re.compile(rf"(?<![^\W_])([^\W_]{{1,4}}){_NO_WORD_SIGN}{{0,3}}[^\w\s]{_NO_WORD_SIGN}{{0,5}}\Z")
 _LINE_LABEL = re.compile(r"^([^\W_]{1,4})([^\S\n]+)\Z", re.M)
 MOST_BEFORE_OPTION = 16
 """Characters before an option in which its label is searched."""
@@ -245,17 +247,19 @@ def _labels_before(question: str, choice: str) -> set[str]:
     """Returns the labels that a question shows before an option: followed by marks such as ")". Blanks alone are enough
     only for a letter at the beginning of a line.
     """
-    lower, wanted = question.replace("İ", "I").lower(), choice.replace("İ", "I").lower()
-    found: set[str] = set()
-    place = lower.find(wanted) if wanted else -1
-    while place >= 0:
-        near = max(0, place - MOST_BEFORE_OPTION)
-        if marked := _MARKED_LABEL.search(question, near, place):
-            found.add(marked[1])
-        elif (line := _LINE_LABEL.search(question, near, place)) and (line[1].isalpha() or line[2] == "\t"):
-            found.add(line[1])
-        place = lower.find(wanted, place + 1)
-    return found
+    lowered_question, lowered_choice = question.replace("İ", "I").lower(), choice.replace("İ", "I").lower()
+    shown_labels: set[str] = set()
+    position = lowered_question.find(lowered_choice) if lowered_choice else -1
+    while position >= 0:
+        search_start = max(0, position - MOST_BEFORE_OPTION)
+        if marked_label := _MARKED_LABEL.search(question, search_start, position):
+            shown_labels.add(marked_label[1])
+        elif (line_label := _LINE_LABEL.search(question, search_start, position)) and (
+            line_label[1].isalpha() or line_label[2] == "\t"
+        ):
+            shown_labels.add(line_label[1])
+        position = lowered_question.find(lowered_choice, position + 1)
+    return shown_labels
 
 
 _OPTION_LINE = re.compile(
@@ -277,8 +281,8 @@ def options_in(question: str) -> tuple[str, ...]:
 
     Empty if there are fewer than two.
     """
-    text = _plain(question[-MOST_OPTION_TEXT:])
-    lines = [(found["label"], found["text"]) for found in _OPTION_LINE.finditer(text)][-MOST_OPTION_LINES:]
+    text = _plain_text(question[-MOST_OPTION_TEXT:])
+    lines = [(match["label"], match["text"]) for match in _OPTION_LINE.finditer(text)][-MOST_OPTION_LINES:]
     if options := _last_list(lines):
         return options
     for line in reversed(text.splitlines()):
@@ -286,39 +290,39 @@ def options_in(question: str) -> tuple[str, ...]:
         if len(marks) < 2:
             continue
         ends = [*(mark.start() for mark in marks[1:]), len(line)]
-        inside = [
+        options_inside = [
             (mark["label"], line[mark.end() : end].strip(" ,;\t\"'{}[]()"))
             for mark, end in zip(marks, ends, strict=True)
         ]
-        if options := _last_list(inside):
+        if options := _last_list(options_inside):
             return options
     return ()
 
 
 def _last_list(labelled: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Returns the options of the last list whose labels are the first ones of a series. Empty without a list."""
-    for names, _ in _SERIES:
-        starts = [place for place, (label, _) in enumerate(labelled) if label == names[0]]
+    for names, _ in _LABEL_SERIES:
+        starts = [index for index, (label, _) in enumerate(labelled) if label == names[0]]
         if not starts:
             continue
-        last = labelled[starts[-1] :]
-        options = tuple(option for _, option in last)
-        labels = tuple(label for label, _ in last)
-        if labels == tuple(names[: len(last)]) and len(set(options)) == len(options) > 1 and all(options):
+        last_list = labelled[starts[-1] :]
+        options = tuple(option for _, option in last_list)
+        labels = tuple(label for label, _ in last_list)
+        if labels == tuple(names[: len(last_list)]) and len(set(options)) == len(options) > 1 and all(options):
             return options
     return ()
 
 
 def find_choices(among: Words, options: Mapping[str, Words]) -> list[str]:
     """Returns the choices that occur, the longest first. Each word counts for one choice only."""
-    taken: set[int] = set()
+    taken_positions: set[int] = set()
     found_choices = []
     for choice, option in sorted(options.items(), key=lambda pair: -len(pair[1])):
-        spans = [set(range(place, place + len(option))) for place in find_words(among, option)]
-        free = [span for span in spans if not span & taken]
-        if free:
+        spans = [set(range(position, position + len(option))) for position in find_words(among, option)]
+        free_spans = [span for span in spans if not span & taken_positions]
+        if free_spans:
             found_choices.append(choice)
-            taken.update(*free)
+            taken_positions.update(*free_spans)
     return found_choices
 
 
@@ -336,50 +340,55 @@ def chosen(item: Item, answer: str) -> str | None:
     text = strip_decoration(answer)
     if "?" in text and ASKS_BACK.fullmatch(text) and text not in item.choices:
         return None
-    labels = _shown(item.question, item.choices)
-    bare = _bare(text)
-    literal = {choice for choice in item.choices if _bare(choice) == bare}
-    if len(literal) == 1 and not (labels and (len(bare) == 1 or bare.isdigit())):
-        return literal.pop()
+    # An option alone, word for word.
+    labels = _labels_shown(item.question, item.choices)
+    undecorated_text = _undecorated(text)
+    same_text = {choice for choice in item.choices if _undecorated(choice) == undecorated_text}
+    if len(same_text) == 1 and not (labels and (len(undecorated_text) == 1 or undecorated_text.isdigit())):
+        return same_text.pop()
     if labels is None:
-        return _of_words(item, text, labels)
-    if denied := labels.denied.fullmatch(text):
-        places = [labels.place(name) for name in denied.groups() if name]
-        if places[-1] not in places[:-1] and places[-1] < len(item.choices):
-            return item.choices[places[-1]]
+        return _option_by_words(item, text, labels)
+    if denied_match := labels.after_denied.fullmatch(text):
+        label_indices = [labels.index(label) for label in denied_match.groups() if label]
+        if label_indices[-1] not in label_indices[:-1] and label_indices[-1] < len(item.choices):
+            return item.choices[label_indices[-1]]
         return None
-    whole = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
-    if letter := _chosen_label(labels, item, whole):
-        place = labels.place(letter[1] or letter[2])
-        if labels is _DIGITS and literal and literal != {item.choices[place]}:
+    whole_answer = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
+    if label_match := _chosen_label(labels, item, whole_answer):
+        label_index = labels.index(label_match[1] or label_match[2])
+        if labels is _NUMBER_LABELS and same_text and same_text != {item.choices[label_index]}:
             return None  # "3" is the number of one option and the text of another
         # The option of the letter, unless what follows is another letter or another option, or takes it back.
-        option, rest = item.choices[place], whole[letter.end() :]
-        if _bare(rest.lstrip(").:,;/–— ")) == _bare(option):
+        option, text_after = item.choices[label_index], whole_answer[label_match.end() :]
+        if _undecorated(text_after.lstrip(").:,;/–— ")) == _undecorated(option):
             return option
-        other_places = {number for number, choice in enumerate(item.choices) if choice != option}
-        rest = _NOT_LABEL.sub(" ", rest)
-        following = [found[found.lastindex or 0] for found in labels.next.finditer(rest)]
-        following += [found[1] for found in labels.line.finditer(rest)]
-        overruling = [found[1] or found[2] or found[3] for found in labels.overruling.finditer(rest)]
-        following += overruling
-        if changed := _TO_LAST_LABEL.fullmatch(rest):
-            following.append(changed[1])
-        beside = rest.replace(option, "")
+        other_indices = {index for index, choice in enumerate(item.choices) if choice != option}
+        text_after = _NOT_LABEL.sub(" ", text_after)
+        labels_after = [match[match.lastindex or 0] for match in labels.another.finditer(text_after)]
+        labels_after += [match[1] for match in labels.at_line_start.finditer(text_after)]
+        overruling_labels = [match[1] or match[2] or match[3] for match in labels.overruling.finditer(text_after)]
+        labels_after += overruling_labels
+        if changed_label := _TO_LAST_LABEL.fullmatch(text_after):
+            labels_after.append(changed_label[1])
+        text_beside = text_after.replace(option, "")
         if (
-            not other_places.isdisjoint(map(labels.place, following))
-            or _TAKEN_BACK.search(beside)
-            or TAKES_BACK.search(beside)
-            or _HEDGED_AFTER.match(rest)
-            or _CROSSED.search(whole, 0, letter.end())
-            or _denies(beside, item.question)
-            or not (overruling or _is_known_comment(rest, option, item))
+            not other_indices.isdisjoint(map(labels.index, labels_after))
+            or _LABEL_TAKEN_BACK.search(text_beside)
+            or TAKES_BACK.search(text_beside)
+            or _HEDGED_AFTER.match(text_after)
+            or _CROSS.search(whole_answer, 0, label_match.end())
+            or _denies_label(text_beside, item.question)
+            or not (overruling_labels or _is_known_comment(text_after, option, item))
         ):
             return None
-        spoken, words_of = words(rest), {choice: words(choice) for choice in item.choices}
-        opening = [choice for choice, said in words_of.items() if said and spoken[: len(said)] == said]
-        return option if not opening or option in opening else None
-    return _of_words(item, text, labels)
+        spoken_words, words_of_choice = words(text_after), {choice: words(choice) for choice in item.choices}
+        opening_choices = [
+            choice
+            for choice, choice_words in words_of_choice.items()
+            if choice_words and spoken_words[: len(choice_words)] == choice_words
+        ]
+        return option if not opening_choices or option in opening_choices else None
+    return _option_by_words(item, text, labels)
 
 
 _COMMENT_SIGNS = re.compile(r"[^\w]*")
@@ -435,7 +444,7 @@ _STATED_OF_OPTION = frozenset(
     much more""".split()
 )
 """Words after "is" that begin a statement about an option that leaves it as the answer: "C is the red planet"."""
-_SPEAKER = re.compile(
+_SPEAKER_PHRASE = re.compile(
     r"i(?:'m|'d|'ll|'ve|\s+am|\s+would|\s+will|\s+have)?\s+"
     r"(?:(?:really|simply|just|firmly|strongly|certainly|definitely|therefore|also|still|very|pretty|quite|now)\s+)?(?P<verb>[^\W_]+)",
     re.I,
@@ -463,41 +472,44 @@ def _is_known_comment(rest: str, option: str, item: Item) -> bool:
         option: text of the option.
         item: the item. The words of its question are known.
     """
+    # The sign and the sentence after the option. The option said again is skipped.
     while True:
         signs = _COMMENT_SIGNS.match(rest)
-        lead = signs.group() if signs else ""
-        if not _KNOWN_SIGNS.issuperset(lead):
+        signs_before = signs.group() if signs else ""
+        if not _KNOWN_SIGNS.issuperset(signs_before):
             return False
-        comment = _NO_DOUBT.sub(" ", rest[len(lead) :]).lstrip()
+        comment = _NO_DOUBT.sub(" ", rest[len(signs_before) :]).lstrip()
         if not option or not comment.casefold().startswith(option.casefold()):
             break
         rest = comment[len(option) :]  # the option said again: what follows it counts
         if _COMMENTED.match(rest) is None:
             return True
-    first = _SENTENCE_OF_COMMENT.split(comment, maxsplit=1)[0]
-    spoken = words(without_accents(first).casefold())
+    first_sentence = _SENTENCE_OF_COMMENT.split(comment, maxsplit=1)[0]
+    # The words of that sentence.
+    spoken = words(without_accents(first_sentence).casefold())
     option_words = {word for choice in item.choices for word in _option_words(choice)}
-    known = _known_in_comment(item.question, item.choices)
+    known_words = _known_in_comment(item.question, item.choices)
     labels = _ALPHABET[: len(item.choices)].casefold()
-    known |= set(labels[item.choices.index(option) :][:1])
-    unknown = [word for word in spoken if word not in known and not word.replace(".", "").isdigit()]
-    if not unknown or first.startswith(_EXPLAINING_JOINED):
+    known_words |= set(labels[item.choices.index(option) :][:1])
+    unknown_words = [word for word in spoken if word not in known_words and not word.replace(".", "").isdigit()]
+    if not unknown_words or first_sentence.startswith(_EXPLAINING_JOINED):
         return True
-    if unknown == ["not"] and option_words & set(spoken):
+    if unknown_words == ["not"] and option_words & set(spoken):
         return True  # "C, not Venus"
-    lower = first.replace("’", "'").casefold()
-    if speaker := _SPEAKER.match(lower):
+    # What the writer says of their own view, of the option or of the reason.
+    sentence_lower = first_sentence.replace("’", "'").casefold()
+    if speaker := _SPEAKER_PHRASE.match(sentence_lower):
         return speaker["verb"] in _SPEAKER_VERBS
-    if predicate := _PREDICATE.match(lower):
-        return predicate["next"] in known
-    if _AS_IF.match(lower):
+    if predicate := _PREDICATE.match(sentence_lower):
+        return predicate["next"] in known_words
+    if _AS_IF.match(sentence_lower):
         return False
-    begins = re.match(r"[\w'.]+", lower)
-    opener = begins.group().rstrip(".") if begins else ""
+    opener_match = re.match(r"[\w'.]+", sentence_lower)
+    opener = opener_match.group().rstrip(".") if opener_match else ""
     if opener in _EXPLAINING or without_accents(opener) in _EXPLAINING:
         return True
     is_long = sum(1 if word.isascii() else 1 + len(word) // LETTERS_OF_WORD for word in spoken) > MOST_SHORT_COMMENT
-    if _ASIDE_SIGN.search(lead):
+    if _ASIDE_SIGN.search(signs_before):
         return opener in option_words or opener[:1].isdigit() or (is_long and not is_english(item.question))
     return is_long or not option_words.isdisjoint(spoken)
 
@@ -510,46 +522,46 @@ def _known_in_comment(question: str, choices: tuple[str, ...]) -> frozenset[str]
         question: the question.
         choices: its options.
     """
-    asked = frozenset(words(question))
-    denying = NEGATIONS if asked & (_EXCEPTING | NEGATIONS) else frozenset()
-    of_options = frozenset(word for choice in choices for word in _option_words(choice))
-    return _AFFIRMING | _STATED_OF_OPTION | asked | denying | of_options
+    question_words = frozenset(words(question))
+    negations_asked = NEGATIONS if question_words & (_EXCEPTION_WORDS | NEGATIONS) else frozenset()
+    option_words = frozenset(word for choice in choices for word in _option_words(choice))
+    return _AFFIRMING | _STATED_OF_OPTION | question_words | negations_asked | option_words
 
 
-_EXCEPTING = {"except", "wrong", "incorrect", "false"}
+_EXCEPTION_WORDS = {"except", "wrong", "incorrect", "false"}
 """Words of a question to which what is not so is the answer."""
 
 
-def _denies(rest: str, question: str) -> bool:
+def _denies_label(rest: str, question: str) -> bool:
     """Returns whether the text after a label says that it is not the answer.
 
     "C is wrong" denies C, unless the question asks what is wrong: "Which statement is wrong?".
     """
-    found = _DENIED_LABEL.match(rest)
-    if found is None:
+    denied_match = _DENIED_LABEL.match(rest)
+    if denied_match is None:
         return False
-    asked = set(words(question))
-    if word := found["wrong"] or found["lone"]:
-        return word.casefold().split()[-1] not in asked
-    return bool(found["crossed"] or found["fails"] or found["right"]) or not (
-        _negations_in(question) or asked & _EXCEPTING
+    question_words = set(words(question))
+    if word := denied_match["wrong"] or denied_match["lone"]:
+        return word.casefold().split()[-1] not in question_words
+    return bool(denied_match["crossed"] or denied_match["fails"] or denied_match["right"]) or not (
+        _negations_in(question) or question_words & _EXCEPTION_WORDS
     )
 
 
 def names_letter(item: Item, line: str) -> bool:
     """Returns whether a line begins with an option's label, and the question shows labels."""
-    labels = _shown(item.question, item.choices)
+    labels = _labels_shown(item.question, item.choices)
     return labels is not None and _chosen_label(labels, item, line) is not None
 
 
 def denies_letter(item: Item, line: str) -> bool:
     """Returns whether a line begins with an option's label and says that it is not the answer: "A: wrong"."""
-    labels = _shown(item.question, item.choices)
-    letter = _chosen_label(labels, item, line) if labels is not None else None
-    denied = letter is not None and (
-        _denies(line[letter.end() :], item.question) or _CROSSED.search(line, 0, letter.end()) is not None
+    labels = _labels_shown(item.question, item.choices)
+    label_match = _chosen_label(labels, item, line) if labels is not None else None
+    is_denied = label_match is not None and (
+        _denies_label(line[label_match.end() :], item.question) or _CROSS.search(line, 0, label_match.end()) is not None
     )
-    return denied and chosen(item, line) is None
+    return is_denied and chosen(item, line) is None
 
 
 _TICK = re.compile(r"[✅✓✔☑]\ufe0f?|\[[xX]\](?!\()")
@@ -562,19 +574,19 @@ def ticked_options(item: Item, lines: Sequence[str]) -> tuple[tuple[str, ...], i
 
     A mark belongs to the option after it if it begins its line, else to the option before it: "✓ A", "A ✓, C ✓".
     """
-    options, end = [], 0
-    for number, line in enumerate(lines):
+    options, line_count = [], 0
+    for line_index, line in enumerate(lines):
         marks = list(_LIST_MARK.finditer(line[:MOST_OPTION_TEXT]))
         if not marks:
             continue
-        begins = not any(map(str.isalnum, line[: marks[0].start()]))
-        places = [mark.end() if begins else mark.start() for mark in marks]
-        parts = itertools.pairwise([*places, len(line)] if begins else [0, *places])
-        for mark, (start, stop) in zip(marks, parts, strict=True):
+        marks_begin_line = not any(map(str.isalnum, line[: marks[0].start()]))
+        cut_positions = [mark.end() if marks_begin_line else mark.start() for mark in marks]
+        part_spans = itertools.pairwise([*cut_positions, len(line)] if marks_begin_line else [0, *cut_positions])
+        for mark, (start, stop) in zip(marks, part_spans, strict=True):
             option = chosen(item, _LIST_MARK.sub(" ", line[start:stop]).strip(" ,;-*")) if mark["tick"] else None
             options += [] if option is None else [option]
-        end = number + 1
-    return tuple(dict.fromkeys(options)), end if options else 0
+        line_count = line_index + 1
+    return tuple(dict.fromkeys(options)), line_count if options else 0
 
 
 _RADIO_EMPTY = re.compile(r"^\W{0,4}?(?:[○◯⚪]|\(\s\))(?=\s)")
@@ -589,31 +601,33 @@ def with_check_boxes(lines: Sequence[str]) -> list[str]:
     """
     if any(map(_RADIO_EMPTY.match, lines)):
         lines = [_RADIO_EMPTY.sub("[ ]", _RADIO_CHOSEN.sub("[x]", line)) for line in lines]
-    empty = [line for line in lines if _BOX_EMPTY.match(line)]
-    if len(empty) < 2 or any(mark["tick"] for line in lines for mark in _LIST_MARK.finditer(line[:MOST_OPTION_TEXT])):
+    empty_boxes = [line for line in lines if _BOX_EMPTY.match(line)]
+    if len(empty_boxes) < 2 or any(
+        mark["tick"] for line in lines for mark in _LIST_MARK.finditer(line[:MOST_OPTION_TEXT])
+    ):
         return list(lines)
-    return [line for line in lines if line not in empty] or [""]
+    return [line for line in lines if line not in empty_boxes] or [""]
 
 
 def discussed_options(item: Item, lines: Sequence[str]) -> tuple[str, ...]:
     """Returns the options that are not denied in a text that begins with a line about each option; empty for others."""
-    labels, count = _shown(item.question, item.choices), len(item.choices)
-    if labels is None or not 1 < count <= len(lines):
+    labels, option_count = _labels_shown(item.question, item.choices), len(item.choices)
+    if labels is None or not 1 < option_count <= len(lines):
         return ()
-    for place, line in enumerate(lines[:count]):
-        letter = _chosen_label(labels, item, line)
-        if letter is None or labels.place(letter[1] or letter[2]) != place:
+    for index, line in enumerate(lines[:option_count]):
+        label_match = _chosen_label(labels, item, line)
+        if label_match is None or labels.index(label_match[1] or label_match[2]) != index:
             return ()
-    return tuple(dict.fromkeys(option for line in lines[:count] if (option := chosen(item, line))))
+    return tuple(dict.fromkeys(option for line in lines[:option_count] if (option := chosen(item, line))))
 
 
 def repeats_option(item: Item, line: str) -> bool:
     """Returns whether a line is an option with its label as the question shows it, and nothing else."""
-    labels = _shown(item.question, item.choices)
-    letter = _chosen_label(labels, item, line) if labels is not None else None
-    if labels is None or letter is None:
+    labels = _labels_shown(item.question, item.choices)
+    label_match = _chosen_label(labels, item, line) if labels is not None else None
+    if labels is None or label_match is None:
         return False
-    return words(line[letter.end() :]) == words(item.choices[labels.place(letter[1] or letter[2])])
+    return words(line[label_match.end() :]) == words(item.choices[labels.index(label_match[1] or label_match[2])])
 
 
 def repeated_options(item: Item, lines: Sequence[str]) -> tuple[str, ...] | None:
@@ -622,26 +636,26 @@ def repeated_options(item: Item, lines: Sequence[str]) -> tuple[str, ...] | None
     They are those with a tick or "correct" beside them, or else, where some are crossed out, those that are not. None
     if the text does not begin with all options, a line each with its label and nothing but such a verdict.
     """
-    labels, count = _shown(item.question, item.choices), len(item.choices)
-    if labels is None or not 1 < count <= len(lines):
+    labels, option_count = _labels_shown(item.question, item.choices), len(item.choices)
+    if labels is None or not 1 < option_count <= len(lines):
         return None
-    ticked, left = [], []
-    for place, (choice, line) in enumerate(zip(item.choices, lines, strict=False)):
-        letter = _chosen_label(labels, item, line)
-        if letter is None or labels.place(letter[1] or letter[2]) != place:
+    ticked, unmarked = [], []
+    for index, (choice, line) in enumerate(zip(item.choices, lines, strict=False)):
+        label_match = _chosen_label(labels, item, line)
+        if label_match is None or labels.index(label_match[1] or label_match[2]) != index:
             return None
-        rest = line[letter.end() :]
-        if len(rest) > len(choice) + MOST_BESIDE_OPTION:
+        text_after = line[label_match.end() :]
+        if len(text_after) > len(choice) + MOST_BESIDE_OPTION:
             return None
-        says = words(rest) != words(choice)
-        verdict = _VERDICT.search(rest) if says else _MARK_BEFORE.search(line, 0, letter.end())
-        if says and (verdict is None or words(rest[: verdict.start()]) != words(choice)):
+        has_verdict_after = words(text_after) != words(choice)
+        verdict = _VERDICT.search(text_after) if has_verdict_after else _MARK_BEFORE.search(line, 0, label_match.end())
+        if has_verdict_after and (verdict is None or words(text_after[: verdict.start()]) != words(choice)):
             return None
         if verdict is None or verdict["tick"]:
-            left.append(choice)
+            unmarked.append(choice)
         if verdict is not None and verdict["tick"]:
             ticked.append(choice)
-    return tuple(ticked) or (tuple(left) if len(left) < count else ())
+    return tuple(ticked) or (tuple(unmarked) if len(unmarked) < option_count else ())
 
 
 def _chosen_label(labels: _Labels, item: Item, answer: str) -> re.Match[str] | None:
@@ -652,17 +666,17 @@ def _chosen_label(labels: _Labels, item: Item, answer: str) -> re.Match[str] | N
         item: the item.
         answer: the answer.
     """
-    letter = labels.first.match(answer)
+    label_match = labels.at_start.match(answer)
     if (
-        letter
-        and letter.end() < len(answer)
-        and answer[letter.end()] == ":"
-        and labels.place(letter[1] or letter[2]) == 0
+        label_match
+        and label_match.end() < len(answer)
+        and answer[label_match.end()] == ":"
+        and labels.index(label_match[1] or label_match[2]) == 0
     ):
-        letter = labels.first.match(answer, letter.end() + 1) or letter  # "A: B" answers B
-    if letter is None or not 0 <= labels.place(letter[1] or letter[2]) < len(item.choices):
+        label_match = labels.at_start.match(answer, label_match.end() + 1) or label_match  # "A: B" answers B
+    if label_match is None or not 0 <= labels.index(label_match[1] or label_match[2]) < len(item.choices):
         return None
-    return letter if _is_apart(answer, *letter.span(1 if letter[1] else 2)) else None
+    return label_match if _is_apart(answer, *label_match.span(1 if label_match[1] else 2)) else None
 
 
 def _is_apart(text: str, start: int, end: int) -> bool:
@@ -690,13 +704,13 @@ _LEADS_TO_LETTER = frozenset(
 )
 """Words that may stand beside the letter of an option and only say that it is the answer."""
 _JOINED_LEADS = re.compile("|".join(sorted((w for w in _LEADS_TO_LETTER if not w[0].isascii()), key=len, reverse=True)))
-_MARKS = frozenset(".,:;!?()[]\"'*|。、，：；！？「」（）")
+_MARKS_BESIDE_LETTER = frozenset(".,:;!?()[]\"'*|。、，：；！？「」（）")
 """Signs beside the letter of an option that only set it apart."""
 MOST_BESIDE_LETTER = 120
 """Longest answer, in characters, in which a letter is read among words that only lead to it."""
 
 
-def _led_to(text: str) -> str | None:
+def _letter_led_to(text: str) -> str | None:
     """Returns the one letter in a text that holds only words leading to it: "La opción C es correcta"."""
     if len(text) > MOST_BESIDE_LETTER:
         return None
@@ -705,20 +719,20 @@ def _led_to(text: str) -> str | None:
     if len(letters) != 1 or not all(_is_apart(text, *label.span(1)) for label in labels):
         return None
     letter = letters.pop()
-    beside = words(_JOINED_LEADS.sub(" ", _ANY_LABEL.sub(" ", text)))
-    known = _LEADS_TO_LETTER | _MARKS | {letter.casefold()}
-    return letter if known.issuperset(beside) else None
+    words_beside = words(_JOINED_LEADS.sub(" ", _ANY_LABEL.sub(" ", text)))
+    known_words = _LEADS_TO_LETTER | _MARKS_BESIDE_LETTER | {letter.casefold()}
+    return letter if known_words.issuperset(words_beside) else None
 
 
-def _is_meant(text: str, label: re.Match[str], item: Item) -> bool:
+def _is_label_meant(text: str, label: re.Match[str], item: Item) -> bool:
     """Returns whether a label in a text is given as the answer: not in "the wrong answer is C" and "option C fails"."""
-    before = _DENIED_BEFORE_LABEL.search(text[max(0, label.start() - 20) : label.start()])
-    if before and before[1].casefold() not in words(item.question):
+    denied_before = _DENIED_BEFORE_LABEL.search(text[max(0, label.start() - 20) : label.start()])
+    if denied_before and denied_before[1].casefold() not in words(item.question):
         return False
     predicate = _PREDICATE.match(text[label.end() :].lstrip())
     if predicate and predicate["next"].casefold() not in _known_in_comment(item.question, item.choices):
         return False
-    return not _denies(text[label.end() :], item.question)
+    return not _denies_label(text[label.end() :], item.question)
 
 
 _LABEL_ASIDE = re.compile(r"\(([A-Z])\)")
@@ -727,59 +741,99 @@ _LABEL_LAST = re.compile(r"(?<![\w'])([A-Z])\W*\Z")
 """Match a label before and after the words of an option: "D earth", "earth D"."""
 _EXCLUDED = frozenset("except excluding exclude excluded eliminate eliminated ruled".split())
 """Words before or soon after an option that make it no answer, unless the question has them."""
-_NEAR = 4
+_MOST_WORDS_TO_EXCLUDED = 4
 """Number of words after an option in which a word of `_EXCLUDED` is searched."""
 
 
-def _of_words(item: Item, text: str, labels: _Labels | None) -> str | None:
-    spoken = words(text)
-    options = {choice: option for choice in item.choices if (option := _option_words(choice))}
-    if spoken[:1] == ("no",) and NO_OF_SOMETHING.match(text):
+def _option_by_words(item: Item, text: str, labels: _Labels | None) -> str | None:
+    """Returns the one option that a text names by its words, or by a label after other words; None as for `chosen`.
+
+    Args:
+        item: the item.
+        text: the answer, without decoration.
+        labels: the labels that the question shows; None if it shows none.
+    """
+    spoken_words = words(text)
+    words_of_choice = {choice: option_words for choice in item.choices if (option_words := _option_words(choice))}
+    if spoken_words[:1] == ("no",) and NO_OF_SOMETHING.match(text):
         # "No fish is a bird. Is a fish a bird? No." repeats the question, and ends with its answer.
-        last = words(sentences(text)[-1])
-        return next((choice for choice, option in options.items() if option == last and POLAR.issuperset(option)), None)
-    if spoken and spoken[0] in POLAR and spoken[:1] in options.values():
-        return None if spoken[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == spoken[:1])
-    found_choices = find_choices(spoken, options)
-    if len(found_choices) == 2 and "than" in spoken:
+        last_words = words(sentences(text)[-1])
+        return next(
+            (
+                choice
+                for choice, option_words in words_of_choice.items()
+                if option_words == last_words and POLAR.issuperset(option_words)
+            ),
+            None,
+        )
+    if spoken_words and spoken_words[0] in POLAR and spoken_words[:1] in words_of_choice.values():
+        if spoken_words[1:2] in (("or",), ("and",)):
+            return None
+        return next(choice for choice, option_words in words_of_choice.items() if option_words == spoken_words[:1])
+    # The options whose words occur. Without exactly one, those of labels or of a part of their words.
+    found_choices = find_choices(spoken_words, words_of_choice)
+    if len(found_choices) == 2 and "than" in spoken_words:
         # "Ben is shorter than Anna" names both and answers "Who is shorter?" with the first.
-        left, right = spoken[: spoken.index("than")], spoken[spoken.index("than") + 1 :]
-        subject, other = find_choices(left, options), find_choices(right, options)
-        beside = {word for word in left if all(word not in options[choice] for choice in subject)}
-        asking = {"is", "are", "was"} | _asked_last(item.question)
-        found_choices = subject if len(subject) == len(other) == 1 and beside <= asking else found_choices
-    if labels is _LETTERS and not found_choices and (letter := _led_to(text)):
-        place = labels.place(letter)
-        return item.choices[place] if place < len(item.choices) else None
-    if labels is not None and len(found_choices) != 1:
-        places = {labels.place(found[1]) for found in labels.anywhere.finditer(text) if _is_meant(text, found, item)}
-        found_choices = [item.choices[place] for place in places if 0 <= place < len(item.choices)]
-    elif not found_choices and spoken:
-        content = {word for word in spoken if stem(word) not in FILLER} or set(spoken)
-        found_choices = [choice for choice, option in options.items() if content <= set(option)]
-    elif labels is not None and labels is not _DIGITS:
-        overruling = {labels.place(found[1] or found[2] or found[3]) for found in labels.overruling.finditer(text)}
-        overruling |= {labels.place(label) for label in _LABEL_ASIDE.findall(text)}
-        overruling |= {
-            labels.place(label[1])
-            for label in (_LABEL_FIRST.match(text), _LABEL_LAST.search(text))
-            if label and label[1].casefold() not in options[found_choices[0]]
+        than_index = spoken_words.index("than")
+        words_before_than, words_after_than = spoken_words[:than_index], spoken_words[than_index + 1 :]
+        subject = find_choices(words_before_than, words_of_choice)
+        compared = find_choices(words_after_than, words_of_choice)
+        words_beside = {
+            word for word in words_before_than if all(word not in words_of_choice[choice] for choice in subject)
         }
-        if any(0 <= place < len(item.choices) and item.choices[place] != found_choices[0] for place in overruling):
+        asking_words = {"is", "are", "was"} | _last_sentence_words(item.question)
+        if len(subject) == len(compared) == 1 and words_beside <= asking_words:
+            found_choices = subject
+    if labels is _LETTER_LABELS and not found_choices and (label := _letter_led_to(text)):
+        index = labels.index(label)
+        return item.choices[index] if index < len(item.choices) else None
+    if labels is not None and len(found_choices) != 1:
+        indices = {
+            labels.index(match[1]) for match in labels.after_option.finditer(text) if _is_label_meant(text, match, item)
+        }
+        found_choices = [item.choices[index] for index in indices if 0 <= index < len(item.choices)]
+    elif not found_choices and spoken_words:
+        content_words = {word for word in spoken_words if stem(word) not in FILLER} or set(spoken_words)
+        found_choices = [
+            choice for choice, option_words in words_of_choice.items() if content_words <= set(option_words)
+        ]
+    elif labels is not None and labels is not _NUMBER_LABELS:
+        overruling_indices = {
+            labels.index(match[1] or match[2] or match[3]) for match in labels.overruling.finditer(text)
+        }
+        overruling_indices |= {labels.index(label) for label in _LABEL_ASIDE.findall(text)}
+        overruling_indices |= {
+            labels.index(label[1])
+            for label in (_LABEL_FIRST.match(text), _LABEL_LAST.search(text))
+            if label and label[1].casefold() not in words_of_choice[found_choices[0]]
+        }
+        if any(
+            0 <= index < len(item.choices) and item.choices[index] != found_choices[0] for index in overruling_indices
+        ):
             return None  # "It is 4, so C" and "4 (C)" where 4 is option B
-    if len(found_choices) != 1 or list(options.values()).count(options.get(found_choices[0], ())) > 1:
+    if len(found_choices) != 1 or list(words_of_choice.values()).count(words_of_choice.get(found_choices[0], ())) > 1:
         return None
-    option = options.get(found_choices[0], ())
-    place = next(iter(find_words(spoken, option)), 0)
-    before, after = spoken[:place], spoken[place + len(option) :]
-    if len(option) == 1 and option[0] in POLAR:
-        unsure = is_hedged(before) or is_hedged(after[:1], NEGATIONS)
+    option_words = words_of_choice.get(found_choices[0], ())
+    # The words around the option, which may take it back.
+    start = next(iter(find_words(spoken_words, option_words)), 0)
+    words_before, words_after = spoken_words[:start], spoken_words[start + len(option_words) :]
+    if len(option_words) == 1 and option_words[0] in POLAR:
+        is_unsure = is_hedged(words_before) or is_hedged(words_after[:1], NEGATIONS)
     else:
         # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
-        unsure = is_hedged(before, option) or is_hedged(after, _negations_in(item.question) | set(option))
-    excluded = _EXCLUDED.intersection((*before, *after[:_NEAR])) - {*words(item.question), *option}
-    named = found_choices[0]
-    taken_back = TAKES_BACK.search(text) and not TAKES_BACK.search(named)
-    rest = text[len(named) :] if text.casefold().startswith(named.casefold()) else ""
-    doubted = POLAR.isdisjoint(option) and _COMMENTED.match(rest) and not _is_known_comment(rest, named, item)
-    return None if unsure or excluded or taken_back or doubted else named
+        is_unsure = is_hedged(words_before, option_words) or is_hedged(
+            words_after, _negations_in(item.question) | set(option_words)
+        )
+    excluding_words = _EXCLUDED.intersection((*words_before, *words_after[:_MOST_WORDS_TO_EXCLUDED])) - {
+        *words(item.question),
+        *option_words,
+    }
+    found_choice = found_choices[0]
+    is_taken_back = TAKES_BACK.search(text) and not TAKES_BACK.search(found_choice)
+    text_after = text[len(found_choice) :] if text.casefold().startswith(found_choice.casefold()) else ""
+    is_doubted = (
+        POLAR.isdisjoint(option_words)
+        and _COMMENTED.match(text_after)
+        and not _is_known_comment(text_after, found_choice, item)
+    )
+    return None if is_unsure or excluding_words or is_taken_back or is_doubted else found_choice

@@ -6,7 +6,7 @@ sign makes answers differ: C, C++ and C# are three answers, and so are `x<5` and
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from metaprobe.records.answers.latex import plain_latex
@@ -22,7 +22,7 @@ _HEDGES = """or either neither nor not no never isnt wasnt arent dont doesnt can
 _FILLER = """is are was were be it its this that they there he she his her has have had in of to for on at by as with
     will would now so then therefore thus answer result output print make do return equal call called known located
     official officially spoken written mainly primarily typically usually correct value you we"""
-_SHADES = "deep dark bright pale light"
+_COLOR_SHADES = "deep dark bright pale light"
 
 NUMBER_WORDS = {word: str(number) for number, word in enumerate(_UP_TO_TWENTY.split())}
 ARTICLES = frozenset(("a", "an", "the"))
@@ -37,7 +37,7 @@ TAKES_BACK = re.compile(
 """Matches words that take back the answer before them, or doubt the answer after them."""
 ASKS_BACK = re.compile(r"\W*(?:is|are|was|were|could|would|might|should|does|did|can)\b[^.!?]*\?\W*", re.I)
 """Matches an answer that is a question itself: "Is it 18?"."""
-FILLER = frozenset(f"{_FILLER} {_SHADES}".split())
+FILLER = frozenset(f"{_FILLER} {_COLOR_SHADES}".split())
 """Stems of words that add nothing beside the gold, for any question."""
 POLAR = frozenset(("yes", "no", "true", "false"))
 """Options after which an explanation may hold a "not"."""
@@ -46,15 +46,15 @@ NO_OF_SOMETHING = re.compile(
     r"\W*[Nn][Oo]\s+(?!(?:it|its|that|this|these|those|he|she|they|we|you|there|because|as|since|the|a|an|not|and|or)\b)[a-z]"
 )
 """Matches a "no" that denies the next word, and does not answer a question: "no answer", "no idea"."""
-_EMPTY = frozenset(_FILLER.split())
+_CONTENTLESS = frozenset(_FILLER.split())
 """Words that add nothing when two answers are compared.
 
 `FILLER` has more words, for comparison with the gold: "light" and "dark" tell two answers apart, but do not matter
 beside a gold.
 """
-_ASKS = frozenset("who whom whose what which when where how why".split())
-_OFFERS = frozenset("or and between against versus vs v".split())
-_LISTS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|what)\b[^,]*,", re.I)
+_QUESTION_WORDS = frozenset("who whom whose what which when where how why".split())
+_OFFERING_WORDS = frozenset("or and between against versus vs v".split())
+_OPTION_SEPARATORS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|what)\b[^,]*,", re.I)
 """Matches separators that may list options in the sentence that asks: "Who is taller: Ann, Bob?"."""
 
 _NO_TITLE = "".join(rf"(?<!\b{title}\.)" for title in ("Mr", "Mrs", "Ms", "Dr", "St", "Prof"))
@@ -140,16 +140,16 @@ _BOLD = re.compile(
     r"|(?<!\w)_(?=[^\s_])([^_\n]*)(?<=[^\s_])_(?!\w)"
 )
 _BULLET = re.compile(r"^[^\S\n]*(?:[-*+•·][^\S\n]+(?=\w)|(?:#{1,6}|>)[^\S\n]+(?=[^\W\d_]{2}))", re.M)
-_TICKS = re.compile(r"^[✅✓✔☑]\ufe0f?\s+(?=\w)|(?<=[\w.!)])\s+[✅✓✔☑]\ufe0f?\s*$")
+_TICK_BESIDE = re.compile(r"^[✅✓✔☑]\ufe0f?\s+(?=\w)|(?<=[\w.!)])\s+[✅✓✔☑]\ufe0f?\s*$")
 """Matches a tick mark before or after an answer."""
 _FORMATS = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe00-\ufe0f\ufeff]")
 """Matches invisible characters that direct or join text."""
 _QUOTES = "\"“”'‘’„«»"
 _HAS_WORD = re.compile(r"[^\W_]")
 
-_POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_DIGIT_OF_POWER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_VULGAR = re.compile(" ?[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒]")
+_ONE_SIGN_FRACTION = re.compile(" ?[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒]")
 _DASHES = re.compile(
     "[‐‑‒–−﹣－➖﹘˗](?=\\s*[\\d.$£€])|(?<!\\w)[—―](?=[\\d.])|(?<=\\b[^\\W\\d_])[‐‑‒–−﹣－﹘](?=\\W*\\Z)"
 )
@@ -166,15 +166,15 @@ _SHORT_I = re.compile("(?<=[иИ])\u0306")
 _REPEATED_DIGIT = re.compile("(?<=\\d)[\u0304\u0305\u0307]")
 """Matches a line or a dot over a digit that repeats without end."""
 
-_KEPT_MARK = "\ufdd0"
+_PLACEHOLDER = "\ufdd0"
 """A character that no text holds, in place of a mark that is kept."""
 _PLAIN_SIGNS = str.maketrans({"٫": ".", "٬": ",", "−": "-", "⁄": "/", "∕": "/"})
 
 _NUMBER = r"(?<![^\W\d_]{2})-?\d+(?:\.\d+)*|\d+(?:\.\d+)*|(?<![\w.])-?\.\d+"
-_NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))"
+_SIGNED_NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))"
 """Pattern of a name that ends in signs: C++, F#, A+, A-, A*."""
-_SPELLED = r"[^\W_]+(?:'[^\W_]+)*"
-_JOINING = "|".join(
+_SPELLED_WORD = r"[^\W_]+(?:'[^\W_]+)*"
+_MEANINGFUL_SIGNS = "|".join(
     (
         r"(?<=\d)[:,;](?=\d)|(?<=\w)(?:::?|;)(?=\w)|(?<=\b[^\W\d_]),(?=\s*[^\W_])",  # 3:45, "a, b"
         r"(?<=[^\W_]{2})\.(?=[a-z0-9_]{2})|(?<=\b[A-Za-z])\.(?=[A-Za-z]\b)|(?<![\w.])\.(?=[^\W\d_]{2})",  # a.b, .NET
@@ -191,24 +191,26 @@ _JOINING = "|".join(
     )
 )
 """Pattern of decoration that carries meaning in its place: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
-_SCRIPTS = "¿¡。、，；！？：「」『』《》〈〉【】।،؛؟۔"
+_SCRIPT_MARKS = "¿¡。、，；！？：「」『』《》〈〉【】।،؛؟۔"
 """Marks of other scripts that set sentences, quotes and lists apart."""
-_PLAIN = rf"""\s\w.,;:!?{_SCRIPTS}'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
-"""Characters of white space, letters, and signs that are decoration unless `_JOINING` matches them."""
-_TOKEN = re.compile(
-    rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!?()·…'-])(?:{_JOINING})"
+_PLAIN_CHARACTERS = (
+    rf"""\s\w.,;:!?{_SCRIPT_MARKS}'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
 )
-_SIMPLE = re.compile(r"\s*[A-Za-z0-9][A-Za-z0-9\s]*(?:\.|(?<=[A-Za-z]{2})!|(?<=[A-Za-z0-9]{2})\?)?")
+"""Characters of white space, letters, and signs that are decoration unless `_MEANINGFUL_SIGNS` matches them."""
+_TOKEN = re.compile(
+    rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_SIGNED_NAME}|{_SPELLED_WORD})|[^{_PLAIN_CHARACTERS}]|(?=[:,;._!?()·…'-])(?:{_MEANINGFUL_SIGNS})"
+)
+_SIMPLE_TEXT = re.compile(r"\s*[A-Za-z0-9][A-Za-z0-9\s]*(?:\.|(?<=[A-Za-z]{2})!|(?<=[A-Za-z0-9]{2})\?)?")
 _SIMPLE_TOKEN = re.compile(r"\d+|[A-Za-z][A-Za-z0-9]*")
 _INITIALS = re.compile(
     r"(?<![\w.])(?:(?:[A-Z]\.\s?)+[A-Z]\.|(?:[A-Z]\.){2,}[A-Z]|(?:[A-Z][a-z]?\.)+[A-Z]\.|(?:[a-z]\.){2,})(?!\w|\.\w)"
 )
 """Matches letters with a point each: "U.S.", "J. R. R.", "Ph.D.", "a.m."."""
-_LITERAL_TOKEN = re.compile(rf"{_NUMBER}|{_SPELLED}|[^\s\w]|_")
+_LITERAL_TOKEN = re.compile(rf"{_NUMBER}|{_SPELLED_WORD}|[^\s\w]|_")
 _TUPLE = re.compile(r"(?<!\w)\([-\d'\"][^(),\n]{0,200},[^()\n]{0,200}\)")
 _CLOSED_BY = {"[": "])", "{": "}", "(": ")]"}
 _FACTORIAL = re.compile(r"\s*(?:\d+|[a-z])(!+)\s*")
-_STOP_AFTER_SIGN = re.compile(rf"(?<=[^{_PLAIN}])[.,;:]\s*\Z")
+_STOP_AFTER_SIGN = re.compile(rf"(?<=[^{_PLAIN_CHARACTERS}])[.,;:]\s*\Z")
 """Matches the stop after a text of signs, as in "∞." but not in "?."."""
 _SIGN_AT_END = re.compile(r"(?:[A-Za-z]|\S*[\])}*+])(\?+)")
 """Matches "?" that belongs to the sign or to the one letter before it, as in the pattern `a?`.
@@ -233,21 +235,25 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
     if "\\" in text or "$" in text or "{" in text or "~" in text:
         text = plain_latex(text)
     if "*" in text:
-        bold = text.startswith("**") and text.endswith("**") and text.count("*") == 4
-        text = text[2:-2] if bold else _EMPHASIS.sub(r"\2", text)
+        is_bold = text.startswith("**") and text.endswith("**") and text.count("*") == 4
+        text = text[2:-2] if is_bold else _EMPHASIS.sub(r"\2", text)
     if "_" in text:
-        text = _BOLD.sub(lambda found: found[1] or found[2], text)
+        text = _BOLD.sub(lambda match: match[1] or match[2], text)
     text = without_accents(text.replace("`", "")).strip()
     text = _LEAD.sub("", text, count=1) if lead else text
     if "-" in text:
         if _SPACED_MINUS.fullmatch(text):
             return "-" + text[1:].lstrip()
         text = _MINUS_INSIDE.sub(r"-\1", text)  # $-5
-    bare = _BULLET.sub("", text).strip()
-    bare = bare if bare.isascii() else _TICKS.sub("", bare)
-    if bare[-1:] in ("'", '"') and bare[0] not in _QUOTES and (bare[-2:-1].isdigit() or _PRIMED.fullmatch(bare)):
-        return bare  # feet, inches, a derivative
-    return bare.strip(_QUOTES).strip() or text.strip()
+    undecorated = _BULLET.sub("", text).strip()
+    undecorated = undecorated if undecorated.isascii() else _TICK_BESIDE.sub("", undecorated)
+    if (
+        undecorated[-1:] in ("'", '"')
+        and undecorated[0] not in _QUOTES
+        and (undecorated[-2:-1].isdigit() or _PRIMED.fullmatch(undecorated))
+    ):
+        return undecorated  # feet, inches, a derivative
+    return undecorated.strip(_QUOTES).strip() or text.strip()
 
 
 def without_accents(text: str) -> str:
@@ -257,14 +263,18 @@ def without_accents(text: str) -> str:
     """
     if text.isascii():
         return text
-    text = _RAISED.sub(lambda found: "^" + found.group().translate(_POWERS), _FORMATS.sub("", text))
-    text = _VULGAR.sub(lambda found: " " + unicodedata.normalize("NFKC", found.group().strip()).replace("⁄", "/"), text)
+    text = _RAISED.sub(lambda match: "^" + match.group().translate(_DIGIT_OF_POWER), _FORMATS.sub("", text))
+    text = _ONE_SIGN_FRACTION.sub(
+        lambda match: " " + unicodedata.normalize("NFKC", match.group().strip()).replace("⁄", "/"), text
+    )
     text = _DASHES.sub("-", text).replace("’", "'").replace("ʼ", "'").replace("′", "'").replace("″", '"')
     text = _REPEATED_DIGIT.sub("…", normalize("NFKD", text))
-    text = _ACCENTS.sub("", _SHORT_I.sub(_KEPT_MARK, text)).replace(_KEPT_MARK, "\u0306")
+    text = _ACCENTS.sub("", _SHORT_I.sub(_PLACEHOLDER, text)).replace(_PLACEHOLDER, "\u0306")
     text = normalize("NFC", text)
-    if any(c.isdecimal() and not c.isascii() for c in text):
-        text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    if any(character.isdecimal() and not character.isascii() for character in text):
+        text = "".join(
+            str(unicodedata.decimal(character)) if character.isdecimal() else character for character in text
+        )
     return text.translate(_PLAIN_SIGNS)
 
 
@@ -275,38 +285,44 @@ def words(text: str, *, fold: bool = True) -> Words:
     text has nothing else. A text of marks alone gives these marks.
     """
     if "." in text:
-        text = _INITIALS.sub(lambda found: "".join(filter(str.isalpha, found.group())), text)
-    found = _SIMPLE_TOKEN.findall(text) if _SIMPLE.fullmatch(text) else _tokens(text)
-    folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in found]
-    if ARTICLES.isdisjoint(map(str.casefold, folded)):
-        return tuple(folded)
+        text = _INITIALS.sub(lambda match: "".join(filter(str.isalpha, match.group())), text)
+    tokens = _SIMPLE_TOKEN.findall(text) if _SIMPLE_TEXT.fullmatch(text) else _tokens(text)
+    folded_words = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in tokens]
+    if ARTICLES.isdisjoint(map(str.casefold, folded_words)):
+        return tuple(folded_words)
     # An article stands before a word. Elsewhere it is a name, as in "vitamin A" and "a + b".
-    following = [*folded[1:], ""]
+    next_words = [*folded_words[1:], ""]
     without_articles = [
-        w for w, after in zip(folded, following, strict=True) if w.casefold() not in ARTICLES or not after[:1].isalnum()
+        word
+        for word, next_word in zip(folded_words, next_words, strict=True)
+        if word.casefold() not in ARTICLES or not next_word[:1].isalnum()
     ]
     return tuple(without_articles)
 
 
 def _tokens(text: str) -> list[str]:
     """Returns the words and signs of a text that holds more than letters, digits and blanks."""
-    first, last = _literal_part(text)
-    parts = ((_TOKEN, text[:first]), (_LITERAL_TOKEN, text[first:last]), (_TOKEN, text[last:]))
-    found = [
+    literal_start, literal_end = _literal_part(text)
+    patterns_and_parts = (
+        (_TOKEN, text[:literal_start]),
+        (_LITERAL_TOKEN, text[literal_start:literal_end]),
+        (_TOKEN, text[literal_end:]),
+    )
+    tokens = [
         word.replace("'", "") or ('"' if len(word) == 1 else word)
-        for pattern, part in parts
-        if part
-        for word in pattern.findall(part)
+        for pattern, text_part in patterns_and_parts
+        if text_part
+        for word in pattern.findall(text_part)
     ]
     if not any(map(str.isalnum, text)):
-        found = [sign for sign in _STOP_AFTER_SIGN.sub("", text) if not sign.isspace()]
+        tokens = [sign for sign in _STOP_AFTER_SIGN.sub("", text) if not sign.isspace()]
     elif text.endswith("!") and (factorial := _FACTORIAL.fullmatch(text)):
-        found.append(factorial[1])
+        tokens.append(factorial[1])
     elif text[-1] == "?" and (marks := _SIGN_AT_END.fullmatch(text)):
-        found.append(marks[1])
+        tokens.append(marks[1])
     elif inches := _INCHES.fullmatch(text) or _PRIMED.fullmatch(text):
-        found.append(inches[1])
-    return found
+        tokens.append(inches[1])
+    return tokens
 
 
 def _literal_part(text: str) -> tuple[int, int]:
@@ -316,12 +332,12 @@ def _literal_part(text: str) -> tuple[int, int]:
     """
     if _is_literal(text):
         return 0, len(text)
-    first = min((place for place in map(text.find, "[{") if place >= 0), default=-1)
-    last = max(map(text.rfind, "]}")) + 1
-    if first < 0 or last <= first:
+    opening = min((index for index in map(text.find, "[{") if index >= 0), default=-1)
+    closing_end = max(map(text.rfind, "]}")) + 1
+    if opening < 0 or closing_end <= opening:
         group = _TUPLE.search(text)
         return group.span() if group else (len(text), len(text))
-    return first, last
+    return opening, closing_end
 
 
 def _is_literal(text: str) -> bool:
@@ -339,7 +355,7 @@ def has_words(text: str) -> bool:
 
 def sentences(text: str) -> list[str]:
     """Returns the sentences and lines that hold a word."""
-    return [part for part in SENTENCE_END.split(text) if has_words(part)]
+    return [sentence for sentence in SENTENCE_END.split(text) if has_words(sentence)]
 
 
 def words_beside(answer: str, question: str) -> Words:
@@ -348,30 +364,34 @@ def words_beside(answer: str, question: str) -> Words:
     Leaves out the question's words and words without content, but never a number, a sign, "yes" or "not". If nothing is
     left, the question's words are kept. If still nothing is left, all words are kept.
     """
-    spoken = words(strip_decoration(answer))
-    if _only_affirms(spoken, question):
-        return spoken[:1]
-    for empty in (_asking_words(question) | _EMPTY, _EMPTY):
-        left = [word for word in spoken if stem(word) not in empty or word in HEDGES | POLAR or not word.isalpha()]
-        if not HEDGES.issuperset(left):
-            return tuple(left)
-    return spoken
+    spoken_words = words(strip_decoration(answer))
+    if _only_affirms(spoken_words, question):
+        return spoken_words[:1]
+    for contentless_stems in (_asking_words(question) | _CONTENTLESS, _CONTENTLESS):
+        content_words = [
+            word
+            for word in spoken_words
+            if stem(word) not in contentless_stems or word in HEDGES | POLAR or not word.isalpha()
+        ]
+        if not HEDGES.issuperset(content_words):
+            return tuple(content_words)
+    return spoken_words
 
 
-_REFERS = frozenset("it is are was were he she they that this there does do did".split())
+_REFERRING_WORDS = frozenset("it is are was were he she they that this there does do did".split())
 """Words of a short sentence after "yes" or "no": "No, it is not"."""
 
 
-def _only_affirms(spoken: Words, question: str) -> bool:
+def _only_affirms(spoken_words: Words, question: str) -> bool:
     """Returns whether an answer is "yes" or "no" with words of the question: "Yes, 7 is prime." to "Is 7 prime?".
 
     "No" may have a "not" beside it.
     """
-    if len(spoken) < 2 or spoken[0] not in ("yes", "no"):
+    if len(spoken_words) < 2 or spoken_words[0] not in ("yes", "no"):
         return False
-    asked = set(words(without_accents(question)))
-    beside = set(spoken[1:]) - (NEGATIONS - {"no"} if spoken[0] == "no" else set()) - _REFERS
-    return asked.isdisjoint(_OFFERS | NEGATIONS | {"than"}) and asked >= beside
+    question_words = set(words(without_accents(question)))
+    words_after = set(spoken_words[1:]) - (NEGATIONS - {"no"} if spoken_words[0] == "no" else set()) - _REFERRING_WORDS
+    return question_words.isdisjoint(_OFFERING_WORDS | NEGATIONS | {"than"}) and question_words >= words_after
 
 
 MAX_COMPARED_CHARS = 4000
@@ -393,16 +413,32 @@ def _asking_words(question: str) -> frozenset[str]:
     "Ann, by 3 cm" and "Bob, by 3 cm" are two answers to "Who is taller, Ann or Bob?", to "Who is taller: Ann, Bob?" and
     to "Is Ann taller than Bob?".
     """
-    parts = sentences(without_accents(question))
-    asking = [part for part in parts if part.rstrip().endswith("?")][-1:] or parts
-    asking_words = with_past(words(asking[0])) if len(asking) == 1 and not _LISTS.search(asking[0]) else set()
-    return frozenset(map(stem, asking_words)) if asking_words & _ASKS and not asking_words & _OFFERS else frozenset()
+    question_sentences = sentences(without_accents(question))
+    with_question_mark = [sentence for sentence in question_sentences if sentence.rstrip().endswith("?")]
+    asking_sentences = with_question_mark[-1:] or question_sentences
+    if len(asking_sentences) != 1 or _OPTION_SEPARATORS.search(asking_sentences[0]):
+        return frozenset()
+    asking_words = with_past(words(asking_sentences[0]))
+    asks_without_offer = asking_words & _QUESTION_WORDS and not asking_words & _OFFERING_WORDS
+    return frozenset(map(stem, asking_words)) if asks_without_offer else frozenset()
 
 
-def with_past(asking: Words) -> set[str]:
+def last_question(text_sentences: Sequence[str]) -> str:
+    """Returns the last of some sentences that ends in a question mark, or else the last one; empty if there is none."""
+    return next(
+        (sentence for sentence in reversed(text_sentences) if sentence.rstrip().endswith("?")),
+        text_sentences[-1] if text_sentences else "",
+    )
+
+
+def with_past(asking_words: Words) -> set[str]:
     """Returns the words of a question, with "ended" where it asks when something did end."""
-    past = {word + ending for word in asking for ending in ("d", "ed") if len(word) > 2} if "did" in asking else set()
-    return {*asking, *past}
+    past_forms = (
+        {word + ending for word in asking_words for ending in ("d", "ed") if len(word) > 2}
+        if "did" in asking_words
+        else set()
+    )
+    return {*asking_words, *past_forms}
 
 
 def stem(word: str) -> str:
@@ -416,6 +452,10 @@ def is_hedged(said_words: Iterable[str], allowed: Iterable[str] = ()) -> bool:
 
 
 def find_words(among: Words, wanted: Words) -> list[int]:
-    """Returns the places in `among` at which `wanted` begins."""
-    places = range(len(among) - len(wanted) + 1)
-    return [i for i in places if among[i : i + 1] == wanted[:1] and among[i : i + len(wanted)] == wanted]
+    """Returns the indices in `among` at which `wanted` begins."""
+    positions = range(len(among) - len(wanted) + 1)
+    return [
+        position
+        for position in positions
+        if among[position : position + 1] == wanted[:1] and among[position : position + len(wanted)] == wanted
+    ]

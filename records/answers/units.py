@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from metaprobe.records.answers.texts import sentences, without_accents
+from metaprobe.records.answers.texts import last_question, sentences, without_accents
 
-_NAMES = {
+_NAMES_OF_UNIT = {
     "length": {
         "mm": "millimeter millimetre мм 毫米",
         "cm": "centimeter centimetre zentimeter centimetro centimetros см 厘米",
@@ -135,20 +135,20 @@ _NAMES = {
     "clock": {"am": "a.m. AM A.M.", "pm": "p.m. PM P.M.", "o'clock": "Uhr uhr"},
 }
 """Maps dimension -> unit -> other names of the unit. Full names may have an s at the end."""
-_CANONICAL: dict[str, tuple[str, str]] = {}
-for _dimension, _units in _NAMES.items():
-    for _unit, _others in _units.items():
-        for _name in (_unit, *(name.replace("_", " ") for name in _others.split())):
+_UNIT_OF_NAME: dict[str, tuple[str, str]] = {}
+for _dimension, _units in _NAMES_OF_UNIT.items():
+    for _unit, _other_names in _units.items():
+        for _name in (_unit, *(name.replace("_", " ") for name in _other_names.split())):
             for _form in {_name, without_accents(_name), f"{_name}s" if len(_name) > 3 or _name == "day" else _name}:
-                _CANONICAL[_form] = (_unit, _dimension)
-for _form, _named in tuple(_CANONICAL.items()):
+                _UNIT_OF_NAME[_form] = (_unit, _dimension)
+for _form, _unit_and_dimension in tuple(_UNIT_OF_NAME.items()):
     if len(_form) > 2:
-        _CANONICAL.setdefault(_form.lower(), _named)  # "cal" stays what it is beside "Cal"
+        _UNIT_OF_NAME.setdefault(_form.lower(), _unit_and_dimension)  # "cal" stays what it is beside "Cal"
 
-_LONG = "|".join(map(re.escape, sorted((name for name in _CANONICAL if len(name) > 3), key=len, reverse=True)))
-_SYMBOLS = "|".join(map(re.escape, sorted(_CANONICAL, key=len, reverse=True)))
+_LONG_NAMES = "|".join(map(re.escape, sorted((name for name in _UNIT_OF_NAME if len(name) > 3), key=len, reverse=True)))
+_ALL_NAMES = "|".join(map(re.escape, sorted(_UNIT_OF_NAME, key=len, reverse=True)))
 _PATTERN = (
-    rf"(?:(?P<power_word>(?i:square|sq\.?|cubic|cu\.?))\s?)?(?P<unit>{_SYMBOLS}|(?i:{_LONG}))(?![^\W\d_])"
+    rf"(?:(?P<power_word>(?i:square|sq\.?|cubic|cu\.?))\s?)?(?P<unit>{_ALL_NAMES}|(?i:{_LONG_NAMES}))(?![^\W\d_])"
     r"(?:\s?(?:\^|\*\*)\s?\{?\s?(?P<power>-?\d)\s?\}?|(?P<digit>[23])(?!\w))?(?![^\W_])"
     r"(?:\s?(?:/|\bper\b)\s?(?P<per>[^\W\d_]+)(?:\^(?P<per_power>\d))?"
     r"|[\s·]\s?(?P<inverse>[^\W\d_]{1,3})\s?\^\s?\{?\s?-(?P<inverse_power>\d)\s?\}?)?"
@@ -157,38 +157,38 @@ UNIT = re.compile(rf"\s?{_PATTERN}")
 """Matches a unit, with its power and with the unit after "per"."""
 _INCHES = re.compile(r"\s+in(?=\s+\w)")
 """Matches the word "in" before another word: there "in" is no unit."""
-_BEGINS = re.compile(r"\s?([^\W\d_]+|\S)")
-_FIRST = {"square", "sq", "cubic", "cu", *(_BEGINS.match(name)[1].lower() for name in _CANONICAL)}  # type: ignore[index]
+_FIRST_WORD = re.compile(r"\s?([^\W\d_]+|\S)")
+_FIRST_WORDS = {"square", "sq", "cubic", "cu", *(_FIRST_WORD.match(name)[1].lower() for name in _UNIT_OF_NAME)}  # type: ignore[index]
 """First words of units, and signs. Most words after a number are in no unit; this set rejects them quickly."""
 _WORD_OR_SIGN = re.compile(r"[^\W\d_]+|[^\s\d]")
-_IN_TEXT = re.compile(rf"(?<![^\W\d_]){_PATTERN}")
-_MONEY = re.compile(r"[$€£¥₹₩₽₺₱₪฿₫₦](?=\s?[\d.])")
-_ASKED = re.compile(
+_UNIT_IN_TEXT = re.compile(rf"(?<![^\W\d_]){_PATTERN}")
+_CURRENCY_SIGN = re.compile(r"[$€£¥₹₩₽₺₱₪฿₫₦](?=\s?[\d.])")
+_ASKING_FOR_UNIT = re.compile(
     r"\b(?:how\s+(?:many|much)(?:\s+(?:more|total|additional|extra|fewer|full|whole|us))*(?:\s+in)?|number\s+of|what\s+percent)\s+"
     r"|\b(?:in|as\s+a)\s+(?=[^\W\d_]+(?:\s?(?:/|per\s)\s?[^\W\d_]+)?(?:\^?\d)?\s*[?.]?\s*$)",
     re.I,
 )
 
 
-def unit_of(found: re.Match[str]) -> tuple[str, str]:
+def unit_of(unit_match: re.Match[str]) -> tuple[str, str]:
     """Returns the unit that `UNIT` matched, and its dimension: ("cm^2", "length^2"), ("$/hour", "money/h")."""
-    name = found["unit"]
-    unit, dimension = _CANONICAL.get(name) or _CANONICAL[name.lower()]
-    squared = (found["power_word"] or "").lower()[:1]
-    power = {"s": "2", "c": "3"}.get(squared, found["power"] or found["digit"])
+    name = unit_match["unit"]
+    unit, dimension = _UNIT_OF_NAME.get(name) or _UNIT_OF_NAME[name.lower()]
+    power_initial = (unit_match["power_word"] or "").lower()[:1]
+    power = {"s": "2", "c": "3"}.get(power_initial, unit_match["power"] or unit_match["digit"])
     if power and power != "1":
         unit, dimension = f"{unit}^{power}", f"{dimension}^{power}"
-    if per := found["per"] or found["inverse"]:  # m/s, m s^-1
-        other = _CANONICAL.get(per, _CANONICAL.get(per.lower(), (per.casefold(), "")))[0]
-        raised = found["per_power"] or found["inverse_power"]
-        other += f"^{raised}" if raised not in (None, "1") else ""
-        is_speed = dimension == "length" and _CANONICAL.get(other, ("", ""))[1] == "time"
-        unit, dimension = f"{unit}/{other}", "speed" if is_speed else f"{dimension}/per"
+    if per := unit_match["per"] or unit_match["inverse"]:  # m/s, m s^-1
+        per_unit = _UNIT_OF_NAME.get(per, _UNIT_OF_NAME.get(per.lower(), (per.casefold(), "")))[0]
+        per_power = unit_match["per_power"] or unit_match["inverse_power"]
+        per_unit += f"^{per_power}" if per_power not in (None, "1") else ""
+        is_speed = dimension == "length" and _UNIT_OF_NAME.get(per_unit, ("", ""))[1] == "time"
+        unit, dimension = f"{unit}/{per_unit}", "speed" if is_speed else f"{dimension}/per"
         unit = "mph" if unit == "mi/h" else unit
     return unit, dimension
 
 
-_SMALLER = {
+_SMALLER_UNIT = {
     "week": ("day", 7),
     "day": ("h", 24),
     "h": ("min", 60),
@@ -214,19 +214,19 @@ def units_in(unit: str, smaller: str) -> int:
 
     Both are units as `unit_of` returns them.
     """
-    ratio = 1
-    while unit in _SMALLER:
-        unit, count = _SMALLER[unit]
-        ratio *= count
+    smaller_per_unit = 1
+    while unit in _SMALLER_UNIT:
+        unit, smaller_per_step = _SMALLER_UNIT[unit]
+        smaller_per_unit *= smaller_per_step
         if unit == smaller:
-            return ratio
+            return smaller_per_unit
     return 0
 
 
 def unit_at(text: str, place: int) -> re.Match[str] | None:
     """Returns the unit at a place of the text, after a number; None if there is no unit."""
-    begins = _BEGINS.match(text, place)
-    if begins is None or begins[1].lower() not in _FIRST:
+    first_word = _FIRST_WORD.match(text, place)
+    if first_word is None or first_word[1].lower() not in _FIRST_WORDS:
         return None
     return None if _INCHES.match(text, place) else UNIT.match(text, place)
 
@@ -234,13 +234,13 @@ def unit_at(text: str, place: int) -> re.Match[str] | None:
 def _units_in_text(text: str) -> Iterator[re.Match[str]]:
     """Yields the units of a text from left to right, without the word "in".
 
-    Most words begin no unit, and `_FIRST` rejects them before the long pattern is tried.
+    Most words begin no unit, and `_FIRST_WORDS` rejects them before the long pattern is tried.
     """
-    place = 0
-    while begins := _WORD_OR_SIGN.search(text, place):
-        place = begins.end()
-        if begins.group().lower() in _FIRST and (unit := _IN_TEXT.match(text, begins.start())):
-            place = unit.end()
+    position = 0
+    while word := _WORD_OR_SIGN.search(text, position):
+        position = word.end()
+        if word.group().lower() in _FIRST_WORDS and (unit := _UNIT_IN_TEXT.match(text, word.start())):
+            position = unit.end()
             if not _INCHES.match(text, unit.start() - 1):
                 yield unit
 
@@ -248,31 +248,30 @@ def _units_in_text(text: str) -> Iterator[re.Match[str]]:
 @lru_cache(maxsize=64)
 def _asking_sentence(question: str) -> str:
     """Returns the last sentence of a question that ends in "?", or else its last sentence, without accents."""
-    parts = sentences(without_accents(question)[-QUESTION_READ:])
-    return next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    return last_question(sentences(without_accents(question)[-QUESTION_READ:]))
 
 
 @lru_cache(maxsize=64)
 def asked_units(question: str) -> tuple[tuple[str, str] | None, frozenset[tuple[str, str]]]:
     """Returns the unit in which a question asks for its answer (or None), and all units that it names."""
     text = without_accents(question)[-QUESTION_READ:]
-    named_units = {*map(unit_of, _units_in_text(text)), *(_CANONICAL[sign] for sign in _MONEY.findall(text))}
+    named_units = {*map(unit_of, _units_in_text(text)), *(_UNIT_OF_NAME[sign] for sign in _CURRENCY_SIGN.findall(text))}
     for unit, dimension in tuple(named_units):
         if dimension == "speed":  # 60 km/h over 2 h names kilometres
             named_units.add(("mi" if unit == "mph" else unit.partition("/")[0], "length"))
-    everywhere = frozenset(named_units)
-    asking = _asking_sentence(question)
-    if _AGE.search(asking):
-        return ("year", "time"), everywhere
-    for lead in reversed(list(_ASKED.finditer(asking))):
-        if found := UNIT.match(asking, lead.end()):
-            return unit_of(found), everywhere
+    all_named = frozenset(named_units)
+    asking_sentence = _asking_sentence(question)
+    if _ASKS_AGE.search(asking_sentence):
+        return ("year", "time"), all_named
+    for lead in reversed(list(_ASKING_FOR_UNIT.finditer(asking_sentence))):
+        if unit_match := UNIT.match(asking_sentence, lead.end()):
+            return unit_of(unit_match), all_named
         if "percent" in lead.group().lower():
-            return ("%", "part"), everywhere
-    return None, everywhere
+            return ("%", "part"), all_named
+    return None, all_named
 
 
-_AGE = re.compile(
+_ASKS_AGE = re.compile(
     r"\bhow\s+old\b|\bwhat\s+age\b|\bage\s*\?|\bage\s+(?:of|is|was|will)\b|'s?\s+age\b"
     r"|\bwie\s+alt\b|\bquel\s+age\b|\bcuant[oa]s\s+anos\b|\bquantos\s+anos\b|\bquanti\s+anni\b|\bhoe\s+oud\b"
     r"|\bhur\s+gammal\b|\bhvor\s+gammel\b|\bсколько\s+лет\b",
@@ -285,8 +284,10 @@ _RATE_WORDS = re.compile(r"\b(?:per|an?|each|every)\s+([^\W\d_]+)", re.I)
 @lru_cache(maxsize=64)
 def _asked_rates(question: str) -> frozenset[str]:
     """Returns the units or words per which the question wants its answer: "h" for "How much does he earn per hour?"."""
-    asking = _asking_sentence(question)
-    return frozenset(_CANONICAL.get(word.lower(), (word.lower(), ""))[0] for word in _RATE_WORDS.findall(asking))
+    asking_sentence = _asking_sentence(question)
+    return frozenset(
+        _UNIT_OF_NAME.get(word.lower(), (word.lower(), ""))[0] for word in _RATE_WORDS.findall(asking_sentence)
+    )
 
 
 _ASKS_FOR_MONEY = re.compile(
@@ -312,17 +313,17 @@ def without_asked(unit: str, dimension: str, question: str) -> str:
     """
     if not unit:
         return ""
-    asked_unit, everywhere = asked_units(question)
-    alone, _, per = unit.partition("/")
-    if asked_unit is not None and asked_unit[0] == alone != unit and per in question:
+    asked_unit, named_in_question = asked_units(question)
+    unit_without_rate, _, rate = unit.partition("/")
+    if asked_unit is not None and asked_unit[0] == unit_without_rate != unit and rate in question:
         return ""  # "How many hours does he work per year?" - "72 hours per year"
-    if per in _asked_rates(question) and dimension.endswith("/per"):
-        unit, dimension = alone, dimension.removesuffix("/per")
+    if rate in _asked_rates(question) and dimension.endswith("/per"):
+        unit, dimension = unit_without_rate, dimension.removesuffix("/per")
     if asked_unit is not None and asked_unit[1] == dimension:
         return "" if asked_unit[0] == unit else unit
     if asked_unit is not None and asked_unit[1] == "speed" and dimension in ("length", "time"):
         return unit  # "How fast in km/h?" names kilometres, and "18 km" is no speed
-    named_units = {unit_name for unit_name, dimension_of_unit in everywhere if dimension_of_unit == dimension}
+    named_units = {unit_name for unit_name, dimension_of_unit in named_in_question if dimension_of_unit == dimension}
     if unit == "$" and not named_units and _ASKS_FOR_MONEY.search(question[-QUESTION_READ:]):
         return ""  # "How much does she pay?" is answered by "12" and by "$12"
     return "" if named_units == {unit} else unit
@@ -330,13 +331,13 @@ def without_asked(unit: str, dimension: str, question: str) -> str:
 
 _CHANGES_VALUE = frozenset(("part", "scale", "count"))
 """Dimensions of which a unit multiplies the number before it. A question that wants such a unit names it."""
-_COUNTS = re.compile(
+_ASKS_COUNT = re.compile(
     r"\b(?:how\s+many|number\s+of)(?:\s+(?:more|fewer|total|additional|extra|other|different|full|whole|new))*\s+"
     r"(?:people|children|men|women|fish|[a-z]{2,}[^s\W]s)\b(?<!\bdoes)",
     re.I,
 )
 """Matches a question that asks for a number of things, if the things are no unit: "How many eggs"."""
-_MEASURED = {
+_DIMENSIONS_OF_ADJECTIVE = {
     "far": ("length",),
     "tall": ("length",),
     "high": ("length",),
@@ -349,12 +350,12 @@ _MEASURED = {
     "long": ("length", "time", "area"),
 }
 """Maps the word after "how" to the dimensions in which it is measured."""
-_HOW = re.compile(rf"\bhow\s+(?P<word>{'|'.join(_MEASURED)})\b", re.I)
+_HOW_ADJECTIVE = re.compile(rf"\bhow\s+(?P<word>{'|'.join(_DIMENSIONS_OF_ADJECTIVE)})\b", re.I)
 _COINS = re.compile(r"\b(?:coins?|penn(?:y|ies)|nickels?|dimes?|quarters?)\b", re.I)
 """Matches names of coins: a question with them may be answered in cents."""
 _ASKS_YEAR = re.compile(r"\b(?:when|what\s+year|which\s+year)\b", re.I)
 """Matches a question whose answer may be a year, so that "1990s" is no number of seconds."""
-_SHARES = re.compile(r"\b(?:each|every\w*|average|mean|equally|per|rate|one)\b", re.I)
+_SHARING_WORDS = re.compile(r"\b(?:each|every\w*|average|mean|equally|per|rate|one)\b", re.I)
 """Matches words of a question that make "per person" say nothing."""
 _ASKS_PAY = re.compile(
     r"\bhow\s+much\s+(?:money|change|profit"
@@ -371,12 +372,12 @@ def is_rate_named(per: str, question: str) -> bool:
         per: unit or word after "per".
         question: the question.
     """
-    unit, dimension = _CANONICAL.get(per.lower(), (per.lower(), ""))
+    unit, dimension = _UNIT_OF_NAME.get(per.lower(), (per.lower(), ""))
     text = without_accents(question[-QUESTION_READ:])
     if dimension != "time":
-        return _SHARES.search(text) is not None or re.search(rf"\b{re.escape(per)}", text, re.I) is not None
-    named = {name.partition("/")[0] for name, _ in asked_units(question)[1]} | _asked_rates(question)
-    return unit in named or re.search(rf"\b(?:{re.escape(unit)}|dai)ly\b", text, re.I) is not None
+        return _SHARING_WORDS.search(text) is not None or re.search(rf"\b{re.escape(per)}", text, re.I) is not None
+    named_units = {name.partition("/")[0] for name, _ in asked_units(question)[1]} | _asked_rates(question)
+    return unit in named_units or re.search(rf"\b(?:{re.escape(unit)}|dai)ly\b", text, re.I) is not None
 
 
 def suits_question(unit: str, dimension: str, question: str) -> bool:
@@ -393,26 +394,36 @@ def suits_question(unit: str, dimension: str, question: str) -> bool:
     """
     if dimension.partition("^")[0] in _CHANGES_VALUE or unit == "BC":
         return False
-    asked_unit, everywhere = asked_units(question)
-    alone, _, per = unit.partition("/")
-    names = {name.partition("/")[0].partition("^")[0] for name, _ in everywhere}
-    if (alone == "¢" and alone not in names and not _COINS.search(question)) or (
-        alone == "s" and _ASKS_YEAR.search(question)
+    asked_unit, named_in_question = asked_units(question)
+    unit_without_rate, _, rate = unit.partition("/")
+    named_without_power = {name.partition("/")[0].partition("^")[0] for name, _ in named_in_question}
+    if (unit_without_rate == "¢" and unit_without_rate not in named_without_power and not _COINS.search(question)) or (
+        unit_without_rate == "s" and _ASKS_YEAR.search(question)
     ):
         return False
     if asked_unit is not None:
-        wanted, _, rate = ("mi/h" if asked_unit[0] == "mph" else asked_unit[0]).partition("/")
-        same_rate = per == rate or (not rate and is_rate_named(per, question)) or (not per and dimension == "money")
-        return alone == wanted and same_rate
-    asking, base = _asking_sentence(question), alone.partition("^")[0]
-    kind = dimension.partition("^")[0].removesuffix("/per")
-    if base not in names and _COUNTS.search(asking):
+        asked_without_rate, _, asked_rate = ("mi/h" if asked_unit[0] == "mph" else asked_unit[0]).partition("/")
+        is_same_rate = (
+            rate == asked_rate
+            or (not asked_rate and is_rate_named(rate, question))
+            or (not rate and dimension == "money")
+        )
+        return unit_without_rate == asked_without_rate and is_same_rate
+    asking_sentence, unit_without_power = _asking_sentence(question), unit_without_rate.partition("^")[0]
+    base_dimension = dimension.partition("^")[0].removesuffix("/per")
+    if unit_without_power not in named_without_power and _ASKS_COUNT.search(asking_sentence):
         return False
-    if (measured := _HOW.search(asking)) and kind not in _MEASURED[measured["word"].lower()]:
+    if (adjective_match := _HOW_ADJECTIVE.search(asking_sentence)) and base_dimension not in _DIMENSIONS_OF_ADJECTIVE[
+        adjective_match["word"].lower()
+    ]:
         return False
-    if kind != "money" and _ASKS_PAY.search(asking):
+    if base_dimension != "money" and _ASKS_PAY.search(asking_sentence):
         return False
-    if kind == "money" and per and not is_rate_named(per, question):
+    if base_dimension == "money" and rate and not is_rate_named(rate, question):
         return False
-    named_units = {name.partition("^")[0] for name, named in everywhere if named.partition("^")[0] == kind}
-    return not named_units - {"¢"} or kind == "time" or base in named_units
+    named_units = {
+        name.partition("^")[0]
+        for name, dimension_named in named_in_question
+        if dimension_named.partition("^")[0] == base_dimension
+    }
+    return not named_units - {"¢"} or base_dimension == "time" or unit_without_power in named_units
