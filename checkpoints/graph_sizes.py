@@ -148,30 +148,35 @@ def unsqueeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor = needed(node, inputs, 0)
     axes = certain(node, inputs, 1, "axes") or []
     rank = len(tensor.shape) + len(axes)
-    places = {axis_of(node, axis, rank) for axis in axes}
-    if len(places) != len(axes):
+    added_axes = {axis_of(node, axis, rank) for axis in axes}
+    if len(added_axes) != len(axes):
         raise UnsafeModel("Unsqueeze names an axis twice")
-    rest = iter(tensor.shape)
-    return _reshaped(tensor, [1 if place in places else next(rest) for place in range(rank)])
+    remaining_lengths = iter(tensor.shape)
+    return _reshaped(tensor, [1 if axis in added_axes else next(remaining_lengths) for axis in range(rank)])
 
 
 def squeeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor = needed(node, inputs, 0)
     axes = certain(node, inputs, 1, "axes")
-    ones = [place for place, length in enumerate(tensor.shape) if length == 1]
+    ones = [axis for axis, length in enumerate(tensor.shape) if length == 1]
     removed_axes = {axis_of(node, axis, len(tensor.shape)) for axis in (ones if axes is None else axes)}
-    return _reshaped(tensor, [length for place, length in enumerate(tensor.shape) if place not in removed_axes])
+    return _reshaped(tensor, [length for axis, length in enumerate(tensor.shape) if axis not in removed_axes])
 
 
 def reshape_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor, shape = needed(node, inputs, 0), _integers(node, inputs, 1, "lengths")
     if not node.integer("allowzero", 0):
-        shape = [tensor.shape[place] if n == 0 and place < len(tensor.shape) else n for place, n in enumerate(shape)]
-    free = [place for place, length in enumerate(shape) if length < 0]
-    if len(free) > 1:
+        shape = [
+            tensor.shape[axis] if length == 0 and axis < len(tensor.shape) else length
+            for axis, length in enumerate(shape)
+        ]
+    open_axes = [axis for axis, length in enumerate(shape) if length < 0]
+    if len(open_axes) > 1:
         raise UnsafeModel("Reshape with two lengths left open")
-    for open_place in free:  # where it does not divide, the runtime stops
-        shape[open_place] = tensor.count // max(math.prod(n for place, n in enumerate(shape) if place != open_place), 1)
+    for open_axis in open_axes:  # where it does not divide, the runtime stops
+        shape[open_axis] = tensor.count // max(
+            math.prod(length for axis, length in enumerate(shape) if axis != open_axis), 1
+        )
     return _reshaped(tensor, shape)
 
 
@@ -202,16 +207,16 @@ def _requested_lengths(node: Node, inputs: Sequence[Sized | None], index: int) -
 
 def slice_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     tensor = needed(node, inputs, 0)
-    starts, ends = (_integers(node, inputs, place, "places") for place in (1, 2))
+    starts, ends = (_integers(node, inputs, index, "places") for index in (1, 2))
     axes = certain(node, inputs, 3, "axes") or list(range(len(starts)))
     steps = certain(node, inputs, 4, "steps") or [1] * len(axes)
     if not len(axes) == len(steps) == len(starts) == len(ends) or min(steps, default=1) < 1:
         raise UnsafeModel(f"Slice of {len(axes)} axes by {len(starts)} starts, {len(ends)} ends and steps {steps}")
     shape, cuts = list(tensor.shape), [slice(None)] * len(tensor.shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        place = axis_of(node, axis, len(shape))
-        cuts[place] = slice(start, end, step)
-        shape[place] = len(range(*cuts[place].indices(tensor.shape[place])))
+        index = axis_of(node, axis, len(shape))
+        cuts[index] = slice(start, end, step)
+        shape[index] = len(range(*cuts[index].indices(tensor.shape[index])))
     return [sized(tensor.elem, shape, None if tensor.known is None else tensor.known[tuple(cuts)])]
 
 
@@ -326,9 +331,9 @@ def _reduce(node: Node, inputs: list[Sized | None]) -> list[Sized]:
         return [tensor]
     reduced_axes = {axis_of(node, axis, rank) for axis in axes} if axes else set(range(rank))
     lengths = [
-        1 if place in reduced_axes else length
-        for place, length in enumerate(tensor.shape)
-        if keeps_axes or place not in reduced_axes
+        1 if axis in reduced_axes else length
+        for axis, length in enumerate(tensor.shape)
+        if keeps_axes or axis not in reduced_axes
     ]
     return [sized(tensor.elem, lengths)]
 
@@ -338,7 +343,7 @@ def _transpose(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     order = certain(node, inputs, len(inputs), "perm") or list(range(len(tensor.shape)))[::-1]
     if sorted(order) != list(range(len(tensor.shape))):
         raise UnsafeModel(f"Transpose of {len(tensor.shape)} axes by {order}")
-    return [sized(tensor.elem, [tensor.shape[place] for place in order])]
+    return [sized(tensor.elem, [tensor.shape[axis] for axis in order])]
 
 
 def _product(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -494,6 +499,7 @@ def read_ensemble(node: Node) -> Ensemble:
     Every node except a tree's first has one parent in the same tree, so no path is endless. Columns, targets and nodes
     with weights must exist, because the runtime does not check them.
     """
+    # One entry for each node in every list.
     kind = "target" if node.kind.endswith("Regressor") else "class"
     tree_ids, node_ids, feature_ids, true_children, false_children = (
         node.integers(f"nodes_{name}") for name in ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids")
@@ -512,6 +518,7 @@ def read_ensemble(node: Node) -> Ensemble:
         entry_count = node.count("nodes_hitrates") if name == "hitrates" else len(node.integers(f"nodes_{name}"))
         if entry_count not in (0, node_count):
             raise UnsafeModel(f"{node.kind}: nodes_{name} has {entry_count} entries of {node_count}")
+    # Numbers of nodes and trees that the runtime can hold, each node once.
     numbers = (
         node_ids,
         feature_ids,

@@ -354,34 +354,39 @@ def parse_reply(name: str, body: Any, choice: int = 0) -> ParsedReply | None:
         body: the completion, or its chunks.
         choice: number of the answer.
     """
-    whole = body
+    whole_body = body
     try:
         if isinstance(body, list):
             answer_stream = AnswerStream(choice)
             for chunk in body:
                 answer_stream.add(chunk)
-            whole = answer_stream.response()
-        parsed_text = parse_text(whole, choice=choice)
+            whole_body = answer_stream.response()
+        parsed_text = parse_text(whole_body, choice=choice)
     except InvalidResponse:
         return None
+    # The answer with its log-probabilities, or why it is refused.
     parsed, refusal = None, ""
     try:
         parsed = parse_response(body, choice=choice)
     except InvalidResponse as error:
         refusal = str(error)
-    logprobs = fields((fields(whole["choices"][choice]) or {}).get("logprobs")) or {}
+    logprobs = fields((fields(whole_body["choices"][choice]) or {}).get("logprobs")) or {}
     listed_entries = [*(as_list(logprobs.get("reasoning_content")) or ()), *(as_list(logprobs.get("content")) or ())]
     if not listed_entries:  # the older shape, which some servers give in chats too
         numbers = as_list(logprobs.get("token_logprobs")) or ()
         names, tops = (as_list(logprobs.get(key)) or [None] * len(numbers) for key in ("tokens", "top_logprobs"))
-        for token, x, top in zip(names, numbers, tops, strict=False):
-            others = [{"token": other, "logprob": y} for other, y in (fields(top) or {}).items()]
-            listed_entries.append({"token": token, "logprob": x, "top_logprobs": others})
+        for token, logprob, top in zip(names, numbers, tops, strict=False):
+            alternatives = [
+                {"token": alternative, "logprob": other_logprob}
+                for alternative, other_logprob in (fields(top) or {}).items()
+            ]
+            listed_entries.append({"token": token, "logprob": logprob, "top_logprobs": alternatives})
+    # The tokens as they came, and how many of them should have numbers according to the usage.
     entries = [entry for listed_entry in listed_entries if (entry := fields(listed_entry)) is not None]
     alternatives_by_token = [map(fields, as_list(entry.get("top_logprobs")) or ()) for entry in entries]
-    details = fields((fields(whole.get("usage")) or {}).get("completion_tokens_details")) or {}
+    details = fields((fields(whole_body.get("usage")) or {}).get("completion_tokens_details")) or {}
     thinking_count = details.get("reasoning_tokens")
-    counted = parsed_text.usage.completion_tokens if len(whole["choices"]) == 1 else 0
+    counted = parsed_text.usage.completion_tokens if len(whole_body["choices"]) == 1 else 0
     if type(thinking_count) is int and len(entries) <= counted - thinking_count + 1:  # counted, but without numbers
         counted -= thinking_count
     return ParsedReply(

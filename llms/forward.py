@@ -196,13 +196,16 @@ def score_continuations(
     return [
         scored
         for start in range(0, len(pairs), batch_size)
-        for scored in _score_batch(model, pairs[start : start + batch_size], pad, top_logprobs, slice_length)
+        for scored in _score_batch(
+            model, pairs[start : start + batch_size], pad=pad, top_logprobs=top_logprobs, slice_length=slice_length
+        )
     ]
 
 
 def _score_batch(
     model: PreTrainedModel,
     pairs: Sequence[tuple[list[int], list[int]]],
+    *,
     pad: int,
     top_logprobs: int,
     slice_length: int,
