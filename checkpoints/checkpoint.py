@@ -158,8 +158,7 @@ def _spec(node: Any) -> TensorSpec:
     if node.type not in _NUMPY_TYPES:
         raise ContractMismatch(
             f"{node.name!r} is a {node.type}; expected one of {', '.join(_NUMPY_TYPES)} (for classifiers of "
-            "scikit-learn or "
-            "LightGBM, export with zipmap=False)"
+            "scikit-learn or LightGBM, export with zipmap=False)"
         )
     shape = tuple(length if isinstance(length, int) and length >= 0 else None for length in node.shape)
     return TensorSpec(node.name, _NUMPY_TYPES[node.type], shape)
@@ -388,6 +387,10 @@ def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
 
 
 def _arrays_of(recorded_arrays: dict[str, RecordedArray], specs: Sequence[TensorSpec], name: str) -> Arrays:
+    """Returns recorded inputs or outputs as arrays of the model's types and shapes.
+
+    Raises `ContractMismatch` if they differ from these.
+    """
     names = [spec.name for spec in specs]
     if sorted(recorded_arrays) != sorted(names):
         raise ContractMismatch(f"{name} are {sorted(recorded_arrays)}; the model has {sorted(names)}")
@@ -637,6 +640,7 @@ def _manifest_at(files: Folder | Repository, limits: Limits | None) -> bytes:
 
 
 def _verified_at(files: Folder | Repository, sha256: str | None, limits: Limits | None = None) -> Checkpoint:
+    """Returns the checkpoint in a folder or repository, after every check that `load_checkpoint` names."""
     manifest_data = _manifest_at(files, limits)
     digest = hashlib.sha256(manifest_data).hexdigest()
     _check_digest(files.where(""), digest, sha256)

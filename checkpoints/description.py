@@ -60,14 +60,14 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
+    """Yields the lines that describe a checkpoint, from whether it can be trusted to the versions that made it."""
     # Whether its numbers can be trusted.
     source_digest = manifest.contract.get("adapted_from")
     trust = (manifest.distrust or "no audit failed") if manifest.audits else "no audit was made"
     if not manifest.audits and isinstance(source_digest, str):
         trust = (
-            f"adapted from checkpoint {source_digest[:12]}, which was audited for the order of one model's answers "
-            "to one "
-            "task; the metrics are of your labelled answers"
+            f"adapted from checkpoint {source_digest[:12]}, which was audited for the order of one model's answers to "
+            "one task; the metrics are of your labelled answers"
         )
     yield f"trust       {manifest.trust}: {trust}"
     gain = manifest.metrics.get(GAIN_OVER_BEFORE)

@@ -240,8 +240,7 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
     bound_text = "catch up to" if option == "catch" else "risk from"
     raise ContractMismatch(
         f"{option}={value:g}: the checkpoint, {label_text}, carries {bound_text} {stored_promises[-1].value:g}; "
-        f"{what_to_do} a "
-        "weaker promise, flag_rate or flag_below"
+        f"{what_to_do} a weaker promise, flag_rate or flag_below"
     )
 
 
@@ -333,9 +332,8 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: Label
             highest_rate = min((point.rate for point in points if point.threshold >= threshold), default=1.0)
             curve = f"; by the curve of flag rates it flags {lowest_rate:.0%} to {highest_rate:.0%} of the answers"
         lines.append(
-            f"What the stored threshold {threshold:.4f} flags, catches and costs is not known: it was not measured"
-            f"{curve}. Adapt, recalibrate or train the checkpoint again, with enough "
-            "labels."
+            f"What the stored threshold {threshold:.4f} flags, catches and costs is not known: it was not "
+            f"measured{curve}. Adapt, recalibrate or train the checkpoint again, with enough labels."
         )
     elif stored.flagging:
         lines.append("No threshold is stored: nothing is flagged unless one is chosen when the checkpoint is loaded.")

@@ -697,15 +697,13 @@ def check_growth(graph: Graph, kind: str | None) -> None:
     if many_rows_bytes > SLACK * (MANY_ROWS // FEW_ROWS) * few_rows_bytes + MAX_GRAPH_BYTES:
         raise UnsafeModel(
             f"the model makes {many_rows_bytes >> 20} MB for {MANY_ROWS} rows and {few_rows_bytes >> 10} kB for "
-            f"{FEW_ROWS}; expected "
-            "memory to grow as the rows do"
+            f"{FEW_ROWS}; expected memory to grow as the rows do"
         )
     long_bytes = sizes_of(graph, dims_for(graph, (FEW_ROWS, LONG_LENGTH)))[0]
     if long_bytes > SLACK * (LONG_LENGTH // SHORT_LENGTH) ** degree * few_rows_bytes + MAX_GRAPH_BYTES:
         raise UnsafeModel(
             f"the model makes {long_bytes >> 20} MB for lengths of {LONG_LENGTH} and {few_rows_bytes >> 10} kB for "
-            f"{SHORT_LENGTH}; "
-            f"expected memory to grow as {'their square' if degree == 2 else 'they do'}"
+            f"{SHORT_LENGTH}; expected memory to grow as {'their square' if degree == 2 else 'they do'}"
         )
 
 

@@ -443,6 +443,10 @@ def build(kind: type[T], value: Any, where: str) -> T:
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:
+    """Returns a JSON value as an object of this type.
+
+    Raises `ContractMismatch` with the place (`where`) of what does not fit.
+    """
     # A dataclass.
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):

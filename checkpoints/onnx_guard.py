@@ -174,6 +174,7 @@ def check_model(data: bytes, kind: str | None = None) -> Graph:
 
 
 def _check_message(message: WireMessage, *, finite: bool) -> None:
+    """Checks a message of the model's file and all messages within it. With `finite`, weights must be finite too."""
     refused = _REFUSED_FIELDS.get(message.kind, {})
     for name in refused.keys() & message.fields.keys():
         raise UnsafeModel(f"the model has {refused[name]} ({message.kind}.{name})")
@@ -266,9 +267,8 @@ def check_operators(graph: Graph, kind: str | None) -> None:
     )  # ONNX Runtime drops unused ones one by one
     if max(edges, graph_edges) > MAX_EDGES + EDGES_PER_NODE * len(graph.nodes):
         raise UnsafeModel(
-            f"the graph has {edges} inputs and outputs of {len(graph.nodes)} nodes, and {graph_edges} weights, "
-            "inputs and "
-            f"outputs of its own; at most {MAX_EDGES} and {EDGES_PER_NODE} a node"
+            f"the graph has {edges} inputs and outputs of {len(graph.nodes)} nodes, and {graph_edges} weights, inputs "
+            f"and outputs of its own; at most {MAX_EDGES} and {EDGES_PER_NODE} a node"
         )
     for node in graph.nodes:
         if node.kind not in allowed_operators:

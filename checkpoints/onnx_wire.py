@@ -176,6 +176,10 @@ class _Reader:
         self.fields_left = MAX_FIELDS
 
     def message(self, kind: str, start: int, end: int, depth: int) -> WireMessage:
+        """Returns the message of this kind between two positions of the file.
+
+        Raises `UnsafeModel` if the bytes are no such message.
+        """
         if depth > MAX_DEPTH:
             raise UnsafeModel(f"messages nest deeper than {MAX_DEPTH}")
         schema, fields, position = MESSAGE_FIELDS[kind], dict[str, list[Any]](), start
@@ -406,6 +410,7 @@ def read_varints(message: WireMessage, name: str) -> NDArray[np.int64]:
 
 
 def _read_node(message: WireMessage) -> Node:
+    """Returns a node of the graph with its attributes, each of them once and of the type that it states."""
     domain, operator = message.text("domain"), message.text("op_type")
     kind = f"ai.onnx.ml.{operator}" if domain == "ai.onnx.ml" else operator
     attributes: dict[str, WireMessage] = {}
@@ -427,6 +432,7 @@ def _read_node(message: WireMessage) -> Node:
 
 
 def _read_input(value: WireMessage) -> Tensor:
+    """Returns the type and shape of an input of the graph; raises `UnsafeModel` if it is no tensor or has no rank."""
     name = value.text("name")
     tensor_types = [
         kind for value_type in value.fields.get("type", []) for kind in value_type.fields.get("tensor_type", [])
