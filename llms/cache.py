@@ -286,6 +286,7 @@ class CachedLLM(WrappedLLM):
 
 
 def _call_of_facts(facts: Any, file: io.BytesIO) -> Call:
+    """Returns a stored call: its fields as JSON gives them, and its arrays, which are read from the file in order."""
     arrays = {name: np.lib.format.read_array(file, allow_pickle=False) for name in facts.pop("arrays")}
     hidden = None
     if "hidden" in facts:

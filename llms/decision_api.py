@@ -101,6 +101,7 @@ class DecisionsLLM(EndpointLLM):
         yield await self.complete(request)
 
     def _call_of_decision(self, request: Request, decision: Mapping[str, Any], latency_ms: float) -> Call:
+        """Returns a decision of the API as a call, with its cost if the price is known."""
         usage_fields = decision.get("usage")
         counts = [
             usage_fields.get(key) if isinstance(usage_fields, Mapping) else None

@@ -61,8 +61,8 @@ _SPECULATION_REMEDY = (
 REMEDIES = {
     "address": "check that URL is the address of an OpenAI-compatible API; it usually ends in /v1",
     "given": "llama-cpp-python: --logits_all true; llama.cpp: ask for top_logprobs of at least 1, and "
-    f"{_SPECULATION_REMEDY};"
-    " Ollama: 0.12.11 or later; LiteLLM: name logprobs in allowed_openai_params; else ask another endpoint or model",
+    f"{_SPECULATION_REMEDY}; Ollama: 0.12.11 or later; LiteLLM: name logprobs in allowed_openai_params; else ask "
+    "another endpoint or model",
     "fails": "ask another model (OpenAI's reasoning models refuse logprobs), or update the server; llama-cpp-python:"
     " --logits_all true; vLLM: raise --max-logprobs; LiteLLM: name logprobs and top_logprobs in allowed_openai_params",
     "top": "predictors that read alternatives will refuse these answers; ask for as many as the server allows (vLLM:"
@@ -73,8 +73,7 @@ REMEDIES = {
     "echo": "switch off what repeats the prompt: echo, or TGI's return_full_text",
     "numbers": "some numbers may be missing, stand for none, or be of the next token, or of the likeliest token in"
     f" place of the drawn one: {_SPECULATION_REMEDY}; send top_p 1 and no top_k; set log-probabilities, not "
-    "probabilities"
-    " (raw_logprobs); llama-cpp-python: --logits_all true; SGLang: --stream-interval 1; update the server",
+    "probabilities (raw_logprobs); llama-cpp-python: --logits_all true; SGLang: --stream-interval 1; update the server",
     "more": "tokens outside of the text come with numbers: switch off echo and TGI's decoder_input_details, name stop"
     " texts as end tokens, or leave the numbers of such tokens out",
     "usage": "nothing checks that all tokens have numbers; send stream_options {include_usage: true}, or let the"
@@ -92,8 +91,8 @@ REMEDIES = {
     "done": "a proxy before this server may take the stream for cut; update the server",
     "once": "ask n times for one answer each",
     "tool": "set the server's parser of tool calls, if tools are used (vLLM: --enable-auto-tool-choice"
-    " --tool-call-parser NAME; SGLang: --tool-call-parser NAME; llama-server: --jinja): a call in words is scored as an"
-    " answer",
+    " --tool-call-parser NAME; SGLang: --tool-call-parser NAME; llama-server: --jinja): a call in words is scored as "
+    "an answer",
     "think": "if this model thinks, switch it on by --extra-body and ask again",
     "thinking": "raise --thinking-tokens if the model was cut while it thought; else switch the server's reasoning"
     " parser off, or the thinking",
@@ -417,6 +416,7 @@ def diagnose(interview: Interview) -> tuple[Diagnosis, ...]:
 
 
 def _findings(interview: Interview) -> Iterator[tuple[str, CheckFinding]]:
+    """Yields the name and the finding of each check. Without tokens to judge, the stream alone is checked."""
     replies = {
         name: parse_reply(name, interview.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")
     }
@@ -571,6 +571,7 @@ def _check_finish_reason(plain: ParsedReply, cut: ParsedReply | None) -> CheckFi
 
 
 def _check_stream(interview: Interview, plain: ParsedReply | None, parsed: ParsedReply | None) -> CheckFinding:
+    """Returns whether the streamed answer is whole and has the numbers of the same answer without streaming."""
     reply = interview.replies.get("streamed")
     if reply is None or not reply.body:
         return "fault", f"no stream came: {interview.failure('streamed')}", "stream"
@@ -624,6 +625,7 @@ def _mean_difference(a: Sequence[float | None], b: Sequence[float | None]) -> fl
 
 
 def _check_two_answers(interview: Interview) -> CheckFinding:
+    """Returns whether two answers to one request (`n = 2`) each have their own numbers."""
     body = fields(interview.body("two")) or {}
     answer_count = len(as_list(body.get("choices")) or ())
     if answer_count != 2:
@@ -650,6 +652,7 @@ def _check_tool_call(interview: Interview) -> CheckFinding:
 
 
 def _check_thinking(interview: Interview, reply: ParsedReply | None) -> CheckFinding:
+    """Returns whether tokens of the thinking are told from those of the answer."""
     if reply is None or (
         reply.parsed_text.thinking is None and not (reply.parsed and reply.parsed.segments) and not interview.thinks
     ):

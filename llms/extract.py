@@ -136,9 +136,9 @@ def extract(
     complete, with the same content from any process. A call that already has the requested states is skipped, so a
     killed extraction can continue.
 
-    Raises `RecordError` before anything is read if a call cannot be read, if no call is selected, if the calls are of
-    another model, or if the model's log-probabilities differ from the recorded ones. Raises it before a chunk is
-    written that holds a state which is NaN or infinite.
+    Raises `RecordError` before anything is read if a call cannot be read, if no call is selected, or if the calls are
+    of another model. It is also raised if the model's log-probabilities differ from the recorded ones, and before a
+    chunk is written that holds a state which is NaN or infinite.
 
     Args:
         store: the run store.
@@ -214,9 +214,8 @@ def _check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], o
     if disagreement is not None and disagreement > REREAD_TOLERANCE and not other_model:
         raise StoreMismatch(
             f"{llm.name} gives the recorded tokens other log-probabilities: {disagreement:.2f} nats a token off, where "
-            f"{REREAD_TOLERANCE} is the most that rounding explains. Weights, tokenizer or chat template are not "
-            "those that "
-            f"answered: load these, or read the calls as another model would with --other-model"
+            f"{REREAD_TOLERANCE} is the most that rounding explains. Weights, tokenizer or chat template are not those "
+            "that answered: load these, or read the calls as another model would with --other-model"
         )
     return disagreement
 

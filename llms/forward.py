@@ -210,6 +210,7 @@ def _score_batch(
     top_logprobs: int,
     slice_length: int,
 ) -> list[ScoredText]:
+    """Returns the log-probabilities of continuations that are read in one batch, slice by slice along their length."""
     sequences = [prompt + rest for prompt, rest in pairs]
     first_place, longest = min(len(prompt) for prompt, _ in pairs) - 1, max(map(len, sequences))
     cache: Any = DynamicCache(config=model.config) if longest - first_place > slice_length else None

@@ -41,6 +41,5 @@ def unlisted(name: str) -> str:
         return ""
     return (
         f"{name} {installed_version or 'of an unknown version'} is not among the versions whose hidden states are "
-        "known good "
-        f"({', '.join(good_versions)}): its states are checked first"
+        f"known good ({', '.join(good_versions)}): its states are checked first"
     )

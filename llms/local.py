@@ -290,6 +290,10 @@ class LocalLLM:
             answer.cancel()
 
     async def _submit(self, request: Request, on_token: Callable[[Token], None] | None = None) -> Call:
+        """Returns the answer to a request, which the queue puts into a batch with others.
+
+        Raises `LLMError` for a request that cannot be answered.
+        """
         sampling = request.sampling
         prompt = self.encode(request.messages) if request.messages else []
         if not prompt:

@@ -320,6 +320,7 @@ class OpenAILLM(EndpointLLM):
         return answer
 
     def _body(self, request: Request, form: SchemaForm) -> dict[str, Any]:
+        """Returns the body of a request to the server, with the JSON schema in this form."""
         sampling = request.sampling
         # OpenAI's newer models know only the newer name, and many other servers only the older one.
         limit = "max_completion_tokens" if self._endpoint.host == OPENAI_HOST else "max_tokens"

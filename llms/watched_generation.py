@@ -126,15 +126,13 @@ class Watcher(StoppingCriteria):
             raise LLMError("the watched model has not run: give the watcher to that model's own generate") from None
         if latest_states.shape[1] != row_count:
             raise LLMError(
-                f"{row_count} sequences came from a forward pass of {latest_states.shape[1]}: beams change places "
-                "and cannot be "
-                f"watched; use num_beams=1"
+                f"{row_count} sequences came from a forward pass of {latest_states.shape[1]}: beams change places and "
+                "cannot be watched; use num_beams=1"
             )
         if self._rows and (len(self._rows) != row_count or length != self._seen_length + 1):
             raise LLMError(
-                f"expected {len(self._rows)} sequences of {self._seen_length + 1} tokens, got {row_count} of "
-                f"{length}: a watcher "
-                f"follows one generate, a token at a time; open another `watch`, and use no assistant model"
+                f"expected {len(self._rows)} sequences of {self._seen_length + 1} tokens, got {row_count} of {length}: "
+                "a watcher follows one generate, a token at a time; open another `watch`, and use no assistant model"
             )
         self._seen_length = length
         states: FloatArray = latest_states[self._order].transpose(0, 1).flatten(1).cpu().numpy()

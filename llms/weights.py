@@ -1,7 +1,7 @@
 """Finds a model's weights by its name: hub ids, local folders, GGUF files, and the embedded default.
 
-GGUF weights are dequantised once to bfloat16, and the dense copy is kept in the cache folder, because packed weights
-run several times slower in transformers on a CPU.
+GGUF weights are dequantised once to bfloat16, and the dense copy is kept in the cache folder. Packed weights run
+several times slower in transformers on a CPU.
 """
 
 import hashlib
@@ -136,6 +136,7 @@ def _dense_copy(name: str, gguf: Path, expected_sha256: str = "") -> Weights:
 
 
 def _dequantise(gguf: Path, folder: Path) -> None:
+    """Reads a GGUF file with transformers, and saves it into the folder as an ordinary dense model."""
     torch = require("torch", "train")
     transformers = require("transformers", "train")
     for package in ("gguf", "accelerate"):  # transformers reads a packed file with both, and would ask for pip itself
@@ -219,8 +220,7 @@ def check_room(request: Request, name: str, context: int, prompt_tokens: int, mo
     if prompt_tokens + more_tokens > context:
         raise LLMError(
             f"request {request.id}: a prompt of {prompt_tokens} tokens and {text_kind} {more_tokens} exceed the "
-            f"context of {name} "
-            f"({context} tokens): shorten one of them"
+            f"context of {name} ({context} tokens): shorten one of them"
         )
 
 
