@@ -157,6 +157,10 @@ class BlendPredictor(QualityPredictor):
         return self._inputs(self._read_response(response, None, _stated_inputs(confidence, p_true)))
 
     def _read_response(self, response: object, hidden: Hidden | None = None, stated: Mapping[str, float] = {}) -> Read:
+        """Returns what the blend reads of a response, with notes on it.
+
+        These are log-probabilities, hidden states, and confidences that are stated.
+        """
         plain_logprobs = float_list(response) if type(response) is list else None
         if plain_logprobs is not None:
             logprobs, model, note, cut = plain_logprobs, "", doubts_of(plain_logprobs), False

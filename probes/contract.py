@@ -156,8 +156,7 @@ class BaseRates:
         ):
             raise ContractMismatch(
                 f"the contract's {BASE_RATES_KEY} name {unknown_heads[0]!r}; expected heads that are probabilities, "
-                "which "
-                f"are {', '.join(heads) or 'none'}; train it again"
+                f"which are {', '.join(heads) or 'none'}; train it again"
             )
         return cls(between, runs, average, scale)
 

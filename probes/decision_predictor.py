@@ -166,8 +166,7 @@ class DecisionPredictor(QualityPredictor):
             )
             raise InvalidResponse(
                 f"the decision lacks {', '.join(missing_questions)}{f' ({reasons})' if reasons else ''}, which this "
-                "predictor "
-                f"reads; expected {', '.join(self.schema.names)}: ask the judge all its questions again"
+                f"predictor reads; expected {', '.join(self.schema.names)}: ask the judge all its questions again"
             )
         inputs = np.array([[row[name] for name in self.schema.names]], dtype=np.float32)
         return Read(np.empty(0, np.float32), None, None, self._other_judge(answers), {FEATURES_INPUT: inputs})

@@ -310,7 +310,7 @@ class HiddenProbe(Pretrained):
             chat: whether the tokenizer's chat template is put around the prompt.
 
         Raises `ContractMismatch` for a probe at the exact answer, and for a probe before the answer if `tokens` is
-        given, `InvalidResponse` if the states have another width, and `MissingExtra` without the extra `train`.
+        given. Raises `InvalidResponse` if the states have another width, and `MissingExtra` without the extra `train`.
         """
         if self.position in EXACT_POSITIONS or (tokens and self.position == "prompt_last"):
             raise ContractMismatch(

@@ -146,8 +146,7 @@ class QualityPredictor(Pretrained):
         if self._flag_options.flags and self._flagged_head is None:
             raise ContractMismatch(
                 f"{next(iter(self._flag_options.flags))}: {checkpoint.path} gives no score (heads: "
-                f"{', '.join(names)}), so "
-                "that no threshold can lie on it: leave the option out"
+                f"{', '.join(names)}), so that no threshold can lie on it: leave the option out"
             )
         chance_of_head = checkpoint.manifest.chance
         self._chance = chance_of_head.get(self._score_head or "") or chance_of_head.get("", "")
@@ -391,6 +390,8 @@ class QualityPredictor(Pretrained):
         return {name: values.ravel().tolist() for name, values in outputs.items()}
 
     def _verdict(self, heads: dict[str, float], read: Read) -> Verdict:
+        """Returns the verdict on a response whose heads have these values, with the notes about them."""
+        # The values must lie on their heads' scales.
         note = read.note
         for name, value in heads.items():
             low, high = self._scales.get(name, _PROBABILITY_SCALE)
@@ -401,6 +402,7 @@ class QualityPredictor(Pretrained):
                     f"{self.checkpoint.path} gives {value:.6g} for {name!r}; expected {low:g} to {high:g}: take "
                     "another checkpoint"
                 )
+        # Values that the run, chance or a cut answer changes.
         run_is_known = True
         if self._base_rates is not None:
             run_is_known = self._base_rates.add_to(heads, self._run_shifts, read.model)
@@ -414,6 +416,7 @@ class QualityPredictor(Pretrained):
         if is_unscored:
             note = "; ".join(filter(None, (note, CUT_UNSCORED)))
             heads = {name: value for name, value in heads.items() if name not in self._ended_only}
+        # The score, and whether it or a critical failure flags the answer.
         score = None
         if self._score_head is not None and not is_unscored:
             low, high = self._scales.get(self._score_head, _PROBABILITY_SCALE)
@@ -421,11 +424,9 @@ class QualityPredictor(Pretrained):
         # A score below which the caller flags is used for an unknown run too: it promises nothing about shares.
         may_flag = run_is_known or self._flag_options.flag_below is not None
         flagged_value = heads.get(AGREEMENT) if self._score_head is None else score
-        flagged = (
-            None
-            if self._threshold is None or flagged_value is None or not may_flag
-            else flagged_value < self._threshold
-        )
+        flagged = None
+        if self._threshold is not None and flagged_value is not None and may_flag:
+            flagged = flagged_value < self._threshold
         if is_unscored and self._threshold is not None:  # a cut answer has no end that could be right
             flagged = True
         critical = heads.get(Verdict.critical_head)

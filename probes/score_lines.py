@@ -170,6 +170,7 @@ def store_lines(
 
 
 def _probe_verdict(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:
+    """Returns a probe's verdict on a recorded call: its value is the score, or the agreement if it gives that."""
     checkpoint = probe.checkpoint
     value = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
     on_mismatch: OnMismatch = "ignore" if probe.on_mismatch == "ignore" else "note"

@@ -62,6 +62,7 @@ def text_rows(questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDA
 
 
 def _word_counts(question: str, answer: str) -> tuple[Counter[int], tuple[float, ...]]:
+    """Returns the hashed words of a question and its answer, and the shape of the answer in the order of `SHAPES`."""
     question_words, answer_words = (_WORD.findall(text.lower())[:MAX_WORDS] for text in (question, answer))
     counts = Counter(_word_buckets(answer_words, 0))
     counts.update(_word_buckets(question_words, WORD_BUCKETS))
@@ -104,9 +105,8 @@ class TextReader(Pretrained):
         target, scale, buckets = contract.get("target"), contract.get("scale"), contract.get("buckets")
         if not isinstance(target, str) or buckets != WORD_BUCKETS or not (scale is None or len(scale) == 2):
             raise ContractMismatch(
-                f"{checkpoint.path}: the contract needs a target, {WORD_BUCKETS} buckets and for levels a scale, "
-                "and says "
-                f"{dict(contract)}: train the reader again with this version"
+                f"{checkpoint.path}: the contract needs a target, {WORD_BUCKETS} buckets and for levels a scale, and "
+                f"says {dict(contract)}: train the reader again with this version"
             )
         self.checkpoint, self.target = checkpoint, target
         self.scale = None if scale is None else (float(scale[0]), float(scale[1]))
