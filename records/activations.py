@@ -2,7 +2,7 @@
 
 `runs-X.safetensors` holds the tensor `hidden`, float16, (calls, layers, positions, width), of those calls of
 `runs-X.parquet` whose hidden states were kept while they were answered. It is written before its shard takes its name,
-so every run that can be read has its activations, and a file without a shard is the leftover of a kill.
+so every run that can be read has its activations. A file without a shard is the leftover of a kill.
 
 `states-REQUEST-CALLS.safetensors` holds the same of calls that were read afterwards (`metaprobe extract`). REQUEST is a
 digest of what was asked (layers, positions, model) and CALLS one of the calls in it, so no two requests share a file.

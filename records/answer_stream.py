@@ -509,8 +509,8 @@ class _VllmOutputs:
         if logprobs is not None and (as_list(logprobs) is None or len(logprobs) != len(ids)):
             received_text = type(logprobs).__name__ if as_list(logprobs) is None else f"{len(logprobs)} positions"
             raise InvalidResponse(
-                f"a vLLM output has {received_text} of log-probabilities and {len(ids)} token_ids; expected as many "
-                "of both"
+                f"a vLLM output has {received_text} of log-probabilities and {len(ids)} token_ids; expected as many of "
+                "both"
             )
         output_text, cumulative, known_count = text(get(output, "text")), get(output, "cumulative_logprob"), 0
         if answer.ids and list(ids[: len(answer.ids)]) == answer.ids:

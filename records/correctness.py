@@ -127,6 +127,7 @@ def _is_number(answer: str, question: str, gold: str) -> bool:
 
 
 def _is_text(answer: str, question: str, gold: str) -> bool:
+    """Returns whether an answer says the gold text, alone or beside words that leave it as the answer."""
     # `print("cat".upper())` must not be answered by copying: case counts where the question has the gold in other case.
     fold = gold in question or gold.casefold() not in question.casefold()
     gold_words = words(strip_decoration(gold), fold=fold)

@@ -100,6 +100,7 @@ class DecisionQuestion:
 
 
 def _question(value: object, place: str) -> DecisionQuestion:
+    """Returns a question as JSON gives it; raises `InvalidResponse` with the place of what is wrong."""
     if not isinstance(value, Mapping):
         raise InvalidResponse(f"{place} is {_short_repr(value)}; expected an object")
     kind, name = value.get("type"), value.get("name")

@@ -288,8 +288,8 @@ def _entry_of_logprobs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
 def _log_of_probability(probability: object, number: int) -> float:
     if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 <= probability <= 1 + 1e-4:
         raise InvalidResponse(
-            f"a probability of token {number} came as {type(probability).__name__} that is none; expected a number from"
-            " 0 to 1"
+            f"a probability of token {number} came as {type(probability).__name__} that is none; expected a number "
+            "from 0 to 1"
         )
     return math.log(probability) if probability else -math.inf
 
@@ -363,6 +363,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
 
 
 def _mode_and_steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
+    """Returns what the output of `generate` holds: raw logits or processed scores, an array for each step."""
     fields_and_modes: tuple[tuple[str, LogprobsMode], ...] = (("logits", "raw"), ("scores", "processed"))
     for name, mode in fields_and_modes:
         step_rows = get(response, name)
@@ -380,6 +381,7 @@ def _mode_and_steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
 
 
 def _logprob(step: Any, row: int, token: int, number: int) -> float:
+    """Returns the log-probability of a token at a step, computed from the scores of all tokens."""
     try:
         scores = array(step[row])
     except (LookupError, TypeError, ValueError) as error:

@@ -526,6 +526,10 @@ def _csv_lines(
 
 
 def _record_of_row(cells: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a row of a table as the object that a line of JSON would hold.
+
+    Columns `label.NAME` become its labels, and the question and answer become messages and a response.
+    """
     row = {name: cell for name, cell in cells.items() if cell.strip()}
     line: dict[str, Any] = {
         name: cell for name, cell in row.items() if name not in _COLUMNS_NOT_COPIED and name[:7] != _LABEL_PREFIX

@@ -237,11 +237,10 @@ def read_log(
                 # A scored answer may hold such a number; fits on a few of them would learn nothing else.
                 token = int(logprobs.argmin())
                 raise of_kind(
-                    f"the log-probability of token {token} (of {logprobs.size}) is {logprobs[token]:g}; expected at"
-                    f" least {MASKED_LOGPROB:g}: what is lower stands for minus infinity, a token that the "
-                    "sampler ruled out,"
-                    " so ask the server for raw log-probabilities (before temperature, top-k and top-p), or leave this"
-                    " line out",
+                    f"the log-probability of token {token} (of {logprobs.size}) is {logprobs[token]:g}; expected at "
+                    f"least {MASKED_LOGPROB:g}: what is lower stands for minus infinity, a token that the sampler "
+                    "ruled out, so ask the server for raw log-probabilities (before temperature, top-k and top-p), or "
+                    "leave this line out",
                     MASKED,
                 )
             if run.id in place_of_id:

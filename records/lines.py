@@ -544,6 +544,10 @@ def records_of(
 def _parquet_rows(
     path: Path, on_error: OnError | None, on_bytes: OnBytes | None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 1, record) for each row of a Parquet file.
+
+    A file that unpacks to far more than its size is refused.
+    """
     arrow, number, unpacked, size = require("pyarrow", "fit"), 0, 0, path.stat().st_size
     try:
         with require("pyarrow.parquet", "fit").ParquetFile(path) as parquet:

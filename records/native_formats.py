@@ -137,6 +137,7 @@ def _ollama(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
 
 
 def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
+    """Returns an answer of TGI as a chat completion."""
     only_choice(choice, "an answer of TGI")
     details = fields(response.get("details")) or {}
     tokens, rows = each(details.get("tokens")), as_list(details.get("top_tokens")) or ()
@@ -167,6 +168,7 @@ def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
 
 
 def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
+    """Returns a candidate of Gemini as a chat completion."""
     candidates = each(response.get("candidates"))
     if not 0 <= choice < len(candidates):
         blocked = _get(fields(_get(response, "promptFeedback")) or {}, "blockReason")
@@ -218,6 +220,7 @@ def _word(value: object) -> str:
 
 
 def _cohere(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
+    """Returns an answer of Cohere as a chat completion."""
     only_choice(choice, "an answer of Cohere")
     message = fields(response.get("message")) or {}
     content = message.get("content")

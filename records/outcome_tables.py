@@ -43,9 +43,9 @@ _LABEL_COLUMNS = frozenset(("correct", "score", "label", "labels", "response", "
 
 
 def is_outcome_table(path: Path) -> bool:
-    """Returns whether the file is a table of outcomes: CSV or Parquet, with a column for the id or question, and one
-    that holds scores or is named as such (`NAME.correct`), and without answers in a column `response`.
+    """Returns whether the file is a table of outcomes: CSV or Parquet, with a column for the id or question.
 
+    It also has a column that holds scores or is named as such (`NAME.correct`), and no answers in a column `response`.
     A table with the lines' own column `agents` is no such table; it is read as lines.
     """
     if not (is_csv(path) or is_table(path)):

@@ -270,6 +270,7 @@ def outcome_of_line(record: Mapping[str, Any]) -> QuestionOutcomes:
 
 
 def _agent(name: str, outcome: Any) -> AgentOutcome:
+    """Returns one agent's outcome. A call that failed scores 0, and its answer and confidence are dropped."""
     where = f"agents.{name}."
     if not isinstance(outcome, dict):
         raise ImportFileError(f'"{where[:-1]}" is {_short_json(outcome)}; expected an object')

@@ -346,13 +346,13 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
     if whole_answers or mappings:
         raise InvalidResponse(
             f"a list of {len(parts)} came, {len(whole_answers)} of the first {len(first_parts)} whole answers; "
-            "expected the chunks of"
-            " one stream, or log-probabilities: score one answer at a time"
+            "expected the chunks of one stream, or log-probabilities: score one answer at a time"
         )
     return ParsedResponse("", (), check_logprobs(parts))
 
 
 def _from_call(call: Call, top: bool) -> ParsedResponse:
+    """Returns a recorded call as a response. A call without log-probabilities is read only for its hidden states."""
     if call.logprobs is None and call.hidden is not None:
         end = read_end(call.finish_reason)
         return ParsedResponse(call.text, (), NO_NUMBERS, None, end, call.model, call.usage, hidden=call.hidden)
@@ -427,8 +427,7 @@ def hidden_of(sent_states: object, parsed: ParsedResponse) -> Hidden:
         hint = " (engines that speculate may drop some)" if len(values) < token_count else ""
         raise InvalidResponse(
             f"states of {len(values)} tokens came for an answer of {token_count}{hint}; expected one for each: read "
-            "the "
-            "answer again, or leave the states out"
+            "the answer again, or leave the states out"
         )
     states_by_position: dict[str, FloatArray] = {}
     kinds: tuple[SegmentKind, ...] = ("answer", "thinking")
@@ -478,6 +477,7 @@ def _listed_states(response_fields: Mapping[str, Any], key: str, kind: type) -> 
 
 
 def _state_array(response_fields: Mapping[str, Any], key: str) -> FloatArray:
+    """Returns hidden states of three axes, which came as numbers, or in base64 with a dtype and a shape."""
     values = response_fields.get(key)
     try:
         if isinstance(values, str):

@@ -146,8 +146,8 @@ def only_choice(choice: int, format_name: str) -> None:
     """Raises `InvalidResponse` if `choice` is not 0; for formats that hold one answer."""
     if choice != 0:
         raise InvalidResponse(
-            f"choice={choice} was asked for; {format_name} holds one answer, expected 0: of a list, pass the one "
-            "you mean"
+            f"choice={choice} was asked for; {format_name} holds one answer, expected 0: of a list, pass the one you "
+            "mean"
         )
 
 
@@ -277,8 +277,8 @@ def refuse_error(response_fields: Mapping[str, Any]) -> None:
     error = error_of(response_fields) or (text(response_fields.get("message")) or "error" if is_named_error else "")
     if error:
         raise InvalidResponse(
-            f"the server broke the answer off with the error {error!r}; expected a whole answer: ask again, or leave it"
-            " out"
+            f"the server broke the answer off with the error {error!r}; expected a whole answer: ask again, or leave "
+            "it out"
         )
 
 

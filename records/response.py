@@ -222,8 +222,7 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
         if bare_zeros and has_alternatives.any():
             why = (
                 f"log-probabilities are 0 where alternatives are missing, in {bare_zeros} of {len(top)} tokens that "
-                "were"
-                " looked at: speculative decoding and cached tokens are written so"
+                "were looked at: speculative decoding and cached tokens are written so"
             )
     if why:
         error = NoLogprobs(
@@ -287,8 +286,7 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
     if (below_count := int(np.count_nonzero(likeliest < logprobs - _ROUNDING_NATS))) > 0:
         return (
             f"the likeliest alternative of {below_count} of {len(top)} tokens is less likely than the drawn token: "
-            "they are"
-            " of another distribution, or of another token"
+            "they are of another distribution, or of another token"
         )
     above_last_listed = (
         np.nan_to_num(top, nan=np.inf).min(axis=1) + _ROUNDING_NATS < logprobs
@@ -299,8 +297,7 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
     if (missing_count := int(np.count_nonzero(unlisted))) > 0:
         return (
             f"the drawn token of {missing_count} of {len(top)} tokens is likelier than the last of its alternatives "
-            "and not"
-            " among them: they are of another distribution, or of another token"
+            "and not among them: they are of another distribution, or of another token"
         )
     return ""
 

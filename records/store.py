@@ -739,8 +739,7 @@ class RunStore:
             if version != STORE_FORMAT.encode():
                 raise StoreMismatch(
                     f"{shard} has format {version.decode(errors='replace')}, this metaprobe reads {STORE_FORMAT}; "
-                    "install a"
-                    " newer one"
+                    "install a newer one"
                 )
             size = shard.stat().st_size
             check_values(file.metadata, size)

@@ -73,8 +73,9 @@ def requires_tool_call(tool_choice: object) -> bool:
 def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ...], bool]:
     """Returns the calls in a response, in order, and whether they are complete; no calls for an answer in words.
 
-    `response` is the mapping, or a client's object, of a chat completion, of the Responses API, of Anthropic, Ollama,
-    Cohere or Gemini, or the list of chunks of a streamed chat completion. `choice` is the place of the answer in it.
+    `response` is a mapping or a client's object: a chat completion, or an answer of the Responses API, Anthropic,
+    Ollama, Cohere or Gemini. It may also be the list of chunks of a streamed chat completion. `choice` is the index of
+    the answer in it.
     Raises `InvalidResponse` for arguments that cannot be written as JSON.
     """
     chunks = as_list(response)

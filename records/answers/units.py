@@ -383,9 +383,9 @@ def is_rate_named(per: str, question: str) -> bool:
 def suits_question(unit: str, dimension: str, question: str) -> bool:
     """Returns whether an answer with this unit may be meant where the gold answer has no unit.
 
-    The unit is not meant if the question asks for another unit or for a number of things, if it names other units of
-    the dimension, or if the unit changes the value, as per cent does. Names of times do not count: "8 hours" may answer
-    "How long does she work every day?".
+    The unit is not meant if the question asks for another unit or for a number of things, or if it names other units of
+    the dimension. Nor is a unit meant that changes the value, as per cent does. Names of times do not count: "8 hours"
+    may answer "How long does she work every day?".
 
     Args:
         unit: unit of the answer, as `unit_of` returns it.

@@ -109,6 +109,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, struct.error, NotI
 
 
 def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yields the header with each sample of a log. A damaged sample is handed over and skipped."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -135,6 +136,7 @@ def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> object:
+    """Returns the JSON of a member of the archive, after a check of its length and checksum."""
     info = archive.getinfo(name)
     try:
         if info.compress_type == _ZSTANDARD:
@@ -179,6 +181,10 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
 def _logged_answers(
     place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions
 ) -> Iterator[LoggedAnswer]:
+    """Yields the answer of a sample, and each further choice as one without a score.
+
+    Raises `NoAnswer` if the sample has no answer.
+    """
     if sample.get("error"):
         message = mapping(sample.get("error"), "error").get("message")
         raise NoAnswer(f"the sample ended in an error ({text_or_empty(message).partition('(')[0][:60]})")

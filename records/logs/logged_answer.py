@@ -124,9 +124,8 @@ class _JsonText:
     def error(self, message: str) -> ImportFileError:
         """Returns an error with the file and the number of the character."""
         return ImportFileError(
-            f"{self._path}: character {self._dropped_chars + self._position + 1}: {message}; expected one whole "
-            "JSON document of its"
-            " format: copy or write it again"
+            f"{self._path}: character {self._dropped_chars + self._position + 1}: {message}; expected one whole JSON "
+            "document of its format: copy or write it again"
         )
 
     def enter(self, key: str, before: dict[str, Any]) -> bool:

@@ -68,6 +68,10 @@ class _Requests:
 def _logged_answers(
     place: str, number: int, record: Mapping[str, Any], requests: _Requests | None
 ) -> Iterator[LoggedAnswer]:
+    """Yields the answers of a result line, one for each choice.
+
+    Raises `NoAnswer` if the request failed, or if the answer is a tool call.
+    """
     # Whether the request has an answer in words.
     custom_id = record.get("custom_id")
     if not isinstance(custom_id, str) or not custom_id:
