@@ -85,7 +85,7 @@ def promote_scored(
         scores,
         labelled.score,
         labelled.group,
-        order=by_order,
+        auroc_above=by_order,
         brier_above=by_brier,
         seed=seed,
         propensity=labelled.propensity if drawn.any() else None,

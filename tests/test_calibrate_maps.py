@@ -15,8 +15,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.calibrators import (
     FITTERS,
     ISOTONIC_ROWS,
+    MAX_ISOTONIC_RISE,
     PARITY,
-    STEEPEST,
     Calibrator,
     Platt,
     choose_calibrator,
@@ -116,7 +116,7 @@ def test_isotonic_is_never_steeper_than_float32_scores_can_bear(drawing: tuple[i
     score, y = sample(*drawing)
     isotonic = fit_isotonic(score, y)
     steepest = (np.diff(isotonic.probabilities) / np.diff(isotonic.scores)).max() * score.std()
-    assert steepest <= STEEPEST * (1 + 1e-4)  # knots are rounded to float32
+    assert steepest <= MAX_ISOTONIC_RISE * (1 + 1e-4)  # knots are rounded to float32
 
 
 def answered(calibrator: Calibrator, score: NDArray[np.float64]) -> NDArray[np.float32]:

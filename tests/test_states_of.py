@@ -25,7 +25,7 @@ from metaprobe.training.check import load_reader
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
 from metaprobe.training.recipes.train_hidden import write_hidden
-from metaprobe.training.stored_states import ANY_STATES, StatesRequest, chosen_grid
+from metaprobe.training.stored_states import ANY_STATES, StatesRequest, choose_grid
 from metaprobe.training.study import Study, crossfit, standard_methods
 from metaprobe.training.versions import Promotion
 
@@ -253,7 +253,7 @@ def test_layers_and_positions_that_are_not_stored_are_refused_naming_those_that_
 )
 def test_a_chosen_grid_is_whole_and_holds_what_is_asked_for_and_none_is_larger(cells, layers, positions) -> None:
     try:
-        chosen = chosen_grid(cells, StatesRequest(layers, tuple(positions)))
+        chosen = choose_grid(cells, StatesRequest(layers, tuple(positions)))
     except RecordError:
         numbers = range(0, 5, 2) if layers == "every:2" else range(5)
         assert layers[0].isdigit() or positions or not any(layer in numbers for layer, _ in cells)

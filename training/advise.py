@@ -64,6 +64,7 @@ class Contents:
     right: set[tuple[str, str]] = field(default_factory=set)
     """Questions with an answer that a label calls right."""
     wrong: set[tuple[str, str]] = field(default_factory=set)
+    """Questions with an answer that a label calls wrong."""
     models: Counter[str] = field(default_factory=Counter)
     by_question: Counter[tuple[str, str]] = field(default_factory=Counter)
     by_item: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -118,7 +119,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """Describes what a log can support: its answers, labels and signals, and the commands that they allow."""
+    """Says what a log can support: its answers, labels and signals, and the commands that they allow."""
 
     what: str
     """Format of the log."""
@@ -129,6 +130,7 @@ class Advised:
     right: int
     """Number of questions with a right answer."""
     wrong: int
+    """Number of questions with a wrong answer."""
     left_out: int
     """Number of lines that cannot be read."""
     reasons: dict[str, int]
@@ -144,39 +146,39 @@ def advise(path: Path) -> Advised:
     Raises `RecordError` where the log holds no answers, and the reader's own errors.
     """
     left_out = Counter[str]()
-    first: tuple[str, ...] = ()
+    import_commands: tuple[str, ...] = ()
     if path.is_dir() and any(path.glob("runs-*.parquet")):
         from metaprobe.records.store import RunStore  # needs the extra `fit`, which a file of lines does not
 
-        store, what, lines = RunStore(path, damaged="skip"), "run store", False
+        store, what, is_lines = RunStore(path, damaged="skip"), "run store", False
         contents = Contents()
         for run in store.runs(hidden=False):
             contents.add(run, run.item.id)
         contents.states = sum(len(file.call_ids) for file in store.activation_files())
-        runs = quote(str(path))
+        store_path = quote(str(path))
     else:
-        form = format_of(path, "auto")
-        if form is LINES and is_outcomes(path):
+        log_format = format_of(path, "auto")
+        if log_format is LINES and is_outcomes(path):
             return _advise_outcomes(path)
-        what, lines = form.what, form is LINES
+        what, is_lines = log_format.what, log_format is LINES
         contents = Contents()
         bad = BadFile(path)
         # Without numbers an answer is still a text.
-        read = read_log(
+        logged_lines = read_log(
             path,
-            form,
+            log_format,
             LogOptions(on_error=bad.leave_out, plain=True),
             stated=parse_named_confidence,
             on_left_out=lambda sample, reason: left_out.update([reason]),
         )
-        for line in read:
+        for line in logged_lines:
             contents.add(line.run, question_id_of(line.record, line.run.item.id))
             contents.taken[line.label_source] += bool(line.label_source)
         bad.sound = contents.answers + left_out.total()
         bad.check()
         left_out.update(_reasons(bad))
-        how = " --plain" * (contents.with_logprobs < contents.answers)
-        first, runs = (f"metaprobe import {quote(str(path))} --out {IMPORTED}{how}",), IMPORTED
+        plain_option = " --plain" * (contents.with_logprobs < contents.answers)
+        import_commands, store_path = (f"metaprobe import {quote(str(path))} --out {IMPORTED}{plain_option}",), IMPORTED
     if not contents.answers:
         why = f" that can be read ({next(iter(left_out))})" if left_out else ""
         raise RecordError(
@@ -192,7 +194,7 @@ def advise(path: Path) -> Advised:
         left_out.total(),
         dict(left_out.most_common()),
         dict((+contents.taken).most_common()),
-        tuple(_signals(contents, first, runs, str(path) if lines else "")),
+        tuple(_signals(contents, import_commands, store_path, str(path) if is_lines else "")),
     )
 
 
@@ -206,39 +208,40 @@ def _advise_outcomes(path: Path) -> Advised:
     bad = BadFile(path)
     agents: list[str] = []
     if is_outcome_table(path):
-        columns, looking = columns_of(path)
+        columns, score_columns = columns_of(path)
         # Columns that only look like scores are guessed here: the user reads the names before the command runs.
-        agents = [] if agents_of_columns(columns) else looking
+        agents = [] if agents_of_columns(columns) else score_columns
     questions = outcomes_of_file(path, bad, agents)
     bad.check()
     names = sorted({name for question in questions for name in question.agents})
-    asked = [outcome for question in questions for outcome in question.agents.values()]
+    outcomes = [outcome for question in questions for outcome in question.agents.values()]
     scores = [[agent.score for agent in question.agents.values() if agent.score is not None] for question in questions]
     labelled = sum(map(len, scores))
-    whole = [question for question in questions if len(question.agents) == len(names)]
+    answered_by_all = [question for question in questions if len(question.agents) == len(names)]
     priced = [
         outcomes_of_question
-        for outcomes_of_question in whole
+        for outcomes_of_question in answered_by_all
         if all(agent.cost_usd is not None for agent in outcomes_of_question.agents.values())
     ]
     logged = any(question.propensities for question in questions)
     recipe = "router" if priced or logged else "panel"
-    groups, fewest = (
-        len({outcomes_of_question.group for outcomes_of_question in (priced or whole)}),
+    groups, min_groups = (
+        len({outcomes_of_question.group for outcomes_of_question in (priced or answered_by_all)}),
         MIN_OUTCOME_GROUPS[recipe],
     )
     why = (
-        f"{len(names):,} agents ({', '.join(names)}), of which all answered {len(whole):,} of {len(questions):,}"
-        f" questions, {len(priced):,} at a known price (cost_usd); train {recipe} takes {fewest} groups of these"
+        f"{len(names):,} agents ({', '.join(names)}), of which all answered {len(answered_by_all):,} of "
+        f"{len(questions):,}"
+        f" questions, {len(priced):,} at a known price (cost_usd); train {recipe} takes {min_groups} groups of these"
     )
-    named = "".join(f" --agent {quote(name)}" for name in agents)
+    agent_options = "".join(f" --agent {quote(name)}" for name in agents)
     if agents:
         why += f"; the columns {', '.join(agents)} hold scores: leave out what is no agent"
-    commands = (f"metaprobe train {recipe} {quote(str(path))}{named} --out {OUT}/{recipe}",)
-    supported = len(names) > 1 and labelled > 0 and (logged or groups >= fewest)
+    commands = (f"metaprobe train {recipe} {quote(str(path))}{agent_options} --out {OUT}/{recipe}",)
+    supported = len(names) > 1 and labelled > 0 and (logged or groups >= min_groups)
     return Advised(
         what="outcomes of agents",
-        answers=len(asked),
+        answers=len(outcomes),
         questions=len(questions),
         labels={TARGET: labelled} if labelled else {},
         right=sum(1.0 in labels for labels in scores),
@@ -250,92 +253,130 @@ def _advise_outcomes(path: Path) -> Advised:
     )
 
 
-def _signals(contents: Contents, first: tuple[str, ...], runs: str, lines: str) -> Iterator[Advice]:
-    """Yields the advice for each signal. `first`: what makes the run store `runs`; `lines`: the file of lines that
-    every command reads as it is; empty where there is none."""
-    labelled, fewer = contents.labels[TARGET], min(len(contents.right), len(contents.wrong))
-    label = () if labelled else (f"metaprobe label {runs}",)
-    n, model = contents.with_logprobs, next(iter(+contents.models), "MODEL")
-    texts, unstored = (quote(lines), ()) if lines else (runs, first)
-    data, before = (texts, unstored) if n == contents.answers else (runs, first)
-    score = f"metaprobe score bundled:quality {texts}"
-    gates = contents.long[True] >= FEWEST_LONG_RIGHT and contents.long[False] >= FEWEST_LONG_WRONG
-    gate = (f"metaprobe train gate {data} --out {OUT}/gate",) * gates
-    gated = (
-        f"; {contents.long.total():,} are of {LONG_ANSWER_TOKENS} tokens and more: a gate may stop such streams early"
-        * gates
+def _signals(contents: Contents, import_commands: tuple[str, ...], store_path: str, line_file: str) -> Iterator[Advice]:
+    """Yields the advice for each signal.
+
+    Args:
+        contents: what the log holds.
+        import_commands: commands that make the run store; empty if the log is one.
+        store_path: path of the run store.
+        line_file: file of lines that every command reads as it is; empty if the log is no such file.
+    """
+    # The paths that commands read, and the steps that must come before: for texts, and for log-probabilities.
+    labelled_count, rarer_count = contents.labels[TARGET], min(len(contents.right), len(contents.wrong))
+    label_commands = () if labelled_count else (f"metaprobe label {store_path}",)
+    logprob_count, model = contents.with_logprobs, next(iter(+contents.models), "MODEL")
+    text_path, text_steps = (quote(line_file), ()) if line_file else (store_path, import_commands)
+    logprob_path, logprob_steps = (
+        (text_path, text_steps) if logprob_count == contents.answers else (store_path, import_commands)
     )
-    if not n:
+    score_command = f"metaprobe score bundled:quality {text_path}"
+    has_long_answers = contents.long[True] >= FEWEST_LONG_RIGHT and contents.long[False] >= FEWEST_LONG_WRONG
+    gate_commands = (f"metaprobe train gate {logprob_path} --out {OUT}/gate",) * has_long_answers
+    gate_clause = (
+        f"; {contents.long.total():,} are of {LONG_ANSWER_TOKENS} tokens and more: a gate may stop such streams early"
+        * has_long_answers
+    )
+    # Log-probabilities.
+    if not logprob_count:
         yield Advice("log-probabilities", False, "no answer has any: ask the server for `logprobs`", ())
-    elif labelled >= TRAINING_PAYS and fewer >= FEWEST_TO_TRAIN:
-        commands = (*before, f"metaprobe train quality {data} --out {OUT}/quality", *gate)
-        why = f"{n:,} answers have them, enough are labelled to train{gated}"
+    elif labelled_count >= TRAINING_PAYS and rarer_count >= FEWEST_TO_TRAIN:
+        commands = (*logprob_steps, f"metaprobe train quality {logprob_path} --out {OUT}/quality", *gate_commands)
+        why = f"{logprob_count:,} answers have them, enough are labelled to train{gate_clause}"
         yield Advice("log-probabilities", True, why, commands)
-    elif labelled >= MIN_ADAPT_LABELS and fewer >= MIN_ADAPT_LABELS_OF_A_KIND:
-        # It leaves out by itself what holds no log-probabilities.
-        adapt = f"metaprobe adapt bundled:quality {texts} --out {OUT}/mine"
-        stored = tuple(command for command in before if command not in unstored) if gate else ()
-        commands = (*unstored, adapt, *stored, *gate)
-        why = f"{n:,} answers have them, {labelled} are labelled: adapt, which was better than training below "
-        yield Advice("log-probabilities", True, f"{why}{TRAINING_PAYS} labels{gated}", commands)
+    elif labelled_count >= MIN_ADAPT_LABELS and rarer_count >= MIN_ADAPT_LABELS_OF_A_KIND:
+        # `adapt` itself leaves out answers without log-probabilities.
+        adapt_command = f"metaprobe adapt bundled:quality {text_path} --out {OUT}/mine"
+        store_steps = tuple(command for command in logprob_steps if command not in text_steps) if gate_commands else ()
+        commands = (*text_steps, adapt_command, *store_steps, *gate_commands)
+        why = (
+            f"{logprob_count:,} answers have them, {labelled_count} are labelled: adapt, which was better than "
+            "training below "
+        )
+        yield Advice("log-probabilities", True, f"{why}{TRAINING_PAYS} labels{gate_clause}", commands)
     else:
-        commands = (score, *first, *label) if lines else (*first, score, *label)
-        yield Advice("log-probabilities", True, f"{n:,} answers have them; {_lacking(contents)} to adapt", commands)
-    stated = contents.with_stated
-    trains = fewer >= FEWEST_TO_TRAIN
-    compare = (*before, f"metaprobe compare {data} --out {OUT}/report") if trains else (*first, *label)
-    why = f"{stated:,} answers state one" if stated else "no answer states one: ask for it, or leave it"
-    yield Advice("stated", bool(stated), why, compare if stated else ())
-    questions = contents.by_question if lines else contents.by_item
-    repeated = sum(count > 1 for count in questions.values())
-    if not repeated:
+        commands = (
+            (score_command, *import_commands, *label_commands)
+            if line_file
+            else (*import_commands, score_command, *label_commands)
+        )
+        yield Advice(
+            "log-probabilities", True, f"{logprob_count:,} answers have them; {_lacking(contents)} to adapt", commands
+        )
+    # Stated confidence.
+    stated_count = contents.with_stated
+    can_train = rarer_count >= FEWEST_TO_TRAIN
+    compare_commands = (
+        (*logprob_steps, f"metaprobe compare {logprob_path} --out {OUT}/report")
+        if can_train
+        else (*import_commands, *label_commands)
+    )
+    why = f"{stated_count:,} answers state one" if stated_count else "no answer states one: ask for it, or leave it"
+    yield Advice("stated", bool(stated_count), why, compare_commands if stated_count else ())
+    # Several answers to one question.
+    questions = contents.by_question if line_file else contents.by_item
+    repeated_count = sum(count > 1 for count in questions.values())
+    if not repeated_count:
         why = "no question has two answers: `metaprobe teach` asks each of your questions twice"
         if max(contents.by_question.values()) > 1:
             why = f"answers share a group, and in a run store that is no question: give the lines a {QUESTION_KEY}"
         yield Advice("samples", False, why, ())
     else:
         stage = contents.by_stage.most_common(1)[0][0] if contents.by_stage else ""
-        sampled = f" --sampled {quote(stage)}" if stage and not lines else ""
-        panel = f"metaprobe train panel {texts}{sampled} --out {OUT}/panel"
-        commands = (*unstored, panel) if trains else (*first, *label)
-        why = f"{repeated:,} questions have several answers"
-        if n == contents.answers and repeated >= MIN_QUESTIONS and labelled < TRAINING_PAYS:
+        sampled_option = f" --sampled {quote(stage)}" if stage and not line_file else ""
+        panel_command = f"metaprobe train panel {text_path}{sampled_option} --out {OUT}/panel"
+        commands = (*text_steps, panel_command) if can_train else (*import_commands, *label_commands)
+        why = f"{repeated_count:,} questions have several answers"
+        if logprob_count == contents.answers and repeated_count >= MIN_QUESTIONS and labelled_count < TRAINING_PAYS:
             why += "; a predictor can learn without labels which of them agree"
-            teach = f"metaprobe train quality {data} --target agreement --out {OUT}/taught"
+            teach_command = f"metaprobe train quality {logprob_path} --target agreement --out {OUT}/taught"
             commands = (
                 *commands,
-                *(earlier_command for earlier_command in before if earlier_command not in commands),
-                teach,
+                *(earlier_command for earlier_command in logprob_steps if earlier_command not in commands),
+                teach_command,
             )
-            if labelled >= MIN_ADAPT_LABELS and fewer >= MIN_ADAPT_LABELS_OF_A_KIND:
-                why += f", and `adapt` joins agreement with the {labelled} labels"
-                commands = (*commands, f"metaprobe adapt {OUT}/taught {data} --out {OUT}/joined")
+            if labelled_count >= MIN_ADAPT_LABELS and rarer_count >= MIN_ADAPT_LABELS_OF_A_KIND:
+                why += f", and `adapt` joins agreement with the {labelled_count} labels"
+                commands = (*commands, f"metaprobe adapt {OUT}/taught {logprob_path} --out {OUT}/joined")
         yield Advice("samples", True, why, commands)
-    readable = min(contents.with_texts, contents.with_prompts)
-    # A probe is compared with log-probabilities: where there are none, the model reads them beside its states.
-    read_commands, both = (
-        (f"metaprobe extract {runs} --logprobs {quote(model)} --out {OUT}/read",),
-        n or contents.states,
+    # Weights or stored hidden states.
+    readable_count = min(contents.with_texts, contents.with_prompts)
+    # A probe is compared with log-probabilities. If there are none, the model reads them together with its states.
+    read_commands, is_readable_here = (
+        (f"metaprobe extract {store_path} --logprobs {quote(model)} --out {OUT}/read",),
+        logprob_count or contents.states,
     )
-    store = runs if both else f"{OUT}/read"
-    extract = (
-        () if contents.states else (*(() if both else read_commands), f"metaprobe extract {store} --llm {quote(model)}")
+    read_store = store_path if is_readable_here else f"{OUT}/read"
+    extract_commands = (
+        ()
+        if contents.states
+        else (*(() if is_readable_here else read_commands), f"metaprobe extract {read_store} --llm {quote(model)}")
     )
-    train = (f"metaprobe train hidden {store} --when after --out {OUT}/probe",) if trains and (n or not both) else label
+    train_commands = (
+        (f"metaprobe train hidden {read_store} --when after --out {OUT}/probe",)
+        if can_train and (logprob_count or not is_readable_here)
+        else label_commands
+    )
     if contents.states:
-        yield Advice("weights", True, f"{contents.states:,} answers have stored hidden states", (*first, *train))
-    elif readable and _at_hand(model):
-        why = f"{readable:,} answers have prompt and text, from which {model} itself can read its states"
-        yield Advice("weights", True, why, (*first, *extract, *train))
-    elif readable:
+        yield Advice(
+            "weights",
+            True,
+            f"{contents.states:,} answers have stored hidden states",
+            (*import_commands, *train_commands),
+        )
+    elif readable_count and _at_hand(model):
+        why = f"{readable_count:,} answers have prompt and text, from which {model} itself can read its states"
+        yield Advice("weights", True, why, (*import_commands, *extract_commands, *train_commands))
+    elif readable_count:
         why = (
             f"whether you have the weights of {model} is not known here. Models behind an API give none; if you have a "
             f"folder or a hub id of these weights, `metaprobe extract RUNS --llm IT` reads its states from the prompt "
-            f"and text of {readable:,} answers"
+            f"and text of {readable_count:,} answers"
         )
         yield Advice("weights", False, why, ())
     else:
         yield Advice("weights", False, "prompts or texts are not kept, so that states cannot be read again", ())
+    # The text alone, and a decision API.
     if not contents.with_texts:
         yield Advice("text", False, "no answer has its text", ())
     else:
@@ -343,11 +384,20 @@ def _signals(contents: Contents, first: tuple[str, ...], runs: str, lines: str) 
             f"{contents.with_texts:,} answers have texts, whose words can be learned from; a small model's states "
             f"beside them told more on half of the sets: --read-by {DEFAULT_MODEL}"
         )
-        learn = (*unstored, f"metaprobe train text {texts} --out {OUT}/text")
-        yield Advice("text", True, why, learn if trains else (*first, *label))
+        text_commands = (*text_steps, f"metaprobe train text {text_path} --out {OUT}/text")
+        yield Advice("text", True, why, text_commands if can_train else (*import_commands, *label_commands))
     if contents.judged:
-        then = (f"metaprobe train quality {runs} --reads decisions --out {OUT}/decided",) if trains else label
-        yield Advice("decisions", True, f"{len(contents.judged):,} answers were judged by one", (*first, *then))
+        decision_commands = (
+            (f"metaprobe train quality {store_path} --reads decisions --out {OUT}/decided",)
+            if can_train
+            else label_commands
+        )
+        yield Advice(
+            "decisions",
+            True,
+            f"{len(contents.judged):,} answers were judged by one",
+            (*import_commands, *decision_commands),
+        )
     else:
         yield Advice("decisions", False, "no answer was judged by one: ask it, if you have one (docs/text.md)", ())
 

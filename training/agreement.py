@@ -1,12 +1,11 @@
-"""Agreement: whether another answer to the same question says the same. It stands in where there are no labels.
+"""Agreement: whether another answer to the same question says the same. It replaces labels where there are none.
 
-A model that is asked the same question several times gives several answers, its samples. How many of the others say the
-same as one of them is known without anybody's judgement. What is trained on it tells, of a single answer, the
-probability that the model would say it again. That is no probability of being right: a model may say the same wrong
-thing each time.
+A model that is asked the same question several times gives several answers, its samples. Whether two samples say the
+same is known without anybody's judgement. A predictor trained on agreement gives the probability that the model would
+repeat an answer. That is no probability of being right: a model may say the same wrong thing each time.
 
-Each answer makes one row for each other answer that it is compared with, with a label of 0 or 1. The mean of such
-labels is the share of the others that agree, and a probability that is fitted to them is free of the noise of few
+Each answer makes one row for each other answer that it is compared with, with a label of 0 or 1. The mean of these
+labels is the share of the other answers that agree. A probability that is fitted to them is free of the noise of few
 samples. An answer that did not end by itself has no end to compare, and makes no row.
 """
 
@@ -55,8 +54,8 @@ a number.
 """
 MAX_QUESTIONS_READ_OTHERWISE = 300
 """Most questions on which other readings are counted, evenly spread over the data."""
-FAR_MORE = 0.2
-"""Share of all pairs that another reading must find equal in addition, so that a note names this reading."""
+FAR_MORE_SHARE = 0.2
+"""How much larger the share of equal pairs must be by another reading for a note to name that reading."""
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -69,7 +68,7 @@ NOT_RIGHT = "It was learned without labels and is no probability of being right.
 
 
 def flagged_by(target: str) -> dict[str, str]:
-    """Returns the field of a contract that says that the flag lies on agreement; empty for another target."""
+    """Returns the contract's field that says that the flag is about agreement; empty for another target."""
     return {FLAGGED_BY: AGREEMENT} if target == AGREEMENT else {}
 
 
@@ -113,20 +112,22 @@ class AgreementPairs:
         """Returns the pairs about one of these answers: the answer's index in `call_ids` (r,), and the pair's label
         (r,).
         """
-        place = {call_id: i for i, call_id in enumerate(call_ids)}
-        numbers = [number for number, call_id in enumerate(self.call_ids) if call_id in place]
-        return np.array([place[self.call_ids[number]] for number in numbers], dtype=np.intp), self.same[numbers]
+        index_of_call = {call_id: i for i, call_id in enumerate(call_ids)}
+        pair_indices = [pair_index for pair_index, call_id in enumerate(self.call_ids) if call_id in index_of_call]
+        return np.array(
+            [index_of_call[self.call_ids[pair_index]] for pair_index in pair_indices], dtype=np.intp
+        ), self.same[pair_indices]
 
 
 def agreement_pairs(
     runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None, same: str | None = None
 ) -> AgreementPairs:
-    """Returns which answers of these runs say the same as others to their question.
+    """Returns pairs of answers to one question, each with whether both say the same.
 
-    Answers belong to one question if model, stage and agent are equal, and the messages too; in a run store also the
-    item, in lines also the `question_id`. Two answers are compared by `same`, else by the item's check, else by the
-    form that most answers have: a number, alone or in a sentence, a letter, code, or words. An answer that came with
-    its agreement (`given_agreements`) makes a row of its own.
+    Answers belong to one question if model, stage, agent and messages are equal, and also the item (in a run store) or
+    the `question_id` (in lines). Two answers are compared by `same`, else by the item's check, else by the form that
+    most answers have: a number, alone or in a sentence, a letter, code, or words. An answer that came with its
+    agreement (`given_agreements`) makes a row of its own.
 
     Args:
         runs: runs of a store or of lines; labels of right and wrong are not read.
@@ -137,6 +138,7 @@ def agreement_pairs(
     Raises `RecordError` where fewer than `MIN_QUESTIONS` questions have two answers, where answers of several stages do
     and none is named, and where fewer than `MIN_QUESTIONS_OF_A_KIND` questions have answers that agree, or that differ.
     """
+    # The questions with several answers, and answers whose agreement was logged.
     questions, cut, alone = sampled_questions(runs, stage=stage, agent=agent)
     logged_pairs = given_agreements(runs, stage=stage, agent=agent)
     logged_pairs -= {(call.id, same) for question in questions for call in question.calls for same in (0, 1)}
@@ -151,31 +153,37 @@ def agreement_pairs(
             f"{len(questions) + len(logged_pairs)} questions have two answers of one model to the same messages that "
             f"ended by themselves; expected at least {MIN_QUESTIONS}: {_way_to_more(runs, stage=stage, agent=agent)}"
         )
-    read_by, reading = _reading_of(questions, same)
+    default_reading, reading_note = _reading_of(questions, same)
+    # Compare each answer with a few others.
     partners = min(MAX_PARTNERS, max(1, MAX_PAIRS // max(1, sum(len(question.calls) for question in questions))))
     call_ids: list[str] = []
     labels: list[int] = []
     for question in questions:
-        checked = same is None and question.item.check in COMPARABLE_CHECKS
-        classes = _classes(question, question.item.check if checked else read_by)
+        is_checked = same is None and question.item.check in COMPARABLE_CHECKS
+        classes = _classes(question, question.item.check if is_checked else default_reading)
         count = len(classes)
         for row, answer_class in enumerate(classes):
             for step in range(1, min(count, partners + 1)):
                 call_ids.append(question.calls[row].id)
                 labels.append(int(answer_class != UNREADABLE_CLASS and answer_class == classes[(row + step) % count]))
-    question_of: dict[str, Hashable] = {call.id: place for place, each in enumerate(questions) for call in each.calls}
+    question_of: dict[str, Hashable] = {
+        call.id: question_index for question_index, sampled in enumerate(questions) for call in sampled.calls
+    }
+    # Add the logged agreements, and check that there is something to learn.
     if logged_pairs:
-        reading = "; ".join(filter(None, (reading, f"{len(logged_pairs)} answers came with their agreement")))
+        reading_note = "; ".join(filter(None, (reading_note, f"{len(logged_pairs)} answers came with their agreement")))
     for call_id, same_again in sorted(logged_pairs):
         call_ids.append(call_id)
         labels.append(same_again)
         question_of[call_id] = call_id
-    found = np.array(labels, dtype=np.int64)
-    total = len(questions) + len(logged_pairs)
+    label_array = np.array(labels, dtype=np.int64)
+    question_count = len(questions) + len(logged_pairs)
     label_of_question = list(zip((question_of[call_id] for call_id in call_ids), labels, strict=True))
-    agreeing, differing = (len({question for question, each in label_of_question if each == kind}) for kind in (1, 0))
-    _check_both_kinds(agreeing, differing, total, reading)
-    return AgreementPairs(tuple(call_ids), found, total, cut, alone, reading)
+    agreeing, differing = (
+        len({question for question, sampled in label_of_question if sampled == kind}) for kind in (1, 0)
+    )
+    _check_both_kinds(agreeing, differing, question_count, reading_note)
+    return AgreementPairs(tuple(call_ids), label_array, question_count, cut, alone, reading_note)
 
 
 def _check_both_kinds(agreeing: int, differing: int, questions: int, reading: str) -> None:
@@ -201,23 +209,25 @@ def _way_to_more(runs: Sequence[Run], *, stage: str | None, agent: str | None) -
         for call in run.calls
         if stage in (None, call.stage) and agent in (None, call.agent) and answers_in_words(call) and call.text.strip()
     ]
-    if unstated := sum(not call.finish_reason for call in answers):
+    if unstated_count := sum(not call.finish_reason for call in answers):
         return (
-            f'{unstated} of {len(answers)} answers do not say how they ended: add "finish_reason" beside "answer", or '
-            'in the choice of a whole response ("stop", or "length" where a limit cut the answer)'
+            f'{unstated_count} of {len(answers)} answers do not say how they ended: add "finish_reason" beside '
+            '"answer", or in the choice of a whole response ("stop", or "length" where a limit cut the answer)'
         )
-    if apart := _asked_otherwise(runs, stage=stage, agent=agent):
+    if differing_count := _asked_otherwise(runs, stage=stage, agent=agent):
         return (
-            f"{apart} more have two answers, to messages that differ (a time or an id in the prompt?): give all "
-            "answers to a question the same messages"
+            f"{differing_count} more have two answers, to messages that differ (a time or an id in the prompt?): give "
+            "all answers to a question the same messages"
         )
     return "ask more questions, each of them twice (lines share a question_id)"
 
 
 def _asked_otherwise(runs: Sequence[Run], *, stage: str | None, agent: str | None) -> int:
     """Returns how many questions have several answers that ended, and no two of them to the same messages."""
-    without = [replace(run, calls=tuple(replace(call, messages=()) for call in run.calls)) for run in runs]
-    alike, together = (
+    runs_without_messages = [
+        replace(run, calls=tuple(replace(call, messages=()) for call in run.calls)) for run in runs
+    ]
+    with_equal_messages, with_any_messages = (
         {
             (
                 question.item.task,
@@ -228,9 +238,12 @@ def _asked_otherwise(runs: Sequence[Run], *, stage: str | None, agent: str | Non
             )
             for question in questions
         }
-        for questions, _, _ in (sampled_questions(these, stage=stage, agent=agent) for these in (runs, without))
+        for questions, _, _ in (
+            sampled_questions(compared_runs, stage=stage, agent=agent)
+            for compared_runs in (runs, runs_without_messages)
+        )
     )
-    return len(together - alike)
+    return len(with_any_messages - with_equal_messages)
 
 
 def sampled_questions(
@@ -242,35 +255,34 @@ def sampled_questions(
     their question. Refusals and tool calls are no answers.
     """
     calls_by_question: dict[Hashable, list[tuple[Run, Call]]] = {}
-    cut = 0
+    cut_count = 0
     for run in runs:
         for call in run.calls:
             if stage not in (None, call.stage) or agent not in (None, call.agent) or not answers_in_words(call):
                 continue
             if call.finish_reason != STOP or not call.text.strip():
-                cut += 1
+                cut_count += 1
                 continue
-            name = (run.item.task, run.item.id, call.model, call.stage, call.agent, call.messages)
-            calls_by_question.setdefault(name, []).append((run, call))
+            question_key = (run.item.task, run.item.id, call.model, call.stage, call.agent, call.messages)
+            calls_by_question.setdefault(question_key, []).append((run, call))
     questions = [
         SampledQuestion(
-            together[0][0].item,
-            tuple(call for _, call in together),
-            tuple(read_of_run(run, call) for run, call in together),
+            members[0][0].item,
+            tuple(call for _, call in members),
+            tuple(read_of_run(run, call) for run, call in members),
         )
-        for together in calls_by_question.values()
-        if len(together) > 1
+        for members in calls_by_question.values()
+        if len(members) > 1
     ]
-    return questions, cut, sum(len(together) == 1 for together in calls_by_question.values())
+    return questions, cut_count, sum(len(members) == 1 for members in calls_by_question.values())
 
 
 def given_agreements(
     runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None
 ) -> set[tuple[str, int]]:
-    """Returns (call, 1 or 0) for each answer whose agreement was measured at once, by a server that asks again and logs
-    the result.
+    """Returns (call id, 1 or 0) for each answer with logged agreement, as of a server that asks a question again.
 
-    Such an answer has a label `agreement` of the source `samples`. A label of another source is no agreement.
+    Such an answer has a label `agreement` of the source `samples`. Labels of other sources are not read.
     """
     return {
         (call.id, int(label.value >= 0.5))
@@ -283,11 +295,9 @@ def given_agreements(
 
 
 def with_agreement_labels(runs: Sequence[Run], pairs: AgreementPairs) -> list[Run]:
-    """Returns the runs with a label `agreement` for each answer that has a pair, so that a table has rows for these
-    only.
+    """Returns the runs with a label `agreement` for each answer that has a pair, so that only these get table rows.
 
-    The label's value is a placeholder. The real values are filled in later, because an answer has one for each of its
-    pairs.
+    The label's value is a placeholder. The real values are filled in later, one for each pair of the answer.
     """
     paired = set(pairs.call_ids)
     return [
@@ -303,7 +313,7 @@ def with_agreement_labels(runs: Sequence[Run], pairs: AgreementPairs) -> list[Ru
 
 
 def _classes(question: SampledQuestion, same: str) -> list[int]:
-    """Returns the class of each answer to the question by a reading; `UNREADABLE_CLASS` where it holds no answer."""
+    """Returns the class of each answer by the reading `same`; `UNREADABLE_CLASS` if no answer can be read in it."""
     item = question.item if same == question.item.check else item_of(question.item.question, same)
     return classes_by(same, [comparable_form(answer, item, same)[0] for answer in question.answers])
 
@@ -355,9 +365,9 @@ def _gives_number(answer: PanelAnswer, question: str) -> bool:
     if own_check(answer, question) == NUMBER:
         return True
     final = final_answer(item_of(question, NUMBER), answer.text)
-    beside = _WORD.findall(final)
-    other_names = [word for word in beside[1:] if len(word) > 1 and word[0].isupper() and word not in question]
-    if len(beside) > MAX_WORDS_BESIDE_NUMBER or other_names or not any(sign.isdigit() for sign in final):
+    words = _WORD.findall(final)
+    other_names = [word for word in words[1:] if len(word) > 1 and word[0].isupper() and word not in question]
+    if len(words) > MAX_WORDS_BESIDE_NUMBER or other_names or not any(sign.isdigit() for sign in final):
         return False
     return read_number(question, final) is not None
 
@@ -367,8 +377,8 @@ def _other_readings(questions: Sequence[SampledQuestion], same: str) -> list[str
 
     A reading with which answers differ on too few questions is not named, because nothing could be learned with it.
     """
-    some = questions[:: max(1, -(-len(questions) // MAX_QUESTIONS_READ_OTHERWISE))]
-    classes_by_reading = {other: [_classes(question, other) for question in some] for other in READINGS}
+    sampled = questions[:: max(1, -(-len(questions) // MAX_QUESTIONS_READ_OTHERWISE))]
+    classes_by_reading = {other: [_classes(question, other) for question in sampled] for other in READINGS}
     shares = {
         other: _equal_share(classes)
         for other, classes in classes_by_reading.items()
@@ -376,7 +386,7 @@ def _other_readings(questions: Sequence[SampledQuestion], same: str) -> list[str
         or sum(len(set(question_classes)) > 1 for question_classes in classes) >= MIN_QUESTIONS_OF_A_KIND
     }
     best = max(shares, key=shares.__getitem__)
-    if shares[best] - shares[same] <= FAR_MORE:
+    if shares[best] - shares[same] <= FAR_MORE_SHARE:
         return []
     return [
         f"WARNING: by {best} {shares[best]:.0%} of the pairs would say the same, by {same} {shares[same]:.0%}: read "

@@ -66,9 +66,10 @@ class Platt(Calibrator):
 
 @dataclass(frozen=True, slots=True)
 class Beta(Calibrator):
-    """log-odds = a ln p - b ln(1 - p) + c, of p = sigmoid((score - centre) / spread).
+    """log-odds = a ln p - b ln(1 - p) + c, with p = sigmoid((score - centre) / spread).
 
-    A line that bends at the centre: its slope goes to a far below and to b far above. a = b is Platt.
+    The log-odds are a line that bends at the centre. Its slope is a far below the centre and b far above it. With a = b
+    the map is Platt's.
     """
 
     centre: float
@@ -95,7 +96,7 @@ class Isotonic(Calibrator):
     """Straight lines between knots, flat outside them."""
 
     scores: Floats
-    """Scores at the k knots, rising, k >= 2. Float32 can hold the values, so a graph has the same ones."""
+    """Scores at the k knots, rising, k >= 2. The values are exact in float32, so a graph has the same ones."""
     probabilities: Floats
     """Probabilities at the k knots, never falling, in (0, 1)."""
     name: ClassVar[str] = "isotonic"
@@ -108,8 +109,8 @@ class Isotonic(Calibrator):
         return np.asarray(np.interp(score, self.scores, self.probabilities), dtype=np.float64)
 
     def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
-        # The segment is looked up and its line evaluated from its left end. A sum of hinge functions would need fewer
-        # operators and lose digits to cancellation.
+        # The graph looks up the segment and evaluates its line from the left end. A sum of hinge functions would need
+        # fewer operators, but would lose digits to cancellation.
         x = graph.add("Clip", score, graph.number(self.scores[0]), graph.number(self.scores[-1]))
         past = graph.add("Greater", x, graph.number(self.scores[1:]))  # (n, k - 1): segments that lie to the left
         segment = graph.add("ReduceSum", graph.cast(past, np.int64), graph.constant([1]), keepdims=1)
@@ -120,7 +121,7 @@ class Isotonic(Calibrator):
 
 
 def beta_design(logit: Floats) -> Floats:
-    """Returns ln p, -ln(1 - p) and 1 (n, 3) from the log-odds of p: the columns that `Beta` weighs by a, b and c."""
+    """Returns the columns ln p, -ln(1 - p) and 1, (n, 3), which `Beta` weighs by a, b and c, from the log-odds of p."""
     return np.stack([-np.logaddexp(0, -logit), np.logaddexp(0, logit), np.ones_like(logit)], axis=-1)
 
 
@@ -129,29 +130,27 @@ def sigmoid(logit: Floats) -> Floats:
     return np.exp(-np.logaddexp(0, -np.asarray(logit, dtype=np.float64)))
 
 
-# A number that is a probability itself (a judge's, a stated confidence) is read on its log-odds. There a probability
-# that is too sure, not sure enough or shifted is a straight line away from the right one, which Platt's map finds.
+# Numbers that are probabilities themselves (a judge's number, a stated confidence) are read as log-odds. If they are
+# too sure, not sure enough or shifted, a straight line of the log-odds repairs them, which is Platt's map.
 
-PART = 6
+EDGE_PART = 6
 """Probabilities of 0 and 1 are moved by 1 / PART of their distance to the nearest other value. Simulated judges that
 answer in steps of 0.01 to 0.25 have the least calibration error for parts between 5 and 8.
 """
-UNCERTAIN = 0.05
-"""Distance from 0 and 1 to which probabilities are moved if all of them are 0 or 1. The fit is the same for any
-distance.
-"""
+EXTREMES_DISTANCE = 0.05
+"""Distance from 0 and 1 to which probabilities are moved if all of them are 0 or 1. Any distance gives the same fit."""
 
 
 def closest_of(values: NDArray[np.floating]) -> float:
     """Returns the distance from 0 and 1 to which probabilities are moved before their log-odds are taken.
 
-    It is a part, 1 / `PART`, of the distance of the value nearest to 0 or 1 but not at it, so that 0 and 1 stay the
-    extremes. For a judge that answers in steps of 0.1, a 1 then counts as 0.983, which its rounding allows. It is at
-    least `CERTAIN`, and a number that float32 can hold. `values`: probabilities, NaN where one is not known.
+    The distance is 1 / `EDGE_PART` of that of the value nearest to 0 or 1 but not at it, so that 0 and 1 stay the
+    extremes. For a judge that answers in steps of 0.1, a 1 then counts as 0.983, which its rounding allows. The
+    distance is at least `CERTAIN`, and exact in float32. `values` are probabilities; NaN stands for an unknown one.
     """
     probabilities = np.asarray(values, dtype=np.float64)
     inside = probabilities[(probabilities > 0) & (probabilities < 1)]
-    least = float(np.minimum(inside, 1 - inside).min()) / PART if len(inside) else UNCERTAIN
+    least = float(np.minimum(inside, 1 - inside).min()) / EDGE_PART if len(inside) else EXTREMES_DISTANCE
     return float(np.float32(max(least, CERTAIN)))
 
 
@@ -163,7 +162,7 @@ def are_probabilities(values: NDArray[np.floating]) -> bool:
 
 
 def highest_of(closest: float) -> float:
-    """Returns the largest probability that is not moved, a number that float32 can hold."""
+    """Returns the largest probability that is not moved, rounded to float32."""
     return float(np.float32(1 - closest))
 
 
@@ -175,16 +174,13 @@ def log_odds_of(probability: ArrayLike, closest: float = CERTAIN) -> Floats:
 
 
 def probabilities_as_log_odds(values: Floats) -> Floats:
-    """Returns numbers of the answers (n,) in the form that a calibrator reads: probabilities as log-odds.
-
-    Other numbers are returned unchanged.
-    """
+    """Returns numbers of answers (n,) as a calibrator reads them: probabilities become log-odds."""
     return log_odds_of(values, closest_of(values)) if are_probabilities(values) else values
 
 
-# Fit a calibrator on the calibration rows, and choose among several there.
+# Calibrators are fitted on the calibration rows, and chosen among several there.
 #
-# All smooth the labels (the sigmoids by Platt's targets), so that log-odds stay finite where the classes separate.
+# All smooth the labels (the sigmoids by Platt's targets), so that log-odds stay finite if the classes are separable.
 
 Labels = NDArray[np.int64]
 
@@ -192,13 +188,13 @@ CALIBRATION_FOLDS = 5
 """Number of folds, by group, in which calibrators are compared."""
 ISOTONIC_ROWS = 500
 """Fewest calibration rows for which isotonic regression is tried. With fewer it memorises the rows."""
-STEEPEST = 2.0
+MAX_ISOTONIC_RISE = 2.0
 """Largest rise of probability that an isotonic map may have over one standard deviation of the scores. A steeper map
 would turn the rounding of a float32 score (some 1e-6 of its spread) into more than `PARITY`.
 """
 
 
-LEAST_SLOPE = 1e-3
+MIN_SLOPE = 1e-3
 """Least slope, in log-odds per standard deviation of the scores, of a map that must not reverse their order."""
 MAX_NEWTON_STEPS = 100
 """Most Newton steps of a fit; a fit usually takes six."""
@@ -208,12 +204,13 @@ LOSS_ROUNDING = 1e-9
 """Increase in the total loss that a step may show through rounding alone."""
 MIN_STEP_SHARE = 1e-6
 """Smallest fraction of a Newton step that is tried."""
-SURELY = 40.0
-"""Log-odds beyond which a probability is 0 or 1 in float64. Intercepts are searched within these bounds."""
-FLAT = 1e-6
+MAX_LOG_ODDS = 40.0
+"""Log-odds beyond which a probability is 0 or 1 in float64. Intercepts are searched within this distance of the scores.
+"""
+MIN_RISE = 1e-6
 """Least rise of a calibrator, in log-odds, for which it counts as rising."""
 RIDGE = 1e-12
-"""Curvature added for each row. A weight that the rows do not determine then stays where it is."""
+"""Curvature added for each row. It keeps a weight that the rows do not determine where it is."""
 
 
 def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
@@ -221,39 +218,38 @@ def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
     overconfidence.
 
     With `rising` the slope is positive. Otherwise it may be negative, for scores that are higher for wrong answers. No
-    other calibrator reverses the order of scores. Raises `RecordError` where only one class is there, or a score is not
-    finite.
+    other calibrator reverses the order of scores. Raises `RecordError` if a class is missing or a score is not finite.
     """
     targets = _targets(score, y)
     z, centre, spread = _standardise(score)
     design = np.stack([z, np.ones_like(z)], axis=1)
-    least = (LEAST_SLOPE, -np.inf) if rising else None
-    slope, intercept = _logistic(design, targets, start=(LEAST_SLOPE * rising,), least=least)
+    least = (MIN_SLOPE, -np.inf) if rising else None
+    slope, intercept = _logistic(design, targets, start=(MIN_SLOPE * rising,), least=least)
     return Platt(slope=slope / spread, intercept=intercept - slope * centre / spread)
 
 
 def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
     """Returns the map with the intercept at which the mean probability of these scores (n,) is the share of ones.
 
-    `y` (n,) holds both classes. The scores may be of the exported model on its own training rows. Such scores would
-    overstate the slope, so the slope is kept; only a rising map gets a slope of at least `LEAST_SLOPE` per standard
-    deviation.
+    `y` (n,) holds both classes. The scores may be those of the exported model on its own training rows. A slope fitted
+    to them would be too steep, so the map's slope is kept. A rising map gets a slope of at least `MIN_SLOPE` per
+    standard deviation.
     """
     slope, spread = platt.slope, float(np.std(score))
-    if 0 < slope * spread < LEAST_SLOPE:  # scores of several fits are spread further than those of the exported model
-        slope = LEAST_SLOPE / spread
-    steep, share = slope * score, float(y.mean())
-    low, high = -float(np.max(steep)) - SURELY, SURELY - float(np.min(steep))
+    if 0 < slope * spread < MIN_SLOPE:  # scores of several fits are spread further than those of the exported model
+        slope = MIN_SLOPE / spread
+    scaled, share = slope * score, float(y.mean())
+    low, high = -float(np.max(scaled)) - MAX_LOG_ODDS, MAX_LOG_ODDS - float(np.min(scaled))
     intercept = platt.intercept
-    for _ in range(MAX_NEWTON_STEPS):  # Newton's steps, and a halving where a step leaves the bracket
-        p = sigmoid(steep + intercept)
+    for _ in range(MAX_NEWTON_STEPS):  # Newton's steps; a step that leaves the bracket is replaced by a halving
+        p = sigmoid(scaled + intercept)
         excess, curvature = float(p.mean()) - share, float((p * (1 - p)).mean())
         low, high = (low, intercept) if excess > 0 else (intercept, high)
-        moved = intercept - excess / curvature if curvature > 0 else low
-        moved = moved if low <= moved <= high else (low + high) / 2
-        done = abs(moved - intercept) < CONVERGED_CHANGE
-        intercept = moved
-        if done:
+        next_intercept = intercept - excess / curvature if curvature > 0 else low
+        next_intercept = next_intercept if low <= next_intercept <= high else (low + high) / 2
+        is_converged = abs(next_intercept - intercept) < CONVERGED_CHANGE
+        intercept = next_intercept
+        if is_converged:
             break
     return Platt(slope, intercept)
 
@@ -261,11 +257,11 @@ def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
 def fit_beta(score: Floats, y: Labels) -> Beta:
     """Fits beta calibration (Kull et al. 2017, AISTATS, PMLR 54:623-631, Eq. 2), a and b >= 0.
 
-    The paper calibrates probabilities, and scores are none: here p is the sigmoid of the standardised score, so that
-    beta contains every rising line of Platt's and bends at the mean score, whatever the scale. (Platt's probability in
-    place of p is the other way; where scores say little it hardly varies, and a, b and c cannot be separated.) On
-    Platt's targets. a and b are bounded in the fit; the paper drops a negative one and fits again, which ends at the
-    same bound. Raises as `fit_platt` does.
+    The paper calibrates probabilities, but scores are none. So p is the sigmoid of the standardised score: the family
+    then contains every rising line of Platt's and bends at the mean score. (With Platt's probability in place of p, a,
+    b and c could not be separated for scores that say little, because that probability hardly varies.) The fit uses
+    Platt's targets and bounds a and b. The paper drops a negative one and fits again, which ends at the same bound.
+    Raises as `fit_platt` does.
     """
     targets = _targets(score, y)
     z, centre, spread = _standardise(score)
@@ -277,9 +273,9 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
     """Fits isotonic regression (scikit-learn), centred: each block is one knot at the mean of its scores.
 
     Centring (Oron and Flournoy 2017, doi:10.1080/19466315.2017.1286256) replaces the steps by lines, which keeps the
-    ranking between blocks; blocks joined by a line steeper than `STEEPEST` are pooled. A block of n rows that are all
-    wrong gets 1 / (n + 2), or its neighbour's probability if that is less; all right likewise. Raises as `fit_platt`
-    does.
+    ranking between blocks; blocks joined by a line steeper than `MAX_ISOTONIC_RISE` are pooled. A block of n rows that
+    are all wrong gets 1 / (n + 2), or its neighbour's probability if that is less; all right likewise. Raises as
+    `fit_platt` does.
     """
     _targets(score, y)
     regression = require("sklearn.isotonic", "fit").IsotonicRegression(out_of_bounds="clip")
@@ -289,12 +285,12 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
     _, _, spread = _standardise(score)
     while len(knots) > 1:
         x, p, n = np.array(knots).T
-        # A block of nothing but ties with its neighbour has no width: infinitely steep.
+        # A block whose scores all tie with its neighbour's has no width, so its line is infinitely steep.
         slopes = np.diff(p) * spread / np.maximum(np.diff(x), 1e-12 * spread)
-        worst = int(np.argmax(slopes))
-        if slopes[worst] <= STEEPEST:
+        steepest = int(np.argmax(slopes))
+        if slopes[steepest] <= MAX_ISOTONIC_RISE:
             break
-        pair = slice(worst, worst + 2)
+        pair = slice(steepest, steepest + 2)
         knots[pair] = [(np.average(x[pair], weights=n[pair]), np.average(p[pair], weights=n[pair]), n[pair].sum())]
     x, p, n = np.array(knots).T
     if len(p) > 1:  # only the first block can be all wrong, and only the last all right
@@ -321,12 +317,21 @@ FITTERS: Mapping[str, Callable[[Floats, Labels], Calibrator]] = MappingProxyType
 
 
 USUAL_CALIBRATORS = (Platt.name, Beta.name, Isotonic.name)
+"""Candidates of `choose_calibrator` unless others are named, the simplest first."""
 
 
 def calibrator_on(
     rows: Rows, scores: Floats, table: AnswerTable, seed: int, candidates: Sequence[str] = USUAL_CALIBRATORS
 ) -> Calibrator:
-    """Returns the calibrator that is chosen and fitted on these rows of the scores (n,) of a table's answers."""
+    """Returns the calibrator that is chosen and fitted on some rows of a table.
+
+    Args:
+        rows: the rows.
+        scores: scores (n,) of all answers.
+        table: the n answers.
+        seed: seed of the folds.
+        candidates: names of the calibrators to choose from.
+    """
     return choose_calibrator(scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed)
 
 
@@ -338,16 +343,17 @@ def choose_calibrator(
     candidates: Sequence[str] = USUAL_CALIBRATORS,
     seed: int = 0,
 ) -> Calibrator:
-    """Returns the first of the candidates (simplest first) whose cross-fitted log loss is within a standard error of
-    the best, fitted on all rows.
+    """Returns the simplest candidate whose cross-fitted log loss is within a standard error of the best.
 
-    Isotonic regression is compared from `ISOTONIC_ROWS` rows on. Folds are by group; there are fewer folds if a class
-    is in fewer groups. If no split leaves both classes to fit on, the first candidate is taken without comparison. The
-    same rows in another order give the same choice.
+    The candidates come in order, the simplest first; the chosen one is fitted on all rows. Isotonic regression is
+    compared from `ISOTONIC_ROWS` rows on. Folds are by group; there are fewer folds if a class is in fewer groups. If
+    a split leaves only one class to fit on, the first candidate is taken without comparison. The same rows in another
+    order give the same choice.
 
-    The standard error is that of the paired difference: the loss's own is mostly how hard the rows are, which all
-    candidates share, and would have the simplest win nearly always.
+    The standard error is that of the paired difference. The standard error of the loss itself mostly shows how hard the
+    rows are, which all candidates share; with it the simplest would nearly always win.
     """
+    # The candidates, and rows in an order that does not depend on the caller's.
     if unknown := [name for name in candidates if name not in FITTERS]:
         raise RecordError(f"no calibrator is called {', '.join(unknown)}; there are {', '.join(FITTERS)}")
     _targets(score, y)
@@ -362,6 +368,7 @@ def choose_calibrator(
     parts = [*group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed)] if min(folds, len(offered)) > 1 else []
     if not parts or any(len(np.unique(y[rest])) < 2 for rest, _ in parts):
         return FITTERS[offered[0]](score, y)
+    # The log loss of each candidate on each row, fitted on the other folds.
     losses = np.empty((len(offered), len(y)))
     for row, name in enumerate(offered):
         for rest, part in parts:
@@ -371,8 +378,8 @@ def choose_calibrator(
     cluster = np.unique(groups, return_inverse=True)[1]
     chosen = next(
         name
-        for name, more in zip(offered, excess, strict=True)
-        if float(more.mean()) <= clustered_se(more, cluster)  # the best itself has 0 <= 0
+        for name, excess_of_candidate in zip(offered, excess, strict=True)
+        if float(excess_of_candidate.mean()) <= clustered_se(excess_of_candidate, cluster)  # the best itself has 0 <= 0
     )
     return FITTERS[chosen](score, y)
 
@@ -380,17 +387,17 @@ def choose_calibrator(
 def rising_calibrator(scores: Floats, y: Labels, groups: Sequence[str], *, seed: int = 0) -> Calibrator:
     """Returns a strictly rising calibrator, so that a threshold on the probability is one on the score.
 
-    Platt's may fall and beta calibration may be flat on one side of its centre; isotonic regression is flat at its
-    ends, where the thresholds lie. Scores that go the wrong way all get the share of good answers, so nearly the same
-    that no threshold is crossed.
+    Platt's map may fall, and beta calibration may be flat on one side of its centre. Isotonic regression is flat at its
+    ends, where the thresholds lie, so it is no candidate. If higher scores are not likelier good, an almost flat line
+    at the share of good answers is returned.
     """
     ends = np.array([scores.min() - 1, np.median(scores), scores.max() + 1])
     chosen = choose_calibrator(scores, y, groups, candidates=("platt", "beta"), seed=seed)
     for calibrator in (chosen, fit_platt(scores, y)):
-        if (np.diff(calibrator.logit(ends)) > FLAT).all():
+        if (np.diff(calibrator.logit(ends)) > MIN_RISE).all():
             return calibrator
     share = (float(y.sum()) + 1) / (len(y) + 2)
-    return Platt(slope=2 * FLAT / (ends[-1] - ends[0]), intercept=float(np.log(share / (1 - share))))
+    return Platt(slope=2 * MIN_RISE / (ends[-1] - ends[0]), intercept=float(np.log(share / (1 - share))))
 
 
 def clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:
@@ -400,10 +407,10 @@ def clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:
 
 
 def mean_error(
-    of: Callable[[Floats], Floats], y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /
+    transform: Callable[[Floats], Floats], y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /
 ) -> Value:
     """Returns the mean of `of(score - y)`, for each row of weights if weights are given."""
-    errors = of(np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64))
+    errors = transform(np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64))
     weights, single = check_weights(weight, len(errors))
     values = weights @ errors / weights.sum(axis=1)
     return float(values[0]) if single else values
@@ -440,36 +447,40 @@ def _standardise(score: Floats) -> tuple[Floats, float, float]:
 def _logistic(
     design: Floats, targets: Floats, *, start: Sequence[float], least: Sequence[float] | None = None
 ) -> tuple[float, ...]:
-    """Weights of the logistic regression on soft targets, each at least `least`, by Newton's steps.
+    """Returns the k weights of the logistic regression on soft targets, by Newton's steps.
 
-    `start`: of all but the last weight, which starts at the log-odds of the mean target.
+    A weight at its bound stays there while the loss would fall beyond the bound (projected Newton, Bertsekas 1982).
 
-    A weight at its bound stays there while the loss falls beyond the bound (projected Newton, Bertsekas 1982).
+    Args:
+        design: the columns (n, k); the last is the constant.
+        targets: targets in [0, 1], (n,).
+        start: start of all weights but the last, which starts at the log-odds of the mean target.
+        least: lower bound of each weight; None for no bounds.
     """
     weights = np.array([*start, np.log(targets.mean() / (1 - targets.mean()))])
     low = np.full(len(weights), -np.inf) if least is None else np.array(least)
-    pulled, ridge = design.T @ targets, RIDGE * len(targets) * np.eye(len(weights))
+    target_sums, ridge = design.T @ targets, RIDGE * len(targets) * np.eye(len(weights))
 
-    def judged(weights: Floats) -> tuple[float, Floats]:
+    def loss_and_probability(weights: Floats) -> tuple[float, Floats]:
         logit = design @ weights
-        softened = np.logaddexp(0, logit)
-        return float(softened.sum() - pulled @ weights), np.exp(logit - softened)
+        row_loss = np.logaddexp(0, logit)
+        return float(row_loss.sum() - target_sums @ weights), np.exp(logit - row_loss)
 
-    loss, p = judged(weights)
+    loss, p = loss_and_probability(weights)
     for _ in range(MAX_NEWTON_STEPS):
-        gradient = design.T @ p - pulled
+        gradient = design.T @ p - target_sums
         curvature = design.T @ ((p * (1 - p))[:, None] * design) + ridge
         at_bound = (weights <= low) & (gradient >= 0)
         if at_bound.any():
             gradient[at_bound], curvature[at_bound], curvature[:, at_bound] = 0.0, 0.0, 0.0
             curvature[at_bound, at_bound] = 1.0
-        step, share, before = np.linalg.solve(curvature, gradient), 1.0, loss
+        step, step_share, previous_loss = np.linalg.solve(curvature, gradient), 1.0, loss
         while True:
-            candidate = np.maximum(weights - share * step, low)
-            loss, p = judged(candidate)
-            if loss <= before + LOSS_ROUNDING or share <= MIN_STEP_SHARE:
+            candidate = np.maximum(weights - step_share * step, low)
+            loss, p = loss_and_probability(candidate)
+            if loss <= previous_loss + LOSS_ROUNDING or step_share <= MIN_STEP_SHARE:
                 break
-            share /= 2
+            step_share /= 2
         moved, weights = np.abs(candidate - weights).max(), candidate
         if moved < CONVERGED_CHANGE:
             break

@@ -1,9 +1,9 @@
-"""Whether a checkpoint still holds after a change: another engine, quantisation, number format or prompt.
+"""Checks whether a checkpoint still holds after a change: another engine, quantisation, number format or prompt.
 
 The answers after the change are compared with the checkpoint's stored held-out figures, or, question by question, with
-answers of before. Nothing holds because no difference was found: every figure has a margin, its 95 % interval lies
-inside (it holds), outside (it is broken) or across (it is open). With true changes at a margin's very edge a figure
-is said to hold, or to be broken, in at most 2.5 % of the samples each.
+answers before the change. Every figure has a margin. The figure holds if its 95 % interval lies inside the margin, is
+broken if the interval lies outside, and is open otherwise. So a figure does not hold merely because no difference was
+found. If the true change lies at the edge of the margin, each wrong verdict occurs in at most 2.5 % of the samples.
 """
 
 import math
@@ -57,9 +57,10 @@ MIN_BOOTSTRAP_GROUPS = 30
 """Fewest groups for a bootstrap interval. With fewer, the interval is too narrow."""
 MIN_GROUPS_PER_LABEL = 10
 """Fewest groups with a right answer, and with a wrong answer, for a judgement of the AUROC."""
-MOST_LABELS = 1_000_000
+MAX_FURTHER_LABELS = 1_000_000
 """Largest number of further labels that is reported. If more would be needed, the change lies on the margin itself."""
-WITHIN = "auroc_within_runs"
+WITHIN_RUNS_METRIC = "auroc_within_runs"
+"""Name of the stored AUROC over pairs of answers of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Check:
     status: Status
     criteria: tuple[Criterion, ...]
     reference: str
-    """A clause: the answers or figures compared with."""
+    """The answers or figures that were compared with, as a clause."""
     more: int | None
     """Approximate number of further labels that would decide `status`. None if it is decided, or no number of labels
     would decide it."""
@@ -97,7 +98,7 @@ class Check:
     """Digest of the checkpoint."""
 
 
-def _not_named() -> NDArray[np.str_]:
+def _no_names() -> NDArray[np.str_]:
     return np.empty(0, dtype=np.str_)
 
 
@@ -108,13 +109,13 @@ class CheckedAnswers:
     y: NDArray[np.int64]
     score: Floats
     groups: NDArray[np.str_]
-    runs: NDArray[np.str_] = field(default_factory=_not_named)
+    runs: NDArray[np.str_] = field(default_factory=_no_names)
     """Run of each answer (n,); empty if all answers are assumed to be of one run."""
-    questions: NDArray[np.str_] = field(default_factory=_not_named)
+    questions: NDArray[np.str_] = field(default_factory=_no_names)
     """Name of each answer's question (n,); empty if questions are not compared."""
 
     @property
-    def several(self) -> bool:
+    def has_several_runs(self) -> bool:
         """Whether the answers are of several runs."""
         return len(np.unique(self.runs)) > 1
 
@@ -147,10 +148,10 @@ def labelled_answers(
     Raises `RecordError` where one of the checkpoints was trained on exactly these runs.
     """
     runs = load_runs([Path(path) for path in paths])
-    data = fingerprint(runs)
+    data_fingerprint = fingerprint(runs)
     for reader in readers:
         training = reader.checkpoint.manifest.training
-        if training is not None and training.fingerprint == data:
+        if training is not None and training.fingerprint == data_fingerprint:
             raise RecordError(f"{reader.checkpoint.path} was trained on these runs; give held-out ones")
     table = answer_table(runs, target=target, stage=stage, agent=agent)
     by_id = {call.id: (run, call) for run in runs for call in run.calls}
@@ -177,28 +178,28 @@ def target_probabilities(
         raise ContractMismatch(f"{reader.checkpoint.path} gives no probability of {target!r}; its heads are {heads}")
     if isinstance(reader, QualityPredictor) and not isinstance(reader, BlendPredictor):
         return np.array([verdict.heads[target] for verdict in reader.predict_many(calls)])
-    opened = [RunStore(Path(store)) for store in stores if Path(store).is_dir()]
-    lacking = "{} of {} answers have no stored hidden states: run `metaprobe extract`"
+    run_stores = [RunStore(Path(store)) for store in stores if Path(store).is_dir()]
+    lacking_text = "{} of {} answers have no stored hidden states: run `metaprobe extract`"
     if isinstance(reader, BlendPredictor):
-        stored_states = [StoredStates(store, reader) for store in opened]
+        stored_states = [StoredStates(store, reader) for store in run_stores]
         hidden = [
             next((held_states.of(call.id) for held_states in stored_states if call.id in held_states.held), None)
             for call in calls
         ]
-        if reader.states and (without := sum(held_states is None for held_states in hidden)):
-            raise RecordError(lacking.format(without, len(calls)))
+        if reader.states and (without_count := sum(held_states is None for held_states in hidden)):
+            raise RecordError(lacking_text.format(without_count, len(calls)))
         for call, states_of_call in zip(calls, hidden, strict=True):
             if states_of_call is not None and (fault := reader.states_fault(states_of_call)):
                 raise RecordError(f"call {call.id}: {fault}")
-        whole = (
+        calls_with_states = (
             (run, replace(call, hidden=states_of_call))
             for (run, call), states_of_call in zip(answers, hidden, strict=True)
         )
-        return np.array([predict_of(reader, run, call)(call).heads[target] for run, call in whole])
+        return np.array([predict_of(reader, run, call)(call).heads[target] for run, call in calls_with_states])
     request = StatesRequest(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
-    states, without = load_states(opened, [call.id for call in calls], request=request)
+    states, without_count = load_states(run_stores, [call.id for call in calls], request=request)
     if states is None:
-        raise RecordError(lacking.format(without, len(calls)))
+        raise RecordError(lacking_text.format(without_count, len(calls)))
     if states.model and not reader.reader:
         raise RecordError(
             f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
@@ -241,7 +242,7 @@ def check(
         margin: largest change that counts as no change.
         seed: seed of the bootstrap.
 
-    Raises `RecordError` for answers that the checkpoint was trained on, and if `before` shares no question.
+    Raises `RecordError` for answers that the checkpoint was trained on, and if `after` and `before` share no question.
     """
     if not margin > 0:
         raise RecordError(f"margin is {margin:g}; expected a change above 0 that is still taken for none, such as 0.05")
@@ -251,15 +252,16 @@ def check(
             "figures are stored: give the same questions answered before the change (--before)"
         )
     reader = load_reader(location, sha256=sha256)
-    if isinstance(reader, BlendPredictor):  # it refuses the states of another model, unless it ignores whose they are
+    if isinstance(reader, BlendPredictor):  # "ignore" would accept states of another model
         reader = BlendPredictor(reader.checkpoint, on_mismatch="note", **flags.flags)
-    elif isinstance(reader, QualityPredictor):  # that the answers are of another model is why they are checked
+    elif isinstance(reader, QualityPredictor):  # answers of another model are to be expected in a check
         reader = QualityPredictor.of(reader.checkpoint, on_mismatch="ignore", **flags.flags)
     head = target or main_head(reader)
-    now, notes = _scored(reader, after, head, stage, agent, run)
+    now, notes = _scored(reader, after, target=head, stage=stage, agent=agent, run=run)
     then = None
     if before:
-        now, then, left_out = _same_questions(now, _scored(reader, before, head, stage, agent)[0])
+        scored_before, _ = _scored(reader, before, target=head, stage=stage, agent=agent)
+        now, then, left_out = _same_questions(now, scored_before)
         notes += left_out
     threshold = threshold_of(reader.checkpoint.manifest, flags) if head == main_head(reader) else None
     return check_scores(reader, now, then, target=head, threshold=threshold, margin=margin, notes=notes, seed=seed)
@@ -289,39 +291,43 @@ def check_scores(
         seed: seed of the bootstrap.
     """
     manifest, reasons = reader.checkpoint.manifest, list(notes)
-    stored = _stored(manifest, target, WITHIN) if now.several else None
-    if then is None and stored is None:  # over pairs of all answers then, on both sides
-        now, stored = replace(now, runs=_not_named()), _stored(manifest, target, "auroc")
-    if then is None and stored is None:
+    stored_auroc = _stored(manifest, target, WITHIN_RUNS_METRIC) if now.has_several_runs else None
+    if then is None and stored_auroc is None:  # compare the AUROC over pairs of all answers instead
+        now, stored_auroc = replace(now, runs=_no_names()), _stored(manifest, target, "auroc")
+    if then is None and stored_auroc is None:
         raise RecordError(
             f"{reader.checkpoint.path} stores no held-out AUROC of {target!r} to compare with: give the same questions "
             "answered before the change (--before)"
         )
-    both = now.groups if then is None else np.concatenate([now.groups, then.groups])
-    compare = _Comparison(now, then, cluster_weights(both.tolist(), seed=seed), margin)
-    criteria = [compare.order(stored)]
+    # The figures after the change, each with its verdict.
+    groups_of_both = now.groups if then is None else np.concatenate([now.groups, then.groups])
+    comparison = _Comparison(now, then, cluster_weights(groups_of_both.tolist(), seed=seed), margin)
+    criteria = [comparison.order(stored_auroc)]
     if threshold is None:
         reasons.append("the checkpoint stores no threshold: nothing is checked but the order and level of its scores")
     elif (shares := _stored_shares(manifest)) is None and then is None:
         reasons.append("what the stored threshold flags was never measured: nothing is checked but order and level")
     else:
-        criteria += compare.flags(threshold, shares)
-    criteria.append(compare.level())
+        criteria += comparison.flags(threshold, shares)
+    criteria.append(comparison.level())
+    # The worst verdict, and the number of labels that would decide the open ones.
     by_verdict = {criterion.name: criterion.verdict for criterion in criteria}
-    broken = "broken" in by_verdict.values()
+    is_broken = "broken" in by_verdict.values()
     status: Status = (
         "SCORER DEGRADED"
         if by_verdict["order"] == "broken"
         else "THRESHOLD STALE"
-        if broken
+        if is_broken
         else "INCONCLUSIVE"
         if "open" in by_verdict.values()
         else "PASS"
     )
-    needed = [criterion.more for criterion in criteria if criterion.verdict == "open"]
-    more = None if None in needed else max((n for n in needed if n is not None), default=None)
+    further_labels = [criterion.more for criterion in criteria if criterion.verdict == "open"]
+    more = (
+        None if None in further_labels else max((count for count in further_labels if count is not None), default=None)
+    )
     reference = (
-        f"the stored held-out figures, of {stored.n if stored else 0} answers"
+        f"the stored held-out figures, of {stored_auroc.n if stored_auroc else 0} answers"
         if then is None
         else f"answers of before to the same {len(np.unique(now.questions))} questions"
     )
@@ -341,43 +347,43 @@ def _meaning(criterion: Criterion) -> str:
         return ""
     change = format_interval(criterion.change, 3, signed=True)
     allowed = " to ".join(f"{end:+g}" for end in (criterion.low, criterion.high) if math.isfinite(end))
-    says = {
+    figure_words = {
         "order": "AUROC, the order of right above wrong answers, changed by",
         "share flagged": "the share of answers that is flagged changed by",
         "risk": "the share of wrong answers among those not flagged changed by",
         "level": "the mean score less the share of right answers is",
     }[criterion.name]
     if criterion.verdict == "broken":
-        return f"{says} {change}, surely beyond {allowed}"
-    many = (
+        return f"{figure_words} {change}, surely beyond {allowed}"
+    labels_clause = (
         "no number of labels alone would tell"
         + ("" if criterion.name == "level" else ": give the same questions answered before the change (--before)")
         if criterion.more is None
         else f"about {criterion.more:,} more labels would tell, if the change is what it seems"
     )
-    return f"{says} {change}, not surely on one side of {allowed}; {many}"
+    return f"{figure_words} {change}, not surely on one side of {allowed}; {labels_clause}"
 
 
 class _Comparison:
-    """Figures of the answers after a change, beside those of before or the stored ones."""
+    """Compares figures of the answers after a change with figures before it, or with the stored ones."""
 
     def __init__(
         self, now: CheckedAnswers, then: CheckedAnswers | None, weights: NDArray[np.int32], margin: float
     ) -> None:
         self.now, self.then, self.weights, self.margin = now, then, weights, margin
         self.size = len(now.y)
-        kinds = [len(np.unique(now.groups[now.y == label])) for label in (0, 1)]
-        self.fewest = min(kinds)
+        groups_per_label = [len(np.unique(now.groups[now.y == label])) for label in (0, 1)]
+        self.fewest = min(groups_per_label)
         self.groups = len(np.unique(now.groups))
 
     def order(self, stored: Metric | None) -> Criterion:
         """Compares the AUROC; if there are several runs, the AUROC within runs."""
 
-        def of(side: CheckedAnswers) -> Statistic:
-            metric = StratifiedAuroc(side.runs) if side.several else auroc
+        def statistic_of(side: CheckedAnswers) -> Statistic:
+            metric = StratifiedAuroc(side.runs) if side.has_several_runs else auroc
             return lambda weight: np.asarray(metric(side.y, side.score, weight))
 
-        return self._criterion("order", of, stored, -self.margin, math.inf)
+        return self._compare("order", statistic_of, stored, low=-self.margin, high=math.inf)
 
     def flags(self, threshold: float, stored: "tuple[Metric, Metric] | None") -> list[Criterion]:
         """Compares the share of flagged answers, and the share of wrong answers among the others."""
@@ -391,100 +397,142 @@ class _Comparison:
 
         kept_share = min(float((side.score >= threshold).mean()) for side in (self.now, self.then or self.now))
         groups, margin = self.groups, self.margin
+        kept_groups = max(round(kept_share * groups), 1)
         return [
-            self._criterion("share flagged", share, stored and stored[0], -margin, margin, groups),
-            self._criterion("risk", risk, stored and stored[1], -math.inf, margin, max(round(kept_share * groups), 1)),
+            self._compare("share flagged", share, stored and stored[0], low=-margin, high=margin, group_count=groups),
+            self._compare("risk", risk, stored and stored[1], low=-math.inf, high=margin, group_count=kept_groups),
         ]
 
     def level(self) -> Criterion:
         """Compares the mean score with the share of right answers, which needs no answers of before."""
         gap = interval(mean_gap, self.now.y, self.now.score, self.weights[:, : self.size])
-        return self._judged("level", 0.0, gap, gap, 0.0, -self.margin, self.margin)
+        margin = self.margin
+        return self._judge("level", before=0.0, after=gap, change=gap, fixed_half_width=0.0, low=-margin, high=margin)
 
-    def _criterion(
+    def _compare(
         self,
         name: CheckedFigure,
-        of: Callable[[CheckedAnswers], Statistic],
+        statistic_of: Callable[[CheckedAnswers], Statistic],
         stored: Metric | None,
+        *,
         low: float,
         high: float,
-        among: int = 0,
+        group_count: int = 0,
     ) -> Criterion:
-        """`among`: how many groups a share is one of; 0 for what is no share.
+        """Returns one figure after the change, compared with the figure before it.
 
-        For 30 groups without any change, a bootstrap alone would give an interval from 0 to 0. An interval of a share
-        is therefore at least as wide as Wilson's, and one of a change as Wilson's for no event at all.
+        For 30 groups without any change, a bootstrap alone would give an interval from 0 to 0. The interval of a share
+        is therefore at least as wide as Wilson's. The interval of its change is at least as wide as Wilson's for a
+        share of 0.
+
+        Args:
+            name: the figure.
+            statistic_of: returns the figure's function of multiplicities for the answers of one side.
+            stored: the stored figure; used if there are no answers before the change.
+            low: lowest change that counts as no change.
+            high: highest change that counts as no change.
+            group_count: number of groups over which the figure is a share; 0 if it is no share.
         """
-        n, now = self.size, of(self.now)
-        after = statistic_interval(now, self.weights[:, :n])
-        if among:
-            widest = Interval.of_share(after.estimate, among)
-            after = replace(after, low=min(after.low, widest.low), high=max(after.high, widest.high))
+        n, statistic_now = self.size, statistic_of(self.now)
+        after = statistic_interval(statistic_now, self.weights[:, :n])
+        if group_count:
+            wilson = Interval.of_share(after.estimate, group_count)
+            after = replace(after, low=min(after.low, wilson.low), high=max(after.high, wilson.high))
         if self.then is None:
             assert stored is not None  # `check_scores` asks for nothing else
             # The halves of the intervals of two independent estimates add as roots of squares (MOVER; Zou and Donner
             # 2008, doi:10.1002/sim.3095).
-            up, down = stored.high - stored.estimate, stored.estimate - stored.low
+            stored_above, stored_below = stored.high - stored.estimate, stored.estimate - stored.low
             gap = after.estimate - stored.estimate
-            ends = gap - math.hypot(after.estimate - after.low, up), gap + math.hypot(after.high - after.estimate, down)
+            ends = (
+                gap - math.hypot(after.estimate - after.low, stored_above),
+                gap + math.hypot(after.high - after.estimate, stored_below),
+            )
             change = Interval(gap, *ends, after.n, after.groups)
-            return self._judged(name, stored.estimate, after, change, max(up, down), low, high)
-        then = of(self.then)
-        change = statistic_interval(lambda weight: now(weight[:, :n]) - then(weight[:, n:]), self.weights)
-        half = Interval.of_share(0.0, among).high if among else 0.0
-        ends = min(change.low, change.estimate - half), max(change.high, change.estimate + half)
-        before = float(then(np.ones((1, len(self.then.y)), dtype=np.int32))[0])
-        return self._judged(name, before, after, Interval(change.estimate, *ends, n, self.groups), 0.0, low, high)
+            return self._judge(
+                name,
+                before=stored.estimate,
+                after=after,
+                change=change,
+                fixed_half_width=max(stored_above, stored_below),
+                low=low,
+                high=high,
+            )
+        statistic_then = statistic_of(self.then)
+        change = statistic_interval(
+            lambda weight: statistic_now(weight[:, :n]) - statistic_then(weight[:, n:]), self.weights
+        )
+        half_width = Interval.of_share(0.0, group_count).high if group_count else 0.0
+        ends = min(change.low, change.estimate - half_width), max(change.high, change.estimate + half_width)
+        before = float(statistic_then(np.ones((1, len(self.then.y)), dtype=np.int32))[0])
+        change = Interval(change.estimate, *ends, n, self.groups)
+        return self._judge(name, before=before, after=after, change=change, fixed_half_width=0.0, low=low, high=high)
 
-    def _judged(
+    def _judge(
         self,
         name: CheckedFigure,
+        *,
         before: float,
         after: Interval,
         change: Interval,
-        fixed: float,
+        fixed_half_width: float,
         low: float,
         high: float,
     ) -> Criterion:
-        """`fixed`: half the width of the part of the interval that more labels do not narrow."""
+        """Returns the figure with its verdict, and the number of further labels that would decide an open one.
+
+        Args:
+            name: the figure.
+            before: value before the change.
+            after: value after the change.
+            change: `after` minus `before`.
+            fixed_half_width: half the width of the part of the change's interval that more labels do not narrow.
+            low: lowest change that counts as no change.
+            high: highest change that counts as no change.
+        """
         is_finite = math.isfinite(change.low + change.high)
-        least = MIN_GROUPS_PER_LABEL if name == "order" else 0
-        factor = max(MIN_BOOTSTRAP_GROUPS / self.groups, least / max(self.fewest, 0.5))
+        min_groups_per_label = MIN_GROUPS_PER_LABEL if name == "order" else 0
+        needed_factor = max(MIN_BOOTSTRAP_GROUPS / self.groups, min_groups_per_label / max(self.fewest, 0.5))
         verdict: ClaimStatus = "open"
-        if factor <= 1 and is_finite and low < change.low and change.high < high:
+        if needed_factor <= 1 and is_finite and low < change.low and change.high < high:
             verdict = "holds"
-        elif factor <= 1 and is_finite and (change.high < low or change.low > high):
+        elif needed_factor <= 1 and is_finite and (change.high < low or change.low > high):
             verdict = "broken"
-        # How many times as many labels would bring the interval to one side of each end that matters.
-        inside = low < change.estimate < high
-        ends = [end for end in (low, high) if math.isfinite(end) and (inside or abs(change.estimate - end) > 0)]
-        if not inside:  # it need only be surely beyond the end that it has passed
-            ends = sorted(ends, key=lambda end: abs(change.estimate - end))[:1]
-        for end in ends if is_finite else ():
-            half = change.estimate - change.low if end < change.estimate else change.high - change.estimate
-            room = (change.estimate - end) ** 2 - fixed**2
-            factor = max(factor, max(half**2 - fixed**2, 0.0) / room if room > 0 else math.inf)
-        factor = max(factor, 1.0)
-        more = None if factor * self.size > MOST_LABELS else math.ceil((factor - 1) * self.size)
+        # The factor by which labels must grow until the interval lies on one side of each end of the margin.
+        is_inside = low < change.estimate < high
+        deciding_ends = [
+            end for end in (low, high) if math.isfinite(end) and (is_inside or abs(change.estimate - end) > 0)
+        ]
+        if not is_inside:  # only the end that the change has passed matters
+            deciding_ends = sorted(deciding_ends, key=lambda end: abs(change.estimate - end))[:1]
+        for end in deciding_ends if is_finite else ():
+            half_width = change.estimate - change.low if end < change.estimate else change.high - change.estimate
+            room = (change.estimate - end) ** 2 - fixed_half_width**2
+            needed_factor = max(
+                needed_factor, max(half_width**2 - fixed_half_width**2, 0.0) / room if room > 0 else math.inf
+            )
+        needed_factor = max(needed_factor, 1.0)
+        more = None if needed_factor * self.size > MAX_FURTHER_LABELS else math.ceil((needed_factor - 1) * self.size)
         return Criterion(name, before, after, change, low, high, verdict, more if verdict == "open" else None)
 
 
 def _stored(manifest: Manifest, target: str, name: str) -> Metric | None:
-    """Returns a stored held-out figure of a head; the name has the head's before it where there are several."""
+    """Returns a stored held-out figure of a head. With several heads its name begins with that of the head."""
     return manifest.metrics.get(f"{target}.{name}") or manifest.metrics.get(name)
 
 
 def _stored_shares(manifest: Manifest) -> "tuple[Metric, Metric] | None":
-    """Returns the share of held-out answers that the stored threshold flagged, and the share of wrong answers among
-    those not flagged.
+    """Returns two shares of held-out answers by the stored threshold: flagged, and wrong among those not flagged.
 
-    The second share is computed from the flagged shares of wrong and of right answers. Its interval is Wilson's, for as
-    many answers as there were groups.
+    The second share is computed from the flagged shares of wrong and of right answers. Its interval is Wilson's, with
+    groups counted instead of answers.
     """
     operating, training = manifest.operating, manifest.training
     if operating is None or FLAG not in manifest.thresholds:
         return None
-    wrong, right = ((1 - part.estimate) * part.n for part in (operating.caught, operating.cost))
+    wrong, right = (
+        (1 - share_of_label.estimate) * share_of_label.n for share_of_label in (operating.caught, operating.cost)
+    )
     groups = operating.flagged.n if training is None else min(training.groups, operating.flagged.n)
     kept_groups = max(round(groups * (1 - operating.flagged.estimate)), 1)
     risk = wrong / max(wrong + right, 1e-9)
@@ -493,7 +541,7 @@ def _stored_shares(manifest: Manifest) -> "tuple[Metric, Metric] | None":
 
 
 def main_head(reader: CheckedPredictor) -> str:
-    """Returns the head that gives the score, or else the first."""
+    """Returns the head that gives the score; the first head if none of `MAIN_HEADS` is there."""
     names = [output.name for output in reader.checkpoint.manifest.outputs]
     return next((name for name in MAIN_HEADS if name in names), names[0])
 
@@ -501,42 +549,56 @@ def main_head(reader: CheckedPredictor) -> str:
 def _scored(
     reader: CheckedPredictor,
     paths: Sequence[str | os.PathLike[str]],
+    *,
     target: str,
     stage: str | None,
     agent: str | None,
     run: str | None = None,
 ) -> tuple[CheckedAnswers, list[str]]:
-    """Returns the labelled answers with the checkpoint's scores, and what a reader must know of these.
+    """Returns the labelled answers with the checkpoint's scores, and notes that a reader of the scores needs.
 
-    Scores have the base rate of each answer's run before the change.
+    Each score assumes the base rate that the answer's run had before the change.
+
+    Args:
+        reader: the checkpoint's predictor or probe.
+        paths: run stores, or files of import lines with labels.
+        target: label that the head predicts.
+        stage: only calls of this stage.
+        agent: only calls of this agent.
+        run: the checkpoint's run whose base rate all answers have; None to find the run of each answer.
     """
     table, answers = labelled_answers(paths, (reader,), target=target, stage=stage, agent=agent)
     table, _ = join_table(table)
-    questions = np.array(["/".join(parts) for parts in zip(table.tasks, table.items, table.variants, strict=True)])
-    names = np.array([name_of_run(*parts) for parts in zip(table.models, table.tasks, table.variants, strict=True)])
+    questions = np.array(["/".join(columns) for columns in zip(table.tasks, table.items, table.variants, strict=True)])
+    run_names = np.array(
+        [name_of_run(*columns) for columns in zip(table.models, table.tasks, table.variants, strict=True)]
+    )
     notes = []
     if not isinstance(reader, QualityPredictor) or not reader.runs:
         scores = target_probabilities(reader, target, answers, paths)
     else:
-        scores, unknown = np.full(len(answers), np.nan), 0
-        for name in np.unique(names).tolist():
-            rows = np.flatnonzero(names == name)
-            known_run = run or run_before(name, reader.runs)
-            unknown += 0 if known_run else len(rows)
-            chosen = [answers[i] for i in rows.tolist()]
-            scores[rows] = target_probabilities(reader.of_run(known_run or name), target, chosen, paths)
-        if unknown:
+        scores, unknown_count = np.full(len(answers), np.nan), 0
+        for run_name in np.unique(run_names).tolist():
+            rows = np.flatnonzero(run_names == run_name)
+            known_run = run or run_before(run_name, reader.runs)
+            unknown_count += 0 if known_run else len(rows)
+            answers_of_run = [answers[i] for i in rows.tolist()]
+            scores[rows] = target_probabilities(reader.of_run(known_run or run_name), target, answers_of_run, paths)
+        if unknown_count:
             notes.append(
-                f"the checkpoint knows no run of the task and way of asking of {unknown} answers, whose scores assume "
-                "an average run: name one of its runs (--run), or adapt it"
+                f"the checkpoint knows no run of the task and way of asking of {unknown_count} answers, whose scores "
+                "assume an average run: name one of its runs (--run), or adapt it"
             )
-    generator, modes = reader.checkpoint.manifest.generator, {call.logprobs_mode for _, call in answers}
-    if generator is not None and generator.logprobs_mode not in ("unknown", *modes):  # another scale of these numbers
+    generator, answer_modes = reader.checkpoint.manifest.generator, {call.logprobs_mode for _, call in answers}
+    if generator is not None and generator.logprobs_mode not in (
+        "unknown",
+        *answer_modes,
+    ):  # another scale of these numbers
         notes.append(
-            f"the log-probabilities of these {len(table)} answers are {' and '.join(sorted(modes))}, and the "
+            f"the log-probabilities of these {len(table)} answers are {' and '.join(sorted(answer_modes))}, and the "
             f"checkpoint learned from {generator.logprobs_mode} ones: compare only what is of one mode"
         )
-    return CheckedAnswers(table.y, scores, table.groups, names, questions), notes
+    return CheckedAnswers(table.y, scores, table.groups, run_names, questions), notes
 
 
 def run_before(name: str, known_runs: Sequence[str]) -> str | None:
@@ -548,20 +610,22 @@ def run_before(name: str, known_runs: Sequence[str]) -> str | None:
     if name in known_runs:
         return name
     _, task, variant = name.split(SEPARATOR, 2)
-    for tail in (f"{SEPARATOR}{task}{SEPARATOR}{variant}", f"{SEPARATOR}{task}{SEPARATOR}"):
-        near = [
+    for ending in (f"{SEPARATOR}{task}{SEPARATOR}{variant}", f"{SEPARATOR}{task}{SEPARATOR}"):
+        matching_runs = [
             known_name
             for known_name in known_runs
-            if known_name.endswith(tail) or (tail.endswith(SEPARATOR) and tail in known_name)
+            if known_name.endswith(ending) or (ending.endswith(SEPARATOR) and ending in known_name)
         ]
-        if len(near) == 1:
-            return near[0]
+        if len(matching_runs) == 1:
+            return matching_runs[0]
     return None
 
 
 def _same_questions(now: CheckedAnswers, then: CheckedAnswers) -> tuple[CheckedAnswers, CheckedAnswers, list[str]]:
-    """Returns the answers to the questions that both sides hold, in groups of one name. A way of asking that only one
-    side knows, as of a prompt that was changed, is no part of a question."""
+    """Returns the answers to the questions that both sides hold, with equal groups, and notes on left-out answers.
+
+    A question's name holds the way of asking, unless no name is then on both sides, as after a change of the prompt.
+    """
     if not np.intersect1d(now.questions, then.questions).size:
         now, then = (
             replace(side, questions=np.array([q.rpartition("/")[0] for q in side.questions.tolist()]))
@@ -574,8 +638,11 @@ def _same_questions(now: CheckedAnswers, then: CheckedAnswers) -> tuple[CheckedA
             f"{then.questions[0]!r}; expected the same tasks and items on both sides"
         )
     new, old = now.rows(np.isin(now.questions, shared)), then.rows(np.isin(then.questions, shared))
-    group = dict(zip(new.questions.tolist(), new.groups.tolist(), strict=True))
-    old = replace(old, groups=np.array([group[q] for q in old.questions.tolist()]))
-    left = len(now.y) - len(new.y), len(then.y) - len(old.y)
-    notes = [f"{left[0]} answers of after and {left[1]} of before are left out: the other side lacks their questions"]
-    return new, old, notes if any(left) else []
+    group_of_question = dict(zip(new.questions.tolist(), new.groups.tolist(), strict=True))
+    old = replace(old, groups=np.array([group_of_question[q] for q in old.questions.tolist()]))
+    left_counts = len(now.y) - len(new.y), len(then.y) - len(old.y)
+    notes = [
+        f"{left_counts[0]} answers of after and {left_counts[1]} of before are left out: the other side lacks their "
+        "questions"
+    ]
+    return new, old, notes if any(left_counts) else []

@@ -1,9 +1,9 @@
-"""Whether an answer ends by itself: a label that the finish reason gives, without anybody's judgement.
+"""Labels that say whether an answer ends by itself. The finish reason gives them, without anybody's judgement.
 
 An answer that its token limit cuts costs as many tokens as an answer can, and is seldom right. The label is 1 for an
 answer that the model ended, and 0 for an answer that the limit cut. All answers have the same limit, because an answer
-that a lower limit cuts may end by itself under a higher one. An answer that had a higher limit is read as far as the
-lower one goes: the model would have written the same tokens. Answers with another end are left out: a content filter or
+that a lower limit cuts may end by itself under a higher one. An answer that had a higher limit is read only up to the
+lower limit: the model would have written the same tokens. Answers with another end are left out: a content filter or
 a tool call says nothing about the length.
 """
 
@@ -20,9 +20,9 @@ from metaprobe.records.types import Call, Label, Run, Sampling
 
 FINISH_REASON = "finish_reason"
 """Source of the labels `ended`."""
-SAME_LIMIT = 0.95
-"""Share of the longest cut answer's tokens. Answers without a recorded limit that are cut at this length or later were
-cut at one limit: a stored answer may lack its last tokens, as a stop text or half a character.
+MIN_SAME_LIMIT_SHARE = 0.95
+"""Cut answers without a recorded limit count as cut at one limit if the shortest has at least this share of the longest
+one's tokens. A stored answer may lack its last tokens, such as a stop text or half a character.
 """
 
 
@@ -66,34 +66,34 @@ def with_ended_labels(
     left_out: Counter[str] = Counter()
     answers: list[tuple[Run, Call]] = []
     for run, call in calls:
-        if why := _unlabelled(call):
+        if why := _why_unlabelled(call):
             left_out[why] += 1
         else:
             answers.append((run, call))
     # Find the limit, cut answers with a higher one, and leave out those with a lower one.
     limits = _limits(answers)
-    chosen = token_limit or _only_limit([call for _, call in answers], limits, left_out)
+    chosen_limit = token_limit or _only_limit([call for _, call in answers], limits, left_out)
     labelled: dict[str, Call] = {}
     for (_, call), limit in zip(answers, limits, strict=True):
-        if limit == chosen:
+        if limit == chosen_limit:
             labelled[call.id] = call
-        elif limit < chosen:
+        elif limit < chosen_limit:
             left_out["with a token limit that is lower, or may be"] += 1
         elif _hides_tokens(call):
             left_out["with a higher token limit and tokens that are not stored"] += 1
         else:
-            labelled[call.id] = _cut_at(call, chosen)
-    cut = sum(_is_cut(call) for call in labelled.values())
-    if not cut:
+            labelled[call.id] = _cut_at(call, chosen_limit)
+    cut_count = sum(_is_cut(call) for call in labelled.values())
+    if not cut_count:
         raise RecordError(
-            f"none of {len(labelled)} answers with a token limit of at least {chosen} is longer than that"
-            f"{_listed(left_out)}; expected answers that would be cut: choose a lower limit"
+            f"none of {len(labelled)} answers with a token limit of at least {chosen_limit} is longer than that"
+            f"{_left_out_text(left_out)}; expected answers that would be cut: choose a lower limit"
         )
     # Write the labels.
     labels = {
         call_id: Label(call_id, ENDED, float(not _is_cut(call)), FINISH_REASON) for call_id, call in labelled.items()
     }
-    with_labels = [
+    labelled_runs = [
         replace(
             run,
             calls=tuple(labelled.get(call.id, call) for call in run.calls),
@@ -105,10 +105,10 @@ def with_ended_labels(
         for run in runs
     ]
     note = (
-        f"{len(labelled) - cut} answers end by themselves, and {cut} are cut by the token limit of {chosen}"
-        f"{_listed(left_out)}"
+        f"{len(labelled) - cut_count} answers end by themselves, and {cut_count} are cut by the token limit of "
+        f"{chosen_limit}{_left_out_text(left_out)}"
     )
-    return EndedLabels(with_labels, chosen, note)
+    return EndedLabels(labelled_runs, chosen_limit, note)
 
 
 def _is_cut(call: Call) -> bool:
@@ -125,12 +125,12 @@ def _length(call: Call) -> int:
 
 
 def _hides_tokens(call: Call) -> bool:
-    """Whether more tokens were generated than are stored, as where thinking is kept back; the end token apart."""
+    """Whether more tokens were generated than are stored, as if thinking is hidden. The end token is not counted."""
     return call.usage.completion_tokens > _stored_length(call) + 1
 
 
 def _cut_at(call: Call, limit: int) -> Call:
-    """Returns the call as a lower token limit would have left it. The end token needs a place within the limit too."""
+    """Returns the call as a lower token limit would have left it. The end token counts towards the limit too."""
     if not _is_cut(call) and _stored_length(call) < limit:
         return call
     segments = (replace(segment, end=min(segment.end, limit)) for segment in call.segments)
@@ -148,7 +148,7 @@ def _cut_at(call: Call, limit: int) -> Call:
 def _stated_limit(run: Run, call: Call) -> int | None:
     """Returns the token limit of the request; None if it was not recorded.
 
-    An imported line that states no limit gets the default, which is therefore not read from it.
+    An imported line without a limit has the default of `Sampling`, so this value counts as not recorded.
     """
     limit = call.sampling.max_tokens
     return None if run.imported and limit == Sampling().max_tokens else limit
@@ -157,22 +157,23 @@ def _stated_limit(run: Run, call: Call) -> int | None:
 def _limits(answers: Sequence[tuple[Run, Call]]) -> list[int]:
     """Returns the token limit of each answer.
 
-    Where limits were not recorded, cut answers have their length as their limit, and all the greatest length where
-    their lengths are nearly equal. The limit of an answer that ended is then the least of these limits. Where no such
-    answer was cut, all had a limit above the longest.
+    The limit of a cut answer without a recorded limit is its length; if such lengths are nearly equal, it is the
+    greatest of them. The limit of an ended answer without a recorded limit is the least of these limits. If no such
+    answer was cut, all of them had a limit above the longest answer.
     """
-    stated = [_stated_limit(run, call) for run, call in answers]
-    unstated = [call for (_, call), limit in zip(answers, stated, strict=True) if not limit]
-    cut_at = [_length(call) for call in unstated if _is_cut(call)]
-    if cut_at and min(cut_at) >= SAME_LIMIT * max(cut_at):
-        return [limit or max(cut_at) for limit in stated]
-    least = min(cut_at, default=1 + max(map(_length, unstated), default=0))
+    stated_limits = [_stated_limit(run, call) for run, call in answers]
+    without_limit = [call for (_, call), limit in zip(answers, stated_limits, strict=True) if not limit]
+    cut_lengths = [_length(call) for call in without_limit if _is_cut(call)]
+    if cut_lengths and min(cut_lengths) >= MIN_SAME_LIMIT_SHARE * max(cut_lengths):
+        return [limit or max(cut_lengths) for limit in stated_limits]
+    least_limit = min(cut_lengths, default=1 + max(map(_length, without_limit), default=0))
     return [
-        limit or (_length(call) if _is_cut(call) else least) for (_, call), limit in zip(answers, stated, strict=True)
+        limit or (_length(call) if _is_cut(call) else least_limit)
+        for (_, call), limit in zip(answers, stated_limits, strict=True)
     ]
 
 
-def _unlabelled(call: Call) -> str:
+def _why_unlabelled(call: Call) -> str:
     """Returns why the call has no label, in words; empty if it has one."""
     if not call.finish_reason:
         return "that do not say how they ended"
@@ -183,31 +184,36 @@ def _unlabelled(call: Call) -> str:
 
 
 def _only_limit(calls: Sequence[Call], limits: Sequence[int], left_out: Counter[str]) -> int:
-    """Returns the only token limit by which answers were cut. Raises `RecordError` where there is none, or several.
+    """Returns the only token limit by which answers were cut. Raises `RecordError` if there is no limit, or several.
 
     Args:
         calls: the answers.
         limits: the token limit of each.
         left_out: number of answers left out by the reason.
     """
-    asked = Counter(limits)
-    cut = Counter(limit for call, limit in zip(calls, limits, strict=True) if _is_cut(call))
-    if not cut:
+    answers_of_limit = Counter(limits)
+    cut_of_limit = Counter(limit for call, limit in zip(calls, limits, strict=True) if _is_cut(call))
+    if not cut_of_limit:
         raise RecordError(
-            f"none of {len(calls)} answers was cut by its token limit (finish_reason {LENGTH}){_listed(left_out)}; "
+            f"none of {len(calls)} answers was cut by its token limit (finish_reason "
+            f"{LENGTH}){_left_out_text(left_out)}; "
             "expected answers that ended by themselves and answers that were cut: choose a limit below the longest "
             "answers (`--token-limit`), or do without such a gate"
         )
-    if len(cut) > 1:
-        in_words = ", ".join(f"{limit} ({cut[limit]} of {asked[limit]} answers cut)" for limit in sorted(cut))
-        raise RecordError(
-            f"answers were cut by the token limits {in_words}; expected one limit, because another limit makes it "
-            f"another question: choose one, as with --token-limit {min(cut)}, where longer answers count as cut"
+    if len(cut_of_limit) > 1:
+        limits_text = ", ".join(
+            f"{limit} ({cut_of_limit[limit]} of {answers_of_limit[limit]} answers cut)"
+            for limit in sorted(cut_of_limit)
         )
-    return next(iter(cut))
+        raise RecordError(
+            f"answers were cut by the token limits {limits_text}; expected one limit, because another limit makes it "
+            f"another question: choose one, as with --token-limit {min(cut_of_limit)}, where longer answers count as "
+            "cut"
+        )
+    return next(iter(cut_of_limit))
 
 
-def _listed(left_out: Counter[str]) -> str:
+def _left_out_text(left_out: Counter[str]) -> str:
     """Returns the numbers of answers left out, by the reason; empty for none."""
     parts = [f"{count} {why}" for why, count in sorted(left_out.items())]
     return f". Left out: {', '.join(parts)}" if parts else ""

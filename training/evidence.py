@@ -106,6 +106,7 @@ class Evidence:
 
 
 SCHEMA = "full+terms"
+"""Schema of the features that are computed for every method."""
 
 
 LABEL_LEVELS: dict[str, tuple[int, int]] = {"instruction": (1, 3), "justification": (1, 3), "evidence": (1, 3)}
@@ -129,8 +130,9 @@ def load_evidence(
     same: str | None = None,
     token_limit: int | None = None,
 ) -> Evidence:
-    """Returns the labelled answers of run stores and of files of lines (`load_runs`) with features. Stores also give
-    hidden states, if all answers have them.
+    """Returns the labelled answers of run stores and of files of lines (`load_runs`) with features.
+
+    Hidden states are included if all answers have stored ones.
 
     Groups that ask the same question become one group (`training.folds`), before anything is split.
 
@@ -149,6 +151,7 @@ def load_evidence(
     Raises `RecordError` if no answer is labelled, or if log-probabilities were recorded in different modes; also raises
     the errors of `load_states` and of the store.
     """
+    # The runs, with labels that are computed for the targets `agreement` and `ended`.
     opened = [RunStore(store) for store in stores if not Path(store).is_file()]
     runs = load_runs(stores)
     pairs = agreement_pairs(runs, stage=stage, agent=agent, same=same) if target == AGREEMENT else None
@@ -159,19 +162,20 @@ def load_evidence(
         ends = with_ended_labels(runs, stage=stage, agent=agent, token_limit=token_limit)
         runs = ends.runs
     table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
-    chosen = [
+    chosen_calls = [
         (run, call)
         for run in runs
         for call in run.calls
         if stage in (None, call.stage) and agent in (None, call.agent) and answers_in_words(call)
     ]
-    labelled = sum(run.label(target, call.id) is not None for run, call in chosen)
-    states, without, refused = None, len(table), ""
+    labelled_count = sum(run.label(target, call.id) is not None for run, call in chosen_calls)
+    # The hidden states, if they are asked for and stored.
+    states, without_states, refused = None, len(table), ""
     if hidden and opened:
         ids = table.call_ids.tolist()
         try:
-            models = {call.model for call in _calls(runs, ids)}
-            states, without = load_states(opened, ids, request=request or ANY_STATES, models=models)
+            models = {call.model for call in _calls_with_ids(runs, ids)}
+            states, without_states = load_states(opened, ids, request=request or ANY_STATES, models=models)
         except StoreMismatch as error:
             if request is not None:
                 raise
@@ -180,10 +184,10 @@ def load_evidence(
     evidence = replace(
         evidence_of(runs, {target: table})[target],
         states=states,
-        without_hidden=without,
+        without_hidden=without_states,
         states_refused=refused,
         reader="" if states is None else states.model,
-        without_logprobs=labelled - len(table),
+        without_logprobs=labelled_count - len(table),
     )
     if ends is not None:
         return replace(evidence, token_limit=ends.token_limit, ends=ends.note)
@@ -191,7 +195,7 @@ def load_evidence(
 
 
 def paired(evidence: Evidence, pairs: AgreementPairs) -> Evidence:
-    """Returns the evidence of answers to one question with a row for each pair, whose label says whether both agree.
+    """Returns the evidence with a row for each pair of answers to one question, labelled by whether both agree.
 
     `evidence` has one row for each answer. Raises `RecordError` where no answer of a pair is among them.
     """
@@ -213,18 +217,22 @@ def paired(evidence: Evidence, pairs: AgreementPairs) -> Evidence:
 
 
 def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[str, Evidence]:
-    """Returns target -> evidence of its table, without hidden states. Features of an answer are computed once.
+    """Maps each target to the evidence of its table, without hidden states. Features of an answer are computed once.
 
-    Groups that ask the same question are one group. Raises `RecordError` where log-probabilities were recorded in
-    different modes, or are of several reading models.
+    Groups that ask the same question become one group. Raises `RecordError` if log-probabilities were recorded in
+    different modes, or come from several reading models.
     """
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
-    row = {call_id: i for i, call_id in enumerate(logprobs)}
-    computed = schema(SCHEMA)
+    row_of_call = {call_id: i for i, call_id in enumerate(logprobs)}
+    feature_schema = schema(SCHEMA)
     measured = all(table.measured for table in tables.values())
-    X = features(computed, list(logprobs.values())) if measured else np.empty((len(logprobs), 0), dtype=np.float32)
-    calls = _calls(runs, row)
-    generator, data, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
+    X = (
+        features(feature_schema, list(logprobs.values()))
+        if measured
+        else np.empty((len(logprobs), 0), dtype=np.float32)
+    )
+    calls = _calls_with_ids(runs, row_of_call)
+    generator, data_fingerprint, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
     readers = sorted({call.reader for call in calls})
     if len(readers) > 1:
         reader_names = ", ".join(reader or "the answering model itself" for reader in readers)
@@ -233,27 +241,27 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
             "the calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out "
             "RUNS2`"
         )
-    decided: dict[str, list[DecisionAnswer]] = {}
+    decisions_of_call: dict[str, list[DecisionAnswer]] = {}
     for run in runs:
         for answer in run.decision_answers:
-            decided.setdefault(answer.call_id, []).append(answer)
+            decisions_of_call.setdefault(answer.call_id, []).append(answer)
     by_target = {}
     for target, labelled in tables.items():
         table, regrouped = join_table(labelled)
         ids = table.call_ids.tolist()
         by_target[target] = Evidence(
             table=table,
-            features=X[[row[call_id] for call_id in ids]],
-            feature_names=computed.names if measured else (),
-            schema=computed.name,
+            features=X[[row_of_call[call_id] for call_id in ids]],
+            feature_names=feature_schema.names if measured else (),
+            schema=feature_schema.name,
             without_hidden=len(table),
             generator=generator,
             logprobs_reader="".join(readers),
-            fingerprint=data,
+            fingerprint=data_fingerprint,
             labels_by_source=labels_by_source(runs, ids, target),
             regrouped=regrouped,
             evaluated=evaluated,
-            decisions=_decisions_about([decided.get(i, []) for i in ids]) if decided else None,
+            decisions=_decisions_about([decisions_of_call.get(i, []) for i in ids]) if decisions_of_call else None,
         )
     return by_target
 
@@ -276,62 +284,79 @@ def _decisions_about(judged: Sequence[Sequence[DecisionAnswer]]) -> DecisionColu
     return DecisionColumns(names, values.astype(np.float64), judges) if names else None
 
 
-ANSWERED = 0.8
-"""Least share of the labelled answers for which a decision question must have its numbers. Other questions are not
-learned from.
+MIN_ANSWERED_SHARE = 0.8
+"""Least share of the labelled answers that must have the numbers of a decision question. A question with fewer is left
+out.
 """
 
 
 def read_decisions(evidence: Evidence, names: Sequence[str] = ()) -> Evidence:
-    """Returns the evidence with decisions as its features: these columns, by default those of every question that was
-    answered often enough. Answers that lack a number are left out, as the predictor refuses them.
+    """Returns the evidence with decisions as its features.
 
-    Raises `RecordError` where nothing is left.
+    Answers that lack a number are left out, because the predictor refuses them. Raises `RecordError` if no answer is
+    left.
+
+    Args:
+        evidence: the evidence.
+        names: columns to use; by default those of every question that was answered often enough.
     """
     if evidence.decisions is None:
         raise RecordError(
             "the labelled answers hold no decisions: ask a decision model (`metaprobe judge RUNS --questions FILE`), "
             "or import lines with decisions"
         )
+    # The columns to use.
     X, column_names = evidence.decisions.values, evidence.decisions.names
-    share = {name: float(np.isfinite(X[:, place]).mean()) for place, name in enumerate(column_names)}
+    known_share_of_column = {
+        name: float(np.isfinite(X[:, column_index]).mean()) for column_index, name in enumerate(column_names)
+    }
     columns_of_question: dict[str, list[str]] = {}
     for name in column_names:
         columns_of_question.setdefault(question_of(name), []).append(name)
-    kept_questions = [q for q, columns in columns_of_question.items() if min(share[c] for c in columns) >= ANSWERED]
-    used = tuple(names) or tuple(name for name in column_names if question_of(name) in kept_questions)
-    if lacking := [name for name in used if name not in share]:
+    kept_questions = [
+        q
+        for q, columns in columns_of_question.items()
+        if min(known_share_of_column[c] for c in columns) >= MIN_ANSWERED_SHARE
+    ]
+    used_columns = tuple(names) or tuple(name for name in column_names if question_of(name) in kept_questions)
+    if lacking := [name for name in used_columns if name not in known_share_of_column]:
         raise RecordError(f"the labelled answers hold no {', '.join(lacking)}, which the checkpoint reads")
-    columns = X[:, [column_names.index(name) for name in used]]
-    rows = np.flatnonzero(np.isfinite(columns).all(axis=1)) if used else np.arange(0)
-    rare = () if names else [q for q in columns_of_question if q not in kept_questions]
-    least_share = {question: min(share[c] for c in columns_of_question[question]) for question in rare}
+    # The answers that have all these numbers, and notes on what is left out.
+    columns = X[:, [column_names.index(name) for name in used_columns]]
+    rows = np.flatnonzero(np.isfinite(columns).all(axis=1)) if used_columns else np.arange(0)
+    rare_questions = () if names else [q for q in columns_of_question if q not in kept_questions]
+    least_share = {
+        question: min(known_share_of_column[c] for c in columns_of_question[question]) for question in rare_questions
+    }
     notes = [
         f"question {question} is left out: its numbers are known of {known_share:.0%} of the labelled answers, and "
-        f"{ANSWERED:.0%} are needed"
+        f"{MIN_ANSWERED_SHARE:.0%} are needed"
         for question, known_share in least_share.items()
     ]
     if not len(rows):
         raise RecordError(f"no labelled answer holds all decisions that are read: {'; '.join(notes)}")
-    if lost := len(X) - len(rows):
-        notes.append(f"{lost} of {len(X)} labelled answers are left out: they lack {_names(used)}")
+    if lost_count := len(X) - len(rows):
+        notes.append(
+            f"{lost_count} of {len(X)} labelled answers are left out: they lack {_question_names(used_columns)}"
+        )
     return replace(
         evidence,
         table=evidence.table.rows(rows),
         features=columns[rows].astype(np.float32),
-        feature_names=used,
+        feature_names=used_columns,
         schema=DECIDED,
         decisions=evidence.decisions.rows(rows),
         labels_by_source={source: values[rows] for source, values in evidence.labels_by_source.items()},
-        read=decided_columns(used, columns[rows].astype(np.float32)),
+        read=decided_columns(used_columns, columns[rows].astype(np.float32)),
         without_decisions="; ".join(notes),
     )
 
 
 def read_decisions_alike(gathered: Mapping[str, Evidence]) -> dict[str, Evidence]:
-    """Returns `read_decisions` of each head's evidence, with the columns that all heads have: they share an input.
+    """Returns `read_decisions` of each head's evidence, with the columns that all heads have, because they share an
+    input.
 
-    Raises `RecordError` where there are none.
+    Raises `RecordError` if the heads have no column in common.
     """
     evidence_of_target = {target: read_decisions(evidence) for target, evidence in gathered.items()}
     names_of_heads = [evidence.feature_names for evidence in evidence_of_target.values()]
@@ -341,18 +366,18 @@ def read_decisions_alike(gathered: Mapping[str, Evidence]) -> dict[str, Evidence
         )
     for target, evidence in evidence_of_target.items():
         if lost := [name for name in evidence.feature_names if name not in shared]:
-            note = f"question {_names(lost)} is left out: another head has too few answers to it"
+            note = f"question {_question_names(lost)} is left out: another head has too few answers to it"
             alike = read_decisions(gathered[target], shared)
             notes = filter(None, (note, alike.without_decisions))
             evidence_of_target[target] = replace(alike, without_decisions="; ".join(notes))
     return evidence_of_target
 
 
-def _names(columns: Sequence[str]) -> str:
+def _question_names(columns: Sequence[str]) -> str:
     return " or ".join(dict.fromkeys(map(question_of, columns)))
 
 
-def _calls(runs: Sequence[Run], ids: Collection[str]) -> list[Call]:
+def _calls_with_ids(runs: Sequence[Run], ids: Collection[str]) -> list[Call]:
     wanted = set(ids)
     return [call for run in runs for call in run.calls if call.id in wanted]
 
@@ -363,10 +388,10 @@ def origin_of_states(evidence: Evidence) -> list[str]:
     if evidence.reader:
         answered = models_in_words(evidence.generator)
         lines.append(f"The states are those of {evidence.reader}, which read what {answered} said")
-    if without := evidence.without_logprobs:
+    if without_count := evidence.without_logprobs:
         lines.append(
-            f"{without} of {len(evidence.table) + without} labelled answers were left out, for they hold no "
-            "log-probabilities to compare a probe with"
+            f"{without_count} of {len(evidence.table) + without_count} labelled answers were left out, for they hold "
+            "no log-probabilities to compare a probe with"
         )
     return lines
 
@@ -407,7 +432,7 @@ def evaluations_of(runs: Iterable[Run]) -> dict[str, float]:
             call_id = answers.get(number)
             if call_id is None or run.label("signal:quality", call_id) is not None:
                 continue
-            # The papers' rules write down what they compared; a learned policy writes something else.
+            # The papers' rules store the evaluation and its threshold as scores; a learned policy stores others.
             if decision.scores.get(Action.AGAIN) == GOOD and decision.scores.get(Action.STOP, -1.0) >= 0:
                 evaluations[call_id] = decision.scores[Action.STOP]
     return evaluations

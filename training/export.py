@@ -1,6 +1,6 @@
 """The last step of every training: an ONNX graph, and a checkpoint with contract, held-out metrics, audits and card.
 
-A graph is written node by node: a value is the name that it has in the graph.
+A graph is written node by node. A value is represented by its name in the graph.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class GraphBuilder:
     """Nodes and constants of a graph that is being written."""
 
     def __init__(self, prefix: str = "") -> None:
-        """`prefix` begins every name that is made up here."""
+        """Starts an empty graph. Every name that it makes up begins with `prefix`."""
         self.onnx: Any = require("onnx", "fit")
         self.nodes: list[Any] = []
         self._prefix = prefix
@@ -95,22 +95,24 @@ class GraphBuilder:
         return [self.onnx.numpy_helper.from_array(array, name) for name, array in self._constants.values()]
 
     def model(self, inputs: Mapping[str, int | tuple[Any, int | None]], outputs: Sequence[str]) -> bytes:
-        """Returns the whole model: `inputs` by name (n, width) in, each of `outputs` (n, 1) float32 out.
+        """Returns the whole model as bytes. Inputs have shape (n, width), outputs (n, 1) and type float32.
 
-        An input is given by its width, and is float32 then, or by type and width (None for any).
+        Args:
+            inputs: maps the name of an input to its width (then it is float32), or to type and width (None for any).
+            outputs: names of the outputs.
         """
-        helper, number = self.onnx.helper, self.onnx.TensorProto.FLOAT
+        helper, float_type = self.onnx.helper, self.onnx.TensorProto.FLOAT
         graph_inputs = []
         for name, width_or_type in inputs.items():
             dtype, width = width_or_type if isinstance(width_or_type, tuple) else (np.float32, width_or_type)
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             graph_inputs.append(helper.make_tensor_value_info(name, kind, [None, width]))
-        given_out = [helper.make_tensor_value_info(name, number, [None, 1]) for name in outputs]
-        graph = helper.make_graph(self.nodes, "metaprobe", graph_inputs, given_out, initializer=self.initializers())
-        used = {node.domain for node in self.nodes}
+        graph_outputs = [helper.make_tensor_value_info(name, float_type, [None, 1]) for name in outputs]
+        graph = helper.make_graph(self.nodes, "metaprobe", graph_inputs, graph_outputs, initializer=self.initializers())
+        used_domains = {node.domain for node in self.nodes}
         model = helper.make_model(
             graph,
-            opset_imports=[helper.make_opsetid(d, v) for d, v in OPSET.items() if d == "" or d in used],
+            opset_imports=[helper.make_opsetid(d, v) for d, v in OPSET.items() if d == "" or d in used_domains],
             producer_name="metaprobe",
             ir_version=IR_VERSION,
         )
@@ -119,7 +121,7 @@ class GraphBuilder:
         return data
 
 
-# Thresholds that a checkpoint stores, with what each of them promises; `training.thresholds` decides them.
+# Thresholds that a checkpoint stores, with the promise of each; `training.thresholds` decides the values.
 
 EVALUATED_POINT = "iterate"
 """Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
@@ -128,10 +130,13 @@ MIN_ANSWERS_PER_LABEL = 3
 MISS_RATE = 0.1
 """Largest share of critical answers that the threshold `critical` may miss."""
 ERROR, CONFIDENCE = 0.1, PROMISED_CONFIDENCE
-"""Promise of the accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
-trainings. Among those trainings that store one the share is another: in simulations (AUROC 0.56 to 0.92, 30 % to 87 %
-right, 60 to 500 groups) up to 0.17 where some threshold can keep the bar, and all of them where none can, which happens
-in up to 2 % of such trainings, at 0.9 in up to 6 %. No procedure avoids that: it is chance that gets stored there."""
+"""Promise of the accept threshold: of all trainings, at most the share 1 - CONFIDENCE store a threshold above which
+more than the share ERROR of the answers is wrong.
+
+Among only those trainings that store a threshold, the share of broken promises is higher. In simulations (AUROC 0.56 to
+0.92, 30 % to 87 % right, 60 to 500 groups) it reached 0.17 if some threshold can keep the promise. If no threshold can,
+every stored one breaks it; up to 2 % of such trainings store one, at 0.9 up to 6 %. No procedure avoids that.
+"""
 FALSE_ALARMS = 0.05
 """Largest share of the answers without a critical failure that `critical_sure` may flag."""
 PROMISE_SENTENCES = {
@@ -166,7 +171,7 @@ class StoredFlags:
     """Thresholds, curve and promises that a checkpoint stores for flagging by its score."""
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Thresholds `flag` and `accept`, as far as they are stored."""
+    """Maps `flag` and `accept` to their thresholds; a threshold that could not be set is left out."""
     flagging: tuple[FlagPoint, ...] = ()
     promises: tuple[Promise, ...] = ()
     operating: OperatingPoint | None = None
@@ -193,22 +198,26 @@ Result = TypeVar("Result")
 def writes(
     kind: str, *packages: str
 ) -> Callable[[Callable[[Data, WritingOptions], Result]], Callable[[Data, WritingOptions], Result]]:
-    """Returns a decorator for trainings. Before any fitting it checks whether a checkpoint of the kind may be written
-    to `options.out`. During the training it allows only the replacements that the options allow.
+    """Returns a decorator for trainings that checks before any fitting whether the checkpoint may be written.
 
-    `packages`: those of the extra `fit` without which it raises `MissingExtra` before anything is read.
+    During the training only the replacements that the options allow are possible. `MissingExtra` is raised before
+    anything is read if a package is not installed.
+
+    Args:
+        kind: kind of the checkpoint that is written to `options.out`.
+        *packages: packages of the extra `fit` that the training needs.
     """
 
     def decorate(training: Callable[[Data, WritingOptions], Result]) -> Callable[[Data, WritingOptions], Result]:
         @wraps(training)
-        def held(data: Data, options: WritingOptions) -> Result:
+        def guarded(data: Data, options: WritingOptions) -> Result:
             for package in packages:
                 require(package, "fit")
             with options.replacing():
                 check_target(options.out, kind)
                 return training(data, options)
 
-        return held
+        return guarded
 
     return decorate
 
@@ -235,7 +244,7 @@ class Export:
     calibrated_on: str = "calibration rows, by group; never the held-out ones"
     metrics: Mapping[str, Interval]
     measured: str = "From outer folds by group with the same recipe; the exported model was then fitted on all groups."
-    """A sentence about the origin of the metrics."""
+    """A sentence that says how the metrics were measured."""
     audits: Sequence[Finding | tuple[str, bool, str]] = ()
     """Findings of the audits. A tuple (name, passed, detail) stands for a finding of weak severity."""
     not_audited: Sequence[str] = ()
@@ -294,17 +303,18 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
 
 
 def model_card(export: Export) -> str:
-    """Returns the README.md of a checkpoint. The card begins with the meaning of failed audits, and with a warning if
-    the numbers cannot be believed.
+    """Returns the README.md of a checkpoint.
+
+    The card begins with the meaning of failed audits, and with a warning if the numbers cannot be believed.
     """
     draft, generator, training = export.draft, export.generator, export.training
     nouns = label_nouns(draft.contract)
     flagging, table = flag_sentences(draft, draft.metrics, nouns), flag_table(draft, nouns)
     # Meanings of stored and other thresholds.
-    summary, stored = export.summary, export.stored
-    if stored.operating is not None:
-        summary += f" The threshold `{FLAG}` flags {meant(stored.operating)}."
-        if stored.operating.option == "expected":
+    summary, stored_flags = export.summary, export.stored
+    if stored_flags.operating is not None:
+        summary += f" The threshold `{FLAG}` flags {meant(stored_flags.operating)}."
+        if stored_flags.operating.option == "expected":
             summary += (
                 f" It is stored from {MIN_THRESHOLD_GROUPS} groups of labelled answers on, with "
                 f"{MIN_ANSWERS_PER_LABEL} wrong and "
@@ -314,18 +324,20 @@ def model_card(export: Export) -> str:
             )
         summary += OF_ALL_RUNS if export.runs > 1 else ""
     summary += "".join(
-        PROMISE_SENTENCES[name] for name in (*stored.thresholds, *export.thresholds) if name in PROMISE_SENTENCES
+        PROMISE_SENTENCES[name] for name in (*stored_flags.thresholds, *export.thresholds) if name in PROMISE_SENTENCES
     )
+    # Warnings: failed audits, and scores that may be chance.
     lines = []
     if draft.failed:
-        meaning, kinds = meaning_of(draft.failed), draft.failed.values()
-        if "invalid" in kinds:
+        meaning, severities = meaning_of(draft.failed), draft.failed.values()
+        if "invalid" in severities:
             lines += [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below.", ""]
         else:
-            lines += [f"> {'Weak' if 'weak' in kinds else 'Unaudited'}: {meaning}.", ""]
+            lines += [f"> {'Weak' if 'weak' in severities else 'Unaudited'}: {meaning}.", ""]
     for head, clause in draft.chance.items():
-        of_head = f" of {_words(head)}" if head else ""
+        of_head = f" of {_escape_markup(head)}" if head else ""
         lines += [f"> The scores{of_head} are {clause}; {draft.after_chance(head)}.", ""]
+    # Title, flagging, contract and heads.
     lines += [
         f"# {export.title}",
         "",
@@ -335,9 +347,9 @@ def model_card(export: Export) -> str:
         *(["## Flagging", "", *flagging, "", *([*table, ""] if table else [])] if flagging else []),
         "## Contract",
         "",
-        f"- answers of: {_words(models_in_words(generator))}",
+        f"- answers of: {_escape_markup(models_in_words(generator))}",
         "- log-probabilities: "
-        f"{generator.logprobs_mode if generator else 'unknown'}{_words(read_by(export.logprobs_reader))}",
+        f"{generator.logprobs_mode if generator else 'unknown'}{_escape_markup(read_by(export.logprobs_reader))}",
         *(f"- {line}" for line in export.reads),
         f"- trained on {training.n} answers in {training.groups} groups",
         *(f"- {note}" for note in (training.regrouped, training.ungrouped) if note),
@@ -348,6 +360,7 @@ def model_card(export: Export) -> str:
         "## Held-out metrics",
         "",
     ]
+    # Metrics, thresholds and audits.
     if any("_without_" in name for name in export.metrics):
         lines.append(
             "Figures `without` a task or dimension are of its answers, by the same recipe fitted on all others."
@@ -355,7 +368,7 @@ def model_card(export: Export) -> str:
     if export.metrics:
         rows = []
         for name, m in export.metrics.items():
-            # Names of domains come from outside: nothing in one may end a cell, or be a tag or a link.
+            # Names of domains come from outside, so they must not end a cell, or become a tag or a link.
             cell = "".join(c if c.isprintable() and c not in "|`<>[]" else "_" for c in name)
             rows.append((cell, f"{m.estimate:.3f}", f"{m.low:.3f} to {m.high:.3f}", m.n))
         lines += [export.measured, "Intervals are of 95 %, by a bootstrap over groups.", ""]
@@ -370,12 +383,12 @@ def model_card(export: Export) -> str:
             f"- {'passed' if a.passed else f'**FAILED ({a.severity})**'}: {a.name}: {a.detail}" for a in export.findings
         ]
         lines += [f"- not made: {audit}" for audit in export.not_audited]
-    # A name from elsewhere that holds a line's end would else write lines of its own.
+    # A name from outside that holds a line end would otherwise write lines of its own.
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def _words(name: str) -> str:
-    """Returns a name from elsewhere that stays words where the card is shown: no tag, link or code."""
+def _escape_markup(name: str) -> str:
+    """Returns a name from outside with its markup escaped, so that the card shows no tag, link or code."""
     return re.sub(r"(?=[<\[\]`])", r"\\", name)
 
 
@@ -387,7 +400,10 @@ def models_in_words(generator: Generator | None) -> str:
 
 
 def named_reader(reader: str) -> dict[str, dict[str, str]]:
-    """Returns the contract's entry for the reading model, `NAME@REVISION`; empty if it is the answering model."""
+    """Returns the contract's entry for the model that read the answers.
+
+    `reader` is NAME@REVISION. It is empty if the answering model itself was read, and then the entry is empty too.
+    """
     if not reader:
         return {}
     name, _, revision = reader.rpartition("@")
@@ -395,5 +411,5 @@ def named_reader(reader: str) -> dict[str, dict[str, str]]:
 
 
 def read_by(reader: str) -> str:
-    """Returns a clause for the card if the log-probabilities are not of the answering model; else an empty text."""
+    """Returns the card's clause about the model that gave the log-probabilities; empty for the answering model."""
     return f", of {reader}, which read what the others said" if reader else ""

@@ -1,7 +1,7 @@
-"""Joins import files, one an agent, into the outcomes that a router learns from: one question a line, all agents in it.
+"""Joins import files, one for each agent, into the outcomes that a router learns from: all agents' answers by question.
 
-What makes one question of several lines is their `id`. A question counts where every agent answered it and every answer
-has the label `correct`; the others are left out, and how many is said.
+Lines with one `id` are answers to one question. A question is kept if every agent answered it and every answer has the
+label `correct`. The other questions are left out and counted.
 """
 
 from collections import Counter
@@ -23,6 +23,7 @@ from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Run
 
 CONFIDENCE_KEY = "confidence"
+"""Kind of the statement, and name of the signal, that gives an answer's confidence."""
 NOTED_LINES = 3
 """Most lines or questions of one kind that a note names."""
 
@@ -36,7 +37,7 @@ class _Answered:
     cost_usd: float | None
     latency_ms: float | None
     untokened: bool = False
-    """Whether the agent has a price, and the line neither a cost nor token counts."""
+    """Whether the cost is unknown although the agent has a price, because the line has no token counts."""
 
     @property
     def correct(self) -> float | None:
@@ -108,61 +109,88 @@ def join_outcomes(
     signals: SignalSource | None = None,
     prices: Mapping[str, Price] | None = None,
 ) -> JoinedOutcomes:
-    """Returns the outcomes of the agents whose answers stand in these import files, one agent a file.
+    """Returns the outcomes of the agents whose answers these import files hold, one agent in each file.
 
     The name of an agent is the lines' `agent`, else the name of its file. The answer is the text after "Answer:" or a
     similar mark, else the last line. The confidence is the number that `signals` gives. Without `signals` it is the
-    stated confidence, if any line of the agent states one; else the mean log-probability. `prices`: by agent or model;
-    a line's own `cost_usd` goes before them. A line that cannot be read, a line without an id or of another agent than
-    the file, and the second line of an id are bad: they are left out, counted by reason and named, as the running
-    command says (`records.bad_lines`). A question that the files put into different groups is left out.
+    stated confidence, if any line of the agent states one; else the mean log-probability.
 
-    Raises `ImportFileError` where more than half of a file's lines are bad; `RecordError` for a single file, for files
-    of one agent, and where no question is left.
+    Bad lines are left out, counted by reason and named (`records.bad_lines`). A line is bad if it cannot be read, has
+    no id, is of another agent than the file, or repeats an id. A question that the files put into different groups is
+    left out too.
+
+    Raises `ImportFileError` if more than half of a file's lines are bad. Raises `RecordError` for a single file, for
+    two files of one agent, and if no question is left.
+
+    Args:
+        paths: the import files.
+        signals: gives the confidence of an answer.
+        prices: maps an agent or a model to its price; a line's own `cost_usd` takes precedence.
     """
+    # Each agent's lines by question id.
     if len(paths) < 2:
         raise RecordError(f"{len(paths)} file came; expected two or more, one an agent")
     by_agent: dict[str, dict[str, _Answered]] = {}
-    places: dict[str, Path] = {}
+    path_of_agent: dict[str, Path] = {}
     for path in map(Path, paths):
         agent, lines = _read_agent_file(path, prices or {})
         if agent in by_agent:
             raise RecordError(
                 f'{path} is a second file of agent {agent!r}: put its lines into one file, or give them another "agent"'
             )
-        by_agent[agent], places[agent] = lines, path
-    everyone = dict.fromkeys(name for lines in by_agent.values() for name in lines)
-    missing = {agent: sum(name not in lines for name in everyone) for agent, lines in by_agent.items()}
-    common = [name for name in everyone if all(name in lines for lines in by_agent.values())]
-    unlabelled = {agent: sum(lines[name].correct is None for name in common) for agent, lines in by_agent.items()}
-    joined_names = [name for name in common if all(lines[name].correct is not None for lines in by_agent.values())]
-    regrouped = {name: why for name in joined_names if (why := _groups_differ(name, by_agent, places))}
-    joined_names = [name for name in joined_names if name not in regrouped]
-    if not joined_names:
+        by_agent[agent], path_of_agent[agent] = lines, path
+    # The questions that every agent answered with a label, in one group.
+    all_ids = dict.fromkeys(question_id for lines in by_agent.values() for question_id in lines)
+    missing = {agent: sum(question_id not in lines for question_id in all_ids) for agent, lines in by_agent.items()}
+    common_ids = [question_id for question_id in all_ids if all(question_id in lines for lines in by_agent.values())]
+    unlabelled = {
+        agent: sum(lines[question_id].correct is None for question_id in common_ids)
+        for agent, lines in by_agent.items()
+    }
+    joined_ids = [
+        question_id
+        for question_id in common_ids
+        if all(lines[question_id].correct is not None for lines in by_agent.values())
+    ]
+    regrouped = {
+        question_id: why for question_id in joined_ids if (why := _groups_differ(question_id, by_agent, path_of_agent))
+    }
+    joined_ids = [question_id for question_id in joined_ids if question_id not in regrouped]
+    if not joined_ids:
         raise RecordError(
-            f"no question is left of {len(everyone)}: {len(common)} have an answer of every agent "
+            f"no question is left of {len(all_ids)}: {len(common_ids)} have an answer of every agent "
             f'({", ".join(by_agent)}), and none of these a label "correct" of all; expected lines with the same "id"'
             + "".join(f"; {why}" for why in list(regrouped.values())[:1])
         )
-    stated = {
+    # Their outcomes, and counts of what was left out.
+    states_confidence = {
         agent: any(answered.stated is not None for answered in lines.values()) for agent, lines in by_agent.items()
     }
     questions = [
-        _question({agent: lines[name] for agent, lines in by_agent.items()}, name, signals or SignalSource(), stated)
-        for name in joined_names
+        _question(
+            {agent: lines[question_id] for agent, lines in by_agent.items()},
+            question_id,
+            signals or SignalSource(),
+            states_confidence,
+        )
+        for question_id in joined_ids
     ]
-    texts = [{lines[name].run.item.question for lines in by_agent.values()} for name in joined_names]
+    texts_of_question = [
+        {lines[question_id].run.item.question for lines in by_agent.values()} for question_id in joined_ids
+    ]
     return JoinedOutcomes(
         questions,
         {agent: n for agent, n in missing.items() if n},
         {agent: n for agent, n in unlabelled.items() if n},
-        sum(len(answered) > 1 for answered in texts),
+        sum(len(answered) > 1 for answered in texts_of_question),
         {
             agent: untokened_lines
             for agent, lines in by_agent.items()
             if (
                 untokened_lines := [
-                    f"{places[agent]}:{lines[name].line}" for name in joined_names if lines[name].untokened
+                    f"{path_of_agent[agent]}:{lines[question_id].line}"
+                    for question_id in joined_ids
+                    if lines[question_id].untokened
                 ]
             )
         },
@@ -170,33 +198,37 @@ def join_outcomes(
     )
 
 
-def _groups_differ(name: str, by_agent: Mapping[str, Mapping[str, _Answered]], places: Mapping[str, Path]) -> str:
+def _groups_differ(
+    question_id: str, by_agent: Mapping[str, Mapping[str, _Answered]], path_of_agent: Mapping[str, Path]
+) -> str:
     """Returns an error text if the files put one question into different groups; else an empty text."""
     # Without a group the importer takes the id.
-    groups = {agent: lines[name].run.item.group for agent, lines in by_agent.items()}
-    stated = {group for group in groups.values() if group != name}
+    groups = {agent: lines[question_id].run.item.group for agent, lines in by_agent.items()}
+    stated = {group for group in groups.values() if group != question_id}
     if len(stated) < 2:
         return ""
-    where = ", ".join(f"{places[agent]}:{by_agent[agent][name].line}" for agent in by_agent)
-    return f"question {name!r} is in the groups {', '.join(sorted(stated))}; expected one group ({where})"
+    lines_text = ", ".join(f"{path_of_agent[agent]}:{by_agent[agent][question_id].line}" for agent in by_agent)
+    return f"question {question_id!r} is in the groups {', '.join(sorted(stated))}; expected one group ({lines_text})"
 
 
 def _read_agent_file(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answered]]:
-    """Returns the agent of a file, and its lines by id. The agent is the one of most lines; a line that names no agent
-    counts for the name of the file where most lines name no agent, else for any."""
-    name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    """Returns the agent of a file, and its lines by id.
+
+    The agent is the one that most lines name. If at least half of the lines name no agent, it is the file's name.
+    """
+    file_name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
     with BadFile.reading(path) as bad:
-        found = list(_readable(path, bad))
-        lines_by_agent = Counter(run.calls[0].agent for _, run, _, _ in found if run.calls[0].agent)
-        if 2 * lines_by_agent.total() <= len(found):
-            lines_by_agent = Counter({name: len(found) or 1})
-        [(agent, most)] = lines_by_agent.most_common(1)
-        if 2 * most <= lines_by_agent.total():
+        readable_lines = list(_readable(path, bad))
+        lines_by_agent = Counter(run.calls[0].agent for _, run, _, _ in readable_lines if run.calls[0].agent)
+        if 2 * lines_by_agent.total() <= len(readable_lines):
+            lines_by_agent = Counter({file_name: len(readable_lines) or 1})
+        [(agent, line_count)] = lines_by_agent.most_common(1)
+        if 2 * line_count <= lines_by_agent.total():
             raise ImportFileError(
                 f"{path} holds answers of {', '.join(lines_by_agent)}; expected a file for each agent"
             )
         answers: dict[str, _Answered] = {}
-        for number, run, record, own_values in found:
+        for number, run, record, own_values in readable_lines:
             if run.calls[0].agent not in ("", agent):
                 fault = f'"agent" is {run.calls[0].agent!r}, in a file of {agent!r}; expected a file for each agent'
                 bad.leave_out(at_line(path, number, of_kind(fault, "an answer of another agent"), record))
@@ -244,14 +276,14 @@ def _measure(record: Mapping[str, Any], key: str) -> float | None:
 
 
 def _question(
-    lines: Mapping[str, _Answered], name: str, signals: SignalSource, stated: Mapping[str, bool]
+    lines: Mapping[str, _Answered], question_id: str, signals: SignalSource, stated: Mapping[str, bool]
 ) -> QuestionOutcomes:
     """Returns one question with all agents."""
     items = [answered.run.item for answered in lines.values()]
-    groups = {item.group for item in items if item.group != name}
+    groups = {item.group for item in items if item.group != question_id}
     return QuestionOutcomes(
-        name,
-        next(iter(groups), name),
+        question_id,
+        next(iter(groups), question_id),
         next((item.question for item in items if item.question), ""),
         next((item.task for item in items if item.task), ""),
         {agent: _outcome(answered, agent, signals, stated[agent]) for agent, answered in lines.items()},
@@ -259,6 +291,7 @@ def _question(
 
 
 def _outcome(answered: _Answered, agent: str, signals: SignalSource, stated: bool) -> AgentOutcome:
+    """Returns an agent's outcome. `stated`: whether the confidence is the stated one, if `signals` gives none."""
     (call,) = answered.run.calls
     signal: Signal | None
     if stated or signals.replacement(CONFIDENCE_KEY, agent) is not None:

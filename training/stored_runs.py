@@ -15,16 +15,16 @@ from metaprobe.records.types import Run
 def load_runs(paths: Sequence[str | Path], *, plain: bool = False, warned: bool = False) -> list[Run]:
     """Returns all runs of run stores and of files of lines.
 
-    Lines without log-probabilities are left out, with a warning that counts them. Bad lines are left out, counted by
-    reason and named, as the running command says (`records.bad_lines`).
+    Lines without log-probabilities are left out, with a warning that counts them. Bad lines are left out too, counted
+    by reason and named (`records.bad_lines`).
 
     Raises `RecordError` where two stores hold a run of the same id, and `ImportFileError` where more than half of the
     lines of a file are bad, or none holds log-probabilities.
 
     Args:
         paths: run stores and files of lines.
-        plain: whether lines need no log-probabilities, so that all are kept.
-        warned: whether the user was warned of left-out lines before, so that nothing is said again.
+        plain: whether lines without log-probabilities are kept.
+        warned: whether the user has already been warned of left-out lines, so that the warning is not repeated.
     """
     runs: dict[str, Run] = {}
     for path in map(Path, paths):

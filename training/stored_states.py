@@ -1,6 +1,6 @@
-"""Hidden states by layer and position, and the linear probes of them.
+"""Stored hidden states by layer and position, and the choice of those that a probe learns from.
 
-States are in memory where they fit, else read from the stores one block at a time.
+States are kept in memory if they fit, else read from the stores one block at a time.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS
 
-IN_MEMORY = 2 << 30
+MAX_BYTES_IN_MEMORY = 2 << 30
 """Most bytes of hidden states in memory at once."""
 
 Block = NDArray[np.floating]
@@ -46,12 +46,12 @@ class InMemory:
     def read(self, layer: int, position: str) -> Block:
         check_captured(self, (layer,), (position,))
         values = self.activations.values[:, self.layers.index(layer), self.positions.index(position)]
-        return _finite(values, layer, position)
+        return _check_finite(values, layer, position)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnDisk:
-    """States of the given calls, read block by block: memory does not grow with layers and positions."""
+    """States of the given calls that are read block by block, so memory does not grow with layers and positions."""
 
     stores: tuple[RunStore, ...]
     """Stores, in the order of `call_ids`."""
@@ -66,10 +66,10 @@ class OnDisk:
     canaries: CanaryStates | None = None
     """Canary states read by the same program that read these states; None if unknown."""
 
-    def loaded(self) -> InMemory:
+    def load(self) -> InMemory:
         """Returns the states, loaded into memory."""
         values = np.concatenate(
-            [self._read_states(store, ids, self.layers, self.positions) for store, ids in self._each()]
+            [self._read_states(store, ids, self.layers, self.positions) for store, ids in self._stores_with_ids()]
         )
         ids = tuple(chain.from_iterable(self.call_ids))
         ordered = Activations(tuple(ids[i] for i in self.order), values[self.order], self.layers, self.positions)
@@ -80,10 +80,10 @@ class OnDisk:
 
         Reads everything once, a file at a time.
         """
-        bad: set[str] = set()
-        spoilt: list[Path] = []
+        bad_ids: set[str] = set()
+        broken_files: list[Path] = []
         for file, requested_ids in (
-            (file, set(ids)) for store, ids in self._each() for file in self._files(store, ids)
+            (file, set(ids)) for store, ids in self._stores_with_ids() for file in self._files(store, ids)
         ):
             layer_indices = [i for i, layer in enumerate(file.layout.layers) if layer in self.layers]
             position_indices = [i for i, position in enumerate(file.layout.positions) if position in self.positions]
@@ -95,22 +95,24 @@ class OnDisk:
                 and position_indices
                 and (broken := ~np.isfinite(file.read(rows, layer_indices, position_indices)).all(axis=(1, 2, 3))).any()
             ):
-                bad |= {file.call_ids[row] for row in rows[broken]}
-                spoilt.append(file.path)
-        if bad:
-            more = f" and {len(spoilt) - 5} more" if len(spoilt) > 5 else ""
+                bad_ids |= {file.call_ids[row] for row in rows[broken]}
+                broken_files.append(file.path)
+        if bad_ids:
+            more_clause = f" and {len(broken_files) - 5} more" if len(broken_files) > 5 else ""
             raise RecordError(
-                f"{len(bad)} of {len(self.order)} answers have hidden states that are NaN or infinite: delete "
-                f"{', '.join(map(str, spoilt[:5]))}{more}, and run `metaprobe extract` with a sound model, in bfloat16 "
-                "or float32"
+                f"{len(bad_ids)} of {len(self.order)} answers have hidden states that are NaN or infinite: delete "
+                f"{', '.join(map(str, broken_files[:5]))}{more_clause}, and run `metaprobe extract` with a sound "
+                "model, in bfloat16 or float32"
             )
 
     def read(self, layer: int, position: str) -> Block:
         check_captured(self, (layer,), (position,))
-        parts = [self._read_states(store, ids, (layer,), (position,))[:, 0, 0] for store, ids in self._each()]
-        return _finite(np.concatenate(parts)[self.order].astype(np.float16, copy=False), layer, position)
+        parts = [
+            self._read_states(store, ids, (layer,), (position,))[:, 0, 0] for store, ids in self._stores_with_ids()
+        ]
+        return _check_finite(np.concatenate(parts)[self.order].astype(np.float16, copy=False), layer, position)
 
-    def _each(self) -> Iterator[tuple[RunStore, tuple[str, ...]]]:
+    def _stores_with_ids(self) -> Iterator[tuple[RunStore, tuple[str, ...]]]:
         return zip(self.stores, self.call_ids, strict=True)
 
     def _read_states(
@@ -163,7 +165,8 @@ def check_captured(states: "States", layers: Sequence[int], positions: Sequence[
         raise RecordError(f"layers {missing} were not captured; there are: {', '.join(map(str, states.layers))}")
 
 
-def _finite(block: Block, layer: int, position: str) -> Block:
+def _check_finite(block: Block, layer: int, position: str) -> Block:
+    """Returns the block. Raises `RecordError` if one of its states is not finite."""
     if bad := int((~np.isfinite(block)).any(axis=1).sum()):
         raise RecordError(
             f"layer {layer}, {position}: {bad} of {len(block)} hidden states are not finite: capture or extract them "
@@ -178,7 +181,7 @@ captured, or is not finite.
 """
 
 
-# Which of the stored hidden states a probe learns from: whose reading, which layers, which positions.
+# The choice of the stored hidden states that a probe learns from: the reading model, the layers and the positions.
 
 LayerPosition = tuple[int, str]
 """A layer and a position."""
@@ -186,17 +189,18 @@ LayerPosition = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class StatesRequest:
-    """The stored states that are asked for. Layers and positions that are not named are chosen by `chosen_grid`."""
+    """The stored states that are asked for. Layers and positions that are not named are chosen by `choose_grid`."""
 
     layers: str = "all"
     """`all`, `every:N` (layers divisible by N), or numbers such as `8,16`."""
     positions: tuple[str, ...] = ()
-    """Names of the positions; if empty, `chosen_grid` chooses them."""
+    """Names of the positions; if empty, `choose_grid` chooses them."""
     states_of: str = ""
-    """Name of the model that read the states, or `NAME@REVISION`; if empty, `chosen_reader` chooses the model."""
+    """Name of the model that read the states, or `NAME@REVISION`; if empty, `choose_reader` chooses the model."""
 
 
 ANY_STATES = StatesRequest()
+"""Request that leaves every choice to this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,7 @@ def states_by_reader(stores: Sequence[RunStore], call_ids: Sequence[str]) -> dic
     return by_reader
 
 
-def chosen_reader(
+def choose_reader(
     by_reader: Mapping[str, ReaderStates], calls: int, request: StatesRequest, models: Collection[str]
 ) -> str | None:
     """Returns the model whose stored states the probe trains on; `""` is the model that answered.
@@ -247,10 +251,10 @@ def chosen_reader(
     answered = sorted(filter(None, models))
     if request.states_of:
         reader = _key_of_reader(by_reader, request.states_of, answered)
-        if short := by_reader[reader].without:
+        if missing_count := by_reader[reader].without:
             raise RecordError(
-                f"{request.states_of} read {calls - short} of {calls} of these answers: run `metaprobe extract` on the "
-                "rest"
+                f"{request.states_of} read {calls - missing_count} of {calls} of these answers: run `metaprobe "
+                "extract` on the rest"
             )
     else:
         complete = [reader for reader, states in by_reader.items() if not states.without]
@@ -284,7 +288,7 @@ def _key_of_reader(by_reader: Mapping[str, ReaderStates], states_of: str, answer
     """
     if "" in by_reader and states_of in answered:
         return ""
-    # A reader is NAME@REVISION.
+    # Keys are NAME@REVISION; `states_of` may lack the revision.
     readers = [
         reader_name
         for reader_name in by_reader
@@ -299,7 +303,7 @@ def _key_of_reader(by_reader: Mapping[str, ReaderStates], states_of: str, answer
     return readers[0]
 
 
-def chosen_grid(cells: Collection[LayerPosition], request: StatesRequest) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def choose_grid(cells: Collection[LayerPosition], request: StatesRequest) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Returns the requested layers and positions.
 
     If layers or positions are not named, returns the largest set of layers x positions that is stored for every call.
@@ -309,21 +313,21 @@ def chosen_grid(cells: Collection[LayerPosition], request: StatesRequest) -> tup
         cells: layers and positions that are stored for every call.
         request: the states that are asked for.
     """
-    layers, exact = _layers(sorted({layer for layer, _ in cells}), request.layers)
-    stored_positions = sorted({position for _, position in cells}, key=_rank)
+    layers, is_exact = _layers_of_choice(sorted({layer for layer, _ in cells}), request.layers)
+    stored_positions = sorted({position for _, position in cells}, key=_position_rank)
     if absent := [position for position in request.positions if position not in stored_positions]:
         raise RecordError(f"positions {absent} were not captured; there are: {', '.join(stored_positions)}")
-    requested_positions = sorted(set(request.positions), key=_rank)
-    tried = (
+    requested_positions = sorted(set(request.positions), key=_position_rank)
+    candidate_positions = (
         [requested_positions]
         if requested_positions
         else chain.from_iterable(combinations(stored_positions, n) for n in range(1, len(stored_positions) + 1))
     )
     best: tuple[tuple[int, ...], tuple[str, ...]] = ((), ())
-    for positions in tried:
+    for positions in candidate_positions:
         common_layers = tuple(layer for layer in layers if all((layer, position) in cells for position in positions))
         is_larger = len(common_layers) * len(positions) >= len(best[0]) * len(best[1])
-        if (not exact or common_layers == layers) and is_larger:
+        if (not is_exact or common_layers == layers) and is_larger:
             best = common_layers, tuple(positions)
     if not best[0]:
         stored_grid = "; ".join(
@@ -334,27 +338,30 @@ def chosen_grid(cells: Collection[LayerPosition], request: StatesRequest) -> tup
     return best
 
 
-def _layers(layers_there: Sequence[int], choice: str) -> tuple[tuple[int, ...], bool]:
+def _layers_of_choice(stored_layers: Sequence[int], choice: str) -> tuple[tuple[int, ...], bool]:
     """Returns the layers that a choice means, and whether it names each of them."""
-    stored = ", ".join(map(str, layers_there))
+    stored_text = ", ".join(map(str, stored_layers))
     step = choice.removeprefix("every:")
     if choice == "all":
-        return tuple(layers_there), False
+        return tuple(stored_layers), False
     if choice.startswith("every:") and step.isdecimal() and int(step) > 0:
-        divided = tuple(layer for layer in layers_there if layer % int(step) == 0)
+        divided = tuple(layer for layer in stored_layers if layer % int(step) == 0)
         if not divided:
-            raise RecordError(f"no layer that {step} divides was captured; there are: {stored}")
+            raise RecordError(f"no layer that {step} divides was captured; there are: {stored_text}")
         return divided, False
     numbers = [part.strip() for part in choice.split(",")]
     if not all(number.isdecimal() for number in numbers):
-        raise RecordError(f"layers {choice!r}: expected 'all', 'every:N', or numbers such as 8,16; there are: {stored}")
+        raise RecordError(
+            f"layers {choice!r}: expected 'all', 'every:N', or numbers such as 8,16; there are: {stored_text}"
+        )
     requested_layers = tuple(sorted({int(number) for number in numbers}))
-    if missing := [layer for layer in requested_layers if layer not in layers_there]:
-        raise RecordError(f"layers {missing} were not captured; there are: {stored}")
+    if missing := [layer for layer in requested_layers if layer not in stored_layers]:
+        raise RecordError(f"layers {missing} were not captured; there are: {stored_text}")
     return requested_layers, True
 
 
-def _rank(position: str) -> tuple[int, str]:
+def _position_rank(position: str) -> tuple[int, str]:
+    """Returns the place of a position in lists: other names come after `POSITIONS`, in alphabetical order."""
     return (POSITIONS.index(position) if position in POSITIONS else len(POSITIONS), position)
 
 
@@ -367,21 +374,29 @@ def load_states(
 ) -> tuple[InMemory | OnDisk | None, int]:
     """Returns the hidden states of these calls, and the number of calls without states.
 
-    The states are None if some calls have no states. States that the answering model read are preferred; if some calls
-    lack these, the states of one other model are used (`states.model`). `chosen_grid` chooses the layers and positions.
-    States of at most `IN_MEMORY` bytes are read into memory, larger ones block by block from the disk.
+    The states are None if some calls have no states. States that the answering model read are preferred. If some calls
+    lack these, the states of one other model are used (`states.model`). `choose_grid` chooses the layers and positions.
+    States of at most `MAX_BYTES_IN_MEMORY` bytes are read into memory, larger ones block by block from the disk.
 
-    Raises `RecordError` where what is asked for is not stored, and where a state is NaN or infinite; `StoreMismatch`
-    where they do not fit together: of several `models` (those that answered), of several widths, by several readers of
-    whom none is named, or with no layer and position in common.
+    Raises `RecordError` if requested states are not stored, or if a state is NaN or infinite. Raises `StoreMismatch` if
+    the states do not fit together: several answering models, several widths, several readers of which none is named,
+    or no layer and position in common.
+
+    Args:
+        stores: the run stores.
+        call_ids: ids of the calls, in the order of the rows.
+        request: the states that are asked for.
+        models: names of the models that answered.
     """
+    # Whose states, at which layers and positions.
     by_reader = states_by_reader(stores, call_ids)
-    reader = chosen_reader(by_reader, len(call_ids), request, models)
+    reader = choose_reader(by_reader, len(call_ids), request, models)
     if reader is None:
         return None, min((states.without for states in by_reader.values()), default=len(call_ids))
-    layers, positions = chosen_grid(by_reader[reader].cells, request)
+    layers, positions = choose_grid(by_reader[reader].cells, request)
+    # In which store each call's states lie, and the sources that wrote them.
     ids_left = set(call_ids)
-    parts: dict[RunStore, tuple[str, ...]] = {}
+    ids_by_store: dict[RunStore, tuple[str, ...]] = {}
     sources: dict[str, CanaryStates | None] = {}
     for store in stores:
         files = [file for file in store.activation_files() if file.model == reader]
@@ -394,25 +409,29 @@ def load_states(
         )
         ids_left.difference_update(ids_of_store)
         if ids_of_store:
-            parts[store] = ids_of_store
-    row = {call_id: i for i, call_id in enumerate(chain.from_iterable(parts.values()))}
-    order = np.array([row[call_id] for call_id in call_ids], dtype=np.intp)
+            ids_by_store[store] = ids_of_store
+    row_of_call = {call_id: i for i, call_id in enumerate(chain.from_iterable(ids_by_store.values()))}
+    order = np.array([row_of_call[call_id] for call_id in call_ids], dtype=np.intp)
     canaries = common_source(list(sources.values()), layers)
-    stored = OnDisk(tuple(parts), tuple(parts.values()), order, layers, positions, reader, canaries)
+    states_on_disk = OnDisk(
+        tuple(ids_by_store), tuple(ids_by_store.values()), order, layers, positions, reader, canaries
+    )
     [width] = by_reader[reader].widths
-    if 2 * len(call_ids) * len(layers) * len(positions) * width > IN_MEMORY:
-        stored.check_finite()
-        return stored, 0
-    loaded = stored.loaded()
-    if not all(np.isfinite(loaded.activations.values[:, i]).all() for i in range(len(layers))):
-        stored.check_finite()  # which says where
-    return loaded, 0
+    if 2 * len(call_ids) * len(layers) * len(positions) * width > MAX_BYTES_IN_MEMORY:
+        states_on_disk.check_finite()
+        return states_on_disk, 0
+    states_in_memory = states_on_disk.load()
+    if not all(np.isfinite(states_in_memory.activations.values[:, i]).all() for i in range(len(layers))):
+        states_on_disk.check_finite()  # raises an error that names the files
+    return states_in_memory, 0
 
 
 def common_source(sources: Sequence[CanaryStates | None], layers: Sequence[int]) -> CanaryStates | None:
-    """Returns the canaries' states of a training's sources, which must give equal states; None where not all sources
-    gave them for these layers, with a warning where some did. Raises `StoreMismatch` where two sources give different
-    ones."""
+    """Returns the canary states that all sources of a training share.
+
+    Returns None if a source has none for these layers, with a warning if another source has. Raises `StoreMismatch` if
+    two sources gave different canary states.
+    """
     first = sources[0] if sources else None
     if first is None or any(source is None or not {*layers} <= {*source.layers} for source in sources):
         if any(source is not None for source in sources):
@@ -433,5 +452,5 @@ def common_source(sources: Sequence[CanaryStates | None], layers: Sequence[int])
 
 
 def canaries_file(canaries: CanaryStates | None, layers: Sequence[int]) -> dict[str, bytes]:
-    """Returns the checkpoint's file of canaries, by name, for a probe of these layers; none where none are known."""
+    """Maps the name of the checkpoint's file of canaries to its contents, for these layers; empty without canaries."""
     return {} if canaries is None else {CANARIES_FILE: canaries.near(layers).to_json()}

@@ -19,7 +19,7 @@ from metaprobe.training.methods import Fitted, Method, agreement_ladder
 from metaprobe.training.stored_runs import load_runs
 
 TAUGHT = "taught by samples, no labels"
-"""Name of the score that is learned from agreement: it reads the log-probabilities of one answer."""
+"""Name of the score that is learned from agreement. It reads the log-probabilities of one answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,16 +39,16 @@ class TaughtBySamples:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         """Fits on the pairs of the rows of these roles. Answers that were cut are ranked last, as in the product."""
         sample, table = evidence.sample(), evidence.table
-        rows, same = self.pairs.rows_among(table.call_ids.tolist())
-        compared = LadderRows(
-            sample.X[rows], same, sample.groups[rows], sample.runs[rows], sample.names, read=sample.read
+        rows, agrees = self.pairs.rows_among(table.call_ids.tolist())
+        ladder_rows = LadderRows(
+            sample.X[rows], agrees, sample.groups[rows], sample.runs[rows], sample.names, read=sample.read
         )
 
         def pairs_of(answers: Rows) -> Rows:
             return np.flatnonzero(np.isin(rows, answers))
 
         pair_roles = Roles(**{name: pairs_of(answers) for name, answers in roles.parts.items()})
-        ladder = fit_ladder(compared, pair_roles, bar=agreement_ladder(len(np.unique(rows))).bar, seed=seed)
+        ladder = fit_ladder(ladder_rows, pair_roles, bar=agreement_ladder(len(np.unique(rows))).bar, seed=seed)
         scores = np.asarray(ladder.score_of(sample.X, sample.runs), dtype=np.float64)
         scores[table.cut] = scores.min()
         return Fitted(lambda chosen: scores[chosen], ladder.selection_auroc)

@@ -1,8 +1,8 @@
 """Decides whether a new version is better than the running one, on answers or questions from which neither learned.
 
-`Promotion.on_runs` judges predictors and probes on run stores, `Promotion.on_answers` on answers that both have scored,
-and `Promotion.on_outcomes` judges on outcomes: panels by what their decisions cost, estimators of P(success) by their
-probabilities. An answer that was drawn for a label with propensity p weighs 1 / p.
+`Promotion.on_runs` judges predictors and probes on run stores, and `Promotion.on_answers` on answers that both have
+scored. `Promotion.on_outcomes` judges panels by accuracy and cost, and estimators of P(success) by their probabilities.
+An answer that was drawn for a label with propensity p weighs 1 / p.
 """
 
 import os
@@ -60,7 +60,7 @@ class Promotion:
     auroc_gain: Interval
     """Gain of the new version over the running one, on the same answers, resampled by group."""
     brier_gain: Interval
-    """How much lower, which is better, the Brier score of the new version is."""
+    """Brier score of the running version minus that of the new one; above 0 the new version is better."""
     digest: str
     """Digest of the version that should run from now on."""
     reasons: tuple[str, ...]
@@ -117,7 +117,7 @@ class Promotion:
         new, running = _reader(new), _reader(running)
         table, answers = labelled_answers(stores, (new, running), target=target, stage=stage, agent=agent)
         scores = [target_probabilities(reader, target, answers, stores) for reader in (new, running)]
-        order = -margin if not_worse else 0.0
+        auroc_above = -margin if not_worse else 0.0
         return cls.on_answers(
             new,
             running,
@@ -125,7 +125,7 @@ class Promotion:
             scores[0],
             scores[1],
             table.groups,
-            order=order,
+            auroc_above=auroc_above,
             brier_above=-margin,
             target=target,
             seed=seed,
@@ -172,10 +172,10 @@ class Promotion:
         running: CheckedPredictor,
         y: NDArray[np.int64],
         scores: NDArray[np.float64],
-        of_running: NDArray[np.float64],
+        running_scores: NDArray[np.float64],
         groups: NDArray[np.str_],
         *,
-        order: float,
+        auroc_above: float,
         brier_above: float,
         target: str | None = None,
         seed: int = 0,
@@ -188,79 +188,105 @@ class Promotion:
             running: the version that runs now.
             y: labels of n answers, 1 right and 0 wrong.
             scores: the new version's scores of these answers, (n,).
-            of_running: the running version's scores of the same answers, (n,).
+            running_scores: the running version's scores of the same answers, (n,).
             groups: name of the group of each answer, (n,).
-            order: the gain in AUROC must surely be above this.
-            brier_above: the gain in the Brier score must surely be above this.
+            auroc_above: bound that the whole interval of the gain in AUROC must exceed.
+            brier_above: bound that the whole interval of the gain in the Brier score must exceed.
             target: the head that gave the scores; by default the new version's main head.
             seed: seed of the resamples.
             propensity: how likely each answer was to be drawn, (n,); None where all were alike.
         """
         scored = CheckedAnswers(y, scores, groups)
         resamples = cluster_weights(scored.groups.tolist(), seed=seed)
-        copies = np.ones(len(scored.y), dtype=np.int64) if propensity is None else _copies(propensity)
-        gained = _weighted_gain(auroc, scored.y, scored.score, of_running, resamples, copies)
-        sharper = _weighted_gain(brier, scored.y, of_running, scored.score, resamples, copies)
-        reasons = []
-        worth = (
-            gained.groups if propensity is None else int(copies.sum() ** 2 / np.square(copies, dtype=np.float64).sum())
+        copies = np.ones(len(scored.y), dtype=np.int64) if propensity is None else _whole_weights(propensity)
+        auroc_gain = _weighted_gain(
+            auroc, scored.y, scored.score, minus=running_scores, resamples=resamples, copies=copies
         )
-        if worth < MIN_BOOTSTRAP_GROUPS:
-            unequal = "" if worth == gained.groups else f", as {worth} of equal weight (they were drawn unequally),"
-            reasons.append(
-                f"{gained.groups} groups{unequal} are too few to decide; at least {MIN_BOOTSTRAP_GROUPS} are needed"
+        # A lower Brier score is better, so the running version's comes first.
+        brier_gain = _weighted_gain(
+            brier, scored.y, running_scores, minus=scored.score, resamples=resamples, copies=copies
+        )
+        reasons = []
+        effective_groups = (
+            auroc_gain.groups
+            if propensity is None
+            else int(copies.sum() ** 2 / np.square(copies, dtype=np.float64).sum())
+        )
+        if effective_groups < MIN_BOOTSTRAP_GROUPS:
+            unequal_clause = (
+                ""
+                if effective_groups == auroc_gain.groups
+                else f", as {effective_groups} of equal weight (they were drawn unequally),"
             )
-        for name, gain, least in (("AUROC", gained, order), ("Brier", sharper, brier_above)):
-            if not gain.low > least:  # also where it is NaN, as of answers that are all right
+            reasons.append(
+                f"{auroc_gain.groups} groups{unequal_clause} are too few to decide; at least {MIN_BOOTSTRAP_GROUPS} "
+                "are needed"
+            )
+        for name, gain, bound in (("AUROC", auroc_gain, auroc_above), ("Brier", brier_gain, brier_above)):
+            if not gain.low > bound:  # NaN, as for answers that are all right, counts as not above
                 gain_clause = f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
-                reasons.append(f"{name} gain {gain_clause} is not surely above {least:g}")
+                reasons.append(f"{name} gain {gain_clause} is not surely above {bound:g}")
         digest = (running if reasons else new).checkpoint.digest
-        checked, threshold = None, new.checkpoint.manifest.thresholds.get(FLAG)
-        if propensity is not None:  # held-out figures are of answers that were equally likely to be there
+        check, threshold = None, new.checkpoint.manifest.thresholds.get(FLAG)
+        # Whether the new version's own held-out figures hold. They are of answers drawn with equal chances.
+        if propensity is not None:
             drawn_rows = equal_chance_mask(propensity, seed=seed)
             scored = CheckedAnswers(scored.y[drawn_rows], scored.score[drawn_rows], scored.groups[drawn_rows])
-        with suppress(RecordError):  # a version without held-out figures has nothing that could hold
-            checked = check_scores(new, scored, target=target or main_head(new), threshold=threshold, seed=seed)
-        return cls(not reasons, gained, sharper, digest, tuple(reasons), checked)
+        with suppress(RecordError):  # the version stores no held-out figures
+            check = check_scores(new, scored, target=target or main_head(new), threshold=threshold, seed=seed)
+        return cls(not reasons, auroc_gain, brier_gain, digest, tuple(reasons), check)
 
 
 def _reader(reader_or_folder: CheckedPredictor | str | os.PathLike[str]) -> CheckedPredictor:
     return load_reader(reader_or_folder) if isinstance(reader_or_folder, (str, os.PathLike)) else reader_or_folder
 
 
-COPIES = 64
-"""How often the answer that was likeliest to be drawn counts where others were less likely; these count more often.
-Metrics take whole numbers: with 64 a weight is rounded by less than 1 %."""
+MIN_COPIES = 64
+"""Weight of the answer that was likeliest to be drawn, if answers were drawn with unequal chances. Other answers weigh
+more. Metrics take whole weights: from 64 on, a weight is rounded by less than 1 %.
+"""
 
 
-def _copies(propensity: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Returns whole numbers (n,) in proportion to 1 / propensity: 1 where all are alike, else at least `COPIES`."""
+def _whole_weights(propensity: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns whole weights (n,) in proportion to 1 / propensity: all 1 if the propensities are equal, else at least
+    `MIN_COPIES`.
+    """
     weight = propensity.max() / propensity
-    return np.asarray(np.round(weight * (1 if weight.max() == 1 else COPIES)), dtype=np.int64)
+    return np.asarray(np.round(weight * (1 if weight.max() == 1 else MIN_COPIES)), dtype=np.int64)
 
 
 def _weighted_gain(
     metric: MetricFunction,
     y: NDArray[np.int64],
     score: NDArray[np.float64],
-    other: NDArray[np.float64],
+    *,
+    minus: NDArray[np.float64],
     resamples: NDArray[np.integer],
     copies: NDArray[np.int64],
 ) -> Interval:
-    """Returns the metric of `score` less that of `other`, on the same resamples (R, n), each answer `copies` times."""
+    """Returns the metric of `score` minus that of `minus`, on the same resamples.
+
+    Args:
+        metric: the metric.
+        y: the labels (n,).
+        score: the first scores (n,).
+        minus: the scores (n,) whose metric is subtracted.
+        resamples: how often each answer occurs in each resample, (R, n).
+        copies: weight of each answer (n,), a whole number.
+    """
     values = [
         MetricValues(
             float(np.asarray(metric(y, scores, copies))),
             resample_values(lambda drawn, scores=scores: np.asarray(metric(y, scores, drawn * copies)), resamples),  # type: ignore[misc]
         )
-        for scores in (score, other)
+        for scores in (score, minus)
     ]
     return paired_interval(values[0], values[1], resamples)
 
 
 @dataclass(frozen=True, slots=True)
 class PanelPromotion:
-    """Whether a new version may take the running one's place."""
+    """Whether a new panel may take the running one's place."""
 
     promoted: bool
     gain: Interval
@@ -271,7 +297,7 @@ class PanelPromotion:
 
 
 MOST_UNESTIMATED = 0.05
-"""Largest share of the outcomes with an estimate of the running version that the new version may call insufficient."""
+"""Largest share of the running version's estimates for which the new version may give no estimate."""
 LEARNED_EARLY = "one of the versions has learned, or may have, from them or from later outcomes"
 """Reason why outcomes do not decide: a version has learned from them."""
 CLOSEST_P = 0.001
@@ -286,7 +312,7 @@ class SuccessPromotion:
 
     promoted: bool
     log_loss_gain: Interval
-    """Log loss of the running version less that of the new one, in nats, on the same outcomes, resampled by group."""
+    """Log loss of the running version minus that of the new one, in nats, on the same outcomes, resampled by group."""
     digest: str
     """Digest of the version that should run from now on."""
     reason: str
@@ -297,84 +323,95 @@ def promote_success(
 ) -> SuccessPromotion:
     """Returns whether the new estimator is better by log loss; see `Promotion.on_outcomes`.
 
-    Logged decisions are left out, because they show the answers that a policy chose to ask for. So are outcomes that
-    one of the versions calls insufficient; the reason counts them. So are outcomes of the time until which one of the
-    versions has learned. A label that was drawn with propensity p weighs 1 / p.
+    Three kinds of outcomes are left out. Logged decisions show only answers that a policy chose to ask for. From
+    earlier outcomes one of the versions may have learned. For some outcomes one of the versions gives no estimate; the
+    reason counts these. A label that was drawn with propensity p weighs 1 / p.
     """
-    every = [question for question in questions if not question.propensities]
+    # Outcomes from which neither version has learned.
+    unlogged = [question for question in questions if not question.propensities]
     learned = max(version.checkpoint.learned_until for version in (new, running))
-    full = [question for question in every if question.answered is None or question.answered > learned]
-    early = f"; {len(every) - len(full)} are left out: {LEARNED_EARLY}" if len(full) < len(every) else ""
+    usable = [question for question in unlogged if question.answered is None or question.answered > learned]
+    early_clause = (
+        f"; {len(unlogged) - len(usable)} are left out: {LEARNED_EARLY}" if len(usable) < len(unlogged) else ""
+    )
     for version in (new, running):
-        if _learned_from(version, full):
+        if _learned_from(version, usable):
             raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")
-    # Both estimate every labelled outcome. A question's gain is the mean over its candidates.
-    gains, groups, weights, by_running, by_both = [], [], [], 0, 0
-    for question in full:
-        score = {
+    # Both versions estimate every labelled outcome. A question's gain is the mean over its candidates.
+    gains, groups, question_weights, estimated_by_running, estimated_by_both = [], [], [], 0, 0
+    for question in usable:
+        score_of_candidate = {
             name: outcome.score
             for name, outcome in question.agents.items()
             if outcome.score is not None and name in running.candidates
         }
-        made = [
+        estimates = [
             {
                 estimate.candidate: estimate.p
-                for estimate in version.estimate(question.question, list(score), question.dimension)
+                for estimate in version.estimate(question.question, list(score_of_candidate), question.dimension)
             }
             for version in (new, running)
         ]
-        in_both = [name for name in score if made[0][name] is not None and made[1][name] is not None]
-        by_running += sum(p is not None for p in made[1].values())
-        by_both += len(in_both)
+        in_both = [
+            name for name in score_of_candidate if estimates[0][name] is not None and estimates[1][name] is not None
+        ]
+        estimated_by_running += sum(p is not None for p in estimates[1].values())
+        estimated_by_both += len(in_both)
         if in_both:
-            lower = [_log_loss(made[1][name], score[name]) - _log_loss(made[0][name], score[name]) for name in in_both]
-            each = [1 / (question.agents[name].label_propensity or 1.0) for name in in_both]
-            gains.append(float(np.average(lower, weights=each)))
-            weights.append(float(np.mean(each)))
+            log_loss_falls = [
+                _log_loss(estimates[1][name], score_of_candidate[name])
+                - _log_loss(estimates[0][name], score_of_candidate[name])
+                for name in in_both
+            ]
+            label_weights = [1 / (question.agents[name].label_propensity or 1.0) for name in in_both]
+            gains.append(float(np.average(log_loss_falls, weights=label_weights)))
+            question_weights.append(float(np.mean(label_weights)))
             groups.append(question.group)
-    # Unequal weights count as so many equal ones as tell as much.
-    weight = np.array(weights)
-    worth = min(len(set(groups)), int(weight.sum() ** 2 / np.square(weight).sum() + 1e-6)) if groups else 0
-    if worth < MIN_BOOTSTRAP_GROUPS:
-        unequal = f", worth {worth} of equal weight," if worth < len(set(groups)) else ""
+    # The number of equal weights that would tell as much as these.
+    weight_array = np.array(question_weights)
+    effective_groups = (
+        min(len(set(groups)), int(weight_array.sum() ** 2 / np.square(weight_array).sum() + 1e-6)) if groups else 0
+    )
+    if effective_groups < MIN_BOOTSTRAP_GROUPS:
+        unequal_clause = f", worth {effective_groups} of equal weight," if effective_groups < len(set(groups)) else ""
         raise RecordError(
-            f"{len(set(groups))} groups of questions{unequal} have a label and an estimate of both versions; at least "
-            f"{MIN_BOOTSTRAP_GROUPS} are needed: label more questions{early}"
+            f"{len(set(groups))} groups of questions{unequal_clause} have a label and an estimate of both versions; at "
+            f"least {MIN_BOOTSTRAP_GROUPS} are needed: label more questions{early_clause}"
         )
-    # Decide: better, and not by staying silent where the running one speaks.
-    gain = mean_interval(np.array(gains), cluster_weights(groups), weight)
-    silent = 1 - by_both / by_running
-    reason = f"log loss lower by {format_interval(gain, 4, signed=True)} on {len(gains)} questions{early}"
-    if silent > MOST_UNESTIMATED:
-        silent_clause = f"the new one calls {silent:.1%} of the running one's estimates insufficient"
-        why = f"{silent_clause}; at most {MOST_UNESTIMATED:.0%} are accepted"
+    # Decide. A version that leaves out many estimates of the running one is not better.
+    gain = mean_interval(np.array(gains), cluster_weights(groups), weight_array)
+    silent_share = 1 - estimated_by_both / estimated_by_running
+    reason = f"log loss lower by {format_interval(gain, 4, signed=True)} on {len(gains)} questions{early_clause}"
+    if silent_share > MOST_UNESTIMATED:
+        silent_clause = f"the new one calls {silent_share:.1%} of the running one's estimates insufficient"
+        verdict = f"{silent_clause}; at most {MOST_UNESTIMATED:.0%} are accepted"
     elif gain.low <= 0:
-        why = "the running one is kept, as it may be no worse"
+        verdict = "the running one is kept, as it may be no worse"
     else:
         return SuccessPromotion(True, gain, new.checkpoint.digest, f"{reason}: promoted")
-    return SuccessPromotion(False, gain, running.checkpoint.digest, f"{reason}: {why}")
+    return SuccessPromotion(False, gain, running.checkpoint.digest, f"{reason}: {verdict}")
 
 
 def _log_loss(p: float | None, score: float | None) -> float:
     """Returns the cross-entropy in nats of an estimate and a score in [0, 1], both known."""
     assert p is not None
     assert score is not None
-    near = min(max(p, CLOSEST_P), 1 - CLOSEST_P)
-    return float(-score * np.log(near) - (1 - score) * np.log(1 - near))
+    clipped = min(max(p, CLOSEST_P), 1 - CLOSEST_P)
+    return float(-score * np.log(clipped) - (1 - score) * np.log(1 - clipped))
 
 
 def _learned_from(version: SuccessEstimator, questions: Sequence[QuestionOutcomes]) -> bool:
     """Returns whether an estimator was trained on exactly these questions, with labels of its candidates."""
     training = version.checkpoint.manifest.training
-    own_fingerprints = [
+    own_questions = [
         replace(
             question, agents={name: outcome for name, outcome in question.agents.items() if name in version.candidates}
         )
         for question in questions
     ]
-    # Too few questions to train on are not those of a training.
+    # With too few questions for a training, `success_data` raises: the version was not trained on them.
     with suppress(RecordError):
-        return training is not None and success_data(own_fingerprints).fingerprint == training.fingerprint
+        return training is not None and success_data(own_questions).fingerprint == training.fingerprint
     return False
 
 
@@ -383,20 +420,22 @@ def promote_panel(
 ) -> PanelPromotion:
     """Returns whether the new panel is better; see `Promotion.on_outcomes`.
 
-    Each asks whom its own curves say at that price.
+    Each panel asks the agents that its own curves name at that price.
 
     Raises `RecordError` where one of them stores no way of asking, or was trained on these questions.
     """
     plan = running.ask_plan(price=price)
     assert running.asks is not None
-    dollar = running.asks.curves.implied_price(plan.cost) if price is None else price
+    used_price = running.asks.curves.implied_price(plan.cost) if price is None else price
     if new.same != running.same:
         raise RecordError(
             f"one compares answers by {new.same} and the other by {running.same}: train both with --same {new.same}"
         )
     data = panels_of_outcomes(questions, same=new.same)
     fingerprints = {
-        p.checkpoint.manifest.training.fingerprint for p in (new, running) if p.checkpoint.manifest.training
+        version.checkpoint.manifest.training.fingerprint
+        for version in (new, running)
+        if version.checkpoint.manifest.training
     }
     if data.fingerprint in fingerprints:
         raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")
@@ -404,14 +443,14 @@ def promote_panel(
     values = []
     for panel in (new, running):
         view = view_of(panel, by_agent(panels, panel.agents.names, fewest=1))
-        expected = expected_at(view, panel.ask_plan(price=dollar), panel.pick)
-        values.append(expected.score - dollar * expected.cost)
+        expected = expected_at(view, panel.ask_plan(price=used_price), panel.pick)
+        values.append(expected.score - used_price * expected.cost)
     gain = mean_interval(values[0] - values[1], cluster_weights(list(panels.groups)))
-    better = gain.low > 0
-    reason = f"gain {format_interval(gain, 4, signed=True)} at a price of {dollar:.4g} on {len(panels)} questions"
+    is_better = gain.low > 0
+    reason = f"gain {format_interval(gain, 4, signed=True)} at a price of {used_price:.4g} on {len(panels)} questions"
     return PanelPromotion(
-        better,
+        is_better,
         gain,
-        (new if better else running).checkpoint.digest,
-        f"{reason}: {'promoted' if better else 'the running one is kept, as it may be no worse'}",
+        (new if is_better else running).checkpoint.digest,
+        f"{reason}: {'promoted' if is_better else 'the running one is kept, as it may be no worse'}",
     )
