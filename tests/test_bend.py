@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from metaprobe.eval.answer_table import bare_table
 from metaprobe.training.calibrators import Beta, sigmoid
-from metaprobe.training.rescale import BEND_FROM, Bend, Rescaled, rescale
+from metaprobe.training.rescale import MIN_BEND_LABELS, Bend, Rescaled, rescale
 
 ONE_RUN = "m||"
 
@@ -40,7 +40,7 @@ def test_a_planted_bend_is_taken_and_makes_probabilities_right() -> None:
 def test_a_straight_map_is_hardly_ever_bent_and_few_labels_never_bend() -> None:
     taken = [adapted(800, seed, below=0.8, above=0.8)[0].bend is not None for seed in range(20)]
     assert sum(taken) <= 3
-    assert adapted(BEND_FROM - 1, 0, below=0.15, above=1.6)[0].bend is None
+    assert adapted(MIN_BEND_LABELS - 1, 0, below=0.15, above=1.6)[0].bend is None
 
 
 def test_adapted_scores_are_right_on_average_on_their_own_labels() -> None:

@@ -111,7 +111,7 @@ def test_size_and_rounds_are_searched_on_a_sample_and_the_workers_fit_all_rows(
 
 @pytest.mark.parametrize("noticed_late", [False, True])
 def test_a_lost_worker_ends_the_fit_and_is_named(noticed_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "LOOK_AFTER", 0.01)
+    monkeypatch.setattr(trees, "LOOK_INTERVAL_S", 0.01)
     monkeypatch.setattr(distributed, "Future", lambda key, client: key)
     client = StandIn("a", "b")
 
@@ -121,14 +121,14 @@ def test_a_lost_worker_ends_the_fit_and_is_named(noticed_late: bool, monkeypatch
             pass
         raise RuntimeError("Socket recv error, Connection reset by peer")
 
-    with pytest.raises(RecordError, match=r"lost b during a fit"), trees._watched(client):
+    with pytest.raises(RecordError, match=r"lost b during a fit"), trees._fail_if_worker_lost(client):
         fit()
     assert (client.cancelled, client.restarted) == (["_train_part-1"], ["a"])
 
 
 def test_a_fit_that_fails_with_all_workers_there_says_why_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "LOOK_AFTER", 0.01)
-    with pytest.raises(ValueError, match="labels"), trees._watched(StandIn("a")):
+    monkeypatch.setattr(trees, "LOOK_INTERVAL_S", 0.01)
+    with pytest.raises(ValueError, match="labels"), trees._fail_if_worker_lost(StandIn("a")):
         raise ValueError("the labels are not 0 and 1")
 
 

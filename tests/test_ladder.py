@@ -14,7 +14,7 @@ from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import FREE, TERM_NAMES, TERMS, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training import trees as trees_module
-from metaprobe.training.base_rates import FIRST_BETWEEN, INTERCEPT_SD, LEAST_BETWEEN, fit_offsets, scales_between
+from metaprobe.training.base_rates import FIRST_BETWEEN, INTERCEPT_SD, MIN_BETWEEN, fit_offsets, scales_between
 from metaprobe.training.calibrators import fit_platt, sigmoid
 from metaprobe.training.folds import final_roles
 from metaprobe.training.ladder import ALL_TERMS, DRAWN_TERMS, WITH_TREES, Bar, Ladder, LadderRows, fit_ladder
@@ -333,7 +333,7 @@ def check_at_end(Z: np.ndarray, y: np.ndarray, names: np.ndarray) -> None:
     p = sigmoid(rates.of(names) + Z @ fit.weights)
     own = np.bincount(place, p * (1 - p)) + rates.between**-2
     round_more = np.sqrt(np.mean(np.array([rates.runs[name] for name in np.unique(names)]) ** 2 + 1 / own))
-    assert rates.between == pytest.approx(max(round_more, LEAST_BETWEEN), rel=1e-6)
+    assert rates.between == pytest.approx(max(round_more, MIN_BETWEEN), rel=1e-6)
 
 
 @pytest.mark.parametrize("sd", [0.3, 1.0])
@@ -373,7 +373,7 @@ def test_a_run_of_few_answers_stays_near_the_others_and_an_unknown_one_is_the_me
 
 
 @pytest.mark.parametrize(
-    ("scales", "each", "low", "high"), [(0.4, 300, 0.25, 0.55), (0.4, 80, 0.2, 0.6), (0.0, 80, LEAST_BETWEEN, 0.2)]
+    ("scales", "each", "low", "high"), [(0.4, 300, 0.25, 0.55), (0.4, 80, 0.2, 0.6), (0.0, 80, MIN_BETWEEN, 0.2)]
 )
 def test_how_much_scales_of_runs_differ_is_recovered(scales: float, each: int, low: float, high: float) -> None:
     """The error of a scale that few answers show is not a difference between runs."""

@@ -69,7 +69,7 @@ NO_ORDER = (
     "the labels, or train on them"
 )
 CORRECT = MAIN_HEADS[0]
-"""Head that a predictor of agreement gets once labels are added: P(right)."""
+"""Head for P(right) that a predictor of agreement gets once labels are added."""
 
 
 def adapt_quality(
@@ -94,28 +94,28 @@ def adapt_quality(
         labelled: run stores, or files of import lines with labels.
         out: the folder to write.
         flags: what the stored threshold flags.
-        writing: what of a checkpoint in `out` may be replaced.
-        lines: what is done with bad lines; by default they are left out and counted.
+        writing: whether a checkpoint in `out` may be replaced.
+        lines: how bad lines are handled; by default they are left out and counted.
         stage: only answers of this stage; by default all labelled answers.
         agent: only answers of this agent; by default all.
         seed: the seed of folds and resamples.
         command: how the training was started, for the checkpoint's record.
 
-    Raises `RecordError` where there are fewer than 20 labelled answers of a head, fewer than 3 of either kind, or too
-    few for the option in `flags`.
+    Raises `RecordError` if a head has fewer than 20 labelled answers, fewer than 3 of either kind, or too few for the
+    option in `flags`.
     """
     require("onnx", "fit")
     with writing.replacing(), lines.handling():
         predictor = QualityPredictor.load(checkpoint)
         check_target(out, predictor.checkpoint.manifest.kind)
-        runs = chosen_calls(load_runs(labelled), stage, agent)
+        runs = keep_labels_of(load_runs(labelled), stage, agent)
         if isinstance(predictor, BlendPredictor):
             # The labelled calls get the hidden states that their store has and the blend reads.
             stores = [StoredStates(RunStore(path), predictor) for path in map(Path, labelled) if path.is_dir()]
-            wanted = {label.call_id for run in runs for label in run.labels}
+            labelled_ids = {label.call_id for run in runs for label in run.labels}
 
             def with_stored_states(call: Call) -> Call:
-                states_of_call = (states.of(call.id) for states in stores) if call.id in wanted else ()
+                states_of_call = (states.of(call.id) for states in stores) if call.id in labelled_ids else ()
                 return replace(
                     call,
                     hidden=next(
@@ -127,7 +127,7 @@ def adapt_quality(
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
 
 
-def chosen_calls(runs: Sequence[Run], stage: str | None, agent: str | None) -> list[Run]:
+def keep_labels_of(runs: Sequence[Run], stage: str | None, agent: str | None) -> list[Run]:
     """Returns the runs with only the labels of calls of this stage and agent. None matches any stage or agent.
 
     Raises `RecordError`, which names the stages and agents with labels, if no labelled call matches.
@@ -136,15 +136,20 @@ def chosen_calls(runs: Sequence[Run], stage: str | None, agent: str | None) -> l
         return list(runs)
     calls = {call.id: call for run in runs for call in run.calls}
     labelled_ids = {label.call_id for run in runs for label in run.labels} & calls.keys()
-    wanted = {id for id in labelled_ids if stage in (None, calls[id].stage) and agent in (None, calls[id].agent)}
-    if not wanted:
-        stages, agents = ({getattr(calls[id], name) for id in labelled_ids} for name in ("stage", "agent"))
+    wanted_ids = {
+        call_id
+        for call_id in labelled_ids
+        if stage in (None, calls[call_id].stage) and agent in (None, calls[call_id].agent)
+    }
+    if not wanted_ids:
+        stages, agents = ({getattr(calls[call_id], name) for call_id in labelled_ids} for name in ("stage", "agent"))
         raise RecordError(
             f"no labelled answer is of stage {stage or 'any'} and agent {agent or 'any'}; expected one of the stages "
             f"{', '.join(sorted(stages)) or '(none)'} and the agents {', '.join(sorted(agents)) or '(none)'}"
         )
     return [
-        replace(run, labels=tuple(run_label for run_label in run.labels if run_label.call_id in wanted)) for run in runs
+        replace(run, labels=tuple(run_label for run_label in run.labels if run_label.call_id in wanted_ids))
+        for run in runs
     ]
 
 
@@ -174,7 +179,7 @@ def adapt_predictor(
         # The head of agreement was learned without labels. Labels make P(right) of it, in a head of its own.
         sources, heads = {CORRECT: AGREEMENT}, [CORRECT]
     contract = predictor.checkpoint.manifest.contract
-    # Agreement is learned of answers that ended: of a cut one it says nothing, and neither would P(right) made of it.
+    # Agreement is learned from answers that ended. It says nothing of cut answers, and neither would P(right) from it.
     ended_only = {*contract.get(ENDED_ONLY, ()), *(name for name, source in sources.items() if source != name)}
     base_rates = BaseRates.from_contract(contract, heads)
     labels = {label.name for run in runs for label in run.labels}
@@ -195,7 +200,7 @@ def adapt_predictor(
             "answers that ended by themselves, of which the checkpoint has learned: label some of these"
         )
     evidence_by_head = evidence_of(runs, tables)
-    for name, evidence in evidence_by_head.items():  # answers that agree token by token are copies, of one group
+    for name, evidence in evidence_by_head.items():  # answers that agree token by token are copies, and get one group
         table, note = join_copies(evidence.table)
         regrouped = "; ".join(filter(None, (evidence.regrouped, note)))
         evidence_by_head[name] = replace(evidence, table=table, regrouped=regrouped)
@@ -243,27 +248,28 @@ def adapt_predictor(
         with suppress(RecordError):  # too few groups
             critical = critical_thresholds(inverted, seed=seed)
     # Figures and sentences for the card.
-    metrics, lines = dict[str, Interval](), list[str]()
+    metrics, card_lines = dict[str, Interval](), list[str]()
     for name, head in adapted.items():
         prefix = f"{name}." if len(adapted) > 1 else ""
         metrics |= {f"{prefix}{figure}": value for figure, value in measure_adapted(head, seed).items()}
         run_count = len(np.unique(head.runs))
-        line = (
+        head_line = (
             f"{name}: {head.in_words}, {len(head.table)} labelled answers of {run_count} "
             f"run{'s' * (run_count > 1)}, {head.table.y.mean():.0%} of them 1"
         )
-        line += f"; {NO_ORDER}" if head.says_nothing else ""
-        lines += [line + (stored.lacking if name == main_head else "")]
-        if cut := cut_answers.get(name):
-            lines.append(
-                f"{cut} labelled answers that were cut by their token limit are left out: such answers get no score"
+        head_line += f"; {NO_ORDER}" if head.says_nothing else ""
+        card_lines += [head_line + (stored.lacking if name == main_head else "")]
+        if cut_count := cut_answers.get(name):
+            card_lines.append(
+                f"{cut_count} labelled answers that were cut by their token limit are left out: such answers get no "
+                "score"
             )
-        lines += filter(None, [evidence_by_head[name].without_decisions])
-        for part, rows in inputs[name].items() if is_blend else ():
-            if without := int(np.isnan(rows).all(axis=1).sum()):
-                lines.append(
-                    f"{without} of {len(rows)} labelled answers came without {INPUT_NAMES[part]}, and are scored "
-                    "by the rest"
+        card_lines += filter(None, [evidence_by_head[name].without_decisions])
+        for input_name, rows in inputs[name].items() if is_blend else ():
+            if without_count := int(np.isnan(rows).all(axis=1).sum()):
+                card_lines.append(
+                    f"{without_count} of {len(rows)} labelled answers came without {INPUT_NAMES[input_name]}, and are "
+                    "scored by the rest"
                 )
     # Write the checkpoint.
     described_head = main_head or next(iter(adapted))
@@ -286,7 +292,7 @@ def adapt_predictor(
                 else "the order of answers of one run is as before."
             )
         ),
-        # The labels do not say when their answers were.
+        # Labels do not say when their answers were given, so any of them may be as late as now.
         contract=rescaled_contract(predictor, adapted, scales, time.time())
         | ({ENDED_ONLY: sorted(ended_only)} if ended_only else {}),
         **evidence_by_head[described_head].origin(seed, command),
@@ -296,7 +302,7 @@ def adapt_predictor(
         stored=stored,
         thresholds=critical,
         runs=len(np.unique(adapted[described_head].runs)),
-        heads=lines,
+        heads=card_lines,
     )
 
 
@@ -337,15 +343,26 @@ def adapt_responses(
 ) -> Checkpoint:
     """Adapts to responses, in any format that the predictor reads, each with its label of 0 or 1.
 
-    A response that cannot be read, or whose label is neither 0 nor 1, is left out, with a warning that counts these by
-    reason. `replace`: whether the checkpoint in `out` is replaced, where it is not known to be in service. `strict`:
-    whether the first such response raises. Raises `RecordError` where more than half cannot be read.
+    A response that cannot be read, or whose label is neither 0 nor 1, is left out. A warning counts such responses by
+    reason. Raises `RecordError` if more than half cannot be read.
+
+    Args:
+        predictor: the predictor.
+        responses: the responses.
+        labels: label of each response.
+        groups: group of each response; None if each response is a group of its own.
+        target: name of the label.
+        out: the folder to write.
+        flags: what the stored threshold flags.
+        replace: whether the checkpoint in `out` is replaced, unless it is known to be in service.
+        strict: whether the first response that cannot be used raises an error.
+        seed: the seed of folds and resamples.
     """
     responses = list(responses)
-    shape = np.shape(labels) if isinstance(labels, np.ndarray) else (len(list(labels)),)  # type: ignore[arg-type]
-    if shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
+    labels_shape = np.shape(labels) if isinstance(labels, np.ndarray) else (len(list(labels)),)  # type: ignore[arg-type]
+    if labels_shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
         raise RecordError(
-            f"{len(responses)} responses came with labels of shape {shape}"
+            f"{len(responses)} responses came with labels of shape {labels_shape}"
             f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
         )
     runs = []
@@ -435,7 +452,7 @@ def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
         metrics["ece"] = result.ece
     mean = np.array([values.mean() for values in table.logprobs]) if table.measured else None
     within_fold = auroc_within(head.fold if head.reordered else None)
-    if head.several:
+    if head.has_several_runs:
         within = auroc_within(head.fold, head.runs)
         metrics = figures_within(within, table.y, head.before, mean, weights) | metrics
     if mean is not None:
@@ -446,7 +463,7 @@ def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
 
 
 def with_whole_names(run: Run) -> Run:
-    """Returns the run with names that a manifest can hold, as they would come back from a store."""
+    """Returns the run with names that a manifest can hold: without surrogates, as a store returns them."""
     names = {"model", "stage", "agent", "reader"}
     calls = tuple(
         replace(call, **{name: without_surrogates(getattr(call, name)) for name in names}) for call in run.calls

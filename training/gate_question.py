@@ -42,15 +42,14 @@ class QuestionScore:
 def fit_question_score(
     counts: NDArray[np.floating], y: NDArray[np.int64], groups: NDArray[np.str_], rows: Rows, *, folds: int, seed: int
 ) -> QuestionScore | None:
-    """Returns a score fitted on the learning rows; None if the counts do not predict the label, or if there are too few
-    rows.
+    """Returns a score fitted on the learning rows; None if the counts do not predict the label, or for too few rows.
 
     Args:
-        counts: (n, d) of the question of each answer, finite on the rows.
+        counts: counts (n, d) of the question of each answer, finite on the rows.
         y: 1 for good answers.
         groups: the group of each answer.
         rows: the learning rows.
-        folds: parts of the rows, each scored by a fit on the others.
+        folds: number of folds; each is scored by a fit on the others.
         seed: seed of the folds.
     """
     unseen = np.full(len(y), np.nan)
@@ -60,7 +59,7 @@ def fit_question_score(
         platt = fit_platt(unseen[rows], y[rows])
     except RecordError:
         return None
-    if not platt.slope > 0:  # on groups left out it orders answers the wrong way round
+    if not platt.slope > 0:  # on groups left out, higher scores are not likelier good
         return None
     raw = _fit_linear(counts, y, rows)
     weights, intercept = platt.slope * raw.weights, platt.slope * raw.intercept + platt.intercept
@@ -69,10 +68,10 @@ def fit_question_score(
 
 def _fit_linear(X: NDArray[np.floating], y: NDArray[np.int64], rows: Rows) -> LinearScore:
     """Returns a logistic regression on the standardised columns, with a normal prior of 1 on each weight."""
-    here = X[rows].astype(np.float64)
-    centre, spread = here.mean(axis=0), here.std(axis=0)
+    values = X[rows].astype(np.float64)
+    centre, spread = values.mean(axis=0), values.std(axis=0)
     spread = np.where(spread > SAME_VALUE * (1 + np.abs(centre)), spread, 1.0)
-    fit = fit_offsets((here - centre) / spread, y[rows], np.full(len(rows), ""))
+    fit = fit_offsets((values - centre) / spread, y[rows], np.full(len(rows), ""))
     return LinearScore(centre, spread, fit.weights, fit.rates.mean)
 
 
@@ -92,31 +91,33 @@ class JoinedLook:
     """
     surprise: Surprise
 
-    def score(self, own: Floats, forms: NDArray[np.floating]) -> Floats:
+    def score(self, logprob_scores: Floats, forms: NDArray[np.floating]) -> Floats:
         """Returns log-odds (n,), from the score of the log-probabilities (n,) and the forms (n, 5)."""
-        logits = np.array([self.platt.logit(own), self.form(forms)])
+        logits = np.array([self.platt.logit(logprob_scores), self.form(forms)])
         return np.asarray(self.weights @ logits + self.shift)
 
-    def add_to(self, graph: GraphBuilder, own: str, forms: str, alone: str, output: str) -> None:
+    def add_to(
+        self, graph: GraphBuilder, *, logprob_score: str, forms: str, logprob_probability: str, output: str
+    ) -> None:
         """Adds P(good) to a graph, as `output` (n, 1).
 
         Args:
             graph: the graph that is being written.
-            own: the score of the log-probabilities (n, 1) in the graph.
+            logprob_score: the score of the log-probabilities (n, 1) in the graph.
             forms: the forms (n, 5) in the graph, NaN in the rows of answers without their question.
-            alone: P(good) by the log-probabilities alone (n, 1), which is the output of such rows.
+            logprob_probability: P(good) by the log-probabilities alone (n, 1), which is the output of such rows.
             output: the name of the output.
         """
-        scaled = graph.add("Mul", own, graph.number(self.platt.slope))
+        scaled = graph.add("Mul", logprob_score, graph.number(self.platt.slope))
         logit = graph.add("Add", scaled, graph.number(self.platt.intercept))
         centred = graph.add("Sub", forms, graph.number(self.form.mean))
-        counted = graph.add("MatMul", centred, graph.number((self.form.weights / self.form.scale)[:, None]))
-        of_form = graph.add("Add", counted, graph.number([self.form.intercept]))
-        both = graph.add("Concat", logit, of_form, axis=1)
-        weighted = graph.add("MatMul", both, graph.number(self.weights[:, None]))
+        form_sum = graph.add("MatMul", centred, graph.number((self.form.weights / self.form.scale)[:, None]))
+        form_odds = graph.add("Add", form_sum, graph.number([self.form.intercept]))
+        two_odds = graph.add("Concat", logit, form_odds, axis=1)
+        weighted = graph.add("MatMul", two_odds, graph.number(self.weights[:, None]))
         joined = self.calibrator.add_to(graph, graph.add("Add", weighted, graph.number([self.shift])))
-        absent = graph.add("IsNaN", of_form)
-        graph.add("Where", absent, alone, joined, name=output)
+        absent = graph.add("IsNaN", form_odds)
+        graph.add("Where", absent, logprob_probability, joined, name=output)
 
 
 def join_question(
@@ -126,35 +127,35 @@ def join_question(
     roles: Roles,
     *,
     unseen: Floats,
-    held: Floats,
+    calibration_scores: Floats,
     folds: int,
     seed: int,
 ) -> JoinedLook | None:
     """Returns how a look reads the form of the question; None if the form does not pay.
 
-    The form pays where it lowers the log loss on groups left out by more than a standard error. Raises `RecordError`
-    where the calibration rows hold one class only.
+    The form pays if it lowers the log loss on groups left out by more than a standard error. Raises `RecordError` if
+    the calibration rows hold only one class.
 
     Args:
-        forms: (n, 5) of the question of each answer.
+        forms: form (n, 5) of the question of each answer.
         y: 1 for good answers.
         groups: the group of each answer.
         roles: the learning and calibration rows of the look.
-        unseen: (learning rows,) scores of the log-probabilities, by fits that saw no answer of the row's group.
-        held: (calibration rows,) scores of the log-probabilities.
-        folds: of `fit_question_score`.
+        unseen: scores of the learning rows by the log-probabilities, from fits that saw no answer of the row's group.
+        calibration_scores: scores of the calibration rows by the log-probabilities.
+        folds: number of folds of `fit_question_score`.
         seed: seed of the folds.
     """
     rows, calibrating = roles.learning, roles.calibration
     platt = fit_platt(unseen, y[rows], rising=True)
     unseen_odds = np.full(len(y), np.nan)
     unseen_odds[rows] = platt.logit(unseen)
-    of_form = fit_question_score(forms, y, groups, rows, folds=folds, seed=seed)
-    if of_form is None or not pays(of_form.unseen, unseen_odds[None], y, groups.tolist(), rows, seed):
+    form_score = fit_question_score(forms, y, groups, rows, folds=folds, seed=seed)
+    if form_score is None or not pays(form_score.unseen, unseen_odds[None], y, groups.tolist(), rows, seed):
         return None
-    both = np.array([unseen_odds[rows], of_form.unseen[rows]])
-    weights, shift = weigh_parts(both, y[rows])
-    surprise = Surprise.fit((weights @ both + shift)[y[rows] == 1])
-    scores = weights @ np.array([platt.logit(held), of_form.linear(forms[calibrating])]) + shift
+    two_odds = np.array([unseen_odds[rows], form_score.unseen[rows]])
+    weights, shift = weigh_parts(two_odds, y[rows])
+    surprise = Surprise.fit((weights @ two_odds + shift)[y[rows] == 1])
+    scores = weights @ np.array([platt.logit(calibration_scores), form_score.linear(forms[calibrating])]) + shift
     calibrator = rising_calibrator(scores, y[calibrating], groups[calibrating].tolist(), seed=seed)
-    return JoinedLook(platt, of_form.linear, weights, float(shift), calibrator, surprise)
+    return JoinedLook(platt, form_score.linear, weights, float(shift), calibrator, surprise)

@@ -1,17 +1,18 @@
-"""The ladder: judges answers by their log-probabilities, with the least that the data justify, a free number first.
+"""The ladder: judges answers by their log-probabilities, with the simplest step that the data justify.
 
-    the best free number -> one the wrong way round -> all terms -> terms and trees
+    the best free number -> a reversed free number -> all terms -> terms and trees
 
-Few answers of one run do not choose (`MIN_ROWS_TO_CHOOSE`): they have all terms, drawn to the scaled total.
+With few answers of one run (`MIN_ROWS_TO_CHOOSE`) no step is chosen: all terms are taken, drawn to the scaled total.
 
-The free numbers are of one complexity, a weight and a base rate, so that the one of least log loss on groups left out
-is taken; the first one is taken where others are as good. The theory gives the sign of the weight: more surprise is a
-worse answer. Where the answers say otherwise the weight is next to none, so that chance does not turn the order
-round; that it is the other way round is a step of its own. Each further step is taken only where, on groups that it
-was not fitted on, it lowers the log loss by more than a standard error. All have the same base rates of runs beside
-them, so that no step is taken for knowing which run an answer is of. Where there are several runs, the AUROC over
-pairs of answers of one run must gain more than a standard error as well: a step that orders no run better is not
-taken, however well it tells runs apart whose base rates are known from few answers.
+All free numbers are equally complex (a weight and a base rate), so the one of least log loss on groups left out is
+taken; the first one if others are as good. Theory gives the sign of the weight: more surprise means a worse answer. If
+the answers say otherwise, the weight is nearly 0, so that chance does not reverse the order. A reversed number is a
+step of its own.
+
+A further step is taken only if it lowers the log loss, on groups that it was not fitted on, by more than a standard
+error. All steps have the same base rates of runs, so no step is taken for knowing the run of an answer. With several
+runs, the AUROC over pairs of answers of one run must also gain more than a standard error. So a step that does not
+order the answers of any run better is not taken, even if it tells runs apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,23 +49,26 @@ weight of the scaled total, and standard deviation, around 0, of the weight that
 -0.8 is an AUROC of about 0.72. Chosen on the stores of the 0.5B coder (docs/research/no-labels.md): in trials that are
 not recorded 0.2 to 0.5 for the terms, and -0.8 or -1 for the slope, were within 0.005 AUROC."""
 MIN_ROWS_TO_CHOOSE = 250
-"""Labelled answers of all roles together, so that folds do as the whole does, from which on they choose among the
-steps. With fewer, of one run, the choice among seven free numbers is mostly chance: all terms are taken, drawn to the
-one that was never far behind elsewhere. Of several runs the terms tell runs apart as well as answers: by 200 labels of
-`token_logprobs_qa` AUROC was 0.017 lower than by a choice."""
+"""Fewest labelled answers for choosing among the steps if there is one run. Answers of all roles are counted, so that
+folds do as the whole does. With fewer, the choice among seven free numbers is mostly chance. All terms are then taken,
+drawn to the number that was never far behind elsewhere. With several runs there is always a choice, because terms also
+tell runs apart: with 200 labels of `token_logprobs_qa` the AUROC of all terms was 0.017 lower than by a choice.
+"""
 SURE = 0.84
-"""One-sided confidence that a further step's gain is above 0: one standard error. Of 99, 95, 84 and 50 % it has the
-lowest log loss on data sets and planted worlds, and is nowhere 0.005 AUROC behind the free number alone
-(research/quality/bar.py, docs/research/ladder.md)."""
-TIED = 1e-6
+"""One-sided confidence that a further step's gain is above 0, about one standard error. Of 99, 95, 84 and 50 % it has
+the lowest log loss on data sets and planted worlds, and is nowhere 0.005 AUROC behind the free number alone
+(research/quality/bar.py, docs/research/ladder.md).
+"""
+TIED_LOSS = 1e-6
 """Difference in log loss, in nats per answer, below which two free numbers count as equally good. Rounding differs by
 less.
 """
-LEAST = 1e-3
+MIN_FREE_SLOPE = 1e-3
 """Least slope of a free number, in log-odds per standard deviation. With this slope the number still orders answers,
 but hardly moves probabilities.
 """
-FOLDS = 5
+LADDER_FOLDS = 5
+"""Number of folds by group in which steps are compared."""
 FEWEST_FOR_TREES = 500
 """Fewest train and selection answers together for trying trees. With fewer, trees were never better in any data set
 that was tried.
@@ -73,8 +77,8 @@ that was tried.
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Confidence that each further step must reach: the one-sided confidence that its gain is above 0. A step with a
-    bar of 1 is never taken.
+    """One-sided confidence, that the gain is above 0, which each further step must reach. A step with a bar of 1 is
+    never taken.
     """
 
     linear: float = SURE
@@ -104,8 +108,8 @@ class LadderColumns:
     good, the first is taken.
     """
     logprobs: bool = False
-    """Whether the columns are log-probabilities. Then the logarithm of the surprise is read; otherwise the columns are
-    terms, which are read unchanged.
+    """Whether the columns are log-probabilities. Then the logarithm of the surprise is read. Otherwise the columns are
+    read unchanged, or as log-odds (`closest`).
     """
     priors: tuple[float, ...] = (WEIGHT_SD,)
     """Standard deviations of the weights' prior that are tried if all columns are read."""
@@ -138,7 +142,7 @@ class LadderColumns:
         return graph.add("Log", graph.add("Sub", graph.number(SURPRISE_FLOOR), filled))
 
     def _add_log_odds(self, graph: GraphBuilder, values: str) -> str:
-        """Adds the log-odds of those columns (n, m) that hold probabilities; the others pass as they are."""
+        """Adds columns (n, m) to a graph: log-odds of the columns that hold probabilities, the others unchanged."""
         closest, is_probability = np.array(self.closest), graph.constant(np.array(self.closest) > 0, np.bool_)
         low = graph.number(np.where(closest > 0, closest, 0.5))
         high = graph.number(np.where(closest > 0, [highest_of(bound) for bound in self.closest], 0.5))
@@ -147,10 +151,10 @@ class LadderColumns:
         return graph.add("Where", is_probability, odds, values)
 
     def columns(self, name: str) -> Floats:
-        """Returns a matrix (m, k) that turns the m columns into the inputs of a step: all columns, or the single number
-        `name`, maybe reversed.
+        """Returns a matrix (m, k) that turns the m columns into the k inputs of the step `name`.
 
-        For `DRAWN_TERMS` the first input is the scaled total, and the others are all columns.
+        The inputs are all columns, or the single number `name`, maybe reversed. For `DRAWN_TERMS` the first input is
+        the scaled total, and the others are all columns.
         """
         if name == ALL_TERMS:
             return np.eye(len(self.places))
@@ -257,20 +261,22 @@ class Ladder:
 
 
 PRIORS = (0.05, 0.1, 0.2, 0.5)
-"""Standard deviations of the prior that are tried for decisions: levels of many questions go together, and labels are
-few.
+"""Standard deviations of the weights' prior that are tried for decisions. They are small, because numbers of many
+questions are correlated and labels are few.
 """
 
 
 def decided_columns(names: Sequence[str], values: NDArray[np.floating[Any]]) -> LadderColumns:
-    """Returns how the columns of `probes.decision_predictor.decision_columns` are read.
+    """Returns how the columns `values` (n, d) of `probes.decision_predictor.decision_columns` are read.
 
     The free numbers are each question's own number, and the probability of each option of a choice. Probabilities are
-    read on their log-odds; expected levels, entropies and margins as they are. `values` (n, d): the columns.
+    read as log-odds; expected levels, entropies and margins are read unchanged.
     """
-    scored = {name for name in names if "=" not in name}
-    free = [n for n in names if not n.endswith(COMPUTED_SUFFIXES) and (n in scored or question_of(n) not in scored)]
-    weights = {name: tuple(-1.0 * (other == name) for other in names) for name in free}
+    own_number = {name for name in names if "=" not in name}
+    free_names = [
+        n for n in names if not n.endswith(COMPUTED_SUFFIXES) and (n in own_number or question_of(n) not in own_number)
+    ]
+    weights = {name: tuple(-1.0 * (other == name) for other in names) for name in free_names}
     closest = tuple(
         closest_of(column) if _holds_probabilities(name, names, column) else 0.0
         for name, column in zip(names, np.asarray(values, dtype=np.float64).T, strict=True)
@@ -293,8 +299,8 @@ def fit_ladder(
     Args:
         sample: the labelled answers.
         roles: rows of each role.
-        climb: whether steps may be taken. Without, the ladder stays the scaled total. This is for new models and tasks,
-            on which steps learned elsewhere gave no gain (docs/research/travel.md).
+        climb: whether steps may be taken. If not, the ladder stays the scaled total, as for new models and tasks, on
+            which steps learned elsewhere gave no gain (docs/research/travel.md).
         only: the one linear step that is allowed, such as `min`; empty to choose by the rows.
         bar: confidence that a step must reach.
         seed: seed of folds and fits.
@@ -327,7 +333,7 @@ def unseen_scores(
     """Returns a score of each of `rows` by the steps of this ladder, fitted on the other folds of these rows.
 
     A ladder's scores of its own training rows would be too good. Raises `RecordError` if there are too few groups for
-    so many folds.
+    this number of folds.
 
     Args:
         ladder: the fitted ladder, whose steps are fitted again.
@@ -337,12 +343,12 @@ def unseen_scores(
         rates: whether a score includes the base rate of the answer's run.
         seed: seed of folds and fits.
     """
-    X, y, nothing = sample.X, sample.y, rows[:0]
+    X, y, no_rows = sample.X, sample.y, rows[:0]
     values, scores = ladder.read.of(X), np.full(len(X), np.nan)
     for rest, part in group_folds(rows, sample.groups.tolist(), y, folds, seed):
         fit = fit_linear_step(ladder.linear, sample, values, rest, ladder.prior)
         if ladder.trees is not None:
-            fold_roles, start = Roles(rest, nothing, nothing, part), fit.score_of(X, sample.runs)
+            fold_roles, start = Roles(rest, no_rows, no_rows, part), fit.score_of(X, sample.runs)
             fit = replace(fit, trees=refit_trees(ladder.trees, X, y, fold_roles, names=sample.names, start=start))
         scores[part] = fit.score_of(X[part], sample.runs[part]) if rates else fit.score(X[part])
     return scores[rows]
@@ -353,14 +359,14 @@ def scores_to_calibrate(
 ) -> tuple[Rows, Floats]:
     """Returns the seen rows (m,) and a score (m,) of each by a fit that saw no answer of the row's group.
 
-    Calibration rows have scores of the ladder itself; learning rows have scores of the same steps, fitted on the other
-    folds. Learning rows are left out where their groups do not suffice for folds.
+    Calibration rows have scores of the ladder itself. Learning rows have scores of the same steps, fitted on the other
+    folds; they are left out if they have too few groups for folds.
 
     Args:
-        ladder: fitted on train and selection rows of these roles.
-        sample: the answers it was fitted on.
+        ladder: the ladder, fitted on train and selection rows of these roles.
+        sample: the answers that it was fitted on.
         roles: the rows of each role: train, selection, calibration and test.
-        rates: whether a score holds the base rate of the answer's run.
+        rates: whether a score includes the base rate of the answer's run.
         seed: seed of the folds.
     """
     X, calibration = sample.X, roles.calibration
@@ -368,8 +374,8 @@ def scores_to_calibrate(
         ladder.score_of(X[calibration], sample.runs[calibration]) if rates else ladder.score(X[calibration])
     )
     with suppress(RecordError):
-        learned = unseen_scores(ladder, sample, roles.learning, folds=FOLDS, rates=rates, seed=seed + 3)
-        return np.concatenate([calibration, roles.learning]), np.concatenate([calibration_scores, learned])
+        learning_scores = unseen_scores(ladder, sample, roles.learning, folds=LADDER_FOLDS, rates=rates, seed=seed + 3)
+        return np.concatenate([calibration, roles.learning]), np.concatenate([calibration_scores, learning_scores])
     return calibration, calibration_scores
 
 
@@ -379,22 +385,22 @@ def fit_linear_step(name: str, sample: LadderRows, values: Floats, rows: Rows, p
     Args:
         name: name of the step.
         sample: the n answers.
-        values: (n, m) what is read of them.
-        rows: places of the answers to fit on.
-        prior: standard deviation of the prior of a weight, where the step is all terms.
+        values: values (n, m) that the ladder reads of them.
+        rows: rows to fit on.
+        prior: standard deviation of the prior of a weight, if the step is all terms.
     """
     ladder_columns, y, runs = sample.read, sample.y, sample.runs
     columns = ladder_columns.columns(name)
     step_values = values[rows] @ columns
     standard, centre, spread = standardised(step_values)
     if name == DRAWN_TERMS:
-        beside = np.zeros(len(ladder_columns.places))
-        expected, sd = np.append(DRAWN_SLOPE, beside), np.append(DRAWN_SLOPE_SD, beside + DRAWN_SD)
+        zeros = np.zeros(len(ladder_columns.places))
+        expected, sd = np.append(DRAWN_SLOPE, zeros), np.append(DRAWN_SLOPE_SD, zeros + DRAWN_SD)
         fit = fit_offsets(standard, y[rows], runs[rows], expected=expected, sd=sd)
     else:
         fit = fit_offsets(standard, y[rows], runs[rows], sd=prior if name == ALL_TERMS else WEIGHT_SD)
-    if name not in (ALL_TERMS, DRAWN_TERMS) and fit.weights[0] > -LEAST:
-        fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=HELD_SD)
+    if name not in (ALL_TERMS, DRAWN_TERMS) and fit.weights[0] > -MIN_FREE_SLOPE:
+        fit = fit_offsets(standard, y[rows], runs[rows], expected=-MIN_FREE_SLOPE, sd=HELD_SD)
     weights = columns @ (fit.weights / spread)
     rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))
     return Ladder(name, weights, rates, read=ladder_columns, prior=prior)
@@ -406,7 +412,9 @@ class _Climb:
 
     sample: LadderRows
     values: Floats
+    """Values (n, m) that the ladder reads of the answers."""
     rows: Rows
+    """The rows to learn from."""
     bar: Bar
     seed: int
 
@@ -417,7 +425,7 @@ class _Climb:
         self.clusters = np.unique(self.groups, return_inverse=True)[1]
         self.folds: list[tuple[Rows, Rows]] = []  # (rows to fit on, rows to judge on), by group
         with suppress(RecordError):  # with too few groups there are no folds
-            self.folds = list(group_folds(self.rows, self.groups.tolist(), self.y, FOLDS, self.seed + 3))
+            self.folds = list(group_folds(self.rows, self.groups.tolist(), self.y, LADDER_FOLDS, self.seed + 3))
         self.steps: list[LadderStep] = []
         self.linear, self.prior = next(iter(self.read.free)), self.read.priors[0]
         self.scores: dict[str, Floats] = {}
@@ -427,28 +435,33 @@ class _Climb:
         """Takes the best free number. Takes its reverse, or all terms, instead if this pays on folds left out."""
         if not self.folds:
             return
-        first, *others = self.read.free
-        compared = {name: self._compare(self._unseen(name), self._unseen(first), self._judged) for name in others}
-        best = max(others, key=lambda name: compared[name][0], default=first)
-        if others and compared[best][0] > TIED:
-            self.linear = best
-        self.steps += [LadderStep(name, first, *compared[name][:2], name == self.linear) for name in others]
+        first_number, *other_numbers = self.read.free
+        gains_over_first = {
+            name: self._compare(self._unseen(name), self._unseen(first_number), self._judged_rows)
+            for name in other_numbers
+        }
+        best_number = max(other_numbers, key=lambda name: gains_over_first[name][0], default=first_number)
+        if other_numbers and gains_over_first[best_number][0] > TIED_LOSS:
+            self.linear = best_number
+        self.steps += [
+            LadderStep(name, first_number, *gains_over_first[name][:2], name == self.linear) for name in other_numbers
+        ]
 
-        def over_linear(name: str) -> tuple[float, float, int]:
-            return self._compare(self._unseen(name), self._unseen(self.linear), self._judged)
+        def gain_over_linear(name: str) -> tuple[float, float, int]:
+            return self._compare(self._unseen(name), self._unseen(self.linear), self._judged_rows)
 
-        turned = {f"{name}{REVERSED}": over_linear(f"{name}{REVERSED}") for name in self.read.free}
-        contrary = max(turned, key=lambda name: turned[name][0])
-        if len(self.read.priors) > 1:  # the one by which all that is read judges best on folds left out
-            gains = {}
+        reversed_gains = {f"{name}{REVERSED}": gain_over_linear(f"{name}{REVERSED}") for name in self.read.free}
+        best_reversed = max(reversed_gains, key=lambda name: reversed_gains[name][0])
+        if len(self.read.priors) > 1:  # take the prior with which all columns gain most on folds left out
+            gain_of_prior = {}
             for prior in self.read.priors:
                 self.prior = prior
-                gains[prior] = over_linear(ALL_TERMS)[0]
+                gain_of_prior[prior] = gain_over_linear(ALL_TERMS)[0]
                 del self.scores[ALL_TERMS]
-            self.prior = max(gains, key=lambda each_prior: gains[each_prior])
-        for name, found in ((contrary, turned[contrary]), (ALL_TERMS, None)):
+            self.prior = max(gain_of_prior, key=lambda each_prior: gain_of_prior[each_prior])
+        for name, known_gain in ((best_reversed, reversed_gains[best_reversed]), (ALL_TERMS, None)):
             evidence = self._evidence(name), self._evidence(self.linear)
-            if self._pays(name, found or over_linear(name), evidence, self._judged):
+            if self._pays(name, known_gain or gain_over_linear(name), evidence, self._judged_rows):
                 self.linear = name
 
     def try_trees(self, roles: Roles) -> Trees | None:
@@ -462,8 +475,8 @@ class _Climb:
             trees = fit_trees(X, self.y, fold_roles, names=self.sample.names, start=start, seed=self.seed)
         except RecordError:
             return None
-        plain = linear.score(X[held_out])
-        scores = (plain + trees.score(X[held_out]), plain)
+        linear_scores = linear.score(X[held_out])
+        scores = (linear_scores + trees.score(X[held_out]), linear_scores)
         compared = self._compare(*scores, held_out)
         return trees if self._pays(WITH_TREES, compared, scores, held_out) else None
 
@@ -473,7 +486,7 @@ class _Climb:
         """
         if not self.folds:
             return float(auroc(self.y[self.rows], self._scores_of(self._fit(self.linear, self.rows), self.rows)))
-        return float(auroc(self.y[self._judged], self._unseen(self.linear)))
+        return float(auroc(self.y[self._judged_rows], self._unseen(self.linear)))
 
     @property
     def one_run(self) -> bool:
@@ -481,7 +494,8 @@ class _Climb:
         return len(np.unique(self.runs[self.rows])) < 2
 
     @property
-    def _judged(self) -> Rows:
+    def _judged_rows(self) -> Rows:
+        """The rows of all folds, in the folds' order."""
         return np.concatenate([part for _, part in self.folds])
 
     def _fit(self, name: str, rows: Rows) -> Ladder:
@@ -492,7 +506,7 @@ class _Climb:
         return scores
 
     def _unseen(self, name: str) -> Floats:
-        """Returns a score for each judged row, from a fit on the other folds."""
+        """Returns a score for each judged row, from a fit on the other folds. Scores of a step are computed once."""
         if name not in self.scores:
             fits = [(self._fit(name, rest), part) for rest, part in self.folds]
             self.scores[name] = np.concatenate([self._scores_of(fit, part) for fit, part in fits])
@@ -516,9 +530,7 @@ class _Climb:
         return float(gain.mean()), clustered_se(gain, cluster), int(cluster.max()) + 1
 
     def _losses(self, scores: Floats, rows: Rows) -> Floats:
-        """Returns log losses (m,) after each run got its best base rate, so that only evidence within
-        runs is compared.
-        """
+        """Returns log losses (m,) after each run got its best base rate, so that only evidence within runs counts."""
         y, runs = self.y[rows], self.runs[rows]
         fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=HELD_SD)
         logit = fit.weights[0] * scores + fit.rates.of(runs)
@@ -526,7 +538,7 @@ class _Climb:
         return losses
 
     def _pays(self, name: str, compared: tuple[float, float, int], evidence: tuple[Floats, Floats], rows: Rows) -> bool:
-        """Notes a further step, and returns whether its gain is certain enough, overall and within runs.
+        """Records a further step, and returns whether its gain is certain enough, overall and within runs.
 
         Args:
             name: name of the step.
@@ -536,49 +548,51 @@ class _Climb:
         """
         gain, se, clusters = compared
         quantile = require("scipy.special", "fit").stdtrit
-        sure = self.bar.of(name)
-        pays = bool(clusters > 1 and gain > quantile(clusters - 1, sure) * se)
+        needed_confidence = self.bar.of(name)
+        is_taken = bool(clusters > 1 and gain > quantile(clusters - 1, needed_confidence) * se)
         within = within_se = np.nan
         runs = self.runs[rows]
-        if pays and (runs != runs[0]).any():
+        if is_taken and (runs != runs[0]).any():
             within, within_se = paired_auroc_gain(self.y[rows], *evidence, runs, self.clusters[rows])
-            pays = bool(within > quantile(clusters - 1, sure) * within_se)
-        self.steps.append(LadderStep(name, self.linear, gain, se, pays, within, within_se))
-        return pays
+            is_taken = bool(within > quantile(clusters - 1, needed_confidence) * within_se)
+        self.steps.append(LadderStep(name, self.linear, gain, se, is_taken, within, within_se))
+        return is_taken
 
 
 def paired_auroc_gain(
     y: NDArray[np.int64], scores: Floats, against: Floats, strata: Rows, clusters: Rows
 ) -> tuple[float, float]:
-    """Returns how much more the AUROC of `scores` is over pairs of one stratum, and its standard error.
+    """Returns the AUROC of `scores` minus that of `against`, over pairs of one stratum, and its standard error.
 
     The strata's AUROCs are weighted by their pairs. The error is that of the placements (DeLong et al. 1988,
-    doi:10.2307/2531595), summed over clusters. Both are nan where no stratum holds right and wrong answers.
+    doi:10.2307/2531595), summed over clusters. Both are nan if no stratum holds right and wrong answers.
 
     Args:
-        y: (n,) 1 for right answers.
-        scores: (n,) whose AUROC is compared.
-        against: (n,) scores that it is compared with.
-        strata: (n,) number of the stratum of each answer.
-        clusters: (n,) number of the group of each answer; answers of one group depend on each other.
+        y: labels (n,), 1 for right answers.
+        scores: scores (n,) of the step.
+        against: scores (n,) that they are compared with.
+        strata: index (n,) of each answer's stratum.
+        clusters: index (n,) of each answer's group; answers of one group depend on each other.
     """
-    gained, pull, pairs = 0.0, np.zeros(len(y)), 0
+    total_gain, influence, total_pairs = 0.0, np.zeros(len(y)), 0
     for stratum in np.unique(strata):
         rows = np.flatnonzero(strata == stratum)
         right, wrong = rows[y[rows] == 1], rows[y[rows] == 0]
         if not len(right) or not len(wrong):
             continue
-        placed = np.zeros(len(rows))  # share of the other class that an answer is on the right side of, ties half
+        placements = np.zeros(
+            len(rows)
+        )  # gain in the share of the other class that lies on the right side of an answer, ties half
         is_right = y[rows] == 1
         for sign, values in ((1.0, scores), (-1.0, against)):
             for ranked_rows, other, side in ((is_right, ~is_right, 1.0), (~is_right, is_right, -1.0)):
                 ordered = np.sort(side * values[rows][other])
                 below = [np.searchsorted(ordered, side * values[rows][ranked_rows], edge) for edge in ("left", "right")]
-                placed[ranked_rows] += sign * (below[0] + below[1]) / 2 / len(ordered)
-        gain, pair_count = float(placed[is_right].mean()), len(right) * len(wrong)
-        gained, pairs = gained + pair_count * gain, pairs + pair_count
-        pull[rows] = pair_count * (placed - gain) / np.where(is_right, len(right), len(wrong))
-    if not pairs:
+                placements[ranked_rows] += sign * (below[0] + below[1]) / 2 / len(ordered)
+        gain, pair_count = float(placements[is_right].mean()), len(right) * len(wrong)
+        total_gain, total_pairs = total_gain + pair_count * gain, total_pairs + pair_count
+        influence[rows] = pair_count * (placements - gain) / np.where(is_right, len(right), len(wrong))
+    if not total_pairs:
         return np.nan, np.nan
-    sums = np.bincount(clusters, weights=pull)
-    return gained / pairs, float(np.sqrt(np.square(sums).sum())) / pairs
+    sums = np.bincount(clusters, weights=influence)
+    return total_gain / total_pairs, float(np.sqrt(np.square(sums).sum())) / total_pairs

@@ -33,7 +33,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearProbe:
-    """score = ((h - mean) / scale) @ weights + intercept; h: the states of its layers at one position, side by side."""
+    """score = ((h - mean) / scale) @ weights + intercept, where h holds the states of its layers at one position."""
 
     layers: tuple[int, ...]
     position: str
@@ -71,7 +71,7 @@ class LinearProbe:
         )
 
     def score(self, states: States, rows: Rows | None = None) -> Floats:
-        """Returns scores (rows,): higher is likelier to be right, but they are not yet probabilities."""
+        """Returns scores (rows,), higher for answers that are likelier right. They are not calibrated."""
         return self.score_of(self.read(states, rows))
 
     def read(self, states: States, rows: Rows | None = None) -> FloatArray:
@@ -96,8 +96,9 @@ def linear_graph(
     calibrator: Calibrator | None = None,
     impute: bool = False,
 ) -> bytes:
-    """Returns the graph of sigmoid(((x - mean) / scale) @ weights + intercept): float32 (n, d) in, one probability (n,
-    1) for each output name.
+    """Returns the graph of sigmoid(((x - mean) / scale) @ weights + intercept).
+
+    The input is float32 (n, d). Each output is one probability (n, 1).
 
     Args:
         input_name: name of the input.
@@ -106,7 +107,7 @@ def linear_graph(
         weights: weights (d, heads).
         intercept: intercepts (heads,).
         outputs: name of each output.
-        calibrator: for one output: its map takes the place of the sigmoid.
+        calibrator: map that replaces the sigmoid, if there is one output.
         impute: whether NaN inputs take the training mean, which is 0 after standardising.
     """
     graph = GraphBuilder()
@@ -119,16 +120,22 @@ def linear_graph(
     elif len(outputs) == 1:
         graph.add("Sigmoid", logits, name=outputs[0])
     else:
-        first = graph.add("Split", logits, graph.constant([1] * len(outputs)), more=len(outputs) - 1, axis=1)
-        for number, output in enumerate(outputs):
-            graph.add("Sigmoid", f"{first}_{number}" if number else first, name=output)
+        first_output = graph.add("Split", logits, graph.constant([1] * len(outputs)), more=len(outputs) - 1, axis=1)
+        for index, output in enumerate(outputs):
+            graph.add("Sigmoid", f"{first_output}_{index}" if index else first_output, name=output)
     return graph.model({input_name: len(weights)}, outputs)
 
 
 def score_held_out(block: Block, y: Floats, fold: NDArray[np.intp], penalties: Sequence[float]) -> Floats:
     """Returns each row's score (n, P) by the probe that was fitted on the rows of all other folds.
 
-    `fold` (n,): each row's number, from 0. States are standardised by the moments of all rows, which know no labels.
+    States are standardised by the moments of all rows, which use no labels.
+
+    Args:
+        block: hidden states (n, D).
+        y: targets (n,) in [0, 1].
+        fold: fold of each row (n,), counted from 0.
+        penalties: the P penalties.
     """
     solved = _solve(block, y, fold != np.arange(int(fold.max()) + 1)[:, None], penalties)[0]
     scores: Floats = solved.scores.double().numpy().transpose(0, 2, 1)  # (F, n, P)
@@ -138,9 +145,15 @@ def score_held_out(block: Block, y: Floats, fold: NDArray[np.intp], penalties: S
 def _solve(
     block: Block, y: Floats, learns: NDArray[np.bool_], penalties: Sequence[float]
 ) -> tuple[Any, Floats, Floats]:
-    """Returns all folds and penalties `Solved`, with mean and scale (D,) of the states.
+    """Returns the probes of all folds and penalties (`Solved`), with mean and scale (D,) of the states.
 
-    `y` (n,) lies in [0, 1]; `learns` (F, n) says whether a fold learns from a row. A constant unit has scale infinity.
+    A constant unit has scale infinity.
+
+    Args:
+        block: hidden states (n, D).
+        y: targets (n,) in [0, 1].
+        learns: whether each fold learns from each row, (F, n).
+        penalties: the P penalties.
     """
     torch = require("torch", "train")  # takes seconds to load
 
@@ -165,13 +178,14 @@ def _solve(
     return solved, mean.double().numpy(), scale.double().numpy()
 
 
-# The choice of layer, position and penalty of a probe: all are tried in inner folds, and one is chosen.
+# The choice of layer, position and penalty of a probe: all combinations are tried in inner folds.
 #
-# The choice is made on rows of the learning part that the probe was not fitted on; test rows are never read.
+# The choice is made on learning rows that the probe was not fitted on; test rows are never read.
 
 RIDGE_PENALTIES = (0.01, 0.1, 1.0, 10.0)
 """Ridge penalties, in units of the mean eigenvalue of the standardised states' covariance, which is 1."""
 PENALTY_FOLDS = 5
+"""Number of inner folds in which combinations are compared."""
 
 
 def fit_linear_probe(
@@ -203,32 +217,40 @@ def fit_linear_probe(
     Raises `RecordError` if a position is missing.
     """
     check_captured(states, (), positions)
-    pool, target = roles.learning, y.astype(np.float64)
+    # Try every layer, position and penalty.
+    learning_rows, target = roles.learning, y.astype(np.float64)
     places = [(layer, position) for position in positions for layer in layers or states.layers]
-    reached = held_out_folds(states, y, groups, roles, places, penalties=penalties, seed=seed)
-    means, near = reached.mean(axis=1), near_best(reached)
-    # The strongest penalty of those near the best, then the best mean (Breiman et al. 1984, section 3.4.3, for the
-    # rule; the choice of what is simple is ours, for one layer is no simpler than another).
-    p = int(np.flatnonzero(near.any(axis=0)).max())
-    place = int(np.where(near[:, p], means[:, p], -np.inf).argmax())
+    aurocs = held_out_folds(states, y, groups, roles, places, penalties=penalties, seed=seed)
+    means, is_near = aurocs.mean(axis=1), near_best(aurocs)
+    # Choose the strongest penalty of those near the best, and with it the best mean. Breiman et al. 1984, section
+    # 3.4.3, give the rule of one standard error. Here the penalty decides what is simple, because one layer is no
+    # simpler than another.
+    penalty_index = int(np.flatnonzero(is_near.any(axis=0)).max())
+    place_index = int(np.where(is_near[:, penalty_index], means[:, penalty_index], -np.inf).argmax())
     best = means.argmax(axis=1)
-    layer, position = places[place]
-    whole = np.ones((1, len(pool)), dtype=np.bool_)
-    solved, mean, scale = _solve(states.read(layer, position)[pool], target[pool], whole, penalties[p : p + 1])
-    constant = np.isinf(scale)
+    layer, position = places[place_index]
+    # Fit the chosen probe on all learning rows.
+    all_rows = np.ones((1, len(learning_rows)), dtype=np.bool_)
+    solved, mean, scale = _solve(
+        states.read(layer, position)[learning_rows],
+        target[learning_rows],
+        all_rows,
+        penalties[penalty_index : penalty_index + 1],
+    )
+    is_constant = np.isinf(scale)
     return LinearProbe(
         layers=(layer,),
         position=position,
-        penalty=penalties[p],
+        penalty=penalties[penalty_index],
         mean=mean,
-        scale=np.where(constant, 1.0, scale),
-        weights=np.where(constant, 0.0, solved.weights[0, 0].double().numpy()),
+        scale=np.where(is_constant, 1.0, scale),
+        weights=np.where(is_constant, 0.0, solved.weights[0, 0].double().numpy()),
         intercept=float(solved.intercept[0, 0]),
         sweep=tuple(
             SweepPoint(layer, position, penalties[best[i]], float(means[i, best[i]]))
             for i, (layer, position) in enumerate(places)
         ),
-        tried=reached.shape[0] * reached.shape[2],
+        tried=aurocs.shape[0] * aurocs.shape[2],
     )
 
 
@@ -248,13 +270,15 @@ def unseen_probe_scores(
         roles: rows of each role.
         seed: seed of the folds.
     """
-    pool, scores = roles.learning, np.full(len(y), np.nan)
+    learning_rows, scores = roles.learning, np.full(len(y), np.nan)
     scores[roles.calibration] = probe.score(states, roles.calibration)
     fold = np.empty(len(y), dtype=np.intp)
-    for number, (_, part) in enumerate(group_folds(pool, groups, y, PENALTY_FOLDS, seed + 2)):
-        fold[part] = number
-    block = states.read(probe.layers[0], probe.position)[pool]
-    scores[pool] = score_held_out(block, y[pool].astype(np.float64), fold[pool], [probe.penalty])[:, 0]
+    for fold_index, (_, part) in enumerate(group_folds(learning_rows, groups, y, PENALTY_FOLDS, seed + 2)):
+        fold[part] = fold_index
+    block = states.read(probe.layers[0], probe.position)[learning_rows]
+    scores[learning_rows] = score_held_out(
+        block, y[learning_rows].astype(np.float64), fold[learning_rows], [probe.penalty]
+    )[:, 0]
     return scores
 
 
@@ -268,8 +292,7 @@ def held_out_folds(
     penalties: Sequence[float] = RIDGE_PENALTIES,
     seed: int = 0,
 ) -> Floats:
-    """Returns the AUROC (places, folds, penalties) on each inner fold of the learning rows, by probes fitted on the
-    other folds.
+    """Returns the AUROC (places, folds, penalties) on each inner fold, by probes fitted on the other folds.
 
     Args:
         states: the hidden states.
@@ -280,28 +303,30 @@ def held_out_folds(
         penalties: penalties of the probes.
         seed: seed of the folds.
     """
-    pool, target = roles.learning, y.astype(np.float64)
+    learning_rows, target = roles.learning, y.astype(np.float64)
     fold = np.empty(len(y), dtype=np.intp)
-    for number, (_, part) in enumerate(group_folds(pool, groups, y, PENALTY_FOLDS, seed + 2)):
-        fold[part] = number
-    reached = np.empty((len(places), PENALTY_FOLDS, len(penalties)))
+    for fold_index, (_, part) in enumerate(group_folds(learning_rows, groups, y, PENALTY_FOLDS, seed + 2)):
+        fold[part] = fold_index
+    aurocs = np.empty((len(places), PENALTY_FOLDS, len(penalties)))
     for i, (layer, position) in enumerate(places):
-        scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)
-        for f, p in np.ndindex(reached.shape[1:]):
-            in_fold = fold[pool] == f
-            reached[i, f, p] = auroc(y[pool][in_fold], scores[in_fold, p])
-    return np.where(np.isnan(reached), 0.5, reached)  # a fold of one class says nothing
+        scores = score_held_out(
+            states.read(layer, position)[learning_rows], target[learning_rows], fold[learning_rows], penalties
+        )
+        for f, p in np.ndindex(aurocs.shape[1:]):
+            in_fold = fold[learning_rows] == f
+            aurocs[i, f, p] = auroc(y[learning_rows][in_fold], scores[in_fold, p])
+    return np.where(np.isnan(aurocs), 0.5, aurocs)  # a fold of one class says nothing
 
 
-def near_best(reached: Floats) -> NDArray[np.bool_]:
+def near_best(aurocs: Floats) -> NDArray[np.bool_]:
     """Returns whether each choice (places, penalties) is within a standard error of the best one.
 
-    `reached` (places, folds, penalties). The standard error is that of the paired difference from the best choice over
-    the folds: an easier fold is easier for both.
+    `aurocs` has the shape (places, folds, penalties). The standard error is that of the paired difference from the best
+    choice over the folds, because an easier fold is easier for both.
     """
-    means = reached.mean(axis=1)
+    means = aurocs.mean(axis=1)
     best = np.unravel_index(int(means.argmax()), means.shape)
-    behind = reached[best[0], :, best[1]][None, :, None] - reached
-    error = behind.std(axis=1, ddof=1) / np.sqrt(reached.shape[1])
-    near: NDArray[np.bool_] = behind.mean(axis=1) <= error  # the best itself has 0 <= 0
-    return near
+    deficit = aurocs[best[0], :, best[1]][None, :, None] - aurocs
+    error = deficit.std(axis=1, ddof=1) / np.sqrt(aurocs.shape[1])
+    is_near: NDArray[np.bool_] = deficit.mean(axis=1) <= error  # the best itself has 0 <= 0
+    return is_near

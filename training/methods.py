@@ -1,7 +1,7 @@
-"""Ways of judging an answer, ours and the controls, all with one interface: fit on some rows, score any rows.
+"""Methods that judge an answer, ours and the controls, all with one interface: fit on some rows, score any rows.
 
-Higher scores mean likelier right. A method that learns nothing (`fitted=False`) is calibrated on all rows but the test
-rows; one that learns is calibrated on rows it has not seen.
+Higher scores mean likelier right. A method that learns nothing (`fitted=False`) is calibrated on all rows except the
+test rows. A method that learns is calibrated on rows that it has not seen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -157,9 +157,9 @@ class GivenScore:
         values, y = self.values(evidence.table), evidence.table.y
         filled = np.where(np.isfinite(values), values, np.nanmedian(values) if np.isfinite(values).any() else 0.0)
         closest = closest_of(values) if are_probabilities(values) else 0.0
-        as_it_is = LinearScore(np.zeros(1), np.ones(1), np.ones(1), 0.0, closest)
-        reached = float(auroc(y[roles.selection], filled[roles.selection]))
-        return Fitted(lambda rows: values[rows], reached, linear=as_it_is)
+        identity = LinearScore(np.zeros(1), np.ones(1), np.ones(1), 0.0, closest)
+        selection_auroc = float(auroc(y[roles.selection], filled[roles.selection]))
+        return Fitted(lambda rows: values[rows], selection_auroc, linear=identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,32 +207,31 @@ USUAL_LADDER = LogprobLadder()
 
 
 def agreement_ladder(answers: int) -> LogprobLadder:
-    """Returns the ladder for learning agreement from so many answers: all terms, with a prior centred on `scaled`.
+    """Returns the ladder for learning agreement: all terms, with a prior centred on the scaled total.
 
-    A pair of samples tells less than a label, and there are many pairs, so the signal is weak and spread over all
-    terms. Trees are tried from as many answers as elsewhere, although each answer has several rows.
+    A pair of samples tells less than a label, so the signal is weak and spread over all terms. Each answer has several
+    rows. Trees are tried if `answers`, the number of answers, is as large as elsewhere.
     """
     return LogprobLadder(bar=Bar(min_rows=inf, trees=SURE if answers >= FEWEST_FOR_TREES else 1.0))
 
 
 def calibrators_of(method: Method) -> tuple[str, ...]:
-    """Returns the names of the calibrators that are tried on a method's scores: the method's own list, else the usual
-    ones.
-    """
+    """Returns the names of the calibrators that are tried on a method's scores; by default the usual ones."""
     return getattr(method, "calibrators", USUAL_CALIBRATORS)
 
 
 def calibrator_of(
     method: Method, fitted: Fitted, scores: Scores, table: AnswerTable, roles: Roles, seed: int
 ) -> Calibrator:
-    """Returns the calibrator of a method that was fitted in these roles, on all rows of which it has unseen scores.
+    """Returns the calibrator of a fitted method, fitted on all rows for which the method has unseen scores.
 
-    Those are all rows seen, for a method that learns nothing or has `unseen` scores, else the calibration rows.
+    These are all seen rows if the method learns nothing, the rows with `unseen` scores if it has them, else the
+    calibration rows.
 
     Args:
         method: names its calibrators.
         fitted: the method after its fit.
-        scores: (n,) as the calibrator is to read them.
+        scores: scores (n,) as the calibrator reads them.
         table: the n answers.
         roles: the rows of each role: train, selection, calibration and test.
         seed: seed of the folds in which calibrators are compared.
@@ -249,10 +248,9 @@ DECISION_LADDER = LogprobLadder(name=DECISIONS, family="decision")
 
 @dataclass(frozen=True, slots=True)
 class LearnedDecisions:
-    """The quality predictor on decisions, some of which may be missing: one question's number, or a better step of the
-    ladder. A missing number is replaced by its mean. An answer without any decision has no score.
+    """The quality predictor on decisions: one question's number, or a better step of the ladder.
 
-    A number that is missing has its mean; an answer of which nothing was said has no score.
+    A missing number is replaced by its mean. An answer without any decision has no score.
     """
 
     name: str = DECISIONS
@@ -263,14 +261,16 @@ class LearnedDecisions:
         assert evidence.decisions is not None, "offered only where decisions were made"
         X = evidence.decisions.values
         columns = np.flatnonzero(np.isfinite(X[roles.learning]).any(axis=0))
-        names = tuple(evidence.decisions.names[place] for place in columns)
+        names = tuple(evidence.decisions.names[index] for index in columns)
         filled = np.where(np.isfinite(X[:, columns]), X[:, columns], np.nanmean(X[roles.learning][:, columns], axis=0))
-        whole = replace(evidence, features=filled.astype(np.float32), feature_names=names)
-        whole = replace(whole, read=decided_columns(names, whole.features))
-        fitted = DECISION_LADDER.fit(whole, roles, seed=seed)
-        nothing = np.asarray(np.isnan(X[:, columns]).all(axis=1))
-        unseen = None if fitted.unseen is None else np.where(nothing, np.nan, fitted.unseen)
-        return replace(fitted, score=lambda rows: np.where(nothing[rows], np.nan, fitted.score(rows)), unseen=unseen)
+        filled_evidence = replace(evidence, features=filled.astype(np.float32), feature_names=names)
+        filled_evidence = replace(filled_evidence, read=decided_columns(names, filled_evidence.features))
+        fitted = DECISION_LADDER.fit(filled_evidence, roles, seed=seed)
+        has_no_number = np.asarray(np.isnan(X[:, columns]).all(axis=1))
+        unseen = None if fitted.unseen is None else np.where(has_no_number, np.nan, fitted.unseen)
+        return replace(
+            fitted, score=lambda rows: np.where(has_no_number[rows], np.nan, fitted.score(rows)), unseen=unseen
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,21 +322,21 @@ WORD_PENALTIES = (0.1, 1.0, 10.0)
 def make_tfidf(fewest: int = 2) -> Any:
     """Returns an unfitted vectorizer of texts: TF-IDF of words and pairs of neighbouring words.
 
-    `fewest`: fewest texts that must contain a word.
+    A word is used if at least `fewest` texts contain it.
     """
     text = require("sklearn.feature_extraction.text", "fit")
     return text.TfidfVectorizer(ngram_range=(1, 2), min_df=fewest, sublinear_tf=True, token_pattern=r"\S+")
 
 
-def words_in(texts: NDArray[Any], learn: Rows) -> Any:
-    """Returns sparse TF-IDF rows (n, words) of texts (n,), of the words that the rows to learn from hold."""
+def words_in(texts: NDArray[Any], learn_rows: Rows) -> Any:
+    """Returns sparse TF-IDF rows (n, words) of texts (n,), for the words that occur in `learn_rows`."""
     for fewest in (2, 1):
-        words = make_tfidf(fewest)
+        vectorizer = make_tfidf(fewest)
         try:
-            words.fit(texts[learn])
-        except ValueError:  # no word is in so many of them, as where every answer is a number of its own
+            vectorizer.fit(texts[learn_rows])
+        except ValueError:  # no word is in that many texts, as if every answer is a different number
             continue
-        return words.transform(texts)
+        return vectorizer.transform(texts)
     return require("scipy.sparse", "fit").csr_matrix((len(texts), 1))
 
 
@@ -357,30 +357,31 @@ class TextWords:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
         table = evidence.table
-        # The way of asking is part of the prompt, so that a control may know it too.
+        # The way of asking is part of the prompt, so a control may read it too.
         prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
         texts = [prompts if name == "questions" else getattr(table, name) for name in self.columns]
 
-        def rows_of(learn: Rows) -> Any:
-            parts = [words_in(each, learn) for each in texts]
+        def rows_of(learn_rows: Rows) -> Any:
+            parts = [words_in(choice, learn_rows) for choice in texts]
             if self.numbers:
                 runs = np.unique(runs_of(table), return_inverse=True)[1]
                 parts += [
-                    sparse.csr_matrix(standard_terms(evidence, learn)),
+                    sparse.csr_matrix(standard_terms(evidence, learn_rows)),
                     sparse.csr_matrix(np.eye(max(runs) + 1)[runs]),
                 ]
             return sparse.hstack(parts, format="csr")
 
-        def fitted(X: Any, learn: Rows, penalty: float) -> ScoreFunction:
-            model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(X[learn], table.y[learn])
+        def fit_words(X: Any, learn_rows: Rows, penalty: float) -> ScoreFunction:
+            model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(X[learn_rows], table.y[learn_rows])
             return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
 
         X, selection = rows_of(roles.train), roles.selection
-        selected = {
-            each: float(auroc(table.y[selection], fitted(X, roles.train, each)(selection))) for each in WORD_PENALTIES
+        auroc_of_penalty = {
+            choice: float(auroc(table.y[selection], fit_words(X, roles.train, choice)(selection)))
+            for choice in WORD_PENALTIES
         }
-        best = max(selected, key=lambda penalty: selected[penalty])
-        return Fitted(fitted(rows_of(roles.learning), roles.learning, best), selected[best])
+        best_penalty = max(auroc_of_penalty, key=lambda penalty: auroc_of_penalty[penalty])
+        return Fitted(fit_words(rows_of(roles.learning), roles.learning, best_penalty), auroc_of_penalty[best_penalty])
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,29 +407,29 @@ class CellTable:
         table = evidence.table
         cells = self.cells(table)
 
-        def fitted(learn: Rows) -> ScoreFunction:
-            y, of_cell = table.y[learn], cells[learn]
+        def fit_cells(learn_rows: Rows) -> ScoreFunction:
+            y, learned_cells = table.y[learn_rows], cells[learn_rows]
             share, share_of_cell = float(np.mean(y)), {}
-            for cell in np.unique(of_cell):
-                labels_of_cell = y[of_cell == cell]
+            for cell in np.unique(learned_cells):
+                labels_of_cell = y[learned_cells == cell]
                 share_of_cell[str(cell)] = (float(labels_of_cell.sum()) + self.prior * share) / (
                     len(labels_of_cell) + self.prior
                 )
             return lambda rows: np.array([share_of_cell.get(cell, share) for cell in cells[rows]])
 
-        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
-        return Fitted(fitted(roles.learning), selected)
+        selection_auroc = float(auroc(table.y[roles.selection], fit_cells(roles.train)(roles.selection)))
+        return Fitted(fit_cells(roles.learning), selection_auroc)
 
 
 RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
 """Control that knows only the run of an answer: which model answered which task, asked in which way."""
 
 
-def standard_terms(evidence: Evidence, learn: Rows) -> Scores:
-    """Returns the terms (n, 7) of the log-probabilities, standardised by the rows to learn from."""
+def standard_terms(evidence: Evidence, learn_rows: Rows) -> Scores:
+    """Returns the terms (n, 7) of the log-probabilities, standardised by the moments of `learn_rows`."""
     has_terms = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
     terms = WHOLE.of(evidence.features if has_terms else terms_of(evidence.table))
-    centre, spread = terms[learn].mean(axis=0), terms[learn].std(axis=0)
+    centre, spread = terms[learn_rows].mean(axis=0), terms[learn_rows].std(axis=0)
     standard: Scores = (terms - centre) / np.where(spread > 0, spread, 1.0)
     return standard
 
@@ -447,13 +448,13 @@ class TermsRegression:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         table, runs = evidence.table, runs_of(evidence.table)
 
-        def fitted(learn: Rows) -> ScoreFunction:
-            standard = standard_terms(evidence, learn)
-            fit = fit_offsets(standard[learn], table.y[learn], runs[learn])
-            return lambda rows: standard[rows] @ fit.weights + fit.rates.of(runs[rows])
+        def fit_terms(learn_rows: Rows) -> ScoreFunction:
+            standard_values = standard_terms(evidence, learn_rows)
+            fit = fit_offsets(standard_values[learn_rows], table.y[learn_rows], runs[learn_rows])
+            return lambda rows: standard_values[rows] @ fit.weights + fit.rates.of(runs[rows])
 
-        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
-        return Fitted(fitted(roles.learning), selected)
+        selection_auroc = float(auroc(table.y[roles.selection], fit_terms(roles.train)(roles.selection)))
+        return Fitted(fit_terms(roles.learning), selection_auroc)
 
 
 def control_methods(evidence: Evidence) -> list[Method]:
@@ -463,9 +464,9 @@ def control_methods(evidence: Evidence) -> list[Method]:
         GivenScore(name, free_family(name), partial(free_score, name), probability=name in (STATED, P_TRUE))
         for name in free_controls(table)
     ]
-    # Layer 0 is the embeddings of the tokens: the text as the model reads it, before any thought.
+    # Layer 0 holds the embeddings of the tokens: the text before any computation of the model.
     embedded = () if states is None else (HiddenProbeMethod(TEXT, states.positions, "plain", (0,)),)
-    # Questions or answers that are not stored say nothing.
+    # Questions or answers that are not stored make no control.
     texts = (*(("questions",) if has_questions(table) else ()), *(("answers",) if has_answers(table) else ()))
     return [
         *free,
@@ -473,17 +474,21 @@ def control_methods(evidence: Evidence) -> list[Method]:
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
         *((TermsRegression(),) if table.measured else ()),
         *((TextWords(JOINED, texts, numbers=True),) if texts and table.measured else ()),
-        # Where no other layer was captured, it is all that a probe reads.
+        # If no other layer was captured, layer 0 is what the probe itself reads, and so no control.
         *(embedded if states is not None and 0 in states.layers and len(states.layers) > 1 else ()),
     ]
 
 
-def controls_apart(method: Method, others: Sequence[Method], positions: Sequence[str]) -> tuple[str, ...]:
+def controls_to_exclude(method: Method, others: Sequence[Method], positions: Sequence[str]) -> tuple[str, ...]:
     """Returns the controls among the others that a method is not compared with.
 
     A probe before the answer is compared only with controls that exist before the answer. A predictor for new runs may
-    use neither the runs nor the questions, so it is compared only with controls that need no fit. `positions`:
-    positions of the stored states.
+    use neither the runs nor the questions, so it is compared only with controls that need no fit.
+
+    Args:
+        method: the method.
+        others: all methods of the comparison.
+        positions: positions of the stored states.
     """
     if isinstance(method, HiddenProbeMethod) and not method.layers and method.positions == ("prompt_last",):
         inputs_of_method = UNANSWERED | ({TEXT} if tuple(positions) == method.positions else frozenset())
@@ -492,10 +497,10 @@ def controls_apart(method: Method, others: Sequence[Method], positions: Sequence
     return FITTED if isinstance(method, LogprobLadder) and method.new_tasks else ()
 
 
-# Ways of judging an answer joined by their calibrated log-odds: the blend of a comparison, and of `train blend`.
+# The blend: methods joined by their calibrated log-odds, in a comparison and in `train blend`.
 #
-# An answer may lack what a part reads. Each set of parts that answers have has weights and a calibration of its own, so
-# that an answer without hidden states gets what its other parts are worth by themselves.
+# An answer may lack the input of a part. Each set of parts whose inputs answers have gets weights and a calibration of
+# its own. So an answer without hidden states gets the score that its other parts give without them.
 
 EQUAL_WEIGHTS_ANSWERS = 20.0
 """Strength of the prior that all parts of a blend weigh the same, in answers."""
@@ -547,48 +552,50 @@ class JoinedFit:
     logits: Floats
     """Calibrated log-odds (k, n) of each part; NaN if an answer lacks the input of the part."""
     unseen: Floats
-    """(k, n): log-odds of each part from fits without the row's group; NaN if a part has none. Weights and calibrations
-    are fitted on them."""
+    """Log-odds (k, n) of each part from fits without the row's group; NaN if a part has none. Weights and calibrations
+    are fitted on them.
+    """
     y: NDArray[np.int64]
     rows: Rows
     """Rows that were used in the fit."""
-    _made: dict[int, tuple[Floats, float]] = field(default_factory=dict)
+    _weights_of_set: dict[int, tuple[Floats, float]] = field(default_factory=dict)
+    """Cache of `of`."""
 
-    def score(self, among: int = -1) -> Floats:
-        """Returns the log-odds (n,) of all answers. Each answer is scored by those parts of the set whose inputs it
-        has; NaN if it has the inputs of no part.
+    def score(self, allowed_parts: int = -1) -> Floats:
+        """Returns the log-odds (n,) of all answers. Each answer is scored by the allowed parts whose inputs it has; NaN
+        if it has none.
 
-        `among`: the set, by default all parts.
+        `allowed_parts` is a set of parts, the sum of 2^i over its parts i; -1 allows all parts.
         """
-        return self._score_of(self.logits, among)
+        return self._score_of(self.logits, allowed_parts)
 
     def unseen_score(self) -> Floats:
-        """Returns the log-odds (n,) of the rows seen by parts that saw no answer of the row's group; NaN of others."""
-        has_unseen = np.isfinite(self.logits) <= np.isfinite(
-            self.unseen
-        )  # a part that an answer has, and no such score
+        """Returns the log-odds (n,) of seen rows, by parts without the row's group; NaN for other rows."""
+        # False if the answer has the input of a part, but the part has no unseen score of the answer.
+        has_unseen = np.isfinite(self.logits) <= np.isfinite(self.unseen)
         scores = self._score_of(self.unseen, -1)
         seen = np.isin(np.arange(len(scores)), self.rows)
         return np.where(seen & has_unseen.all(axis=0), scores, np.nan)
 
-    def _score_of(self, logits: Floats, among: int) -> Floats:
-        sets = (np.isfinite(logits).T @ (1 << np.arange(len(self.parts)))) & among
+    def _score_of(self, logits: Floats, allowed_parts: int) -> Floats:
+        """Returns the log-odds (n,) of answers with these log-odds (k, n) of the parts; NaN where all are."""
+        part_sets = (np.isfinite(logits).T @ (1 << np.arange(len(self.parts)))) & allowed_parts
         scores = np.full(logits.shape[1], np.nan)
-        for members in np.unique(sets[sets > 0]).tolist():
+        for members in np.unique(part_sets[part_sets > 0]).tolist():
             weights, shift = self.of(members)
-            has_members = sets == members
+            has_members = part_sets == members
             scores[has_members] = weights @ np.nan_to_num(logits[:, has_members]) + shift
         return scores
 
     def of(self, members: int) -> tuple[Floats, float]:
         """Returns weights (k,) and shift of a set of parts, the sum of 2^i over its parts i; others weigh 0."""
-        if members not in self._made:
-            among = [i for i in range(len(self.parts)) if members >> i & 1]
-            rows = self.rows[np.isfinite(self.unseen[among][:, self.rows]).all(axis=0)]
+        if members not in self._weights_of_set:
+            members_listed = [i for i in range(len(self.parts)) if members >> i & 1]
+            rows = self.rows[np.isfinite(self.unseen[members_listed][:, self.rows]).all(axis=0)]
             weights = np.zeros(len(self.parts))
-            weights[among], shift = weigh_parts(self.unseen[among][:, rows], self.y[rows])
-            self._made[members] = weights, shift
-        return self._made[members]
+            weights[members_listed], shift = weigh_parts(self.unseen[members_listed][:, rows], self.y[rows])
+            self._weights_of_set[members] = weights, shift
+        return self._weights_of_set[members]
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,8 +620,8 @@ class Blend:
         """Joins the parts. Parts in `fitted` were fitted on the same roles, and are not fitted again."""
         joined = self.join(fitted, evidence, roles, seed=seed)
         scores, unseen, rows = joined.score(), joined.unseen_score(), roles.calibration
-        selected = float(auroc(evidence.table.y[rows], np.nan_to_num(scores[rows])))
-        return Fitted(lambda rows: scores[rows], selected, joined=joined, unseen=unseen)
+        selection_auroc = float(auroc(evidence.table.y[rows], np.nan_to_num(scores[rows])))
+        return Fitted(lambda rows: scores[rows], selection_auroc, joined=joined, unseen=unseen)
 
     def join(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> JoinedFit:
         """Returns the parts that are joined, calibrated; their weights are fitted when they are asked for."""
@@ -624,21 +631,21 @@ class Blend:
         for method in (*self.parts, *self.extras):
             part = fitted.get(method) or method.fit(evidence, roles, seed=seed)
             scores = np.asarray(part.score(np.arange(len(table))), dtype=np.float64)
-            if not method.fitted and part.linear is not None:  # a number that is a probability is read on its log-odds
+            if not method.fitted and part.linear is not None:  # a given probability is read as log-odds
                 scores = part.linear(scores[:, None])
             unseen = part.unseen
             if unseen is None:
                 unseen_rows = roles.calibration if method.fitted else roles.seen
                 unseen = np.where(np.isin(np.arange(len(table)), unseen_rows), scores, np.nan)
             rows = np.flatnonzero(np.isfinite(unseen))
-            both_classes = len(np.unique(y[rows])) > 1
-            platt = fit_platt(unseen[rows], y[rows]) if both_classes else Platt(0.0, 0.0)
-            logit, apart = platt.logit(scores), platt.logit(unseen)
-            before = np.array([logit_of_part for *_, logit_of_part in joined_parts])
-            if method in self.parts or pays(apart, before, y, groups.tolist(), roles.seen, seed):
-                joined_parts.append((method, part, platt, logit, apart))
-        methods, parts, calibrators, logits, aparts = zip(*joined_parts, strict=True)
-        return JoinedFit(methods, parts, calibrators, np.array(logits), np.array(aparts), y, roles.seen)
+            has_both_classes = len(np.unique(y[rows])) > 1
+            platt = fit_platt(unseen[rows], y[rows]) if has_both_classes else Platt(0.0, 0.0)
+            logit, unseen_logit = platt.logit(scores), platt.logit(unseen)
+            joined_logits = np.array([logit_of_part for *_, logit_of_part in joined_parts])
+            if method in self.parts or pays(unseen_logit, joined_logits, y, groups.tolist(), roles.seen, seed):
+                joined_parts.append((method, part, platt, logit, unseen_logit))
+        methods, parts, calibrators, logits, unseen_logits = zip(*joined_parts, strict=True)
+        return JoinedFit(methods, parts, calibrators, np.array(logits), np.array(unseen_logits), y, roles.seen)
 
 
 def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[str], rows: Rows, seed: int) -> bool:
@@ -652,14 +659,14 @@ def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[s
         rows: calibration rows.
         seed: seed of the folds.
     """
-    both = np.vstack([before, extra])
-    rows = rows[np.isfinite(both[:, rows]).all(axis=0)]
+    all_logits = np.vstack([before, extra])
+    rows = rows[np.isfinite(all_logits[:, rows]).all(axis=0)]
     counts = [len({groups[i] for i in rows[y[rows] == label]}) for label in (0, 1)]
     if min(counts) < PART_FOLDS:
         return False
     gain = np.zeros(len(y))
     for rest, part in group_folds(rows, groups, y, PART_FOLDS, seed):
-        for sign, logits in ((1, before), (-1, both)):
+        for sign, logits in ((1, before), (-1, all_logits)):
             weights, shift = weigh_parts(logits[:, rest], y[rest])
             z = weights @ logits[:, part] + shift
             gain[part] += sign * np.logaddexp(0, np.where(y[part] == 1, -z, z))
@@ -668,7 +675,7 @@ def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[s
 
 
 def weigh_parts(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
-    """Returns weights (k,) and shift that make log-odds of the parts' (k, n); equal weights from too few answers."""
+    """Returns weights (k,) and a shift that join the parts' log-odds (k, n); equal weights for too few answers."""
     k = len(logits)
     if len(y) < MIN_WEIGHTED_ROWS or len(np.unique(y)) < 2:
         return np.full(k, 1 / k), 0.0
@@ -678,11 +685,10 @@ def weigh_parts(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
 
 
 def blend_weights(logits: Floats, y: NDArray[np.int64]) -> Floats:
-    """Returns (k,) weights of k methods' calibrated log-odds (k, n): logistic regression, none negative, shrunk to
-    equal ones.
+    """Returns weights (k,) of k methods' calibrated log-odds (k, n): a logistic regression with weights of at least 0.
 
-    With few answers the blend is the mean of the log-odds; with many, what adds nothing loses its weight (stacking,
-    Breiman 1996, with the prior of a plain average).
+    Weights are shrunk towards equal ones. With few answers the blend is the mean of the log-odds; with many, a method
+    that adds nothing loses its weight (stacking, Breiman 1996, with the prior of a plain average).
     """
     optimize = require("scipy.optimize", "fit")
     k, n = logits.shape
@@ -690,9 +696,9 @@ def blend_weights(logits: Floats, y: NDArray[np.int64]) -> Floats:
     def loss(parameters: Floats) -> tuple[float, Floats]:
         weights, shift = parameters[:k], parameters[k]
         z = weights @ logits + shift
-        error, away = sigmoid(z) - y, weights - 1 / k
-        value = np.logaddexp(0, z).sum() - y @ z + EQUAL_WEIGHTS_ANSWERS * away @ away
-        return float(value / n), np.r_[logits @ error + 2 * EQUAL_WEIGHTS_ANSWERS * away, error.sum()] / n
+        error, distance = sigmoid(z) - y, weights - 1 / k
+        value = np.logaddexp(0, z).sum() - y @ z + EQUAL_WEIGHTS_ANSWERS * distance @ distance
+        return float(value / n), np.r_[logits @ error + 2 * EQUAL_WEIGHTS_ANSWERS * distance, error.sum()] / n
 
     bounds = [(0, None)] * k + [(None, None)]
     start = np.r_[np.full(k, 1 / k), 0.0]

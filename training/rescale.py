@@ -1,20 +1,20 @@
-"""The same predictor with probabilities that labels have made right: base rates and a scale.
+"""Corrects a predictor's probabilities by labels: it gets new base rates and a new scale.
 
-    log-odds = base rate of the run + scale x what the checkpoint says of the answer
+    log-odds = base rate of the run + scale x log-odds of the checkpoint
 
-The scale is shrunk towards 1, by as much as the scales of the checkpoint's own training runs differ (their spread is in
-its contract), so that twenty labels move it little and two thousand decide. The base rate makes the mean probability
-the share of right answers. From `BEND_FROM` labels on, `adapt` may give high scores another scale than low ones. The
-order of answers of one run stays as it is: of one run a threshold that is set on all labels therefore keeps its
-promise. Of several runs it is set on scores whose base rates were fitted without the answer's own fold, which is nearly
-the same.
+The scale is shrunk towards 1. The shrinkage follows from how much the scales of the checkpoint's own training runs
+differ, which its contract says: twenty labels move the scale little, two thousand decide it. The base rate makes the
+mean probability the share of right answers. From `MIN_BEND_LABELS` labels on, `adapt` may give high scores another
+scale than low ones. The order of answers of one run stays as it is. So for one run, a threshold that is set on all
+labels keeps its promise. For several runs it is set on scores whose base rates were fitted without the answer's own
+fold, which is nearly the same.
 
-A predictor that was taught agreement is joined with the labels in one fit. Its base rate is drawn towards 0 log-odds,
-so that few labels leave agreement nearly as it is. The terms of the log-probabilities get weights beside agreement,
-which are drawn towards 0 (`base_rates.BESIDE_SD`), so that many labels correct its order. Figures and thresholds are
-then of fits without the answer's own fold.
+A predictor of agreement is joined with the labels in one fit. Its base rate is drawn towards 0 log-odds, so that few
+labels leave agreement nearly as it is. The terms of the log-probabilities get weights of their own, which are drawn
+towards 0 (`base_rates.BESIDE_SD`), so that many labels correct the order. Figures and thresholds then come from fits
+without the answer's own fold.
 
-`training/adapt.py` takes labelled answers, `training/recalibrate.py` scores and labels of a score log.
+`training/adapt.py` gives labelled answers, `training/recalibrate.py` gives scores and labels of a score log.
 """
 
 from collections.abc import Mapping
@@ -58,9 +58,10 @@ RECALIBRATED = "recalibrated"
 MIN_RESCALE_LABELS, MIN_RESCALE_LABELS_OF_A_KIND = 20, 3
 """Fewest labelled answers for rescaling, and fewest right and fewest wrong ones among them."""
 RESCALE_FOLDS = 5
-BEND_FROM = 400
-"""Fewest labelled answers for fitting a bend. With fewer, a real bend is hardly ever found."""
-BEND_SURE = 1.0
+"""Most folds by group, in which each answer gets a score by a fit without it."""
+MIN_BEND_LABELS = 400
+"""Fewest labelled answers for fitting a bend. With fewer, even a true bend is hardly ever found."""
+BEND_STANDARD_ERRORS = 1.0
 """Number of standard errors by which a bend must lower the log loss on groups left out."""
 Inputs = dict[str, NDArray[np.float32]]
 AUDITED_BEFORE = "all of them: the order of answers is that of the checkpoint before, audited there"
@@ -159,9 +160,10 @@ class Rescaled:
     fold: NDArray[np.int64]
     """Fold that each answer was left out of (n,)."""
     places: Floats
-    """(n,): share of the other folds' answers, of those that stand for all, that this fit scores lower. For answers of
-    one run, whose order is that of before, it is not needed."""
-    plain: NDArray[np.bool_]
+    """Place of each answer (n,): share of the other folds' representative answers that this fit scores lower. It is not
+    needed for answers of one run, whose order does not change.
+    """
+    representative: NDArray[np.bool_]
     """Whether each answer (n,) belongs to the sample that represents all answers. Thresholds and figures are computed
     on this sample.
     """
@@ -172,30 +174,30 @@ class Rescaled:
 
     @property
     def reordered(self) -> bool:
-        """Whether labels may have changed the order of answers: of several runs, or by terms."""
-        return self.several or self.beside is not None
+        """Whether labels may have changed the order of answers: there are several runs, or weights of terms."""
+        return self.has_several_runs or self.beside is not None
 
     @property
-    def several(self) -> bool:
+    def has_several_runs(self) -> bool:
         """Whether the answers are of several runs."""
         return len(np.unique(self.runs)) > 1
 
     @property
     def scale(self) -> float:
-        """The scale of the log-odds; of a map that bends, the mean of its two."""
+        """The scale of the log-odds; for a map that bends, the mean of its two scales."""
         return float(self.fit.weights[: 1 if self.bend is None else 2].mean())
 
     @property
     def calibrator(self) -> Platt | Beta:
-        """Maps log-odds before to probabilities of an average run."""
+        """Maps log-odds of the checkpoint to new probabilities in an average run."""
         mean = self.fit.rates.mean
         return Platt(self.scale, mean) if self.bend is None else self.bend.map(self.fit.weights, mean)
 
     @property
     def says_nothing(self) -> bool:
-        """Whether labels do not go with the scores: the scale is at its least, and no terms order answers instead."""
-        held_to_least = self.scale <= LEAST_SCALE
-        return held_to_least and (self.beside is None or float(auroc(self.table.y, self.held_out)) <= 0.5)
+        """Whether higher scores are not likelier right: the scale is the smallest one, and no terms order answers."""
+        is_least = self.scale <= LEAST_SCALE
+        return is_least and (self.beside is None or float(auroc(self.table.y, self.held_out)) <= 0.5)
 
     @property
     def exported(self) -> Platt | Beta | JoinedMap:
@@ -208,7 +210,7 @@ class Rescaled:
 
     @property
     def log_odds(self) -> Floats:
-        """(n,): rescaled, the base rates of the runs included."""
+        """Rescaled log-odds (n,), base rates of the runs included."""
         log_odds_of_runs = self.calibrator.logit(self.before) + self.fit.rates.of(self.runs) - self.fit.rates.mean
         return log_odds_of_runs if self.beside is None else log_odds_of_runs + self.beside.values @ self.fit.weights[1:]
 
@@ -224,24 +226,29 @@ class Rescaled:
 
     @property
     def ranking(self) -> Floats:
-        """(n,): probabilities that order the answers. The order within one run is that of before, whatever is fitted,
-        and needs no holding out, unless terms have a part in it; that of several runs does."""
+        """Probabilities (n,) that order the answers. They are held out if labels may have changed the order
+        (`reordered`).
+        """
         return self.held_out if self.reordered else sigmoid(self.log_odds)
 
     @property
     def scored(self) -> ScoredAnswers:
         """The answers that represent all answers. No answer's own label has influenced its score."""
-        plain_rows = self.plain
+        representative_rows = self.representative
         scores = log_odds_of(self.held_out) if self.reordered else self.log_odds
-        rows, exported = np.arange(int(plain_rows.sum())), sigmoid(self.log_odds)
-        places = self.places[plain_rows] if self.reordered else share_below(exported[plain_rows], exported[plain_rows])
+        rows, exported = np.arange(int(representative_rows.sum())), sigmoid(self.log_odds)
+        places = (
+            self.places[representative_rows]
+            if self.reordered
+            else share_below(exported[representative_rows], exported[representative_rows])
+        )
         return ScoredAnswers(
-            self.table.rows(plain_rows),
+            self.table.rows(representative_rows),
             rows,
-            scores[plain_rows],
+            scores[representative_rows],
             Platt(1.0, 0.0),
-            exported[plain_rows],
-            self.held_out[plain_rows],
+            exported[representative_rows],
+            self.held_out[representative_rows],
             places,
         )
 
@@ -253,67 +260,68 @@ def rescale(
     before: Floats,
     base_rates: BaseRates | None,
     *,
-    plain: NDArray[np.bool_] | None = None,
+    representative: NDArray[np.bool_] | None = None,
     may_bend: bool = False,
     mean_sd: float = INTERCEPT_SD,
     beside: TermsBeside | None = None,
     seed: int = 0,
 ) -> Rescaled:
-    """Returns the head with base rates and scale by the labels of the table, and what folds by group say of it.
+    """Returns the head with base rates and scale fitted to the labels of the table, and held-out scores by folds.
 
-    Raises `RecordError` for fewer than 20 labelled answers, or fewer than 3 of either kind, and where all are of one
+    Raises `RecordError` for fewer than 20 labelled answers, for fewer than 3 of either kind, and if all are of one
     group.
 
     Args:
         name: name of the head.
         table: the n labelled answers.
-        runs: (n,) which answers have a base rate in common.
-        before: (n,) log-odds of the checkpoint, of an average run.
+        runs: run of each answer (n,). Answers of one run share a base rate.
+        before: log-odds (n,) of the checkpoint, for an average run.
         base_rates: base rates that the checkpoint knows of its own runs.
-        plain: (n,) answers that stand for all answers; all by default.
-        may_bend: whether, from `BEND_FROM` labels on, the map may have another scale for high scores than for low
+        representative: whether each answer (n,) belongs to the sample that represents all answers; all by default.
+        may_bend: whether, from `MIN_BEND_LABELS` labels on, the map may have another scale for high scores than for low
             ones. It gets a bend if this lowers the log loss on groups left out by more than a standard error.
         mean_sd: standard deviation of the prior of the base rates' mean (`fit_scale`).
-        beside: the terms of the answers, which get weights too; the map then never bends.
+        beside: the terms of the answers, which get weights too; the map then never bends. None for no terms.
         seed: seed of the folds.
     """
     y, groups = table.y, table.groups
-    ones = int(y.sum())
-    fewer = min(ones, len(y) - ones)
-    if len(y) < MIN_RESCALE_LABELS or fewer < MIN_RESCALE_LABELS_OF_A_KIND:
+    one_count = int(y.sum())
+    rarer_count = min(one_count, len(y) - one_count)
+    if len(y) < MIN_RESCALE_LABELS or rarer_count < MIN_RESCALE_LABELS_OF_A_KIND:
         raise RecordError(
-            f"{name}: {len(y)} labelled answers, {ones} of label 1 and {len(y) - ones} of label 0; a new base rate "
+            f"{name}: {len(y)} labelled answers, {one_count} of label 1 and {len(y) - one_count} of label 0; a new "
+            "base rate "
             f"takes {MIN_RESCALE_LABELS}, with {MIN_RESCALE_LABELS_OF_A_KIND} of either kind: label more (`metaprobe "
             "sample` chooses which)"
         )
     scales = 0.0 if base_rates is None else base_rates.scale.get(name, 0.0)
-    stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain
-    folds = min(RESCALE_FOLDS, fewer, len(np.unique(groups)))
+    is_representative = np.ones(len(y), dtype=np.bool_) if representative is None else representative
+    folds = min(RESCALE_FOLDS, rarer_count, len(np.unique(groups)))
     if folds < 2:
         raise RecordError(
             f"{name}: all {len(y)} labelled answers are of one group; expected several, for answers are held out "
             "by group: give those that do not belong together groups of their own"
         )
-    parts = list(group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed))
+    fold_parts = list(group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed))
 
-    def fitted(bend: Bend | None) -> Rescaled:
+    def fit_map(bend: Bend | None) -> Rescaled:
         held_out, places, fold = np.full(len(y), np.nan), np.full(len(y), np.nan), np.zeros(len(y), dtype=np.int64)
         columns = before[:, None] if bend is None else bend.columns(before)
         terms = np.empty((len(y), 0)) if beside is None else beside.values
         design = np.column_stack([columns, terms])
-        for number, (rest, part) in enumerate(parts):
+        for fold_index, (rest, part) in enumerate(fold_parts):
             fold_fit = fit_scale(columns[rest], y[rest], runs[rest], scales=scales, mean_sd=mean_sd, beside=terms[rest])
             logit = design @ fold_fit.weights + fold_fit.rates.of(runs)
-            held_out[part], fold[part] = sigmoid(logit[part]), number
-            standing = rest[stands[rest]]
-            places[part] = share_below(logit[standing if len(standing) else rest], logit[part])
-        whole = fit_scale(columns, y, runs, scales=scales, mean_sd=mean_sd, beside=terms)
-        return Rescaled(name, table, runs, before, whole, held_out, fold, places, stands, bend, beside)
+            held_out[part], fold[part] = sigmoid(logit[part]), fold_index
+            representative_rest = rest[is_representative[rest]]
+            places[part] = share_below(logit[representative_rest if len(representative_rest) else rest], logit[part])
+        final_fit = fit_scale(columns, y, runs, scales=scales, mean_sd=mean_sd, beside=terms)
+        return Rescaled(name, table, runs, before, final_fit, held_out, fold, places, is_representative, bend, beside)
 
-    straight = fitted(None)
-    if not may_bend or len(y) < BEND_FROM or beside is not None:
+    straight = fit_map(None)
+    if not may_bend or len(y) < MIN_BEND_LABELS or beside is not None:
         return straight
-    bent = fitted(Bend.of(before))
+    bent = fit_map(Bend.of(before))
     return bent if bend_pays(straight, bent) else straight
 
 
@@ -325,7 +333,7 @@ def bend_pays(straight: Rescaled, bent: Rescaled) -> bool:
         for logit in map(log_odds_of, (straight.held_out, bent.held_out))
     ]
     gain, cluster = losses[0] - losses[1], np.unique(groups, return_inverse=True)[1]
-    return bool(gain.mean() > BEND_SURE * clustered_se(gain, cluster))
+    return bool(gain.mean() > BEND_STANDARD_ERRORS * clustered_se(gain, cluster))
 
 
 def probability_heads(checkpoint: Checkpoint) -> list[str]:
@@ -342,15 +350,15 @@ def write_rescaled(
     sources: Mapping[str, str] = MappingProxyType({}),
     **fields: Any,
 ) -> Checkpoint:
-    """Writes the predictor with the rescaled heads, whose graph is checked on the inputs of n answers.
+    """Writes the predictor with the rescaled heads. The graph is checked on the inputs of n answers.
 
     Args:
-        predictor: the one before.
-        rescaled: head -> its new scale.
+        predictor: the predictor that is rescaled.
+        rescaled: maps a head to its new base rates and scale.
         out: the folder to write.
-        inputs: inputs of the graph, (n, d) each.
-        sources: head -> output of the graph before that it is made of; by default its own.
-        fields: those of an `Export` that depend on the labels.
+        inputs: maps the name of an input of the graph to its values (n, d).
+        sources: maps a head to the old output that it is computed from; by default the output of the same name.
+        **fields: fields of the `Export` that depend on the labels.
     """
     base, maps = predictor.checkpoint, {name: head.exported for name, head in rescaled.items()}
     values_given = {name: values.ravel().astype(np.float64) for name, values in base.run(inputs).items()}
@@ -381,9 +389,16 @@ def write_rescaled(
 def rescaled_contract(
     predictor: QualityPredictor, heads: Mapping[str, Rescaled], scales: Mapping[str, float], until: float
 ) -> dict[str, Any]:
-    """Returns the contract of before with the new base rates. `scales`: head -> how much the runs' scales differ."""
+    """Returns the predictor's contract with the new base rates.
+
+    Args:
+        predictor: the predictor that is rescaled.
+        heads: maps a head to its new base rates and scale.
+        scales: maps a head to how much the scales of its training runs differ.
+        until: time, in seconds since 1970, until which the new predictor has learned.
+    """
     contract = dict(predictor.checkpoint.manifest.contract)
-    contract.pop(RECALIBRATED, None)  # which was of the one before
+    contract.pop(RECALIBRATED, None)  # describes an earlier recalibration
     contract.pop(BASE_RATES_KEY, None)
     if set(heads) & set(MAIN_HEADS):  # the flag now lies on the score
         contract.pop(FLAGGED_BY, None)
@@ -393,7 +408,7 @@ def rescaled_contract(
     for name, head in heads.items():
         for run, offset in head.fit.rates.runs.items():
             runs.setdefault(run, {})[name] = offset
-    if len(runs) > 1:  # of one run all is known
+    if len(runs) > 1:  # with one run, the map of the graph holds its base rate
         contract[BASE_RATES_KEY] = {
             "between": {name: head.fit.rates.between for name, head in heads.items()},
             "scale": dict(scales),
@@ -404,7 +419,7 @@ def rescaled_contract(
 
 
 def check_rescalable(checkpoint: Checkpoint, out: str | Path) -> None:
-    """Raises `ContractMismatch` for a checkpoint that is no predictor, `CheckpointExists` where `out` is its folder."""
+    """Raises `ContractMismatch` if a checkpoint is no predictor, and `CheckpointExists` if `out` is its folder."""
     check_kind(checkpoint.path, checkpoint.manifest.kind, QUALITY_KIND, BLEND)
     if Path(out).resolve() == Path(checkpoint.path).resolve():
         raise CheckpointExists(
@@ -414,6 +429,7 @@ def check_rescalable(checkpoint: Checkpoint, out: str | Path) -> None:
 
 
 def title_of(predictor: QualityPredictor) -> str:
+    """Returns the title of a predictor's card, from its kind and heads."""
     kind = "Blend" if isinstance(predictor, BlendPredictor) else "Quality predictor"
     return f"{kind}: {' and '.join(output.name for output in predictor.checkpoint.manifest.outputs)}"
 
@@ -423,31 +439,36 @@ def map_outputs(
 ) -> bytes:
     """Returns the graph with each named output, a probability, replaced by a map of its log-odds.
 
-    `sources`: maps an output to the output that it is computed from, if they differ; the latter is kept unchanged.
+    Args:
+        graph: the graph.
+        maps: maps the name of an output to its map.
+        sources: maps an output to the output that it is computed from, if they differ; the latter is kept unchanged.
     """
     onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)
     for name, calibrator in maps.items():
         source = sources.get(name, name)
         if source != name:
-            more = GraphBuilder(f"{name}/")
-            calibrator.add_to(more, _log_odds_in(more, source), name)
-            model.graph.initializer.extend(more.initializers())
-            model.graph.node.extend(more.nodes)
-            number = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 1])
-            model.graph.output.insert(0, number)
+            added_nodes = GraphBuilder(f"{name}/")
+            calibrator.add_to(added_nodes, _log_odds_in(added_nodes, source), name)
+            model.graph.initializer.extend(added_nodes.initializers())
+            model.graph.node.extend(added_nodes.nodes)
+            output_info = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 1])
+            model.graph.output.insert(0, output_info)
             continue
-        names_taken = [node.name for node in model.graph.initializer]  # a graph may be mapped again and again
-        bases = (name, *(f"{name}/{n}" for n in range(1, len(names_taken) + 1)))
-        base = next(base for base in bases if not any(other.startswith(f"{base}/") for other in names_taken))
-        inner = f"{base}/before"
+        # The old output is renamed, and the map computes the output from it. A prefix that no name of the graph has is
+        # needed, because a graph may be mapped repeatedly.
+        names_taken = [node.name for node in model.graph.initializer]
+        prefixes = (name, *(f"{name}/{n}" for n in range(1, len(names_taken) + 1)))
+        prefix = next(prefix for prefix in prefixes if not any(other.startswith(f"{prefix}/") for other in names_taken))
+        source_name = f"{prefix}/before"
         for node in model.graph.node:
-            node.input[:] = [inner if value == name else value for value in node.input]
-            node.output[:] = [inner if value == name else value for value in node.output]
-        more = GraphBuilder(f"{base}/")
-        calibrator.add_to(more, _log_odds_in(more, inner), name)
-        model.graph.initializer.extend(more.initializers())
-        model.graph.node.extend(more.nodes)
+            node.input[:] = [source_name if value == name else value for value in node.input]
+            node.output[:] = [source_name if value == name else value for value in node.output]
+        added_nodes = GraphBuilder(f"{prefix}/")
+        calibrator.add_to(added_nodes, _log_odds_in(added_nodes, source_name), name)
+        model.graph.initializer.extend(added_nodes.initializers())
+        model.graph.node.extend(added_nodes.nodes)
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data

@@ -1,4 +1,4 @@
-"""A study: evidence, methods, and what the folds say of them. All training and comparing begins with one.
+"""A study: evidence, methods, and the methods' held-out scores. All training and comparing begins with a study.
 
 Every method is fitted and calibrated in the same outer folds by group, so that each answer is judged by a model that
 saw no answer of its group. A recipe of `metaprobe.training.recipes` then fits on all groups and writes a checkpoint,
@@ -57,7 +57,7 @@ from metaprobe.training.methods import (
     TermsPart,
     calibrator_of,
     control_methods,
-    controls_apart,
+    controls_to_exclude,
 )
 from metaprobe.training.stored_states import InMemory, StatesRequest
 from metaprobe.training.thresholds import (
@@ -82,9 +82,9 @@ class CrossFit:
     roles: tuple[Roles, ...]
     """Roles of each fold."""
     probes: Mapping[str, tuple[LinearProbe, ...]]
-    """Name of each method on hidden states -> its probe of every fold."""
+    """Maps each method on hidden states to its probe of every fold."""
     joined: Mapping[str, tuple[JoinedFit, ...]] = field(default_factory=dict)
-    """Name of each method that joins others -> what it joined in every fold."""
+    """Maps each method that joins others to its joined parts of every fold."""
     places: Mapping[str, Scores] = field(default_factory=dict)
     """Maps the name of a method to the place (n,) of each answer's score among the calibration answers of its fold
     (`share_below`).
@@ -98,32 +98,35 @@ class CrossFit:
 
     @property
     def fold(self) -> NDArray[np.int64]:
-        """(n,): the outer fold in which each answer was judged."""
+        """The outer fold (n,) in which each answer was judged."""
         fold = np.zeros(sum(len(roles.test) for roles in self.roles), dtype=np.int64)
         for number, roles in enumerate(self.roles):
             fold[roles.test] = number
         return fold
 
     def made_of(self, name: str, number: str) -> "CrossFit":
-        """Returns the folds with the method `name` ranking answers by one number alone, as the exported method does.
+        """Returns the results with the method `name` ranking answers by one number alone, as the exported method does.
 
-        Calibration is monotone and the number's order was learned in no fold. So the method ranks the answers by the
-        number, even where a fold used more; the probabilities stay those of the folds. If `number`, as a ladder names
-        it, is none of the methods, the folds are returned unchanged.
+        Calibration is monotone, and the number's order was not learned in any fold. So the method ranks the answers by
+        the number, even if a fold used more numbers. The probabilities stay those of the folds. If `number` is none of
+        the methods, the results are returned unchanged.
 
         Args:
             name: name of the method.
             number: name of the number, as a ladder names it.
         """
-        bare = number.removesuffix(REVERSED)
+        unreversed = number.removesuffix(REVERSED)
         control_name = (
-            f"{DECISION}{number}" if name == DECISIONS else f"{NUMBERS.get(bare, '')}{number.removeprefix(bare)}"
+            f"{DECISION}{number}"
+            if name == DECISIONS
+            else f"{NUMBERS.get(unreversed, '')}{number.removeprefix(unreversed)}"
         )
         if control_name not in {method.name for method in self.methods}:
             return self
-        alike = replace(self[name], ranking=self[control_name].ranking, calibrated_control=control_name)
+        as_number = replace(self[name], ranking=self[control_name].ranking, calibrated_control=control_name)
         return replace(
-            self, methods=tuple(alike if other_method.name == name else other_method for other_method in self.methods)
+            self,
+            methods=tuple(as_number if other_method.name == name else other_method for other_method in self.methods),
         )
 
     def __getitem__(self, name: str) -> Judged:
@@ -162,28 +165,30 @@ def blend_of(table: AnswerTable, probes: Sequence[HiddenProbeMethod]) -> Blend |
 def decision_methods(evidence: Evidence) -> list[Method]:
     """Returns a method for each question's number, and a method that learns from all numbers; empty without decisions.
 
-    A number that is higher for wrong answers is there a second time with its sign reversed, as in `free_controls`.
+    A number that is higher for wrong answers is included a second time with its sign reversed, as in `free_controls`.
     """
-    decided = evidence.decisions
-    if decided is None:
+    decisions = evidence.decisions
+    if decisions is None:
         return []
 
-    def held(_: AnswerTable, *, column: Scores) -> Scores:
+    def column_of(_: AnswerTable, *, column: Scores) -> Scores:
         return column
 
-    columns = zip(decided.names, decided.values.T, strict=True)
+    columns = zip(decisions.names, decisions.values.T, strict=True)
     question_columns = [
         (name, column) for name, column in columns if "=" not in name and not name.endswith(COMPUTED_SUFFIXES)
     ]
     known_columns = [(name, column) for name, column in question_columns if np.isfinite(column).any()]
-    against = [method for method in known_columns if auroc(evidence.table.y, _without_gaps(method[1])[0]) < 0.5]
-    signed = [*known_columns, *((f"{name}{REVERSED}", 1 - column) for name, column in against)]
-    predicates = {name for name, column in known_columns if is_predicate(name, decided.names, column)}
+    higher_when_wrong = [
+        method for method in known_columns if auroc(evidence.table.y, _without_gaps(method[1])[0]) < 0.5
+    ]
+    signed = [*known_columns, *((f"{name}{REVERSED}", 1 - column) for name, column in higher_when_wrong)]
+    predicates = {name for name, column in known_columns if is_predicate(name, decisions.names, column)}
     given_numbers = [
         GivenScore(
             f"{DECISION}{name}",
             "decision",
-            partial(held, column=column),
+            partial(column_of, column=column),
             probability=name.removesuffix(REVERSED) in predicates,
         )
         for name, column in signed
@@ -253,7 +258,7 @@ def study(
 def load_with_states(stores: Sequence[str | Path], options: BlendOptions) -> Evidence:
     """Returns the labelled answers with the hidden states that the options choose, and reports the choice.
 
-    Raises `RecordError` where answers have none.
+    Raises `RecordError` if an answer has no hidden states.
     """
     request = StatesRequest(options.layers, tuple(options.position), options.states_of)
     evidence = load_evidence(
@@ -314,10 +319,9 @@ def crossfit(
     """Fits and calibrates every method in every outer fold, by group.
 
     The calibrator is chosen on all seen rows for which the method has scores by fits without their group. Given
-    probabilities are calibrated on their log-odds.
-
-    Adds the best plain baseline, chosen in each fold on its selection rows. Parts of a blend that are among the methods
-    are not fitted twice. Raises `RecordError` if there are too few groups.
+    probabilities are calibrated on their log-odds. The best plain baseline, which each fold chooses on its selection
+    rows, is added. Parts of a blend that are among the methods are not fitted twice. Raises `RecordError` if there are
+    too few groups.
 
     Args:
         evidence: the labelled answers.
@@ -329,6 +333,7 @@ def crossfit(
         splits: roles of each outer fold; by default drawn by `folds` and `seed`.
         on_step: called with each step in words.
     """
+    # Arrays and lists that the folds fill.
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
     n = len(table)
@@ -339,8 +344,8 @@ def crossfit(
     probability = {name: np.full(n, np.nan) for name, _ in columns}
     ranking = dict(probability)  # the same arrays, but for given scores
     places = {name: np.full(n, np.nan) for name, _ in columns}
-    selected: dict[str, list[float]] = {method.name: [] for method in methods}
-    alone: dict[str, list[str]] = {}
+    selection_aurocs: dict[str, list[float]] = {method.name: [] for method in methods}
+    ordering_numbers: dict[str, list[str]] = {}
     probes: dict[str, list[LinearProbe]] = {}
     joined: dict[str, list[JoinedFit]] = {}
     raw_scores: dict[str, Scores] = {}
@@ -348,17 +353,18 @@ def crossfit(
     chosen_baselines = []
     chosen_learned: list[str] = []
 
+    # Fit and calibrate every method in every fold; blends come last, because they join the other fits.
     splits = tuple(
         roles if labels is None else with_fewer(roles, labels, list(table.groups), table.y, seed=seed)
         for roles in splits or outer_folds(list(table.groups), table.y, folds=folds, seed=seed)
     )
     blends_last = sorted(methods, key=lambda method: isinstance(method, Blend))
-    for number, roles in enumerate(splits):
+    for fold_index, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
         unseen: dict[str, Scores] = {}
         fitted_by_method: dict[Method, Fitted] = {}
-        for place, method in enumerate(blends_last, 1):
-            on_step(f"fold {number + 1} of {folds}, method {place} of {len(methods)}: {method.name}")
+        for method_index, method in enumerate(blends_last, 1):
+            on_step(f"fold {fold_index + 1} of {folds}, method {method_index} of {len(methods)}: {method.name}")
             if isinstance(method, Blend):
                 fitted = method.fit_with(fitted_by_method, evidence, roles, seed=seed)
             else:
@@ -378,25 +384,29 @@ def crossfit(
             calibrator_input = scores if method.fitted else probabilities_as_log_odds(scores)
             calibrator = calibrator_of(method, fitted, calibrator_input, table, roles, seed)
             logits[method.name] = calibrator.logit(calibrator_input)
-            selected[method.name].append(fitted.selection_auroc)
+            selection_aurocs[method.name].append(fitted.selection_auroc)
             if isinstance(method, LogprobLadder | LearnedDecisions):
-                alone.setdefault(method.name, []).append(fitted.ordering_number)
+                ordering_numbers.setdefault(method.name, []).append(fitted.ordering_number)
         if unseen:
             chosen_learned.append(_best_unseen(unseen, table.y))
         if (BEST_BASELINE, "plain") in columns:
-            # Which way round a reversed control tells was read off all answers, the test rows too.
-            chosen = [m.name for m in methods if m.family in CONTROL_FAMILIES and not m.name.endswith(REVERSED)]
-            best = max(chosen, key=lambda name: selected[name][-1])
-            chosen_baselines.append(best)
-            logits[BEST_BASELINE] = logits[best]
+            # A reversed control is no candidate: its sign was read from all answers, test rows included.
+            candidates = [m.name for m in methods if m.family in CONTROL_FAMILIES and not m.name.endswith(REVERSED)]
+            best_control = max(candidates, key=lambda name: selection_aurocs[name][-1])
+            chosen_baselines.append(best_control)
+            logits[BEST_BASELINE] = logits[best_control]
         for name, logit in logits.items():
             probability[name][roles.test] = sigmoid(logit[roles.test])
             places[name][roles.test] = share_below(logit[roles.calibration], logit[roles.test])
-    # Where every fold is made of one and the same number, that number's order is the method's.
-    itself = {name: reached[0] for name, reached in alone.items() if len(set(reached)) == 1 and reached[0]}
+    # If one number orders the answers in every fold, the method ranks answers by that number.
+    number_of_method = {
+        name: fold_numbers[0]
+        for name, fold_numbers in ordering_numbers.items()
+        if len(set(fold_numbers)) == 1 and fold_numbers[0]
+    }
     positions = () if evidence.states is None else evidence.states.positions
-    excluded_controls = {method.name: controls_apart(method, methods, positions) for method in methods}
-    numbers = tuple(method.name for method in methods if method.family == "decision" and not method.fitted)
+    excluded_controls = {method.name: controls_to_exclude(method, methods, positions) for method in methods}
+    decision_numbers = tuple(method.name for method in methods if method.family == "decision" and not method.fitted)
     results = tuple(
         Judged(
             name,
@@ -405,7 +415,7 @@ def crossfit(
             ranking[name],
             coverage[name],
             excluded_controls.get(name, ()),
-            numbers if name == DECISIONS else (),
+            decision_numbers if name == DECISIONS else (),
             raw_scores.get(name),
         )
         for name, family in columns
@@ -414,21 +424,22 @@ def crossfit(
         methods=results,
         best_baseline=tuple(chosen_baselines),
         roles=splits,
-        probes={name: tuple(of_folds) for name, of_folds in probes.items()},
-        joined={name: tuple(of_folds) for name, of_folds in joined.items()},
+        probes={name: tuple(fitted_of_folds) for name, fitted_of_folds in probes.items()},
+        joined={name: tuple(fitted_of_folds) for name, fitted_of_folds in joined.items()},
         places=places,
         best_learned=tuple(chosen_learned),
-        decided=tuple(alone.get(DECISIONS, ())),
+        decided=tuple(ordering_numbers.get(DECISIONS, ())),
     )
-    for name, alike in itself.items():
-        fits = fits.made_of(name, alike)
+    for name, only_number in number_of_method.items():
+        fits = fits.made_of(name, only_number)
     return fits
 
 
 def _best_unseen(unseen: Mapping[str, Scores], y: NDArray[np.int64]) -> str:
-    """Returns the method whose scores by fits without the row's group order the seen rows best, of equals the last.
+    """Returns the method whose unseen scores order the seen rows best; the last of equal methods.
 
-    `unseen`: by method (n,), NaN for test rows. Only rows that all methods score count; test rows have no part in it.
+    `unseen` maps a method to scores (n,) by fits without the row's group; NaN for test rows. Only rows that all methods
+    score are compared.
     """
     rows = np.flatnonzero(np.isfinite(list(unseen.values())).all(axis=0))
     if len(np.unique(y[rows])) < 2:
@@ -444,7 +455,7 @@ def _without_gaps(scores: Scores) -> tuple[Scores, float]:
     )
 
 
-# The audits of one method of a cross-fit: what `eval/audits` needs, gathered from evidence and folds.
+# The audits of one method of a cross-fit, with inputs gathered from evidence and folds.
 
 REFIT_FOLDS = 2
 """Number of outer folds of the refits on shuffled labels and on noise. Their scores must be held out, but need not be
@@ -460,14 +471,21 @@ def audit_method(
     left_out_domains: LeftOutDomains | None = None,
     seed: int = 0,
 ) -> AuditReport:
-    """Returns every audit of this method that can be made; those that fit it anew are for a `Method`.
+    """Returns every audit of this method that can be made.
 
-    The method is compared with every control of the folds except those in `excluded_controls`. `left_out_domains`: the
-    result of `out_of_domain`. Where the answers are too few for refits in two folds, these audits are named as not
-    made, with the reason.
+    The method is compared with every control of the folds except those in `excluded_controls`. Audits that need refits
+    are made only for a `Method`. If the answers are too few for refits in two folds, these audits are listed as
+    skipped, with the reason.
+
+    Args:
+        evidence: the labelled answers.
+        fits: the held-out results.
+        method: the method, or only its scores.
+        left_out_domains: the result of `out_of_domain`.
+        seed: seed of the audits.
     """
     judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
-    shape, on_noise = (None, None) if recipe is None else _on_noise(evidence, recipe)
+    shape, refit_features = (None, None) if recipe is None else _refit_on_noise(evidence, recipe)
     controls = {*control_names(fits.methods), *judged.extra_controls} - {
         judged.name,
         judged.calibrated_control,
@@ -479,12 +497,12 @@ def audit_method(
         table=evidence.table,
         score=judged.ranking,
         splits=[roles.parts for roles in fits.roles],
-        controls={each.name: each.ranking for each in fits.methods if each.name in controls},
+        controls={control.name: control.ranking for control in fits.methods if control.name in controls},
         calibrated_control=judged.calibrated_control,
         refit_labels=None
         if recipe is None
         else lambda y: _refit(replace(evidence, table=replace(evidence.table, y=y)), recipe),
-        refit_features=on_noise,
+        refit_features=refit_features,
         features_shape=shape,
         labels=evidence.labels_by_source,
         of_pairs=bool(evidence.compared),
@@ -493,10 +511,10 @@ def audit_method(
             None if sweeps is None else np.array([[point.auroc for point in probe.sweep] for probe in sweeps])
         ),
     )
-    return made_audits(inputs, seed=seed)
+    return run_possible_audits(inputs, seed=seed)
 
 
-def made_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
+def run_possible_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     """Runs the audits. If there are too few answers for refits, the audits that need refits are listed as skipped, with
     the reason.
     """
@@ -505,17 +523,16 @@ def made_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     except RecordError as error:
         if inputs.refit_labels is None:
             raise
-        without = replace(inputs, refit_labels=None, refit_features=None, features_shape=None)
-        report = run_audits(without, seed=seed)
+        inputs_without_refits = replace(inputs, refit_labels=None, refit_features=None, features_shape=None)
+        report = run_audits(inputs_without_refits, seed=seed)
         return replace(report, skipped=(*report.skipped, f"refits: {error}"))
 
 
 def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> LeftOutDomains | None:
-    """Returns the figures of the recipe on each task, if it is fitted without this task. For a single task, dimensions
-    take the place of tasks.
+    """Returns the figures of the recipe on each task, fitted without this task; for a single task, on each dimension.
 
-    None if there are fewer than two, if the rest is too small for a fit, or without log-probabilities, with which the
-    figures are compared.
+    Returns None if there are fewer than two domains, if the rest is too small for a fit, or without log-probabilities,
+    with which the figures are compared.
     """
     table = evidence.table
     if not table.measured:
@@ -535,26 +552,29 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> LeftO
         return None
 
 
-def _on_noise(
+def _refit_on_noise(
     evidence: Evidence, method: Method
 ) -> tuple[tuple[int, ...] | None, Callable[[NDArray[np.float32]], Scores] | None]:
-    """Returns the shape of the noise that replaces the features (all of them, or one layer's states at one position),
-    and what fits the method on such noise; None where it reads neither."""
+    """Returns the shape of noise that replaces the method's features, and a function that fits the method on noise.
+
+    The features are all features, or the states of one layer at one position. Both results are None if the method
+    reads neither.
+    """
     table, states = evidence.table, evidence.states
     if isinstance(method, FeatureTrees | LogprobLadder):
-        # The run of an answer is no feature: with one run for all, base rates cannot stand in for noise.
-        nothing = np.full(len(table), "")
-        alike = replace(evidence, table=replace(table, models=nothing, tasks=nothing, variants=nothing))
-        return evidence.features.shape, lambda noise: _refit(replace(alike, features=noise), method)
+        # All answers get one run, because base rates of runs would predict labels whatever the features.
+        no_names = np.full(len(table), "")
+        without_runs = replace(evidence, table=replace(table, models=no_names, tasks=no_names, variants=no_names))
+        return evidence.features.shape, lambda noise: _refit(replace(without_runs, features=noise), method)
     if not isinstance(method, HiddenProbeMethod) or states is None:
         return None, None
     ids, position = tuple(table.call_ids.tolist()), method.positions[:1]
 
-    def refitted(noise: NDArray[np.float32]) -> Scores:
+    def refit_noise(noise: NDArray[np.float32]) -> Scores:
         noise_states = Activations(ids, noise[:, None, None].astype(np.float16), (0,), position)
         return _refit(replace(evidence, states=InMemory(noise_states)), replace(method, positions=position))
 
-    return states.read(states.layers[0], position[0]).shape, refitted
+    return states.read(states.layers[0], position[0]).shape, refit_noise
 
 
 def _refit(evidence: Evidence, method: Method) -> Scores:
@@ -562,13 +582,13 @@ def _refit(evidence: Evidence, method: Method) -> Scores:
     table = evidence.table
     scores = np.full(len(table), np.nan)
     for roles in outer_folds(table.groups.tolist(), table.y, folds=REFIT_FOLDS):
-        every = method.fit(evidence, roles, seed=0).score(np.arange(len(table)))
+        all_scores = method.fit(evidence, roles, seed=0).score(np.arange(len(table)))
         rows = roles.calibration
-        scores[roles.test] = fit_platt(every[rows], table.y[rows]).logit(every)[roles.test]
+        scores[roles.test] = fit_platt(all_scores[rows], table.y[rows]).logit(all_scores)[roles.test]
     return scores
 
 
-# Figures held out, as checkpoints and cards give them
+# Held-out figures, as checkpoints and cards give them.
 
 ENOUGH_FOR_ECE = 1000
 """Fewest held-out answers for quoting a calibration error."""
@@ -579,7 +599,7 @@ def measure_held_out(
 ) -> tuple[dict[str, Interval], AuditReport]:
     """Returns figures and audits of one method from the folds."""
     table, judged = evidence.table, fits[method.name]
-    # The mean needs no selecting, and anybody would try it first.
+    # The gain over the mean log-probability, which needs no selection and which anybody would try first.
     metrics = figures_of(table, judged, fits[MEAN_LOGPROB] if table.measured else None, fits.fold)
     if "ece" in metrics:
         weights = cluster_weights(table.groups.tolist(), seed=seed)
@@ -596,10 +616,10 @@ def measure_held_out(
     report = audit_method(evidence, fits, method, left_out_domains=left_out_domains, seed=seed)
     if report.controls is not None:
         metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
-    inside = within_runs(table, fits, judged, seed=seed)
+    figures_of_runs = within_runs(table, fits, judged, seed=seed)
     if report.controls_within is not None:
-        inside["auroc_within_runs_gain_over_strongest_control"] = report.controls_within.strongest.difference
-    return inside | metrics, report
+        figures_of_runs["auroc_within_runs_gain_over_strongest_control"] = report.controls_within.strongest.difference
+    return figures_of_runs | metrics, report
 
 
 def held_out_fields(
@@ -635,7 +655,8 @@ def held_out_fields(
 def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int = 0) -> dict[str, Interval]:
     """Returns the AUROC over pairs of answers of one run, and the AUROC of a score that only knows the run.
 
-    A run is a model, a task and a way of asking. Empty where there is one run, or where its identity was not fitted.
+    A run is a model, a task and a way of asking. The result is empty if there is one run, or if the control of the
+    run's identity was not fitted.
     """
     if not RUN_IDENTITY.varies(table) or RUN_IDENTITY.name not in {method.name for method in fits.methods}:
         return {}
@@ -652,8 +673,12 @@ def figures_of(
 ) -> dict[str, Interval]:
     """Returns the metrics of a method's held-out scores, and their gain over the mean log-probability if it is given.
 
-    `fold` (n,): the outer fold in which each answer was judged, within which answers are compared; None where all were
-    judged by one model.
+    Args:
+        table: the n answers.
+        judged: the method.
+        mean: the mean log-probability as a method; None to leave out the gain.
+        fold: outer fold (n,) in which each answer was judged. Answers are compared within folds; None if one model
+            judged all answers.
     """
     [result] = method_results(table, [judged], fold=fold)
     metrics = {name: getattr(result, name) for name in ("auroc", "auprc", "brier_skill", "aurc")}
@@ -670,6 +695,13 @@ def figures_within(
     """Returns the AUROC within runs and its gain over the mean log-probability, if it is given.
 
     Both are left out if no run has right and wrong answers.
+
+    Args:
+        within: the AUROC over pairs of answers of one run.
+        y: the labels (n,).
+        ranking: the method's scores (n,).
+        mean: mean log-probability (n,); None to leave out the gain.
+        weights: the resamples (R, n).
     """
     figures = {"auroc_within_runs": interval(within, y, ranking, weights)}
     if mean is not None:

@@ -29,17 +29,17 @@ DASK = "dask[array,dataframe,distributed]>=2026.1"
 
 Parameters = dict[str, Any]
 
-# A bounded search; larger trees are taken where they win on the selection rows.
 GRID: tuple[dict[str, float], ...] = (
     {"num_leaves": 4, "min_data_in_leaf": 20},
     {"num_leaves": 7, "min_data_in_leaf": 40},
     {"num_leaves": 15, "min_data_in_leaf": 20},
     {"num_leaves": 31, "min_data_in_leaf": 40},
 )
+"""Sizes of trees that are tried. Larger trees are taken if they win on the selection rows."""
 Objective = Literal["binary", "regression"]
-METRIC: dict[Objective, str] = {"binary": "binary_logloss", "regression": "l2"}
+LOSS_OF_OBJECTIVE: dict[Objective, str] = {"binary": "binary_logloss", "regression": "l2"}
 """Maps an objective to the loss by which early stopping decides."""
-COMMON: Parameters = {
+COMMON_PARAMETERS: Parameters = {
     "learning_rate": 0.05,
     "feature_fraction": 0.5,
     "bagging_fraction": 0.8,
@@ -50,15 +50,17 @@ COMMON: Parameters = {
     "verbosity": -1,
 }
 MAX_ROUNDS = 300
-PATIENCE = 30
-SMALL = 2_000_000
+"""Most boosting rounds."""
+EARLY_STOPPING_ROUNDS = 30
+"""Number of rounds without a lower loss on the selection rows after which a fit stops."""
+MAX_ONE_THREAD_VALUES = 2_000_000
 """Most feature values for which one thread is fastest. Several threads would mostly wait for each other."""
-IMBALANCE = 2.0
+MIN_CLASS_RATIO = 2.0
 """Least ratio of the larger class to the smaller one for which class weights are tried."""
-RISING = ("mean", "median", "min")
-"""Statistics that must raise P(right): the surer the tokens of a window, the better the answer."""
-FALLING = tuple(f"terms.{name}" for name in ("lowest3", "mean", "min"))
-"""Features that must lower P(right): these terms are made of surprise, which is minus the log-probability."""
+RISING_STATISTICS = ("mean", "median", "min")
+"""Statistics of a window with which P(right) may only rise: surer tokens mean a better answer."""
+FALLING_FEATURES = tuple(f"terms.{name}" for name in ("lowest3", "mean", "min"))
+"""Features with which P(right) may only fall. These terms are made of surprise, which is minus the log-probability."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,17 +80,19 @@ class Trees:
         return np.asarray(self.booster.predict(X, raw_score=True), dtype=np.float64)  # after the best round
 
     def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
-        """Adds the same to a graph, as one TreeEnsembleRegressor: (n, width) features in, (n, 1) log-odds out."""
+        """Adds `score` to a graph, as one TreeEnsembleRegressor: (n, width) features in, (n, 1) log-odds out."""
         lightgbm, converter = require("lightgbm", "fit"), require("onnxmltools.convert", "fit")
         types = require("onnxmltools.convert.common.data_types", "fit")
         # The output of a regressor is the plain sum of leaves: no label output, no double rounding through a
         # probability.
         lines = self.booster.model_to_string().splitlines(keepends=True)
-        raw = lightgbm.Booster(
-            model_str="".join("objective=regression\n" if x.startswith("objective=") else x for x in lines)
+        as_regression = lightgbm.Booster(
+            model_str="".join("objective=regression\n" if line.startswith("objective=") else line for line in lines)
         )
         converted = converter.convert_lightgbm(
-            raw, initial_types=[("features", types.FloatTensorType([None, width]))], target_opset=TREE_ENSEMBLE_OPSET
+            as_regression,
+            initial_types=[("features", types.FloatTensorType([None, width]))],
+            target_opset=TREE_ENSEMBLE_OPSET,
         )
         node = next(node for node in converted.graph.node if node.op_type == "TreeEnsembleRegressor")
         output = output or graph.name("trees")
@@ -98,7 +102,7 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grown:
+class Candidate:
     """One candidate of the search, fitted on the train rows."""
 
     parameters: Parameters
@@ -118,12 +122,11 @@ def fit_trees(
     start: Floats | None = None,
     seed: int = 0,
 ) -> Trees:
-    """Returns trees whose parameters are chosen on the selection rows with early stopping, fitted on train and
-    selection rows.
+    """Returns trees whose parameters are chosen on the selection rows, fitted on train and selection rows.
 
-    Three things are chosen in turn: the size of the trees, by AUROC (for a regression by squared error); class weights,
-    which are tried if the classes are unequal and kept if both AUROC and recalibrated log loss gain; and monotone
-    constraints (scores rise with mean, median and minimum of every window), which are kept if they lose nothing. Within
+    Three things are chosen in turn. The size of the trees is chosen by AUROC (for a regression by squared error). Class
+    weights are tried if the classes are unequal, and kept if both AUROC and recalibrated log loss gain. Monotone
+    constraints (scores rise with mean, median and minimum of every window) are kept if they lose nothing. Within
     `on_cluster` the search takes a sample of the rows, and the cluster's workers make the last fit.
 
     Args:
@@ -132,48 +135,56 @@ def fit_trees(
         roles: rows of each role.
         names: name of each feature.
         objective: what is fitted.
-        start: log-odds (n,) that the trees only correct. Trees are chosen by the sum of both.
+        start: log-odds (n,) to which the trees add. Trees are chosen by the sum; None for no start.
         seed: seed of the fits.
     """
-    searched = roles
+    # The rows of the search, and how one candidate is fitted and judged.
+    search_roles = roles
     if _CLIENT.get() is not None:
-        searched = replace(roles, train=_sample(roles.train), selection=_sample(roles.selection))
-    lightgbm, selection_rows = require("lightgbm", "fit"), searched.selection
-    train = _data_set(X, y, searched.train, names, start)
+        search_roles = replace(roles, train=_sample(roles.train), selection=_sample(roles.selection))
+    lightgbm, selection_rows = require("lightgbm", "fit"), search_roles.selection
+    train = _data_set(X, y, search_roles.train, names, start)
     selection = _data_set(X, y, selection_rows, names, start, reference=train)
     selection_start = 0.0 if start is None else start[selection_rows]
 
-    def grown(parameters: Parameters) -> Grown:
-        stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+    def fit_candidate(parameters: Parameters) -> Candidate:
+        stop = lightgbm.early_stopping(EARLY_STOPPING_ROUNDS, verbose=False)
         booster = lightgbm.train(
             parameters, train, num_boost_round=MAX_ROUNDS, valid_sets=[selection], callbacks=[stop]
         )
         scores = np.asarray(booster.predict(X[selection_rows], raw_score=True), dtype=np.float64)
-        return Grown(parameters, booster.best_iteration, scores + selection_start)
+        return Candidate(parameters, booster.best_iteration, scores + selection_start)
 
-    selection_y, binary = y[selection_rows], objective == "binary"
+    selection_y, is_binary = y[selection_rows], objective == "binary"
 
-    def merit(grown: Grown) -> float:
-        if not binary:
-            return -float(np.square(grown.scores - selection_y).mean())
-        reached = float(auroc(selection_y, grown.scores))
-        return reached if np.isfinite(reached) else 0.0  # of one class every candidate is as good as the next
+    def merit(fit_candidate: Candidate) -> float:
+        if not is_binary:
+            return -float(np.square(fit_candidate.scores - selection_y).mean())
+        selection_auroc = float(auroc(selection_y, fit_candidate.scores))
+        return selection_auroc if np.isfinite(selection_auroc) else 0.0  # with one class, all candidates are equal
 
-    base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
-    base["num_threads"] = 1 if X.size < SMALL else 0
-    best = max((grown({**base, **size}) for size in GRID), key=merit)
-    for more in _refinements(y[searched.train] if binary else None, names):
-        tried = grown({**best.parameters, **more})
-        gain = merit(tried) - merit(best)
+    # The best size, then the refinements that gain.
+    base: Parameters = {
+        "objective": objective,
+        "metric": LOSS_OF_OBJECTIVE[objective],
+        **COMMON_PARAMETERS,
+        "seed": seed,
+    }
+    base["num_threads"] = 1 if X.size < MAX_ONE_THREAD_VALUES else 0
+    best = max((fit_candidate({**base, **size}) for size in GRID), key=merit)
+    for refinement in _refinements(y[search_roles.train] if is_binary else None, names):
+        candidate = fit_candidate({**best.parameters, **refinement})
+        gain = merit(candidate) - merit(best)
         if (
             gain >= 0
-            if "monotone_constraints" in more
-            else gain > 0 and _loss(selection_y, tried) < _loss(selection_y, best)
+            if "monotone_constraints" in refinement
+            else gain > 0 and _loss(selection_y, candidate) < _loss(selection_y, best)
         ):
-            best = tried
-    selected = merit(best) if binary else float("nan")
+            best = candidate
+    # The last fit, on train and selection rows.
+    best_auroc = merit(best) if is_binary else float("nan")
     parameters = {**best.parameters, "rounds": best.rounds}
-    trees = refit_trees(Trees(None, parameters, selected), X, y, roles, names=names, start=start)
+    trees = refit_trees(Trees(None, parameters, best_auroc), X, y, roles, names=names, start=start)
     leaves = {line for line in trees.booster.model_to_string().splitlines() if line.startswith("num_leaves=")}
     if leaves <= {"num_leaves=1"}:
         raise RecordError(
@@ -195,7 +206,15 @@ def refit_trees(
     parameters = {name: value for name, value in trees.parameters.items() if name != "rounds"}
     if (client := _CLIENT.get()) is not None:
         rows_start = None if start is None else start[rows]
-        booster = _fit_on_workers(client, X[rows], y[rows], rows_start, safe(names), parameters, rounds)
+        booster = _fit_on_workers(
+            client,
+            X=X[rows],
+            y=y[rows],
+            start=rows_start,
+            names=lightgbm_names(names),
+            parameters=parameters,
+            rounds=rounds,
+        )
     else:
         data = _data_set(X, y, rows, names, start)
         booster = require("lightgbm", "fit").train(parameters, data, num_boost_round=rounds)
@@ -203,34 +222,45 @@ def refit_trees(
 
 
 def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[Parameters]:
-    """Yields what is tried on top of the best size, one after the other. `y`: None where there are no classes."""
+    """Yields parameters that are tried in addition to the best size, in order. `y` is None for a regression."""
     ones = 0 if y is None else int(y.sum())
     zeros = 0 if y is None else len(y) - ones
-    if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
+    if min(ones, zeros) and max(ones, zeros) >= MIN_CLASS_RATIO * min(ones, zeros):
         yield {"scale_pos_weight": zeros / ones}
-    # LightGBM's constraint of each feature: 1 where a score may only rise with it, -1 where only fall, 0 for none.
-    signs = [-1 if name in FALLING else int(name.rpartition(".")[2] in RISING) for name in names]
+    # LightGBM's constraint of each feature: 1 if a score may only rise with it, -1 if it may only fall, else 0.
+    signs = [-1 if name in FALLING_FEATURES else int(name.rpartition(".")[2] in RISING_STATISTICS) for name in names]
     if any(signs):
         yield {"monotone_constraints": signs}
 
 
-def _loss(y: NDArray[np.int64], grown: Grown) -> float:
-    """Returns the log loss after Platt's calibration, as every head is calibrated and class weights only shift the
-    log-odds.
+def _loss(y: NDArray[np.int64], candidate: Candidate) -> float:
+    """Returns the log loss after Platt's calibration.
+
+    Class weights shift the log-odds, which calibration undoes, as it does in every head.
     """
     if len(np.unique(y)) < 2:
         return 0.0
-    logit = fit_platt(grown.scores, y).logit(grown.scores)
+    logit = fit_platt(candidate.scores, y).logit(candidate.scores)
     return float(np.logaddexp(0, np.where(y == 1, -logit, logit)).mean())
 
 
 def _data_set(
-    X: NDArray[np.float32], y: NDArray[Any], rows: Rows, names: Sequence[str], start: Floats | None, **more: Any
+    X: NDArray[np.float32], y: NDArray[Any], rows: Rows, names: Sequence[str], start: Floats | None, **options: Any
 ) -> Any:
+    """Returns LightGBM's data set of some rows.
+
+    Args:
+        X: features (n, d).
+        y: labels or numbers (n,).
+        rows: the rows to use.
+        names: name of each feature.
+        start: log-odds (n,) to which the trees add; None for none.
+        **options: further options of the data set.
+    """
     rows_start = None if start is None else start[rows]
     lightgbm = require("lightgbm", "fit")
     return lightgbm.Dataset(
-        X[rows], y[rows], init_score=rows_start, feature_name=safe(names), free_raw_data=False, **more
+        X[rows], y[rows], init_score=rows_start, feature_name=lightgbm_names(names), free_raw_data=False, **options
     )
 
 
@@ -258,7 +288,7 @@ def round_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.where(rounded.astype(np.float64) > values, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
-def safe(names: Sequence[str]) -> list[str]:
+def lightgbm_names(names: Sequence[str]) -> list[str]:
     """Returns feature names without the characters that LightGBM refuses. The manifest keeps the original names."""
     return [name.replace("%", "pct") for name in names]
 
@@ -266,14 +296,15 @@ def safe(names: Sequence[str]) -> list[str]:
 # The last fit on the workers of a Dask cluster, by LightGBM's own Dask interface.
 #
 # LightGBM's Dask interface does not stop early: its workers would stop at different rounds and wait for each other for
-# ever (LightGBM issues 3712 and 6351). So size and rounds are searched on this machine, on a sample of the rows. Which
-# rows a worker holds decides its bins and its bagging, so that two fits differ as two seeds do on one machine.
+# ever (LightGBM issues 3712 and 6351). So size and rounds are searched on this machine, on a sample of the rows. The
+# rows that a worker holds decide its bins and its bagging, so two fits differ as two seeds do on one machine.
 
 SAMPLE_ROWS = 200_000
 """Most train rows, and most selection rows, on which parameters are searched if the last fit runs on a cluster."""
 BLOCK_ROWS = 100_000
-LOOK_AFTER = 1.0
-"""Seconds between two looks at the workers."""
+"""Most rows of a block that is sent to a worker."""
+LOOK_INTERVAL_S = 1.0
+"""Seconds between two checks that all workers are alive."""
 _CLIENT: ContextVar[Any] = ContextVar("the Dask client whose workers fit", default=None)
 
 
@@ -283,7 +314,10 @@ def on_cluster(scheduler: str | None) -> Iterator[None]:
     if scheduler is None:
         yield
         return
-    for module in ("dask.array", "dask.dataframe"):  # LightGBM asks for both, and says less
+    for module in (
+        "dask.array",
+        "dask.dataframe",
+    ):  # LightGBM needs both, but its error does not say how to install them
         require(module, DASK)
     with require("distributed", DASK).Client(scheduler) as client:
         token = _CLIENT.set(client)
@@ -300,6 +334,7 @@ def _sample(rows: Rows) -> Rows:
 
 def _fit_on_workers(
     client: Any,
+    *,
     X: NDArray[np.float32],
     y: NDArray[Any],
     start: Floats | None,
@@ -307,19 +342,30 @@ def _fit_on_workers(
     parameters: Parameters,
     rounds: int,
 ) -> Any:
+    """Returns a booster that the workers of a Dask cluster fit.
+
+    Args:
+        client: the Dask client.
+        X: features (n, d).
+        y: labels or numbers (n,).
+        start: log-odds (n,) to which the trees add; None for none.
+        names: name of each feature.
+        parameters: LightGBM's parameters.
+        rounds: number of boosting rounds.
+    """
     array, interface = require("dask.array", DASK), require("lightgbm.dask", DASK)
-    kind = interface.DaskLGBMClassifier if parameters["objective"] == "binary" else interface.DaskLGBMRegressor
+    estimator = interface.DaskLGBMClassifier if parameters["objective"] == "binary" else interface.DaskLGBMRegressor
     # Each worker uses the threads it has.
-    parameters_given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
-    model = kind(**parameters_given, random_state=parameters["seed"], n_estimators=rounds, client=client)
-    block = min(BLOCK_ROWS, max(1, -(-len(X) // (2 * len(client.nthreads())))))  # several blocks to each worker
-    start_blocks = None if start is None else array.from_array(start, chunks=block)
-    with _watched(client), warnings.catch_warnings():
-        # LightGBM warns so whenever its Dask estimators are made as they are meant to be.
+    estimator_parameters = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
+    model = estimator(**estimator_parameters, random_state=parameters["seed"], n_estimators=rounds, client=client)
+    block_rows = min(BLOCK_ROWS, max(1, -(-len(X) // (2 * len(client.nthreads())))))  # several blocks to each worker
+    start_blocks = None if start is None else array.from_array(start, chunks=block_rows)
+    with _fail_if_worker_lost(client), warnings.catch_warnings():
+        # LightGBM gives this warning even for estimators that are made as documented.
         warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
         fitted = model.fit(
-            array.from_array(X, chunks=(block, -1)),
-            array.from_array(y, chunks=block),
+            array.from_array(X, chunks=(block_rows, -1)),
+            array.from_array(y, chunks=block_rows),
             init_score=start_blocks,
             feature_name=names,
         )
@@ -327,28 +373,28 @@ def _fit_on_workers(
 
 
 @contextmanager
-def _watched(client: Any) -> Iterator[None]:
-    """Ends the block's fit where a worker is lost. Raises `RecordError` then, and whatever else ends the fit.
+def _fail_if_worker_lost(client: Any) -> Iterator[None]:
+    """Ends the block's fit with a `RecordError` if a worker is lost. Other errors of the fit are raised unchanged.
 
-    LightGBM's workers speak to each other directly, and wait for a worker that died for ever. When a worker is gone,
-    the others' work is cancelled and they are started again.
+    LightGBM's workers speak to each other directly, and wait forever for a worker that died. If a worker is gone, the
+    work of the others is cancelled and they are started again.
     """
     workers, lost, ended = set(client.nthreads()), set[str](), Event()
 
-    def look() -> bool:
-        now = set(client.nthreads())
-        if workers <= now:
+    def end_if_lost() -> bool:
+        current = set(client.nthreads())
+        if workers <= current:
             return False
-        lost.update(workers - now)
+        lost.update(workers - current)
         future = require("distributed", DASK).Future
         waiting = [key for key in list(client.futures) if "_train_part" in str(key)]
         client.cancel([future(key, client) for key in waiting], force=True)
-        if left := sorted(workers & now):
-            client.restart_workers(left, raise_for_error=False)
+        if remaining := sorted(workers & current):
+            client.restart_workers(remaining, raise_for_error=False)
         return True
 
     def watch() -> None:
-        while not ended.wait(LOOK_AFTER) and not look():
+        while not ended.wait(LOOK_INTERVAL_S) and not end_if_lost():
             pass
 
     thread = Thread(target=watch, daemon=True)
@@ -358,9 +404,9 @@ def _watched(client: Any) -> Iterator[None]:
     except Exception as error:
         ended.set()
         thread.join()
-        if not lost:  # the others may report a broken connection before the scheduler reports who broke it
-            time.sleep(LOOK_AFTER)
-        if not (lost or look()):
+        if not lost:  # workers may report a broken connection before the scheduler reports the lost worker
+            time.sleep(LOOK_INTERVAL_S)
+        if not (lost or end_if_lost()):
             raise
         raise RecordError(
             f"the Dask cluster lost {', '.join(sorted(lost))} during a fit; look at the memory that the workers are"

@@ -57,7 +57,7 @@ from metaprobe.training.ladder import (
     unseen_scores,
 )
 from metaprobe.training.methods import USUAL_LADDER, calibrators_of, control_methods
-from metaprobe.training.study import crossfit, made_audits
+from metaprobe.training.study import crossfit, run_possible_audits
 from metaprobe.training.thresholds import (
     Surprise,
     joint_statistic,
@@ -150,7 +150,9 @@ class GateHead:
             self.calibrator.add_to(graph, by_logprobs, output)
         else:
             alone = self.calibrator.add_to(graph, by_logprobs)
-            self.question.add_to(graph, by_logprobs, QUESTION_INPUT, alone, output)
+            self.question.add_to(
+                graph, logprob_score=by_logprobs, forms=QUESTION_INPUT, logprob_probability=alone, output=output
+            )
 
 
 def fit_head(
@@ -186,7 +188,14 @@ def fit_head(
     if forms is None:
         return head
     question = join_question(
-        forms, y, groups, long_roles, unseen=unseen, held=calibration_scores, folds=REFERENCE_FOLDS, seed=seed
+        forms,
+        y,
+        groups,
+        long_roles,
+        unseen=unseen,
+        calibration_scores=calibration_scores,
+        folds=REFERENCE_FOLDS,
+        seed=seed,
     )
     return replace(head, question=question)
 
@@ -439,7 +448,7 @@ def audit_gate(
         refit_labels=refitted,
         labels=labels,
     )
-    return made_audits(audited, seed=seed)
+    return run_possible_audits(audited, seed=seed)
 
 
 def _places(part: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
