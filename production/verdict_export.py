@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 from metaprobe.api import InvalidResponse, OnVerdict, RecordError, Scored, parse_response
 from metaprobe.production.evaluation_events import EVENT, SCOPE, evaluation_attributes, named_value
 from metaprobe.production.monitoring.entry import Entry
-from metaprobe.production.monitoring.label_mapping import OURS
+from metaprobe.production.monitoring.label_mapping import OWN_NAME
 from metaprobe.production.monitoring.posting import checked_url, post_json
 from metaprobe.production.monitoring.rows import batches
 
@@ -148,7 +148,7 @@ def _check_destination(to: str) -> None:
 
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
-    named_entries = ((entry, *named_value(OURS, entry.score, entry.heads)) for entry in entries)
+    named_entries = ((entry, *named_value(OWN_NAME, entry.score, entry.heads)) for entry in entries)
     for some in batches(
         (named_entry for named_entry in named_entries if named_entry[2] is not None), VERDICTS_PER_REQUEST
     ):
@@ -172,12 +172,12 @@ def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
 def _mlflow(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
     for entry in entries:
         trace_id = _trace_of(entry, trace_tag)
-        name, value = named_value(OURS, entry.score, entry.heads)
+        name, value = named_value(OWN_NAME, entry.score, entry.heads)
         error = {"error": {"error_code": "not_scored", "error_message": entry.reason or "the answer has no score"}}
         assessment = {
             "assessment_name": name,
             "trace_id": trace_id,
-            "source": {"source_type": "CODE", "source_id": OURS},
+            "source": {"source_type": "CODE", "source_id": OWN_NAME},
             "create_time": _moment(entry),
             "last_update_time": _moment(entry),
             "feedback": error if value is None else {"value": value},
@@ -193,7 +193,7 @@ def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
         records = []
         for entry in some:
             trace_id, now = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
-            name, value = named_value(OURS, entry.score, entry.heads)
+            name, value = named_value(OWN_NAME, entry.score, entry.heads)
             values = evaluation_attributes(
                 name, score=value, flagged=entry.flagged, reason=entry.reason, response_id=entry.request_id
             )
@@ -203,7 +203,7 @@ def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
             ]
             record = {"timeUnixNano": now, "observedTimeUnixNano": now, "eventName": EVENT, "attributes": attributes}
             records.append(record | ({"traceId": trace_id} if _TRACE_ID.fullmatch(trace_id) else {}))
-        service = {"key": "service.name", "value": {"stringValue": OURS}}
+        service = {"key": "service.name", "value": {"stringValue": OWN_NAME}}
         scoped = [{"scope": {"name": SCOPE}, "logRecords": records}]
         body = {"resourceLogs": [{"resource": {"attributes": [service]}, "scopeLogs": scoped}]}
         yield Outgoing("", body, len(records))

@@ -3,12 +3,12 @@
 import sys
 import threading
 
-from metaprobe.production.monitoring.log import LEAST_LONGER, MOST_MODELS, AnswerLengths
+from metaprobe.production.monitoring.log import MIN_LONGER_ANSWERS, MOST_MODELS, AnswerLengths
 
 
 def test_the_estimate_is_the_mean_of_what_longer_answers_had_still_to_come() -> None:
     lengths = AnswerLengths()
-    for number in range(LEAST_LONGER):
+    for number in range(MIN_LONGER_ANSWERS):
         lengths.add("m", 10 if number % 2 else 40)
         lengths.add("m", 5)
         lengths.add("other", 1000)
@@ -20,7 +20,7 @@ def test_the_estimate_is_the_mean_of_what_longer_answers_had_still_to_come() -> 
 
 def test_of_few_longer_answers_and_of_unknown_models_nothing_is_said() -> None:
     lengths = AnswerLengths()
-    for _ in range(LEAST_LONGER - 1):
+    for _ in range(MIN_LONGER_ANSWERS - 1):
         lengths.add("m", 100)
     lengths.add("m", 50)
     assert lengths.estimate_left("m", 49) is not None

@@ -185,7 +185,7 @@ def test_an_empty_log_and_one_without_labels_are_shown_too(tmp_path: Path) -> No
 
 
 def test_the_queue_is_the_flagged_ones_that_nobody_labelled_the_worst_first(log: ScoreLog) -> None:
-    queue = flagged_queue(log, span(task="faq"), most=20)
+    queue = flagged_queue(log, span(task="faq"), max_answers=20)
     scores = [one["score"] for one in queue]
     assert scores == sorted(scores)
     assert scores[-1] < 0.5

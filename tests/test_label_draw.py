@@ -10,8 +10,8 @@ import pytest
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.estimates import estimate_log
 from metaprobe.production.monitoring.label_draw import (
+    draw_indices,
     draw_sheet,
-    drawn,
     label_deviation,
     rule_for,
     sheet_rows,
@@ -49,7 +49,7 @@ def test_the_budget_is_met_whatever_the_scores_are(scores: list[float]) -> None:
         likely = rule_for(doubts, budget).propensities(doubts)
         assert math.isclose(likely.sum(), min(budget, 25), rel_tol=1e-6)
         assert ((likely > 0) & (likely <= 1)).all()
-        assert len(set(drawn(likely, np.random.default_rng(0)).tolist())) == min(budget, 25)
+        assert len(set(draw_indices(likely, np.random.default_rng(0)).tolist())) == min(budget, 25)
 
 
 def test_each_answer_is_drawn_as_often_as_its_propensity_says() -> None:
@@ -57,7 +57,7 @@ def test_each_answer_is_drawn_as_often_as_its_propensity_says() -> None:
     likely = np.array([0.05, 0.2, 0.75, 1.0, 0.5, 0.5])
     times = np.zeros(6)
     for _ in range(1000):
-        times[drawn(likely, generator)] += 1
+        times[draw_indices(likely, generator)] += 1
     error = np.sqrt(likely * (1 - likely) / 1000)
     assert (abs(times / 1000 - likely) <= 5 * error).all()
 

@@ -140,13 +140,13 @@ def test_what_several_write_prune_delete_and_read_is_what_a_plain_list_holds(
 
 
 def test_two_that_prune_at_once_subtract_once(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = retention._take_away
+    take = retention._delete_rows
 
     def slowly(*given: Any) -> None:
         time.sleep(0.1)  # time for the other one to find the same rows
         take(*given)
 
-    monkeypatch.setattr(retention, "_take_away", slowly)
+    monkeypatch.setattr(retention, "_delete_rows", slowly)
     with ScoreLog.open(where) as one, ScoreLog.open(where) as other:
         store(one, [answer(number) for number in range(20)])
         counts: list[int] = []

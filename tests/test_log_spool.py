@@ -30,7 +30,7 @@ from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.monitoring import log_writer
 from metaprobe.production.monitoring.entry import row_of
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.log_writer import LOST, Spool
+from metaprobe.production.monitoring.log_writer import LOST_EVENT, Spool
 from metaprobe.production.monitoring.tables import LogError, LogUnavailable, UrlTables
 
 server, where = logged_entries.server, logged_entries.where
@@ -80,7 +80,7 @@ def test_what_waits_at_the_end_is_stored_by_whoever_opens_the_log_next(
     with ScoreLog.open(where, spool=spool) as log:
         wait_until(lambda: len(log.columns(gated=True)) == 601)
         assert log.entry("whole") == WHOLE
-        assert (log.lost, log.events(LOST)) == (0, [])
+        assert (log.lost, log.events(LOST_EVENT)) == (0, [])
     assert not list(spool.iterdir())
 
 
@@ -116,13 +116,13 @@ def test_what_neither_the_queue_nor_the_file_takes_is_counted_and_said_by_the_lo
     away.on = False
     with ScoreLog.open(path) as again:
         wait_until(lambda: len(again.columns()) == log.spooled and _lost(again) == log.dropped)
-        events = again.events(LOST)
+        events = again.events(LOST_EVENT)
     with ScoreLog.open(path) as again:
-        assert again.events(LOST) == events  # they are said once
+        assert again.events(LOST_EVENT) == events  # they are said once
 
 
 def _lost(log: ScoreLog) -> int:
-    return sum(one.details["entries"] for one in log.events(LOST))
+    return sum(one.details["entries"] for one in log.events(LOST_EVENT))
 
 
 def test_what_a_full_queue_dropped_is_an_event_as_soon_as_the_database_is_back(tmp_path: Path, away: Away) -> None:
@@ -132,8 +132,8 @@ def test_what_a_full_queue_dropped_is_an_event_as_soon_as_the_database_is_back(t
         dropped = log.dropped
         assert dropped >= 2
         away.on = False
-        wait_until(lambda: log.events(LOST))
-        assert log.events(LOST)[0].details["entries"] == dropped
+        wait_until(lambda: log.events(LOST_EVENT))
+        assert log.events(LOST_EVENT)[0].details["entries"] == dropped
 
 
 def test_a_full_disk_drops_counts_and_raises_nothing_and_a_folder_that_is_gone_is_said_at_once(
@@ -188,7 +188,7 @@ def test_a_killed_process_loses_what_was_in_memory_and_not_what_was_in_its_file(
     with ScoreLog.open(where) as log:
         wait_until(lambda: len(log.columns()) == 20)
         assert log.lost == 3
-        assert [one.details for one in log.events(LOST)] == [{"entries": 3, "of": 23}]
+        assert [one.details for one in log.events(LOST_EVENT)] == [{"entries": 3, "of": 23}]
     with ScoreLog.open(where) as log:
         assert log.lost == 0, "it is said once"
 
@@ -230,9 +230,9 @@ def test_a_file_that_is_not_ours_or_is_damaged_brings_nothing_into_the_log(tmp_p
     damaged = whole + b"\n[1]\nnot json\n" + b"[" * 100_000 + b"\n" + whole[:-9]
     (tmp_path / "scores.sqlite.b.spool").write_bytes(b"%20d\n" % 0 + damaged)
     with ScoreLog.open(beside) as log:
-        wait_until(lambda: log.events(LOST))
+        wait_until(lambda: log.events(LOST_EVENT))
         assert len(log.columns()) == 1
-        assert log.events(LOST)[0].details["entries"] == 4
+        assert log.events(LOST_EVENT)[0].details["entries"] == 4
     assert real.exists()
 
 

@@ -13,7 +13,7 @@ from local_server import Asked, Reply, serving
 
 from metaprobe.cli import main
 from metaprobe.production.monitoring.drift import LABEL_STREAM, Alarm, key_of
-from metaprobe.production.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, measure_move
+from metaprobe.production.monitoring.drift_of_log import DRIFT_EVENT, LogWatch, kept_watch, measure_move
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_draw import draw_sheet
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
@@ -155,7 +155,7 @@ def test_a_change_rings_once_is_stored_and_what_was_read_is_not_read_again(url: 
     assert abs(float(str(alarm["began"])) - (BEGIN + 60_000)) < 60 * 60
     assert run("drift", "--log", url, "--state", state).stdout == ""
     with ScoreLog.open(url) as log:
-        [event] = log.events(DRIFT)
+        [event] = log.events(DRIFT_EVENT)
     assert event.details["text"] == alarm["text"]
     assert event.time == alarm["time"]
     assert alarm["text"].startswith("tokens is higher in the last ")
@@ -417,4 +417,4 @@ def test_an_alarm_that_a_killed_process_has_stored_is_in_the_log_once(url: Path)
     with ScoreLog.open(url) as log:
         write(log, 300, first=1000, longer=2.0)
         assert LogWatch().read(log) == LogWatch().read(log)  # the second knows nothing of the first
-        assert len(log.events(DRIFT)) == 1
+        assert len(log.events(DRIFT_EVENT)) == 1

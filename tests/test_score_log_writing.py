@@ -32,7 +32,7 @@ def test_write_never_waits_and_what_the_queue_cannot_take_is_counted(tmp_path: P
 def test_a_log_that_was_hurried_waits_again_and_does_not_spin(tmp_path: Path) -> None:
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
         keep(log, entry(1))
-        hurry, end = log._writer._hurry, time.monotonic() + 20
+        hurry, end = log._writer._wake, time.monotonic() + 20
         while hurry.is_set() and time.monotonic() < end:
             time.sleep(0.01)
         assert not hurry.is_set(), "while it is set the thread runs in circles on a whole core"

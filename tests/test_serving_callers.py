@@ -111,7 +111,7 @@ def entry(request_id: str, callers_id: str = "", key_name: str = "", **more: Any
 def test_a_label_may_come_before_its_answer_under_the_callers_name(where: str) -> None:
     with ScoreLog.open(where) as log:
         for key, value in (("a", 1), ("b", 0), ("c", 1)):
-            assert log.add_labels([FeedbackLabel("job", value)], by=Labeller(key, admin=False)) == 0
+            assert log.add_labels([FeedbackLabel("job", value)], labeller=Labeller(key, admin=False)) == 0
         keep(log, entry("r1", "job", "a"), entry("r2", "job", "b"))
         assert {one.request_id: one.value for one in log.current_labels()} == {"r1": 1, "r2": 0, "job": 1}
         assert log.columns(labelled=True).label.tolist() == [1, 0]
@@ -126,8 +126,8 @@ def test_a_name_of_several_answers_is_refused_and_the_shadow_has_none(where: str
         with pytest.raises(LogError, match="2 answers were asked for under that name"):
             log.label("job", 1)
         with pytest.raises(NotYours):
-            log.add_labels([FeedbackLabel("r1", 1)], by=Labeller("b", admin=False))
-        assert log.add_labels([FeedbackLabel("job", 1)], by=Labeller("b", admin=False)) == 0
+            log.add_labels([FeedbackLabel("r1", 1)], labeller=Labeller("b", admin=False))
+        assert log.add_labels([FeedbackLabel("job", 1)], labeller=Labeller("b", admin=False)) == 0
         log.label("r2", 1)
         assert log.entry("r2").callers_id == "job"
 
@@ -138,7 +138,7 @@ def test_a_verdict_that_the_log_did_not_take_says_so(
     monkeypatch.setenv("METAPROBE_API_KEY", OPERATOR)
     opened = ScoreLog.open
     monkeypatch.setattr(ScoreLog, "open", lambda where, **more: opened(where, capacity=2, **more))
-    monkeypatch.setattr("metaprobe.production.monitoring.log_writer.EVERY_S", 60)
+    monkeypatch.setattr("metaprobe.production.monitoring.log_writer.BATCH_WAIT_S", 60)
     path = tmp_path / "scores.sqlite"
     with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], log=str(path)))) as (url, _):
         client = Callers(url, ScoreLog.open(path, entries=False))

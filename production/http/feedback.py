@@ -90,7 +90,7 @@ class FeedbackDesk:
 
     def _store(self, labels: list[FeedbackLabel], labeller: Labeller) -> int:
         self._log.flush(_WAIT_S)
-        return self._log.add_labels(labels, by=labeller)
+        return self._log.add_labels(labels, labeller=labeller)
 
 
 def _busy(why: str) -> Refusal:

@@ -57,44 +57,44 @@ USUAL_STREAMS = ("score", "tokens", "finish_reason", "task", LABEL_STREAM)
 WATCHED_STREAMS = (*USUAL_STREAMS, AGREEMENT_STREAM)
 """Names of all watchable values. `agreement` is whether a second answer to the same question says the same."""
 NAME_STREAMS = ("finish_reason", "task")
-BY_VERSION = ("score", LABEL_STREAM)
+STREAMS_BY_VERSION = ("score", LABEL_STREAM)
 """Values that are watched separately for each version, because two checkpoints score the same answers differently."""
-LATEST = 256
+LATEST_TIMES = 256
 """Number of values whose times are kept, to say when a change began."""
 DRIFT_STATE_FORMAT = 4
 MORE, FEWER, MIXED = "more wrong answers", "fewer wrong answers", "mixed"
 """Direction in which labels differ from scores; `MIXED` if it is not known."""
-LABELS_SAY = {"too high": MORE, "too low": FEWER}
-WRONG = {"lower": MORE, "higher": FEWER}
+LABEL_MOVE_MEANINGS = {"too high": MORE, "too low": FEWER}
+SCORE_MOVE_MEANINGS = {"lower": MORE, "higher": FEWER}
 """Maps the direction in which scores moved to its meaning."""
 RARITY = {"lower": "rare values are more frequent", "higher": "frequent values are more frequent"}
 
 STRENGTHS = (0.3, 0.6, 0.85)
 """Exponents of the bets on ranks: a bet assumes that a rank r has the density strength * r ** (strength - 1)."""
 RANK_BIN_COUNT = 10
+"""Number of rank bins of the bet on any shape."""
 BIN_PRIOR = 3.0
+"""Number of values that each of these bins holds at the start."""
 REMEMBERED_VALUES = 300.0
-"""Parameters of the bet on any shape: number of rank bins, initial values in each bin, and number of
-remembered values.
-"""
+"""Number of values after which the weight of a value in these bins has fallen to about a third."""
 BET_DIRECTIONS = ("lower", "higher", "more extreme")
 RANK_BETS = (*(kind for kind in BET_DIRECTIONS for _ in STRENGTHS), "closer to the middle", "otherwise distributed")
 """Names of the bets on ranks: how the values since the change differ."""
-CLOSEST = 1e-9
+RANK_MARGIN = 1e-9
 """Ranks are clipped to [CLOSEST, 1 - CLOSEST]."""
 LOG_OF_ZERO = -1e9
 """Replaces the logarithm of 0 in JSON."""
 
-STAKES = (0.1, 0.3, 0.8)
+LABEL_STAKES = (0.1, 0.3, 0.8)
 """Shares of the money that the bets on labels risk."""
 LABEL_BETS = tuple(
     kind
     for kind in ("too high", "too low", "too far from the middle", "too near the middle")
-    for _ in STAKES  # each kind of error of the scores, bet on carefully and boldly
+    for _ in LABEL_STAKES  # each kind of error of the scores, bet on carefully and boldly
 )
 
 RANK_BINS = 1000
-WIDEST = 10.0
+MAX_LOG_ODDS = 10.0
 """Log-odds at either end of the grid for scores."""
 
 
@@ -107,7 +107,7 @@ class Wealth:
     best: list[float]
     """Logarithm of the money of each bet with its best single starting time."""
     began: list[int]
-    """Step of that starting time."""
+    """Step at which each bet's best starting time lies."""
     steps: int = 0
 
     @property
@@ -122,12 +122,12 @@ class Wealth:
 
     def add(self, factors: Sequence[float]) -> None:
         """Multiplies each bet by its factor: at least 0, with a mean of at most 1 if nothing has changed."""
-        begun = (_cash(self.steps) - _cash(self.steps + 1)) / len(self.money)
-        least = log(begun)
+        starting_money = (_cash(self.steps) - _cash(self.steps + 1)) / len(self.money)
+        log_starting_money = log(starting_money)
         for bet, factor in enumerate(factors):
-            self.money[bet] = (self.money[bet] + begun) * factor
-            if self.best[bet] < least:
-                self.best[bet], self.began[bet] = least, self.steps
+            self.money[bet] = (self.money[bet] + starting_money) * factor
+            if self.best[bet] < log_starting_money:
+                self.best[bet], self.began[bet] = log_starting_money, self.steps
             self.best[bet] += log(factor) if factor > 0 else LOG_OF_ZERO
         self.steps += 1
 
@@ -145,14 +145,14 @@ class RankBets:
 
     def factors(self, rank: float) -> list[float]:
         """Returns the factor of each bet of `RANK_BETS`, and learns from the rank afterwards."""
-        r = min(max(rank, CLOSEST), 1 - CLOSEST)
+        r = min(max(rank, RANK_MARGIN), 1 - RANK_MARGIN)
         low = [s * r ** (s - 1) for s in STRENGTHS]
         high = [s * (1 - r) ** (s - 1) for s in STRENGTHS]
         either_end = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
-        place = min(int(r * RANK_BIN_COUNT), RANK_BIN_COUNT - 1)
-        shape = RANK_BIN_COUNT * (self.seen[place] + BIN_PRIOR) / (sum(self.seen) + RANK_BIN_COUNT * BIN_PRIOR)
+        bin_index = min(int(r * RANK_BIN_COUNT), RANK_BIN_COUNT - 1)
+        shape = RANK_BIN_COUNT * (self.seen[bin_index] + BIN_PRIOR) / (sum(self.seen) + RANK_BIN_COUNT * BIN_PRIOR)
         self.seen = [count * (1 - 1 / REMEMBERED_VALUES) for count in self.seen]
-        self.seen[place] += 1
+        self.seen[bin_index] += 1
         return [*low, *high, *either_end, 6 * r * (1 - r), shape]
 
 
@@ -171,7 +171,7 @@ def label_factors(score: float, label: float, tolerance: float) -> list[float]:
     missed = label - score
     outwards = missed if score > 0.5 else -missed
     gains = [(gain - tolerance) / (1 + tolerance) for gain in (-missed, missed, -outwards, outwards)]
-    return [1 + stake * gain for gain in gains for stake in STAKES]
+    return [1 + stake * gain for gain in gains for stake in LABEL_STAKES]
 
 
 @dataclass(slots=True)
@@ -193,20 +193,20 @@ class Ranks:
         """
         if grid is None:
             self.counts = self.counts or {}
-            mine = self.counts[value] = self.counts.get(value, 0) + 1
-            below = sum(n for n in self.counts.values() if n < mine)
-            same = sum(n for n in self.counts.values() if n == mine)
-            return float((below + tie * same) / sum(self.counts.values()))
+            own_count = self.counts[value] = self.counts.get(value, 0) + 1
+            below = sum(n for n in self.counts.values() if n < own_count)
+            equal = sum(n for n in self.counts.values() if n == own_count)
+            return float((below + tie * equal) / sum(self.counts.values()))
         self.counts = self.counts or [0] * RANK_BINS
-        place = min(max(grid(value), 0), RANK_BINS - 1)
-        self.counts[place] += 1
-        return float((sum(self.counts[:place]) + tie * self.counts[place]) / sum(self.counts))
+        bin_index = min(max(grid(value), 0), RANK_BINS - 1)
+        self.counts[bin_index] += 1
+        return float((sum(self.counts[:bin_index]) + tie * self.counts[bin_index]) / sum(self.counts))
 
 
 def place_score(value: float) -> int:
     """Returns the bin of a number in [0, 1], by its log-odds: 0.99 and 0.999 differ as much as 0.5 and 0.91."""
     p = min(max(value, 1e-6), 1 - 1e-6)
-    return floor((log(p / (1 - p)) + WIDEST) / (2 * WIDEST) * RANK_BINS)
+    return floor((log(p / (1 - p)) + MAX_LOG_ODDS) / (2 * MAX_LOG_ODDS) * RANK_BINS)
 
 
 def place_count(value: float) -> int:
@@ -251,15 +251,15 @@ class Alarm:
         of_checkpoint = f" of checkpoint {self.checkpoint[:12]}" if self.checkpoint else ""
         has_direction = self.direction in (MORE, FEWER)
         if self.stream == LABEL_STREAM:
-            meant = f": {self.direction} than they say" if has_direction else ""
-            return f"scores{of_checkpoint} are {self.moved}, by {self.since} labels{meant}"
-        says = f" is {self.moved}"
+            meaning = f": {self.direction} than they say" if has_direction else ""
+            return f"scores{of_checkpoint} are {self.moved}, by {self.since} labels{meaning}"
+        change = f" is {self.moved}"
         if self.stream in NAME_STREAMS:
-            says = f": {RARITY.get(self.moved, self.moved)}"
-        meant = f": {self.direction} are expected" if has_direction else ""
+            change = f": {RARITY.get(self.moved, self.moved)}"
+        meaning = f": {self.direction} are expected" if has_direction else ""
         return (
-            f"{self.stream}{of_checkpoint}{says} in the last {self.since} of {self.rows} values, of which the first "
-            f"{self.reference} are the reference{meant}"
+            f"{self.stream}{of_checkpoint}{change} in the last {self.since} of {self.rows} values, of which the first "
+            f"{self.reference} are the reference{meaning}"
         )
 
 
@@ -395,14 +395,14 @@ class DriftWatch:
             watched.first = when if watched.first is None else watched.first
             watched.rows += 1
             watched.missed += y - s
-            alarm = self._bet(watched, when, label_factors(s, y, self.tolerance), LABEL_BETS)
+            alarm = self._alarm_after_bet(watched, when, label_factors(s, y, self.tolerance), LABEL_BETS)
             alarms += [] if alarm is None else [alarm]
         return alarms
 
     def _watched_value(self, name: str, version: str) -> WatchedValue:
         key = key_of(name, version)
         if key not in self.watched_values:
-            self.watched_values[key] = _begin(name, version)
+            self.watched_values[key] = _new_watched_value(name, version)
         return self.watched_values[key]
 
     def _watch_value(self, watched: WatchedValue, when: float, value: Any, stratum: str) -> Alarm | None:
@@ -414,7 +414,7 @@ class DriftWatch:
         watched.waiting.append(0.0 if has_names else float(value))
         if len(watched.waiting) < self.batch:
             return None
-        # Names have no mean, so the last name of each batch counts.
+        # Names have no mean, so the last name of a batch stands for the batch.
         averaged: Any = str(value) if has_names else sum(watched.waiting) / len(watched.waiting)
         watched.waiting.clear()
         grid = None if has_names else place_count if watched.name == "tokens" else place_score
@@ -423,35 +423,52 @@ class DriftWatch:
         watched.rows += 1
         if watched.rows <= self.reference:
             return None
-        return self._bet(watched, when, factors, RANK_BETS)
+        return self._alarm_after_bet(watched, when, factors, RANK_BETS)
 
-    def _bet(self, watched: WatchedValue, when: float, factors: list[float], bets: tuple[str, ...]) -> Alarm | None:
+    def _alarm_after_bet(
+        self, watched: WatchedValue, when: float, factors: list[float], bets: tuple[str, ...]
+    ) -> Alarm | None:
+        """Bets on one value. Returns an alarm if the evidence now reaches the threshold, and then starts anew.
+
+        Args:
+            watched: the state of the watched value.
+            when: time of the value, in seconds since 1970.
+            factors: factor of each bet.
+            bets: names of the bets.
+        """
         wealth = watched.wealth
         watched.times.append([wealth.steps, when, watched.missed])
-        if len(watched.times) > 2 * LATEST:
-            watched.times[:LATEST] = watched.times[:LATEST:2]  # the older, the coarser
+        if len(watched.times) > 2 * LATEST_TIMES:
+            watched.times[:LATEST_TIMES] = watched.times[:LATEST_TIMES:2]  # the older, the coarser
         wealth.add(factors)
         if wealth.evidence < self.threshold:
             return None
-        self.watched_values[key_of(watched.name, watched.version)] = fresh = _begin(watched.name, watched.version)
-        step, size = int(wealth.began[wealth.winner]), 1 if watched.name == LABEL_STREAM else self.batch
-        at_step, began, missed = next(
-            entry for entry in reversed(watched.times) if entry[0] <= step or entry is watched.times[0]
+        self.watched_values[key_of(watched.name, watched.version)] = next_watched = _new_watched_value(
+            watched.name, watched.version
         )
-        rows, since, moved = watched.rows * size, (wealth.steps - step) * size, bets[wealth.winner]
+        start_step, values_per_row = int(wealth.began[wealth.winner]), 1 if watched.name == LABEL_STREAM else self.batch
+        at_step, began, missed = next(
+            entry for entry in reversed(watched.times) if entry[0] <= start_step or entry is watched.times[0]
+        )
+        rows, since, moved = (
+            watched.rows * values_per_row,
+            (wealth.steps - start_step) * values_per_row,
+            bets[wealth.winner],
+        )
         first = nan if watched.first is None else watched.first
         alarm = Alarm(watched.name, when, began, wealth.evidence, rows, since, moved, watched.version, first=first)
         if watched.name != LABEL_STREAM:
-            direction = WRONG.get(moved, moved) if watched.name == "score" else moved
-            return replace(alarm, direction=direction, reference=self.reference * size)
+            direction = SCORE_MOVE_MEANINGS.get(moved, moved) if watched.name == "score" else moved
+            return replace(alarm, direction=direction, reference=self.reference * values_per_row)
         n = wealth.steps - int(at_step)
         gap = (watched.missed - missed) / n
         is_significant = abs(gap) > self.tolerance + 1 / sqrt(n)  # two standard errors of a share of one half
-        direction = LABELS_SAY.get(moved, (MORE if gap < 0 else FEWER) if is_significant else MIXED)
-        fresh.told = direction
-        if watched.told and step < self.reference and direction in (watched.told, MIXED):
-            fresh.told = watched.told
-            return None  # it has been so since the last alarm
+        direction = LABEL_MOVE_MEANINGS.get(moved, (MORE if gap < 0 else FEWER) if is_significant else MIXED)
+        next_watched.told = direction
+        if watched.told and start_step < self.reference and direction in (watched.told, MIXED):
+            next_watched.told = watched.told
+            return None  # the direction has not changed since the last alarm
+        # The labels of this alarm differ from the scores in a new direction, or did so again after a while.
         return replace(alarm, gap=gap, direction=moved if direction == MIXED else direction)
 
     def to_json(self) -> str:
@@ -487,13 +504,13 @@ class DriftWatch:
 
 def key_of(name: str, version: str) -> str:
     """Returns the key of a watched value: its name, with the version's digest if versions are watched separately."""
-    return f"{name}|{version}" if version and name in BY_VERSION else name
+    return f"{name}|{version}" if version and name in STREAMS_BY_VERSION else name
 
 
-def _begin(name: str, version: str) -> WatchedValue:
+def _new_watched_value(name: str, version: str) -> WatchedValue:
     bets = len(LABEL_BETS if name == LABEL_STREAM else RANK_BETS)
     wealth = Wealth([0.0] * bets, [LOG_OF_ZERO] * bets, [0] * bets)
-    return WatchedValue(name, wealth, version=version if name in BY_VERSION else "")
+    return WatchedValue(name, wealth, version=version if name in STREAMS_BY_VERSION else "")
 
 
 def _names_or_empty(names: ArrayLike | None, n: int) -> NDArray[np.str_]:

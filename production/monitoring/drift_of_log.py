@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from metaprobe.api import OneWriter, RecordError, plain
 from metaprobe.production.monitoring.drift import (
     AGREEMENT_STREAM,
-    BY_VERSION,
     LABEL_STREAM,
     NAME_STREAMS,
+    STREAMS_BY_VERSION,
     USUAL_STREAMS,
     Alarm,
     DriftWatch,
@@ -30,13 +30,13 @@ from metaprobe.production.monitoring.posting import NotPosted, post_json
 from metaprobe.production.monitoring.rows import Floats, LogColumns
 from metaprobe.production.monitoring.tables import sa, scores
 
-DRIFT = "drift"
+DRIFT_EVENT = "drift"
 """Kind of the events."""
-HOUR = "hour"
+HOUR_STRATUM = "hour"
 """Replaces a tag, and stands for the hour of the day in UTC."""
 ANSWER_STREAMS = ("score", "tokens", "finish_reason", "task")
 """Columns that are read of every answer."""
-_KEPT = ("model", "checkpoint", "within", "read_to", "agreements_read_to", "log")
+_STATE_FIELDS = ("model", "checkpoint", "within", "read_to", "agreements_read_to", "log")
 SHOWN_AGREEMENTS = 100
 """Latest second answers whose mean agreement is shown beside that of all earlier ones."""
 
@@ -45,7 +45,7 @@ NUMBER_FORMATS = ((1, ".3f"), (100, ".1f"))
 
 TRY_TIMEOUT_S = 10.0
 """Seconds that one attempt may take in all."""
-TRIES = 2
+MAX_TRIES = 2
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class LogWatch:
     """Alarms that no webhook has accepted yet."""
     waiting: int = 0
     """Number of answers not read yet, because an older transaction of the database is still open."""
-    second: list[LoggedAgreement] = field(default_factory=list)
+    second_agreements: list[LoggedAgreement] = field(default_factory=list)
     """Agreements of all second answers of this model and version, as `read` found them; not kept in the file."""
 
     @classmethod
@@ -86,7 +86,7 @@ class LogWatch:
             raise RecordError(f"{path} is no state of `metaprobe drift` ({error}); give another file") from error
 
     def save(self, path: Path) -> None:
-        stored = {name: getattr(self, name) for name in _KEPT}
+        stored = {name: getattr(self, name) for name in _STATE_FIELDS}
         stored |= {"counted": sorted(self.counted), "pending": self.pending}
         new_path = path.with_name(path.name + ".new")
         new_path.write_text(json.dumps({"watch": self.watch.to_json(), **stored}), encoding="utf-8")
@@ -111,62 +111,64 @@ class LogWatch:
         answers = log.columns(model=self.model, checkpoint=self.checkpoint, stored=(first, last))
         columns = {name: _column(answers, name) for name in ANSWER_STREAMS}
         versions = answers.checkpoint.astype(np.str_)
-        if self.within == HOUR:
+        if self.within == HOUR_STRATUM:
             strata: Any = (answers.time // 3600 % 24).astype(np.int64)
         else:
             strata = answers.tag(self.within) if self.within else None
         alarms = self.watch.update(answers.time, columns, within=strata, version=versions)
         self.read_to = last
-        later = sa.select(sa.func.count()).select_from(scores).where(log.tables.number > last)
-        self.waiting = 0 if log.tables.alone else int(log.tables.read(later)[0][0])
-        # Labels since the last reading, in the order in which they came. Marks stand for the ids of their answers in
-        # the state, where the ids themselves have no business to be.
-        labelled = self._labelled(log)
+        later_count = sa.select(sa.func.count()).select_from(scores).where(log.tables.number > last)
+        self.waiting = 0 if log.tables.alone else int(log.tables.read(later_count)[0][0])
+        # Labels since the last reading, in the order in which they came. The state keeps hashes of the answers' ids,
+        # not the ids themselves.
+        labelled = self._read_labels(log)
         marks = [hashlib.blake2b(name.encode(), digest_size=8).hexdigest() for name in labelled.names]
-        new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
+        is_new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
         self.counted = set(marks)
-        label_columns = (labelled.time[new], labelled.score[new], labelled.label[new])
+        label_columns = (labelled.time[is_new], labelled.score[is_new], labelled.label[is_new])
         alarms = sorted(alarms + self._read_agreements(log), key=lambda alarm: alarm.time)
-        alarms += self.watch.update_labels(*label_columns, version=labelled.version[new])
+        alarms += self.watch.update_labels(*label_columns, version=labelled.version[is_new])
         names = version_names(log) if alarms else {}
-        return [self._tell(log, alarm, names) for alarm in alarms]
+        return [self._store_alarm(log, alarm, names) for alarm in alarms]
 
     def _read_agreements(self, log: ScoreLog) -> list[Alarm]:
         """Returns the alarms of second answers since the last reading. They come later than the answers themselves."""
         first = self.agreements_read_to
-        self.second, self.agreements_read_to = log.agreements(model=self.model, checkpoint=self.checkpoint)
-        found = [agreement for agreement in self.second if agreement.number > first]
+        self.second_agreements, self.agreements_read_to = log.agreements(model=self.model, checkpoint=self.checkpoint)
+        found = [agreement for agreement in self.second_agreements if agreement.number > first]
         times = np.array([agreement.time for agreement in found])
-        if self.within == HOUR:
+        if self.within == HOUR_STRATUM:
             strata: Any = (times // 3600 % 24).astype(np.int64)
         else:
             strata = np.array([agreement.tags.get(self.within, "") for agreement in found], dtype=np.str_)
         same = np.array([agreement.same for agreement in found], dtype=np.float64)
         return self.watch.update(times, {AGREEMENT_STREAM: same}, within=strata)
 
-    def _labelled(self, log: ScoreLog) -> "_Labelled":
+    def _read_labels(self, log: ScoreLog) -> "_LabelColumns":
         """Returns the first label of each answer, in order of arrival, with the answers' scores and versions.
 
         A bet on an answer's label cannot be repeated on its correction, because the correction depends on the first
         label. So a correction changes the estimates, but not this stream. If some answers were drawn, unrequested
         labels are left out, as in the estimates: a user who complains knows that the answer is wrong.
         """
-        first = {
-            first_label.request_id: (place, first_label.time, first_label.value)
-            for place, first_label in enumerate(log.first_labels())
+        first_label_of = {
+            first_label.request_id: (arrival, first_label.time, first_label.value)
+            for arrival, first_label in enumerate(log.first_labels())
         }
         answers = log.columns(model=self.model, checkpoint=self.checkpoint, labelled=True, ids=True)
         drawn = np.isfinite(answers.propensity)
-        used = np.flatnonzero(drawn if drawn.any() else np.ones(len(answers), dtype=np.bool_))
-        used = np.array([row for row in used if str(answers.request_id[row]) in first], dtype=np.int64)
-        labelled = [first[str(name)] for name in answers.request_id[used]]
-        place, time, label = np.array(labelled, dtype=np.float64).reshape(-1, 3).T
-        order = np.argsort(place)
-        rows = used[order]
+        rows_used = np.flatnonzero(drawn if drawn.any() else np.ones(len(answers), dtype=np.bool_))
+        rows_used = np.array(
+            [row for row in rows_used if str(answers.request_id[row]) in first_label_of], dtype=np.int64
+        )
+        labelled = [first_label_of[str(name)] for name in answers.request_id[rows_used]]
+        arrival, time, label = np.array(labelled, dtype=np.float64).reshape(-1, 3).T
+        order = np.argsort(arrival)
+        rows = rows_used[order]
         version = answers.checkpoint[rows].astype(np.str_)
-        return _Labelled(answers.request_id[rows].tolist(), time[order], answers.score[rows], label[order], version)
+        return _LabelColumns(answers.request_id[rows].tolist(), time[order], answers.score[rows], label[order], version)
 
-    def _tell(self, log: ScoreLog, alarm: Alarm, names: Mapping[str, str]) -> dict[str, Any]:
+    def _store_alarm(self, log: ScoreLog, alarm: Alarm, names: Mapping[str, str]) -> dict[str, Any]:
         """Stores the alarm with the means before and after it, unless a killed process has already stored it.
 
         Args:
@@ -175,14 +177,14 @@ class LogWatch:
             names: folder of each version, by its digest.
         """
         if alarm.stream == LABEL_STREAM:
-            labelled = self._labelled(log)
-            mine = labelled.version == alarm.checkpoint
-            times, values = labelled.time[mine], (labelled.label - labelled.score)[mine]
+            labelled = self._read_labels(log)
+            is_of_version = labelled.version == alarm.checkpoint
+            times, values = labelled.time[is_of_version], (labelled.label - labelled.score)[is_of_version]
         elif alarm.stream == AGREEMENT_STREAM:
-            times = np.array([agreement.time for agreement in self.second])
-            values = np.array([agreement.same for agreement in self.second], dtype=np.float64)
+            times = np.array([agreement.time for agreement in self.second_agreements])
+            values = np.array([agreement.same for agreement in self.second_agreements], dtype=np.float64)
         else:
-            digest = alarm.checkpoint if alarm.stream in BY_VERSION else self.checkpoint
+            digest = alarm.checkpoint if alarm.stream in STREAMS_BY_VERSION else self.checkpoint
             answers = log.columns(model=self.model, checkpoint=digest, until=float(np.nextafter(alarm.time, np.inf)))
             times, values = answers.time, _column(answers, alarm.stream)
         move = measure_move(alarm, times, values)
@@ -195,12 +197,12 @@ class LogWatch:
             "model": self.model,
         }
         stored: dict[str, Any] = plain(details)
-        if stored not in [event.details for event in log.events(DRIFT, since=alarm.time)]:
-            log.event(DRIFT, stored, time=alarm.time)
+        if stored not in [event.details for event in log.events(DRIFT_EVENT, since=alarm.time)]:
+            log.event(DRIFT_EVENT, stored, time=alarm.time)
         return stored
 
 
-class _Labelled(NamedTuple):
+class _LabelColumns(NamedTuple):
     """Labels in order of arrival; arrays of shape (n,)."""
 
     names: list[str]
@@ -241,10 +243,11 @@ def kept_watch(
         if path.exists():
             watch = LogWatch.load(path)
             for name, expected in settings.items():
-                had = watch.watch.batch if name == "batch" else getattr(watch, name)
-                if expected is not None and expected != had:
+                stored_value = watch.watch.batch if name == "batch" else getattr(watch, name)
+                if expected is not None and expected != stored_value:
                     raise RecordError(
-                        f"{path} has watched with {name} {had!r}, and {expected!r} was given: give another file"
+                        f"{path} has watched with {name} {stored_value!r}, and {expected!r} was given: give another"
+                        " file"
                     )
         else:
             watch = LogWatch(DriftWatch(streams, batch=batch or 1), model, checkpoint, within or "")
@@ -277,10 +280,10 @@ def say_agreement(log_watch: LogWatch) -> str:
     The watch must have read its log. Only answers of its model and version count. Empty if none of them was asked for
     again.
     """
-    same = [agreement.same for agreement in log_watch.second]
-    if not same:
+    agreed = [agreement.same for agreement in log_watch.second_agreements]
+    if not agreed:
         return ""
-    latest, earlier = same[-SHOWN_AGREEMENTS:], same[:-SHOWN_AGREEMENTS]
+    latest, earlier = agreed[-SHOWN_AGREEMENTS:], agreed[:-SHOWN_AGREEMENTS]
     text = f"agreement {np.mean(latest):.2f} of the latest {len(latest)} second answers"
     if earlier:
         text += f", {np.mean(earlier):.2f} of the {len(earlier)} before"
@@ -329,16 +332,18 @@ def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
             (earlier if len(earlier) else raw_values[is_valid]).astype(np.str_), return_counts=True
         )
         commonest = str(names[counts.argmax()]) if len(names) else ""
-        numbers, measured = (raw_values == commonest).astype(np.float64), f"share of {commonest!r}"
+        numbers, what = (raw_values == commonest).astype(np.float64), f"share of {commonest!r}"
     else:
         numbers = raw_values.astype(np.float64)
-        measured = "label less score" if alarm.stream == LABEL_STREAM else f"mean {alarm.stream}"
+        what = "label less score" if alarm.stream == LABEL_STREAM else f"mean {alarm.stream}"
         is_valid = np.isfinite(numbers)
     times, numbers = times[is_valid], numbers[is_valid]
-    compared = times >= alarm.first if alarm.stream != LABEL_STREAM and np.isfinite(alarm.first) else np.isfinite(times)
-    before, after = compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
-    means = [float(some.mean()) if len(some) else float("nan") for some in (numbers[before], numbers[after])]
-    return Move(measured, *means)
+    is_compared = (
+        times >= alarm.first if alarm.stream != LABEL_STREAM and np.isfinite(alarm.first) else np.isfinite(times)
+    )
+    before, after = is_compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
+    means = [float(part.mean()) if len(part) else float("nan") for part in (numbers[before], numbers[after])]
+    return Move(what, *means)
 
 
 def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:
@@ -365,15 +370,15 @@ def post_pending(url: str, pending: list[dict[str, Any]]) -> str:
     """Posts alarms in order, and removes each accepted one from the list. Returns why one was refused, or an empty
     text.
 
-    After the first failure the others wait too, so that failures take at most `TRIES` times `TRY_TIMEOUT_S`.
+    After the first failure the others wait too, so that failures take at most `MAX_TRIES` times `TRY_TIMEOUT_S`.
     """
     while pending:
-        for tries in range(1, TRIES + 1):
+        for try_number in range(1, MAX_TRIES + 1):
             try:
                 post_json(url, pending[0], {}, timeout_s=TRY_TIMEOUT_S)
                 break
             except NotPosted as error:
-                if tries == TRIES:
+                if try_number == MAX_TRIES:
                     return str(error)
         pending.pop(0)
     return ""

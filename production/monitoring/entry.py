@@ -20,7 +20,7 @@ MAX_NOTE = 2_000
 MAX_TIME = 1e11
 """Latest time in seconds since 1970. A larger number is in milliseconds, and refused."""
 
-CONTEXT = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
+CONTEXT_COLUMNS = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
 """Fields whose values many entries share, so that the values are stored once."""
 ENTRY_COLUMNS = (
     "request_id time context score flagged critical heads reason prompt_tokens tokens tokens_saved cost_usd "
@@ -79,7 +79,7 @@ class Entry:
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
-    """Returns the entry's values under the names of the table's columns, together with those of `CONTEXT`.
+    """Returns the entry's values under the names of the table's columns, together with those of `CONTEXT_COLUMNS`.
 
     Raises `ValueError` for an invalid time.
     """
@@ -118,9 +118,9 @@ def row_of(entry: Entry) -> dict[str, Any]:
 
 def entry_of(row: Sequence[Any]) -> Entry:
     """Returns the entry of a row, which has the values of `ENTRY_COLUMNS` without `context`, then those of
-    `CONTEXT`.
+    `CONTEXT_COLUMNS`.
     """
-    names = [*(name for name in ENTRY_COLUMNS if name != "context"), *CONTEXT]
+    names = [*(name for name in ENTRY_COLUMNS if name != "context"), *CONTEXT_COLUMNS]
     values: Mapping[str, Any] = dict(zip(names, row, strict=True))
     fields_given = {name: values[name] for name in names if name != "task"}
     logprobs = values["logprobs"]
@@ -138,19 +138,18 @@ def entry_of(row: Sequence[Any]) -> Entry:
     )
 
 
-def loggable_text(value: object, most: int) -> str:
-    """Returns a text in the form that the log stores: its first `most` characters, without characters that a database
-    refuses.
+def loggable_text(value: object, max_chars: int) -> str:
+    """Returns the first `max_chars` characters of a text, without characters that a database refuses.
 
     Half of a surrogate pair and the character 0 can occur in JSON, but not in a database. They are escaped.
     """
-    text = str(value)[:most]
+    text = str(value)[:max_chars]
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
-def moment(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Returns a time in seconds since 1970 in the form of messages and of `--since`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -166,7 +165,7 @@ def _storable_count(value: int | None) -> int | None:
     return None if value is None or not 0 <= value < 1 << 53 else int(value)
 
 
-MOST_UNLABELLED = 0.02
+MAX_UNLABELLED_SHARE = 0.02
 """Share of the answers that may lack a label if the labels count as a census.
 
 So a few answers without a clear verdict do not end the census. The share of right answers changes by at most 0.02, less
@@ -176,4 +175,4 @@ than 100 labels can show.
 
 def is_census(labels: int, answers: int) -> bool:
     """Returns whether this many labels are for (nearly) all answers, so that no choice of answers matters."""
-    return labels > 0 and answers - labels <= MOST_UNLABELLED * answers
+    return labels > 0 and answers - labels <= MAX_UNLABELLED_SHARE * answers

@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 INTERVAL_LEVEL = 0.95
-ADDED = 2
+ADDED_OF_EACH = 2
 """Number of right answers, and of wrong ones, that are added to the labels for the interval."""
 SCORES, POWERED, LABELLED, COUNTED = "scores", "powered", "labelled", "counted"
-CALIBRATED = "scores are calibrated on these answers; no label was asked"
-BOUNDED = "labels are right, and answers are independent; nothing is assumed of the answers without a label"
-DRAWN = "labels are right, answers are independent, and were drawn for labels with the stored propensities"
-UNASKED = (
+CALIBRATED_ASSUMPTION = "scores are calibrated on these answers; no label was asked"
+BOUNDED_ASSUMPTION = "labels are right, and answers are independent; nothing is assumed of the answers without a label"
+DRAWN_ASSUMPTION = "labels are right, answers are independent, and were drawn for labels with the stored propensities"
+UNASKED_ASSUMPTION = (
     "labels are right, answers are independent, and the labelled ones as good as drawn at random: no propensities are "
     "stored"
 )
@@ -123,9 +123,9 @@ class Labelled:
     assumption: str
     group: NDArray[np.int64] | None
     """Number of each answer's group (N,); None if each answer is its own group."""
-    used: NDArray[np.int64]
+    used_rows: NDArray[np.int64]
     """Indices (n,) of the labelled answers that are used."""
-    known: NDArray[np.int64]
+    labelled_rows: NDArray[np.int64]
     """Indices (m,) of all labelled answers; m >= n."""
     known_y: Floats
     """Labels (m,) of all labelled answers, in [0, 1]."""
@@ -156,39 +156,39 @@ def estimate_accuracy(
         level: share of the intervals that hold.
         answers: number of answers, if `score` holds representatives of them; N by default.
     """
-    labelled = _checked(score, label, propensity, group, answers)
+    labelled = _check_answers(score, label, propensity, group, answers)
     rows = len(labelled.score)
-    scores = _nothing(SCORES, 0, CALIBRATED, "there are no answers")
+    scores = _no_estimate(SCORES, 0, CALIBRATED_ASSUMPTION, "there are no answers")
     if rows and not np.isfinite(np.asarray(score, dtype=np.float64)).any():
-        scores = _nothing(SCORES, rows, CALIBRATED, "no answer has a score, only labels can tell")
+        scores = _no_estimate(SCORES, rows, CALIBRATED_ASSUMPTION, "no answer has a score, only labels can tell")
     elif rows:
         value = float(labelled.score.mean())
         variance = value * (1 - value) / rows  # as if each answer were right by chance, at its score
-        low, high = _ends(value, variance, level)
-        scores = Estimate(value, low, high, SCORES, 0, rows, CALIBRATED)
-    return scores, _from_labels(labelled, level, POWERED), _from_labels(labelled, level, LABELLED)
+        low, high = _interval_ends(value, variance, level)
+        scores = Estimate(value, low, high, SCORES, 0, rows, CALIBRATED_ASSUMPTION)
+    return scores, _estimate_from_labels(labelled, level, POWERED), _estimate_from_labels(labelled, level, LABELLED)
 
 
 def estimate_share(flags: ArrayLike, *, level: float = INTERVAL_LEVEL) -> Estimate:
     """Returns the share of true values (N,), such as flags, with the interval of Agresti and Coull."""
     values = np.asarray(flags, dtype=np.float64)
     if not len(values):
-        return _nothing(COUNTED, 0, NO_INTERVAL, "there are no answers")
-    n = len(values) + 2 * ADDED
-    centre = (values.sum() + ADDED) / n
-    low, high = _ends(centre, centre * (1 - centre) / n, level)
+        return _no_estimate(COUNTED, 0, NO_INTERVAL, "there are no answers")
+    n = len(values) + 2 * ADDED_OF_EACH
+    centre = (values.sum() + ADDED_OF_EACH) / n
+    low, high = _interval_ends(centre, centre * (1 - centre) / n, level)
     return Estimate(float(values.mean()), low, high, COUNTED, 0, len(values), NO_INTERVAL)
 
 
 def name_weeks(time: ArrayLike) -> NDArray[np.str_]:
     """Returns the ISO week, such as `2026-W48`, of each time (N,) in seconds since 1970, in UTC."""
     days = np.asarray(time, dtype=np.float64).astype("datetime64[s]").astype("datetime64[D]")
-    unique, place = np.unique(days, return_inverse=True)
+    unique, day_index = np.unique(days, return_inverse=True)
     week_names = [f"{year}-W{week:02d}" for year, week, _ in (day.isocalendar() for day in unique.tolist())]
-    return np.array(week_names, dtype=np.str_)[place] if len(week_names) else np.zeros(0, dtype=np.str_)
+    return np.array(week_names, dtype=np.str_)[day_index] if len(week_names) else np.zeros(0, dtype=np.str_)
 
 
-def _checked(
+def _check_answers(
     score: ArrayLike,
     label: ArrayLike,
     propensity: ArrayLike | None,
@@ -213,29 +213,29 @@ def _checked(
     mean = float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.5
     scores = np.where(np.isfinite(scores), scores, mean)
     was_drawn = has_label & np.isfinite(drawn)
-    used = was_drawn if was_drawn.any() else has_label
+    is_used = was_drawn if was_drawn.any() else has_label
     if was_drawn.any():
-        assumption = DRAWN
+        assumption = DRAWN_ASSUMPTION
     else:
-        drawn, assumption = np.full(len(scores), max(int(has_label.sum()), 1) / max(len(scores), 1)), UNASKED
-    groups = None if group is None else _numbered(group, len(scores))
+        drawn, assumption = np.full(len(scores), max(int(has_label.sum()), 1) / max(len(scores), 1)), UNASKED_ASSUMPTION
+    groups = None if group is None else _number_groups(group, len(scores))
     if groups is not None:
         assumption = assumption.replace("answers are independent", "groups of answers are independent")
     return Labelled(
         score=scores,
-        y=labels[used],
-        predicted=scores[used],
-        propensity=drawn[used],
+        y=labels[is_used],
+        predicted=scores[is_used],
+        propensity=drawn[is_used],
         assumption=assumption,
         group=groups,
-        used=np.flatnonzero(used),
-        known=np.flatnonzero(has_label),
+        used_rows=np.flatnonzero(is_used),
+        labelled_rows=np.flatnonzero(has_label),
         known_y=labels[has_label],
         answers=len(scores) if answers is None else max(answers, int(has_label.sum())),
     )
 
 
-def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
+def _number_groups(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
     """Returns a number for each group; each empty name gets its own."""
     names = np.asarray(group).astype(np.str_)
     if names.shape != (n,):
@@ -246,7 +246,7 @@ def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
     return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _from_labels(labelled: Labelled, level: float, method: str) -> Estimate:
+def _estimate_from_labels(labelled: Labelled, level: float, method: str) -> Estimate:
     """Returns the estimate from the drawn labels. If the bounds from all labels are narrower, it returns these.
 
     Args:
@@ -254,13 +254,13 @@ def _from_labels(labelled: Labelled, level: float, method: str) -> Estimate:
         level: confidence level of the interval.
         method: `powered` or `labelled`.
     """
-    estimate = _from_drawn(labelled, level, method)
-    if not len(labelled.known):
+    estimate = _estimate_from_drawn(labelled, level, method)
+    if not len(labelled.labelled_rows):
         return estimate
-    bounded = _within_bounds(labelled, level, estimate)
-    if len(labelled.known) == labelled.answers or bounded.width < estimate.width:
+    bounded = _estimate_within_bounds(labelled, level, estimate)
+    if len(labelled.labelled_rows) == labelled.answers or bounded.width < estimate.width:
         return bounded
-    if not (undrawn := len(labelled.known) - len(labelled.y)):
+    if not (undrawn := len(labelled.labelled_rows) - len(labelled.y)):
         return estimate
     assumption = (
         f"{estimate.assumption}; {undrawn} other labels are left out: their answers were not drawn, and who chose them "
@@ -269,7 +269,7 @@ def _from_labels(labelled: Labelled, level: float, method: str) -> Estimate:
     return replace(estimate, assumption=assumption, left_out=undrawn)
 
 
-def _within_bounds(labelled: Labelled, level: float, drawn: Estimate) -> Estimate:
+def _estimate_within_bounds(labelled: Labelled, level: float, drawn: Estimate) -> Estimate:
     """Returns the estimate from all labels, which holds whatever the unlabelled answers are.
 
     Args:
@@ -277,65 +277,73 @@ def _within_bounds(labelled: Labelled, level: float, drawn: Estimate) -> Estimat
         level: share of the intervals that hold.
         drawn: the estimate from the drawn labels.
     """
-    n, rows, right = len(labelled.known), labelled.answers, float(labelled.known_y.sum())
-    unlabelled, added = rows - n, rows + 2 * ADDED
-    # Both ends of what the unlabelled answers leave open, each with the spread of answers that were not asked.
+    label_count, rows, right = len(labelled.labelled_rows), labelled.answers, float(labelled.known_y.sum())
+    unlabelled, rows_with_added = rows - label_count, rows + 2 * ADDED_OF_EACH
+    # The lowest and the highest possible share, each with the spread of answers that were not logged.
     ends = []
-    for centre in ((right + ADDED) / added, (right + unlabelled + ADDED) / added):
-        variance, groups = centre * (1 - centre) / added, 0
+    for centre in ((right + ADDED_OF_EACH) / rows_with_added, (right + unlabelled + ADDED_OF_EACH) / rows_with_added):
+        variance, groups = centre * (1 - centre) / rows_with_added, 0
         if labelled.group is not None:
-            all_labels = replace(labelled, y=labelled.known_y, used=labelled.known)
-            parts = (np.concatenate([labelled.known_y, np.repeat([0.0, 1.0], ADDED)]) - centre) / added
-            clustered, groups = _of_groups(all_labels, 0.0, parts)
+            all_labels = replace(labelled, y=labelled.known_y, used_rows=labelled.labelled_rows)
+            parts = (
+                np.concatenate([labelled.known_y, np.repeat([0.0, 1.0], ADDED_OF_EACH)]) - centre
+            ) / rows_with_added
+            clustered, groups = _group_variance(all_labels, 0.0, parts)
             variance = max(variance, clustered)
-        ends.append(_ends(centre, variance, level, groups=groups))
+        ends.append(_interval_ends(centre, variance, level, groups=groups))
     low, high = ends[0][0], ends[1][1]
     value = float(np.clip(drawn.value, right / rows, (right + unlabelled) / rows))
-    further = ceil((high - low) / 2 * added)  # each further label brings the ends nearer by 1 / added
+    further = ceil((high - low) / 2 * rows_with_added)  # each further label brings the ends nearer by 1 / added
     reason = "" if further <= unlabelled else f"{rows} answers are too few: no number of labels halves the interval"
     if labelled.group is not None:
         reason = "how many labels halve the interval depends on how they fall on groups"
-    assumption = BOUNDED if labelled.group is None else BOUNDED.replace("answers are", "groups of answers are", 1)
+    assumption = (
+        BOUNDED_ASSUMPTION
+        if labelled.group is None
+        else BOUNDED_ASSUMPTION.replace("answers are", "groups of answers are", 1)
+    )
     if unlabelled:
         assumption += f" ({unlabelled} of {rows})"
     more = None if reason else further
     low, high = min(low, value), max(high, value)
-    return Estimate(value, low, high, drawn.method, n, rows, assumption, reason, more, bounded=True)
+    return Estimate(value, low, high, drawn.method, label_count, rows, assumption, reason, more, bounded=True)
 
 
-def _from_drawn(labelled: Labelled, level: float, method: str) -> Estimate:
+def _estimate_from_drawn(labelled: Labelled, level: float, method: str) -> Estimate:
     rows, n = len(labelled.score), len(labelled.y)
     if not n:
-        return _nothing(method, rows, labelled.assumption, "there are no labels")
+        return _no_estimate(method, rows, labelled.assumption, "there are no labels")
     mean, weight = float(labelled.score.mean()), 1 / labelled.propensity
-    y = np.concatenate([labelled.y, np.repeat([0.0, 1.0], ADDED)])
-    f = np.concatenate([labelled.predicted, np.full(2 * ADDED, mean)])
-    # The added label weighs as much as an answer drawn from where most of the weight is. Where few labels stand for
-    # many answers and many labels for few (two sheets), the interval rests on the few.
-    typical = float((weight**2).sum() / weight.sum())
-    w = np.append(weight, np.full(2 * ADDED, typical))
+    y = np.concatenate([labelled.y, np.repeat([0.0, 1.0], ADDED_OF_EACH)])
+    f = np.concatenate([labelled.predicted, np.full(2 * ADDED_OF_EACH, mean)])
+    # An added label weighs as much as a typical unit of weight. With two sheets, few labels may stand for many answers,
+    # and many labels for few answers; then the interval depends on the few labels.
+    typical_weight = float((weight**2).sum() / weight.sum())
+    w = np.append(weight, np.full(2 * ADDED_OF_EACH, typical_weight))
     slope, spread = 0.0, float(labelled.score.var())
     if method == POWERED and spread > 1e-12:  # lambda: the slope of labels on scores
-        together = w @ ((y - w @ y / w.sum()) * (f - w @ f / w.sum())) / w.sum()
-        slope = float(np.clip(together / spread, 0, 1))
+        covariance = w @ ((y - w @ y / w.sum()) * (f - w @ f / w.sum())) / w.sum()
+        slope = float(np.clip(covariance / spread, 0, 1))
     residual = y - slope * f
     centred = residual - w @ residual / w.sum()
-    missing = np.append(1 - labelled.propensity, np.full(2 * ADDED, 1 - 1 / typical))
-    drawing = float((missing * w**2) @ centred**2 / w.sum() ** 2)
+    missing = np.append(1 - labelled.propensity, np.full(2 * ADDED_OF_EACH, 1 - 1 / typical_weight))
+    draw_variance = float((missing * w**2) @ centred**2 / w.sum() ** 2)
     share = float(w @ y / w.sum())
-    answers = share * (1 - share) / (rows + 2 * ADDED)
+    answer_variance = share * (1 - share) / (rows + 2 * ADDED_OF_EACH)
     centre = float(slope * mean + w @ residual / w.sum())
     if labelled.group is not None:
-        variance, groups = _of_groups(labelled, slope, w * centred / w.sum())
-        low, high = _ends(centre, max(variance, drawing + answers), level, groups=groups)
+        variance, groups = _group_variance(labelled, slope, w * centred / w.sum())
+        low, high = _interval_ends(centre, max(variance, draw_variance + answer_variance), level, groups=groups)
     else:
-        low, high = _ends(centre, drawing + answers, level)
+        low, high = _interval_ends(centre, draw_variance + answer_variance, level)
     value = slope * mean + float(weight @ (labelled.y - slope * labelled.predicted)) / weight.sum()
-    further, all_labels, all_rows = None, n + 2 * ADDED, rows + 2 * ADDED
-    wanted = (drawing + answers) / 4 - answers  # aim for `drawing`, which is proportional to 1 / labels - 1 / rows
-    if labelled.group is None and wanted > 0 and all_labels < all_rows:
-        left = (1 / all_labels - 1 / all_rows) * wanted / drawing
-        further = max(ceil(1 / (left + 1 / all_rows)) - all_labels, 1)
+    further, all_labels, all_rows = None, n + 2 * ADDED_OF_EACH, rows + 2 * ADDED_OF_EACH
+    wanted_draw_variance = (
+        draw_variance + answer_variance
+    ) / 4 - answer_variance  # aim for `drawing`, which is proportional to 1 / labels - 1 / rows
+    if labelled.group is None and wanted_draw_variance > 0 and all_labels < all_rows:
+        labels_factor = (1 / all_labels - 1 / all_rows) * wanted_draw_variance / draw_variance
+        further = max(ceil(1 / (labels_factor + 1 / all_rows)) - all_labels, 1)
     reason = "" if further is not None else f"{rows} answers are too few: no number of labels halves the interval"
     if labelled.group is not None:
         reason = "how many labels halve the interval depends on how they fall on groups"
@@ -343,25 +351,25 @@ def _from_drawn(labelled: Labelled, level: float, method: str) -> Estimate:
     return Estimate(value, min(low, value), max(high, value), method, n, rows, labelled.assumption, reason, further)
 
 
-def _of_groups(labelled: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
+def _group_variance(labelled: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
     """Returns the variance of the groups' sums, and how many groups hold labels.
 
     Args:
         labelled: the answers.
         slope: slope of labels on scores (lambda).
-        parts: what each label (n,) adds to the estimate, and what each of the 4 added labels does, each a group of its
-            own.
+        parts: what each label (n,) adds to the estimate, followed by what each of the 4 added labels adds. Each added
+            label is a group of its own.
     """
     assert labelled.group is not None
     n, rows = len(labelled.y), len(labelled.score)
     sums = np.bincount(labelled.group, weights=slope * (labelled.score - labelled.score.mean()) / rows)
-    np.add.at(sums, labelled.group[labelled.used], parts[:n])
-    groups = len(np.unique(labelled.group[labelled.used])) + 2 * ADDED
+    np.add.at(sums, labelled.group[labelled.used_rows], parts[:n])
+    groups = len(np.unique(labelled.group[labelled.used_rows])) + 2 * ADDED_OF_EACH
     total = float(sums @ sums + parts[n:] @ parts[n:])
     return total * groups / max(groups - 1, 1), groups
 
 
-def _ends(centre: float, variance: float, level: float, *, groups: int = 0) -> tuple[float, float]:
+def _interval_ends(centre: float, variance: float, level: float, *, groups: int = 0) -> tuple[float, float]:
     quantile = NormalDist().inv_cdf((1 + level) / 2)
     if groups:  # Student's t, by its expansion about the normal one (Cornish and Fisher)
         z, df = quantile, groups - 1
@@ -370,7 +378,7 @@ def _ends(centre: float, variance: float, level: float, *, groups: int = 0) -> t
     return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
-def _nothing(method: str, rows: int, assumption: str, reason: str) -> Estimate:
+def _no_estimate(method: str, rows: int, assumption: str, reason: str) -> Estimate:
     return Estimate(np.nan, np.nan, np.nan, method, 0, rows, assumption, reason)
 
 
@@ -403,20 +411,22 @@ def estimate_log(
         parts = name_weeks(columns.time)
     else:
         parts = (getattr(columns, by) if by in ("model", "task") else columns.tag(by)).astype(np.str_)
-    versions, place = np.unique(columns.checkpoint.astype(np.str_), return_inverse=True)
-    last, first = np.full(len(versions), -np.inf), np.full(len(versions), np.inf)
-    np.maximum.at(last, place, columns.time)
-    np.minimum.at(first, place, columns.time)
-    for version in versions[np.lexsort((-first, -last))].tolist():  # the one whose latest answer is latest first
-        mine = columns.checkpoint == version
+    versions, version_index = np.unique(columns.checkpoint.astype(np.str_), return_inverse=True)
+    last_time, first_time = np.full(len(versions), -np.inf), np.full(len(versions), np.inf)
+    np.maximum.at(last_time, version_index, columns.time)
+    np.minimum.at(first_time, version_index, columns.time)
+    for version in versions[
+        np.lexsort((-first_time, -last_time))
+    ].tolist():  # the one whose latest answer is latest first
+        is_of_version = columns.checkpoint == version
         version_fields = {"checkpoint": version, "path": (names or {}).get(version, "")}
-        for name in np.unique(parts[mine]).tolist():
-            rows = mine & (parts == name)
+        for name in np.unique(parts[is_of_version]).tolist():
+            rows = is_of_version & (parts == name)
             flagged = columns.flagged[rows & np.isfinite(columns.flagged)]
-            estimates = [("accuracy", estimate) for estimate in _of_part(columns, rows, group)]
+            estimates = [("accuracy", estimate) for estimate in _estimate_part(columns, rows, group)]
             if len(flagged):
                 estimates.append(("flagged", estimate_share(flagged)))
-                accepted = _of_part(columns, rows & (columns.flagged == 0), group)
+                accepted = _estimate_part(columns, rows & (columns.flagged == 0), group)
                 estimates += [("risk", estimate.complement()) for estimate in accepted]
             for share_name, estimate in estimates:
                 fields: dict[str, Any] = plain(estimate)
@@ -444,8 +454,8 @@ def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[An
     return groups
 
 
-def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[Estimate]:
-    """Returns the shares of right answers, from labels of answers that existed when the last one was drawn.
+def _estimate_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[Estimate]:
+    """Returns the share of right answers in three ways, about the answers up to the last one that was drawn.
 
     If so many answers are labelled that the draw does not matter, the shares are about all answers.
 
@@ -456,14 +466,14 @@ def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any]
     """
     drawn = rows & np.isfinite(columns.propensity) & np.isfinite(columns.label)
     early = rows & (columns.time <= columns.time[drawn].max()) if drawn.any() else rows
-    whole, reached = (
+    from_all, from_reached = (
         estimate_accuracy(
-            columns.score[some],
-            columns.label[some],
-            columns.propensity[some],
-            group=None if group is None else group[some],
+            columns.score[chosen],
+            columns.label[chosen],
+            columns.propensity[chosen],
+            group=None if group is None else group[chosen],
         )
-        for some in (rows, early)
+        for chosen in (rows, early)
     )
     late = rows & ~early
     note = ""
@@ -472,8 +482,13 @@ def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any]
         note = f"{int(late.sum())} answers came after the last one that was drawn, and are not part of it"
         note += f", nor are their {labels} labels" if labels else ""
         note += ": `metaprobe sample` draws from them"
-    noted = [replace(estimate, reason="; ".join(filter(None, (estimate.reason, note)))) for estimate in reached[1:]]
+    noted = [
+        replace(estimate, reason="; ".join(filter(None, (estimate.reason, note)))) for estimate in from_reached[1:]
+    ]
     return [
-        whole[0],
-        *(all_of if all_of.bounded else estimate for all_of, estimate in zip(whole[1:], noted, strict=True)),
+        from_all[0],
+        *(
+            all_estimate if all_estimate.bounded else estimate
+            for all_estimate, estimate in zip(from_all[1:], noted, strict=True)
+        ),
     ]

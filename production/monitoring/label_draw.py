@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.api import atomic_write
-from metaprobe.production.monitoring.entry import entry_of, moment
+from metaprobe.production.monitoring.entry import entry_of, format_time
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.rows import LogColumns, batches, contexts_of_sheet
 from metaprobe.production.monitoring.tables import (
@@ -37,7 +37,7 @@ from metaprobe.production.monitoring.tables import (
 PROPENSITY_FLOOR = 0.25
 """Lowest propensity, relative to the propensity if every answer were equally likely."""
 SETTLED_S = 2.0
-"""Seconds. Younger answers are left for the next sheet, because their servers may not have stored them yet."""
+"""Age in seconds below which answers are left for the next sheet: their servers may not have stored them yet."""
 _DOUBT_WITHOUT_SCORE = 0.5
 
 ANSWERED_AT_KEY = "answered"
@@ -45,8 +45,10 @@ ANSWERED_AT_KEY = "answered"
 RECALIBRATED, RETRAINED = "recalibrated", "retrained"
 """Kinds of events that record until when a new version has learned from the log."""
 
-_DRAWN = insert(samples)
-_SAMPLE = _DRAWN.on_conflict_do_update(index_elements=["request_id"], set_={"propensity": _DRAWN.excluded.propensity})
+_NEW_SAMPLE = insert(samples)
+_STORE_SAMPLE = _NEW_SAMPLE.on_conflict_do_update(
+    index_elements=["request_id"], set_={"propensity": _NEW_SAMPLE.excluded.propensity}
+)
 
 Floats = NDArray[np.float64]
 
@@ -124,20 +126,20 @@ def rule_for(doubts: Floats, budget: int, *, floor: float = PROPENSITY_FLOOR) ->
     return DrawRule(high * floor * mean, high * (1 - floor))
 
 
-def drawn(propensities: Floats, generator: np.random.Generator) -> NDArray[np.intp]:
+def draw_indices(propensities: Floats, generator: np.random.Generator) -> NDArray[np.intp]:
     """Returns the indices of the drawn answers. Their number is the sum of the propensities, up to rounding.
 
     It is systematic sampling in a random order: the probabilities are exact, and the number does not vary from draw to
     draw.
     """
     order = generator.permutation(len(propensities))
-    ends = np.cumsum(propensities[order])
-    total = round(float(ends[-1])) if len(ends) else 0
-    if total == 0:
+    cumulated = np.cumsum(propensities[order])
+    draw_count = round(float(cumulated[-1])) if len(cumulated) else 0
+    if draw_count == 0:
         return np.empty(0, dtype=np.intp)
-    marks = (np.arange(total) + generator.random()) * (ends[-1] / total)
-    places = np.minimum(np.searchsorted(ends, marks, side="right"), len(order) - 1)
-    return np.asarray(order[places], dtype=np.intp)
+    marks = (np.arange(draw_count) + generator.random()) * (cumulated[-1] / draw_count)
+    positions = np.minimum(np.searchsorted(cumulated, marks, side="right"), len(order) - 1)
+    return np.asarray(order[positions], dtype=np.intp)
 
 
 def draw_sheet(
@@ -174,36 +176,40 @@ def draw_sheet(
     log.flush()
     while True:
         # The answers that may be drawn.
-        drawn_before = _sheets(log.tables.read)
+        drawn_before = _sheet_names(log.tables.read)
         now = time.time()
         start, end = since or 0.0, now - SETTLED_S if until is None else until
         # An answer of which an earlier one may still come is left for the next sheet.
         stored = 0, log.tables.settled()
         candidates = log.columns(since=start, until=end, model=model, checkpoint=checkpoint, tags=tags, stored=stored)
-        sampled, labelled = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
-        free, is_labelled, doubts = ~sampled & ~labelled, ~sampled & labelled, label_deviation(candidates.score)
-        if not free.any():
+        is_sampled, has_label = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
+        is_free, is_labelled_only, doubts = (
+            ~is_sampled & ~has_label,
+            ~is_sampled & has_label,
+            label_deviation(candidates.score),
+        )
+        if not is_free.any():
             raise LogError(
-                f"none of the {len(free)} answers of that time, model, checkpoint and tags is left to be labelled: "
+                f"none of the {len(is_free)} answers of that time, model, checkpoint and tags is left to be labelled: "
                 "widen the choice, or look again when more have come"
             )
         # Draw, and compute the propensities.
         generator = np.random.default_rng(seed)
-        rule = rule_for(doubts[free], budget, floor=floor)
-        now_likely = rule.propensities(doubts)
-        chosen_free = np.flatnonzero(free)[drawn(now_likely[free], generator)]
-        chosen_known = np.flatnonzero(is_labelled & (generator.random(len(is_labelled)) < now_likely))
-        changed = np.concatenate([chosen_free, chosen_known, np.flatnonzero(sampled)])
-        before = _earlier_propensities(log, candidates, changed)
-        either = 1 - (1 - before) * (1 - now_likely[changed])
+        rule = rule_for(doubts[is_free], budget, floor=floor)
+        propensities_now = rule.propensities(doubts)
+        chosen_free = np.flatnonzero(is_free)[draw_indices(propensities_now[is_free], generator)]
+        chosen_known = np.flatnonzero(is_labelled_only & (generator.random(len(is_labelled_only)) < propensities_now))
+        rows_to_store = np.concatenate([chosen_free, chosen_known, np.flatnonzero(is_sampled)])
+        propensities_before = _earlier_propensities(log, candidates, rows_to_store)
+        on_either_sheet = 1 - (1 - propensities_before) * (1 - propensities_now[rows_to_store])
         sheet = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{uuid.uuid4().hex[:6]}"
         # Store the draw, unless another sheet was drawn meanwhile.
         with log.tables.transaction(alone=True) as run:
-            if _sheets(run) != drawn_before:
+            if _sheet_names(run) != drawn_before:
                 continue  # another one was drawn meanwhile, whose answers are no longer free
             ids: dict[int, str] = {}
-            for some in batches(candidates.row[changed].tolist()):
-                statement = sa.select(scores.c.id, scores.c.request_id).where(is_one_of(scores.c.id, some))
+            for batch in batches(candidates.row[rows_to_store].tolist()):
+                statement = sa.select(scores.c.id, scores.c.request_id).where(is_one_of(scores.c.id, batch))
                 ids |= {int(row_id): str(name) for row_id, name in run(statement)}
             sheet_row = {
                 "sheet": sheet,
@@ -218,15 +224,15 @@ def draw_sheet(
             run(insert(sheets), {**sheet_row, "stored_until": int(candidates.number.max())})
             rows = [
                 {"request_id": ids[row_id], "propensity": float(p), "sheet": sheet, "time": now}
-                for row_id, p in zip(candidates.row[changed].tolist(), either, strict=True)
-                if row_id in ids  # one may have been taken away meanwhile
+                for row_id, p in zip(candidates.row[rows_to_store].tolist(), on_either_sheet, strict=True)
+                if row_id in ids  # an answer may have been deleted meanwhile
             ]
             if rows:
-                run(_SAMPLE, rows)
-        return DrawnSheet(sheet, sheet_rows(log, sheet), int(free.sum()), len(chosen_known))
+                run(_STORE_SAMPLE, rows)
+        return DrawnSheet(sheet, sheet_rows(log, sheet), int(is_free.sum()), len(chosen_known))
 
 
-def _sheets(read: Execute) -> set[str]:
+def _sheet_names(read: Execute) -> set[str]:
     return {str(row[0]) for row in read(sa.select(sheets.c.sheet))}
 
 
@@ -240,28 +246,31 @@ def sheet_rows(log: ScoreLog, sheet: str) -> list[SheetRow]:
         latest = log.tables.read(sa.select(sheets.c.sheet).order_by(sheets.c.time.desc()).limit(5))
         names = ", ".join(str(row[0]) for row in latest) or "none"
         raise LogError(f"there is no sheet {sheet!r} in this log; the latest are {names}")
-    return [SheetRow(e.request_id, e.time, e.model, e.tags, e.question, e.answer) for e in entries]
+    return [
+        SheetRow(entry.request_id, entry.time, entry.model, entry.tags, entry.question, entry.answer)
+        for entry in entries
+    ]
 
 
-def _earlier_propensities(log: ScoreLog, candidates: LogColumns, places: NDArray[np.intp]) -> Floats:
-    """Returns the probability of each answer at these indices of being on an earlier sheet; shape of `places`.
+def _earlier_propensities(log: ScoreLog, candidates: LogColumns, indices: NDArray[np.intp]) -> Floats:
+    """Returns the probability of each answer at these indices of being on an earlier sheet; shape of `indices`.
 
     An answer that was stored after a sheet was drawn could not be on it, whatever its own time is.
 
     Args:
         log: the log.
         candidates: the answers.
-        places: indices of the answers.
+        indices: indices of the answers.
     """
-    spared = np.ones(len(places))
+    p_not_drawn = np.ones(len(indices))
     for sheet in log.tables.read(sa.select(sheets)):
-        fitting = contexts_of_sheet(log.tables, sheet)
-        covered = (candidates.time[places] >= sheet.since) & (candidates.time[places] < sheet.until)
-        covered &= candidates.number[places] <= sheet.stored_until
-        covered &= np.isin(candidates.context[places], list(fitting))
-        likely = DrawRule(sheet.base, sheet.slope).propensities(label_deviation(candidates.score[places]))
-        spared *= np.where(covered, 1 - likely, 1.0)
-    return 1 - spared
+        context_ids = contexts_of_sheet(log.tables, sheet)
+        could_be_drawn = (candidates.time[indices] >= sheet.since) & (candidates.time[indices] < sheet.until)
+        could_be_drawn &= candidates.number[indices] <= sheet.stored_until
+        could_be_drawn &= np.isin(candidates.context[indices], list(context_ids))
+        propensities = DrawRule(sheet.base, sheet.slope).propensities(label_deviation(candidates.score[indices]))
+        p_not_drawn *= np.where(could_be_drawn, 1 - propensities, 1.0)
+    return 1 - p_not_drawn
 
 
 def write_sheet(path: str | Path, rows: Iterable[SheetRow]) -> None:
@@ -283,7 +292,7 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
     last = sa.select(sa.func.max(scores.c.id)).select_from(answers).where(*conditions).group_by(contexts.c.model)
     latest = sa.select(contexts.c.model, contexts.c.checkpoint).select_from(answers).where(scores.c.id.in_(last))
     in_service = {str(model): str(checkpoint) for model, checkpoint in log.tables.read(latest)}
-    learned = _learned(log, running=set(in_service.values()))
+    learned = _learned_until(log, running=set(in_service.values()))
     replaced: Counter[str] = Counter()
     early, until = 0, 0.0
     for row, entry in zip(rows, log.entries_named(row.request_id for row in rows), strict=True):
@@ -293,26 +302,26 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
             replaced[checkpoint] += 1
         elif row.time <= learned_until:
             early, until = early + 1, max(until, learned_until)
-    whys, helps = [], []
+    reasons, options = [], []
     if early:
-        whys.append(f"{early} ended by {moment(until)}, until when a new version has learned from the log")
-        helps.append(f"--since {moment(until + 1)}")
+        reasons.append(f"{early} ended by {format_time(until)}, until when a new version has learned from the log")
+        options.append(f"--since {format_time(until + 1)}")
     if replaced:
         replaced_digests = ", ".join(checkpoint[:12] for checkpoint in replaced)
-        whys.append(
+        reasons.append(
             f"{replaced.total()} were scored by a checkpoint that is not in service any more ({replaced_digests})"
         )
-        helps.append(f"--checkpoint {' or '.join(sorted({digest[:12] for digest in in_service.values()} - {''}))}")
-    if not whys:
+        options.append(f"--checkpoint {' or '.join(sorted({digest[:12] for digest in in_service.values()} - {''}))}")
+    if not reasons:
         return ""
     uncounted = early + replaced.total()
     return (
-        f"of these {len(rows)} answers {uncounted} will not count for `promote`: {'; '.join(whys)}. To draw only "
-        f"answers that count: {' '.join(helps)}"
+        f"of these {len(rows)} answers {uncounted} will not count for `promote`: {'; '.join(reasons)}. To draw only "
+        f"answers that count: {' '.join(options)}"
     )
 
 
-def _learned(log: ScoreLog, *, running: set[str]) -> dict[str, float]:
+def _learned_until(log: ScoreLog, *, running: set[str]) -> dict[str, float]:
     """Returns the time until which new versions have learned, by the digest of the version from which they were made.
 
     The digest is empty if it is unknown. Versions that already run are not new.

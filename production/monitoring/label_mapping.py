@@ -18,12 +18,12 @@ Record = Mapping[str, Any]
 Paths = Sequence[str]
 """Places in a record, each as keys joined by dots. The first place that is not empty counts."""
 
-IDS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
+ID_KEYS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
 """Keys under which an answer's id is searched first."""
-OURS = "metaprobe"
+OWN_NAME = "metaprobe"
 """Name under which metaprobe exports its own verdicts."""
 
-PLAIN, YES_NO, NUMBER, SCORE, WORD = "plain", "yes or no", "number", "score", "word"
+PLAIN_TYPE, YES_NO_TYPE, NUMBER_TYPE, SCORE_TYPE, WORD_TYPE = "plain", "yes or no", "number", "score", "word"
 """Types of values. `plain`: 1 is right by the format's own rule. `number`: has an unknown range. `score`: in [0, 1],
 with a direction.
 """
@@ -41,7 +41,7 @@ class LabelRecord:
     time: object
     kind: str
     """The type in the product's own words, for messages."""
-    type: str = PLAIN
+    type: str = PLAIN_TYPE
     word: str = ""
     """The word that the product stores beside a score."""
     direction: str = ""
@@ -71,7 +71,7 @@ class Preset:
     what: str
     keys: tuple[frozenset[str], ...]
     """Sets of keys. A record with all keys of one set belongs to the product."""
-    typed: Callable[[LabelRecord, Record], LabelRecord]
+    add_type: Callable[[LabelRecord, Record], LabelRecord]
     """Adds the value's type, by the product's own rules, and why the value is no label."""
     judgements: Callable[[Record], Iterable[Record]] = _itself
     """Returns the records within a record that hold one judgement each. The paths below begin there."""
@@ -82,13 +82,13 @@ class Preset:
     who: Paths = ()
     time: Paths = ()
     source: Paths = ("source",)
-    unsaid_source: str = ""
+    default_source: str = ""
     """Source of a judgement that does not state it."""
     id: Paths
     """Places of the product's own id of the answer."""
     ids: Paths = ("metadata",)
-    """Further objects that may hold an answer's id under a key of `IDS`. This id is used before `id`."""
-    astray: str = ""
+    """Further objects that may hold an answer's id under a key of `ID_KEYS`. This id is used before `id`."""
+    reason_without_id: str = ""
     """Reason to leave out a judgement that has no id. If empty, a judgement without an id is an error."""
     beside: Paths = ("metadata",)
     """Further objects whose fields may hold the state or the direction of the judgement."""
@@ -106,15 +106,15 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
     """
     for judged_record in preset.judgements(record):
         beside, unread = _objects_beside(judged_record, preset)
-        own_id = first_value(judged_record, preset.id)
+        product_id = first_value(judged_record, preset.id)
         holders = [judged_record, *(object_of(value_at(judged_record, path)) for path in preset.ids)]
-        asked_for = (holder[key] for key in IDS for holder in holders if holder.get(key) not in (None, ""))
-        asked_id = first_value(record, (id_path,)) if id_path else next(asked_for, None)
-        request_id = own_id if asked_id is None and not id_path else asked_id
+        metaprobe_ids = (holder[key] for key in ID_KEYS for holder in holders if holder.get(key) not in (None, ""))
+        metaprobe_id = first_value(record, (id_path,)) if id_path else next(metaprobe_ids, None)
+        request_id = product_id if metaprobe_id is None and not id_path else metaprobe_id
         state = LabelState(judged_record, *beside, harmless=preset.harmless)
         why = state.why_not or unread
-        if own_id is None and request_id is None:
-            why = why or preset.astray
+        if product_id is None and request_id is None:
+            why = why or preset.reason_without_id
         read_record = LabelRecord(
             name=_cell_text(first_value(judged_record, preset.judged)),
             request_id=_cell_text(request_id),
@@ -124,13 +124,13 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
             kind=_cell_text(first_value(judged_record, preset.kind)),
             word=_cell_text(first_value(judged_record, preset.word)),
             direction=state.direction,
-            source=source_of(_cell_text(first_value(judged_record, preset.source))) or preset.unsaid_source,
+            source=source_of(_cell_text(first_value(judged_record, preset.source))) or preset.default_source,
             why_not=why,
             part=_cell_text(first_value(judged_record, preset.part)),
             own_id=_cell_text(first_value(judged_record, preset.own_id)),
             overrides=_cell_text(first_value(judged_record, preset.overrides)),
         )
-        yield preset.typed(read_record, judged_record)
+        yield preset.add_type(read_record, judged_record)
 
 
 def _objects_beside(record: Record, preset: Preset) -> tuple[list[Record], str]:
@@ -227,18 +227,22 @@ def _typed_line(judgement: LabelRecord, record: Record) -> LabelRecord:
     with suppress(ValueError):  # a value that cannot be read counts as a disagreement
         meanings = {label_value(value) for value in filled.values()}
     if len(filled) > 1 and len(meanings) != 1:
-        shown = " and ".join(f"`{key}` ({str(value)[:20]})" for key, value in filled.items())
-        why = f"its {shown} contradict each other"
+        filled_texts = " and ".join(f"`{key}` ({str(value)[:20]})" for key, value in filled.items())
+        why = f"its {filled_texts} contradict each other"
     elif not judgement.direction and str(judgement.value or "").strip().casefold() not in RIGHT_WORDS | WRONG_WORDS | {
         ""
     }:
         name = next((str(record[key]) for key in _NAMES if LabelWords(str(record.get(key) or "")).may_be_bad), "")
         if name:
             why = f'nothing says whether 1 of {name[:40]!r} is right; expected "direction" ("minimize" where 1 is bad)'
-    by_kind = judgement.who.casefold() == judgement.source  # "human" is whose label it is, and nobody's name
-    type_ = SCORE if judgement.direction else PLAIN
+    who_is_source = judgement.who.casefold() == judgement.source  # "human" is whose label it is, and nobody's name
+    type_ = SCORE_TYPE if judgement.direction else PLAIN_TYPE
     return replace(
-        judgement, type=type_, kind="label", who="" if by_kind else judgement.who, why_not=judgement.why_not or why
+        judgement,
+        type=type_,
+        kind="label",
+        who="" if who_is_source else judgement.who,
+        why_not=judgement.why_not or why,
     )
 
 
@@ -259,13 +263,13 @@ def _typed_assessment(judgement: LabelRecord, record: Record) -> LabelRecord:
         return replace(judgement, kind=f"{source} expectation", type="", why_not=why)
     name_of_type = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "feedback"}
     kind = name_of_type.get(type(judgement.value), type(judgement.value).__name__)
-    type_ = {"boolean": YES_NO, "number": NUMBER, "text": WORD}.get(kind, "")
+    type_ = {"boolean": YES_NO_TYPE, "number": NUMBER_TYPE, "text": WORD_TYPE}.get(kind, "")
     return replace(judgement, type=type_, kind=f"{source} {kind}")
 
 
 # Langfuse
 
-_SCORES = {"BOOLEAN": YES_NO, "CATEGORICAL": WORD, "NUMERIC": NUMBER, "": NUMBER}
+_TYPE_OF_LANGFUSE_DATA = {"BOOLEAN": YES_NO_TYPE, "CATEGORICAL": WORD_TYPE, "NUMERIC": NUMBER_TYPE, "": NUMBER_TYPE}
 """Maps the data type to the type of the value. A number without a data type has an unknown range."""
 
 
@@ -277,7 +281,7 @@ def _langfuse_scores(record: Record) -> Iterator[Record]:
 
 def _typed_score(judgement: LabelRecord, record: Record) -> LabelRecord:
     type_, value, text, why = (
-        _SCORES.get(judgement.kind.upper(), ""),
+        _TYPE_OF_LANGFUSE_DATA.get(judgement.kind.upper(), ""),
         judgement.value,
         judgement.word,
         judgement.why_not,
@@ -286,9 +290,13 @@ def _typed_score(judgement: LabelRecord, record: Record) -> LabelRecord:
         why, value = why or "a text is no label", text or value
     elif not type_:
         why = why or "this type is not known"
-    elif type_ == WORD:  # its value is a category's number, in newer exports the category
+    elif type_ == WORD_TYPE:  # its value is a category's number, in newer exports the category
         value = text or (value if isinstance(value, str) and not _is_number(value) else None)
-    elif type_ == YES_NO and text and text.casefold() != str(str(value).casefold() in ("1", "1.0", "true")).casefold():
+    elif (
+        type_ == YES_NO_TYPE
+        and text
+        and text.casefold() != str(str(value).casefold() in ("1", "1.0", "true")).casefold()
+    ):
         why = why or f"its value {value!r} and its text {text[:20]!r} contradict each other"
     return replace(judgement, type=type_, value=value, word="", kind=judgement.kind or "untyped", why_not=why)
 
@@ -306,21 +314,21 @@ def _is_number(text: str) -> bool:
 
 def _typed_annotation(judgement: LabelRecord, record: Record) -> LabelRecord:
     score, label = _value_or_none(judgement.value), _value_or_none(judgement.word)
-    of_document = _value_or_none(record.get("document_position")) is not None
+    is_of_document = _value_or_none(record.get("document_position")) is not None
     what = "label" if score is None else "score"
     return replace(
         judgement,
-        type=WORD if score is None else SCORE,
+        type=WORD_TYPE if score is None else SCORE_TYPE,
         value=label if score is None else score,
         word=label or "",
         kind=f"{judgement.kind or 'unknown annotator'} {what}",
-        why_not=judgement.why_not or ("it is of a retrieved document" if of_document else ""),
+        why_not=judgement.why_not or ("it is of a retrieved document" if is_of_document else ""),
     )
 
 
 # OpenAI evals
 
-_GRADERS = {
+_SOURCE_OF_GRADER = {
     **dict.fromkeys(("string_check", "text_similarity", "python", "string-check-grader"), PROGRAM),
     **dict.fromkeys(("label_model", "score_model"), JUDGE),
 }
@@ -342,7 +350,7 @@ def _typed_result(judgement: LabelRecord, record: Record) -> LabelRecord:
     why = why or LabelState(item, harmless=("status",)).why_not or judgement.why_not
     if not isinstance(passed, bool) and passed not in (0, 1):
         why = why or "it neither passed nor failed"
-    source = _GRADERS.get(judgement.kind, JUDGE)
+    source = _SOURCE_OF_GRADER.get(judgement.kind, JUDGE)
     return replace(judgement, kind=judgement.kind or "grader", who="openai-evals", source=source, why_not=why)
 
 
@@ -352,7 +360,7 @@ PRESETS = (
         what="labels",
         keys=tuple(frozenset({id_name, label}) for id_name in ("request_id", "id") for label in ("label", "correct")),
         judgements=_labelled_lines,
-        typed=_typed_line,
+        add_type=_typed_line,
         value=_VALUES,
         who=("who", "source"),
         time=("time", "when"),
@@ -363,14 +371,14 @@ PRESETS = (
         what="MLflow assessments",
         keys=(frozenset({"info"}), frozenset({"assessment_name"}), frozenset({"trace_id", "assessments"})),
         judgements=_assessments,
-        typed=_typed_assessment,
+        add_type=_typed_assessment,
         judged=("assessment_name",),
         value=("feedback.value",),
         kind=("source.source_type", "source"),
         who=("source.source_id", "source.source_type", "source"),
         time=("last_update_time", "create_time"),
         source=("source.source_type", "source"),
-        unsaid_source=JUDGE,
+        default_source=JUDGE,
         id=("trace.client_request_id", "trace.trace_id", "trace.request_id", "trace_id"),
         ids=("metadata", "trace.tags"),
         beside=("feedback", "metadata"),
@@ -383,16 +391,16 @@ PRESETS = (
         what="Langfuse scores",
         keys=(frozenset({"traceId", "name", "value"}), frozenset({"name", "dataType"})),
         judgements=_langfuse_scores,
-        typed=_typed_score,
+        add_type=_typed_score,
         judged=("name",),
         value=("value",),
         word=("stringValue",),
         kind=("dataType",),
         who=("authorUserId", "source"),
         time=("updatedAt", "timestamp"),
-        unsaid_source=PROGRAM,
+        default_source=PROGRAM,
         id=("traceId", "subject.traceId", "of.trace"),
-        astray="it is of a session or a run of a data set, and of no answer",
+        reason_without_id="it is of a session or a run of a data set, and of no answer",
         beside=("metadata", "subject"),
         harmless=("_deprecation",),
         part=("observationId", "of.observation"),
@@ -401,7 +409,7 @@ PRESETS = (
         name="phoenix",
         what="Phoenix annotations",
         keys=tuple(frozenset({"annotator_kind", key}) for key in ("span_id", "result", "result.label", "result.score")),
-        typed=_typed_annotation,
+        add_type=_typed_annotation,
         judged=("name", "annotation_name"),
         value=("result.score", "score"),
         word=("result.label", "label"),
@@ -409,9 +417,9 @@ PRESETS = (
         who=("user_id", "identifier", "annotator_kind"),
         time=("updated_at", "created_at"),
         source=("annotator_kind",),
-        unsaid_source=JUDGE,
+        default_source=JUDGE,
         id=("span_id", "context.span_id", "trace_id"),
-        astray="it is of a session, and of no answer",
+        reason_without_id="it is of a session, and of no answer",
         beside=("result", "metadata"),
     ),
     Preset(
@@ -419,7 +427,7 @@ PRESETS = (
         what="OpenAI evals",
         keys=(frozenset({"datasource_item", "results"}),),
         judgements=_results,
-        typed=_typed_result,
+        add_type=_typed_result,
         judged=("name",),
         value=("passed",),
         kind=("type",),

@@ -28,8 +28,8 @@ OPERATOR = Labeller()
 
 
 def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) -> list[str | None]:
-    """Returns the id in the log of each answer that the labeller names so, for at most `CHUNK` names; None for unknown
-    ones.
+    """Returns the log's id of each answer that the labeller names, for at most `ROWS_PER_TRANSACTION` names; None for
+    unknown names.
 
     Raises `NotYours` for an answer of another key, and `LogError` if several answers have a name.
 
@@ -38,25 +38,25 @@ def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) 
         request_ids: our ids, or the caller's own.
         labeller: the labeller.
     """
-    theirs: dict[str, set[str]] = {}
+    ids_of_callers_id: dict[str, set[str]] = {}
     names = set(request_ids)
-    ours: dict[str, str] = dict(
+    key_of_id: dict[str, str] = dict(
         run(sa.select(scores.c.request_id, scores.c.key_name).where(scores.c.request_id.in_(names)))
     )
     columns = (scores.c.callers_id, scores.c.request_id, scores.c.key_name)
     statement = sa.select(*columns).where(scores.c.callers_id.in_(names), scores.c.shadow_of.is_(None))
     for callers_id, request_id, key_name in run(statement):
         if labeller.admin or key_name == labeller.key_name:
-            theirs.setdefault(callers_id, set()).add(request_id)
+            ids_of_callers_id.setdefault(callers_id, set()).add(request_id)
     found_ids: list[str | None] = []
     for name in request_ids:
-        mine = [name] if name in ours else sorted(theirs.get(name, ()))
-        if name in ours and not labeller.admin and ours[name] != labeller.key_name:
+        matching_ids = [name] if name in key_of_id else sorted(ids_of_callers_id.get(name, ()))
+        if name in key_of_id and not labeller.admin and key_of_id[name] != labeller.key_name:
             raise NotYours(f"request {name} was asked for with another key; expected one of this key's answers")
-        if len(mine) > 1:
+        if len(matching_ids) > 1:
             raise LogError(
-                f"request {name}: {len(mine)} answers were asked for under that name, such as {mine[0]} and"
-                f" {mine[1]}; expected the `request_id` that came with the verdict"
+                f"request {name}: {len(matching_ids)} answers were asked for under that name, such as {matching_ids[0]}"
+                f" and {matching_ids[1]}; expected the `request_id` that came with the verdict"
             )
-        found_ids.append(mine[0] if mine else None)
+        found_ids.append(matching_ids[0] if matching_ids else None)
     return found_ids

@@ -21,22 +21,22 @@ import numpy as np
 from metaprobe.api import Checkpoint, CheckpointError, Database, LabelledScores, RecordError
 from metaprobe.production.monitoring import retention
 from metaprobe.production.monitoring.entry import (
-    CONTEXT,
+    CONTEXT_COLUMNS,
     MAX_NOTE,
     MAX_TIME,
     Entry,
     entry_of,
+    format_time,
     is_census,
     loggable_text,
-    moment,
 )
 from metaprobe.production.monitoring.label_words import LABEL_SOURCES
 from metaprobe.production.monitoring.labeller import OPERATOR, Labeller, known_answers
-from metaprobe.production.monitoring.log_writer import LOST, BackgroundWriter, Spool, add_event, spool_start
+from metaprobe.production.monitoring.log_writer import LOST_EVENT, BackgroundWriter, Spool, add_event, spool_start
 from metaprobe.production.monitoring.rows import LogColumns, batches, chosen_contexts, conditions, read_columns
 from metaprobe.production.monitoring.tables import (
     ENTRIES,
-    STRENGTH,
+    SOURCE_RANK,
     LogError,
     Tables,
     agreements,
@@ -148,7 +148,7 @@ class ScoreLog:
     @classmethod
     def open(
         cls,
-        where: str | Path,
+        location: str | Path,
         *,
         capacity: int = CAPACITY,
         entries: bool = True,
@@ -161,7 +161,7 @@ class ScoreLog:
         Raises `LogError` if there is no such database, and `MissingExtra` for a URL without SQLAlchemy.
 
         Args:
-            where: the path or URL.
+            location: the path or URL.
             capacity: most entries that wait in memory.
             entries: whether entries will be written. If not, no file is kept beside the log, which a full disk could
                 not hold.
@@ -171,13 +171,13 @@ class ScoreLog:
         """
         if capacity < 1:
             raise LogError(f"capacity {capacity}; expected at least one entry")
-        reading, writing = open_tables(where, wait_s=wait_s)
+        reading, writing = open_tables(location, wait_s=wait_s)
         if not entries:
             return cls(reading, writing, None)
-        start = spool_start(str(where).removeprefix("sqlite:///"), spool)
+        start = spool_start(str(location).removeprefix("sqlite:///"), spool)
         left_spools = [*Spool.left_behind(start)]
         try:
-            lost = sum(_settle(reading, left_spool) for left_spool in left_spools)
+            lost = sum(_settle_spool(reading, left_spool) for left_spool in left_spools)
             own_spool = Spool.make(start)
         except (OSError, LogError) as error:
             for left_spool in left_spools:
@@ -187,7 +187,7 @@ class ScoreLog:
             raise LogError(
                 f"no counter can be kept beside the score log ({error}); check that its folder can be written"
             ) from error
-        writer = BackgroundWriter(writing, capacity=capacity, spool=own_spool, left=left_spools)
+        writer = BackgroundWriter(writing, capacity=capacity, spool=own_spool, left_spools=left_spools)
         return cls(reading, writing, writer, lost=lost)
 
     def __enter__(self) -> Self:
@@ -241,10 +241,10 @@ class ScoreLog:
                 return True
             self._closed = True
             atexit.unregister(self.close)
-            whole = self._writer is None or self._writer.close(timeout_s)
+            is_stored = self._writer is None or self._writer.close(timeout_s)
             self._writing.close()
             self.tables.close()
-            return whole
+            return is_stored
 
     def label(
         self, request_id: str, value: float | None, *, who: str = "", time: float | None = None, source: str = ""
@@ -263,44 +263,44 @@ class ScoreLog:
         """
         self.add_labels([FeedbackLabel(request_id, value, who, time, source)])
 
-    def add_labels(self, labels: Iterable[FeedbackLabel], *, by: Labeller = OPERATOR) -> int:
+    def add_labels(self, labels: Iterable[FeedbackLabel], *, labeller: Labeller = OPERATOR) -> int:
         """Stores labels, all or none. Returns how many belong to requests in the log; the others count once their
         requests are.
 
-        A request is named by its id in the log, or by its caller's id. Raises `NotYours` for a request that `by` may
-        not label, and `LogError` if a caller gave several requests that id. The others wait for 7 days, at most 10,000
-        of them; see `metaprobe.production.monitoring.waiting_labels`.
+        A request is named by its id in the log, or by its caller's id. Labels of unknown requests wait for 7 days, at
+        most 10,000 of them; see `metaprobe.production.monitoring.waiting_labels`. Raises `NotYours` for a request that
+        `labeller` may not label, and `LogError` if a caller gave several requests that id.
 
         The last label of a request counts, whatever times the labels state, because clocks differ. Labels in one call
         arrive in the order of their times. A label with a time that the log already holds, as from a file that is read
         again, is not stored twice. A time in the future becomes now.
         """
         now, known_count = time.time(), 0
-        rows = [(_label_row(label, now, by), label.time is not None) for label in labels]
+        rows = [(_label_row(label, now, labeller), label.time is not None) for label in labels]
         if not rows:
             return 0
         with self.tables.transaction() as run:
-            for some in batches(sorted(rows, key=lambda pair: float(pair[0]["time"]))):
-                ids = known_answers(run, [row["request_id"] for row, _ in some], by)
+            for batch in batches(sorted(rows, key=lambda pair: float(pair[0]["time"]))):
+                ids = known_answers(run, [row["request_id"] for row, _ in batch], labeller)
                 known_count += sum(request_id is not None for request_id in ids)
-                for (row, _), request_id in zip(some, ids, strict=True):
+                for (row, _), request_id in zip(batch, ids, strict=True):
                     row["request_id"] = request_id or row["request_id"]
-                chosen = label_table.c.request_id.in_({row["request_id"] for row, _ in some})
-                stored_rows = run(sa.select(*(label_table.c[name] for name in _SAME)).where(chosen))
-                stored, new = {tuple(row) for row in stored_rows}, []
-                for row, stated in some:
-                    key = tuple(row[name] for name in _SAME)
-                    if not stated or key not in stored:
-                        new.append(row)
+                chosen = label_table.c.request_id.in_({row["request_id"] for row, _ in batch})
+                stored_rows = run(sa.select(*(label_table.c[name] for name in _LABEL_IDENTITY)).where(chosen))
+                stored, new_rows = {tuple(row) for row in stored_rows}, []
+                for row, has_time in batch:
+                    key = tuple(row[name] for name in _LABEL_IDENTITY)
+                    if not has_time or key not in stored:
+                        new_rows.append(row)
                         stored.add(key)
-                if new:
-                    run(insert(label_table), new)
-                let_wait(run, [row["request_id"] for row, _ in some], now)
+                if new_rows:
+                    run(insert(label_table), new_rows)
+                let_wait(run, [row["request_id"] for row, _ in batch], now)
         return known_count
 
     def add_agreement(self, agreement: LoggedAgreement) -> None:
         """Stores whether a second answer says the same. Of two for one request the first stays."""
-        row = {name: getattr(agreement, name) for name in _AGREEMENT} | {
+        row = {name: getattr(agreement, name) for name in _AGREEMENT_FIELDS} | {
             "request_id": loggable_text(agreement.request_id, MAX_NOTE),
             "same": int(agreement.same),
         }
@@ -321,11 +321,11 @@ class ScoreLog:
             model: model that answered; by default any.
             checkpoint: digest of the checkpoint that scored; by default any.
         """
-        # The last number first: an answer that comes meanwhile brings a context, and is read the next time.
+        # The last number is read first. An answer that is stored meanwhile is read the next time, with its context.
         last = int(self.tables.read(sa.select(sa.func.coalesce(sa.func.max(agreements.c.id), 0)))[0][0])
         chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=None)
         joined = agreements.join(scores, scores.c.request_id == agreements.c.request_id)
-        read_columns = (scores.c.context, agreements.c.id, *(agreements.c[name] for name in _AGREEMENT))
+        read_columns = (scores.c.context, agreements.c.id, *(agreements.c[name] for name in _AGREEMENT_FIELDS))
         statement = sa.select(*read_columns).select_from(joined)
         where = [agreements.c.id <= last]
         if since is not None:
@@ -333,9 +333,9 @@ class ScoreLog:
         if model is not None or checkpoint is not None:
             where.append(is_one_of(scores.c.context, chosen))
         rows = self.tables.read(statement.where(*where).order_by(agreements.c.id))
-        place = CONTEXT.index("tags")
+        tags_index = CONTEXT_COLUMNS.index("tags")
         tags: dict[int, Mapping[str, str]] = {
-            context: json.loads(chosen[context][place]) for context in {int(row[0]) for row in rows}
+            context: json.loads(chosen[context][tags_index]) for context in {int(row[0]) for row in rows}
         }
         found = [
             LoggedAgreement(str(name), bool(same), when, prompt_tokens, tokens, cost_usd, tags[context], number)
@@ -354,9 +354,9 @@ class ScoreLog:
     def unknown_ids(self, request_ids: Iterable[str]) -> list[str]:
         """Returns the ids that name no answer of the log, each once, in order."""
         unknown: list[str] = []
-        for some in batches(dict.fromkeys(loggable_text(request_id, MAX_NOTE) for request_id in request_ids)):
-            found = known_answers(self.tables.read, some, OPERATOR)
-            unknown += [name for name, log_id in zip(some, found, strict=True) if log_id is None]
+        for batch in batches(dict.fromkeys(loggable_text(request_id, MAX_NOTE) for request_id in request_ids)):
+            found = known_answers(self.tables.read, batch, OPERATOR)
+            unknown += [name for name, log_id in zip(batch, found, strict=True) if log_id is None]
         return unknown
 
     def current_labels(self) -> list[FeedbackLabel]:
@@ -368,9 +368,11 @@ class ScoreLog:
         weak = [label for label in labels if label.source in LABEL_SOURCES[1:]]
         ids = list(dict.fromkeys(loggable_text(label.request_id, MAX_NOTE) for label in weak))
         strongest: dict[str, int] = {}
-        for some in batches(ids):
+        for batch in batches(ids):
             request_id = label_table.c.request_id
-            statement = sa.select(request_id, sa.func.min(STRENGTH)).where(request_id.in_(some)).group_by(request_id)
+            statement = (
+                sa.select(request_id, sa.func.min(SOURCE_RANK)).where(request_id.in_(batch)).group_by(request_id)
+            )
             strongest |= {str(name): int(rank) for name, rank in self.tables.read(statement)}
         ranks = ((label, strongest.get(loggable_text(label.request_id, MAX_NOTE))) for label in weak)
         return [label for label, rank in ranks if rank is not None and rank < LABEL_SOURCES.index(label.source)]
@@ -536,19 +538,19 @@ class ScoreLog:
         return retention.delete_requests(self.tables, request_ids)
 
 
-_AGREEMENT = ("request_id", "same", "time", "prompt_tokens", "tokens", "cost_usd")
+_AGREEMENT_FIELDS = ("request_id", "same", "time", "prompt_tokens", "tokens", "cost_usd")
 """Fields of an agreement that are stored."""
-_SAME = ("request_id", "who", "time", "value", "source")
-"""Fields that identify a label that is read again."""
+_LABEL_IDENTITY = ("request_id", "who", "time", "value", "source")
+"""Fields by which a label that is read a second time is recognised."""
 
 
-def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]:
+def _label_row(label: FeedbackLabel, now: float, labeller: Labeller) -> dict[str, Any]:
     """Returns the label as a row. Raises `LogError` for a label that cannot be stored.
 
     Args:
         label: the label.
         now: seconds since 1970.
-        by: the labeller.
+        labeller: the labeller.
     """
     name: Any = label.request_id
     value: Any = label.value
@@ -569,11 +571,11 @@ def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]
         "who": loggable_text(label.who, MAX_WHO),
         "time": float(min(label_time, now)),
         "source": label.source,
-        "key_name": by.key_name,
+        "key_name": labeller.key_name,
     }
 
 
-def _settle(tables: Tables, spool: Spool) -> int:
+def _settle_spool(tables: Tables, spool: Spool) -> int:
     """Returns how many entries a killed process has lost, not counting those in its spool, and stores this
     as an event.
     """
@@ -584,7 +586,7 @@ def _settle(tables: Tables, spool: Spool) -> int:
         logger.warning("a process that was killed lost %d entries of the score log", lost)
     with tables.transaction() as run:
         if lost:
-            add_event(run, LOST, {"entries": lost, "of": accepted})
+            add_event(run, LOST_EVENT, {"entries": lost, "of": accepted})
         run(sa.delete(writers).where(writers.c.writer == spool.writer))
     spool.count(0)
     return lost
@@ -611,16 +613,16 @@ def labelled_of_log(
         until: latest time, exclusive.
     """
     columns = log.columns(since=since, until=until, model=model, labelled=True, ids=True)
-    labelled = np.isfinite(columns.score) & np.isfinite(columns.label)
-    mine = labelled & (columns.checkpoint == checkpoint)
-    if not mine.any():
+    is_labelled = np.isfinite(columns.score) & np.isfinite(columns.label)
+    is_of_checkpoint = is_labelled & (columns.checkpoint == checkpoint)
+    if not is_of_checkpoint.any():
         if (since, until, model) != (None, None, None):
             of_model = "" if model is None else f" of model {model!r} and"
             among = labelled_of_log(log, checkpoint=checkpoint)  # raises where there are none at all
             raise RecordError(
                 f"none of the {len(among)} labelled answers that checkpoint {checkpoint[:16]} scored is{of_model} of "
                 f"the time asked for: they are of {', '.join(np.unique(among.model)[:5])}, "
-                f"from {moment(among.time.min())} to {moment(among.time.max())} by the answers' own times, "
+                f"from {format_time(among.time.min())} to {format_time(among.time.max())} by the answers' own times, "
                 "whenever they were labelled"
             )
         unscored = int((np.isfinite(columns.label) & (columns.checkpoint == checkpoint)).sum())
@@ -630,21 +632,21 @@ def labelled_of_log(
                 "expected a checkpoint that scores: of one that was taught agreement make P(right) by `metaprobe "
                 "adapt` with labelled lines, and serve that"
             )
-        others = sorted({str(name)[:16] for name in columns.checkpoint[labelled]})
+        others = sorted({str(name)[:16] for name in columns.checkpoint[is_labelled]})
         raise RecordError(
             f"the log holds no labelled answer that checkpoint {checkpoint[:16]} scored; labelled are "
-            f"{int(labelled.sum())} answers{' of checkpoints ' + ', '.join(others) if others else ''}: give the "
+            f"{int(is_labelled.sum())} answers{' of checkpoints ' + ', '.join(others) if others else ''}: give the "
             "checkpoint that is in service, or label answers first (`metaprobe sample`, `metaprobe feedback`)"
         )
-    count = int(mine.sum())
-    whole = is_census(count, log.count_scored(checkpoint, since=since, until=until, model=model))
+    count = int(is_of_checkpoint.sum())
+    is_whole = is_census(count, log.count_scored(checkpoint, since=since, until=until, model=model))
     return LabelledScores(
-        score=columns.score[mine],
-        label=columns.label[mine],
-        propensity=np.ones(count) if whole else columns.propensity[mine],
-        time=columns.time[mine],
-        model=columns.model[mine].astype(np.str_),
-        group=columns.request_id[mine].astype(np.str_),
+        score=columns.score[is_of_checkpoint],
+        label=columns.label[is_of_checkpoint],
+        propensity=np.ones(count) if is_whole else columns.propensity[is_of_checkpoint],
+        time=columns.time[is_of_checkpoint],
+        model=columns.model[is_of_checkpoint].astype(np.str_),
+        group=columns.request_id[is_of_checkpoint].astype(np.str_),
     )
 
 
@@ -654,7 +656,7 @@ LEAST_DIGITS = 4
 """Fewest digits with which a user may choose a version."""
 _PAIRS = (("from", "from_path"), ("to", "to_path"), ("digest", "path"), ("to", "path"))
 """Details of events that hold a digest and its folder."""
-_KINDS = ("promoted", "rolled back", "recalibrated")
+_VERSION_EVENTS = ("promoted", "rolled back", "recalibrated")
 
 
 def version_names(log: ScoreLog) -> dict[str, str]:
@@ -663,7 +665,7 @@ def version_names(log: ScoreLog) -> dict[str, str]:
     """
     folders = dict(Checkpoint.bundled_digests())
     for event in log.events():
-        if event.kind not in _KINDS:
+        if event.kind not in _VERSION_EVENTS:
             continue
         for digest, path in _PAIRS:
             version, folder = event.details.get(digest), event.details.get(path)
@@ -702,7 +704,7 @@ def find_version(log: ScoreLog, name: str) -> str:
 
 KEPT_LENGTHS = 5_000
 """Number of the latest lengths that are remembered for each model."""
-LEAST_LONGER = 30
+MIN_LONGER_ANSWERS = 30
 """Fewest longer answers from which a mean is computed."""
 MOST_MODELS = 256
 """Most models that are remembered, because callers choose the names."""
@@ -720,8 +722,8 @@ class AnswerLengths:
         """Returns the lengths of a log's latest answers that no gate ended. Raises `LogError`."""
         lengths = cls()
         statement = sa.select(contexts.c.model, scores.c.tokens).select_from(answers)
-        let_go_on = contexts.c.action == "", scores.c.shadow_of.is_(None), scores.c.tokens.is_not(None)
-        latest = statement.where(*let_go_on).order_by(scores.c.time.desc()).limit(4 * KEPT_LENGTHS)
+        was_not_stopped = contexts.c.action == "", scores.c.shadow_of.is_(None), scores.c.tokens.is_not(None)
+        latest = statement.where(*was_not_stopped).order_by(scores.c.time.desc()).limit(4 * KEPT_LENGTHS)
         for model, tokens in reversed(tables.read(latest)):
             lengths.add(str(model), int(tokens))
         return lengths
@@ -732,26 +734,26 @@ class AnswerLengths:
             if model in self._by_model or len(self._by_model) < MOST_MODELS:
                 self._by_model.setdefault(model, deque(maxlen=KEPT_LENGTHS)).append(tokens)
 
-    def estimate_left(self, model: str, tokens: int, most: int | None = None) -> int | None:
+    def estimate_left(self, model: str, tokens: int, max_tokens: int | None = None) -> int | None:
         """Estimates how many more tokens an answer would have had that was ended after `tokens`.
 
         It is the mean remainder of longer answers of the same model, as if the ended answer had continued like them.
-        None if fewer than `LEAST_LONGER` answers were longer.
+        None if fewer than `MIN_LONGER_ANSWERS` answers were longer.
 
         Args:
             model: model that answered.
             tokens: tokens of the ended answer.
-            most: length at which the answer would have been cut, if it is known.
+            max_tokens: length at which the answer would have been cut, if it is known.
         """
         with self._lock:
             longer = [length - tokens for length in self._by_model.get(model, ()) if length > tokens]
-        if len(longer) < LEAST_LONGER:
+        if len(longer) < MIN_LONGER_ANSWERS:
             return None
         mean_left = round(sum(longer) / len(longer))
-        return mean_left if most is None else max(0, min(mean_left, most - tokens))
+        return mean_left if max_tokens is None else max(0, min(mean_left, max_tokens - tokens))
 
 
-def has_scored(where: str, digest: str) -> bool:
-    """Returns whether the checkpoint with this digest has scored an answer of the log at `where`, a path or URL."""
-    with ScoreLog.open(where, entries=False) as log:
+def has_scored(location: str, digest: str) -> bool:
+    """Returns whether the checkpoint with this digest has scored an answer of the log at `location`, a path or URL."""
+    with ScoreLog.open(location, entries=False) as log:
         return log.has_scored(digest)

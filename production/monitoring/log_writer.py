@@ -35,12 +35,12 @@ if sys.platform != "win32":
     import fcntl
 
 SPOOL_SUFFIX = ".spool"
-_COUNT = b"%20d\n"
-_HEAD = len(_COUNT % 0)
+_COUNT_FORMAT = b"%20d\n"
+_HEAD_BYTES = len(_COUNT_FORMAT % 0)
 """Bytes of the first line."""
 MAX_SPOOL_BYTES = 256 << 20
 """Most bytes of one file. Entries that do not fit are dropped and counted."""
-_DROPPED = "dropped"
+_DROPPED_KEY = "dropped"
 """Key of a line that counts entries which could not be kept here either."""
 
 LogRows = Sequence[Mapping[str, Any]]
@@ -60,8 +60,8 @@ class Spool:
         self.writer = path.name.removesuffix(SPOOL_SUFFIX).rpartition(".")[2]
         """Name of the process in the log's database."""
         self._file = file
-        self._count = mmap.mmap(file, _HEAD)
-        self._read_until = _HEAD
+        self._count = mmap.mmap(file, _HEAD_BYTES)
+        self._read_until = _HEAD_BYTES
         """Place in the file up to which rows were stored in the database."""
         self.waiting = sum(_row_of_line(line) is not None for line in self._lines())
         """Number of rows in the file that were not yet stored."""
@@ -70,18 +70,18 @@ class Spool:
     def make(cls, start: Path) -> Self:
         """Creates a file whose name begins with `start`. Raises `OSError`."""
         path = start.with_name(f"{start.name}.{uuid.uuid4().hex}{SPOOL_SUFFIX}")
-        hidden = path.with_suffix(".new")  # until it is locked, nobody may take it for one left behind
-        file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+        unlocked_path = path.with_suffix(".new")  # without the suffix of spools until it is locked
+        file = os.open(unlocked_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
-            os.write(file, _COUNT % 0)
+            os.write(file, _COUNT_FORMAT % 0)
             if sys.platform != "win32":
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            hidden.rename(path)
+            unlocked_path.rename(path)
             return cls(path, file)
         except (OSError, ValueError):
             os.close(file)
-            hidden.unlink(missing_ok=True)
+            unlocked_path.unlink(missing_ok=True)
             raise
 
     @classmethod
@@ -115,7 +115,7 @@ class Spool:
 
     def count(self, number: int) -> None:
         """Sets the number of entries accepted so far."""
-        self._count[:] = _COUNT % number
+        self._count[:] = _COUNT_FORMAT % number
 
     def add(self, rows: LogRows) -> int:
         """Adds rows, and returns how many: fewer than all if the file is full, or cannot be written."""
@@ -136,9 +136,9 @@ class Spool:
         lost too.
         """
         with suppress(OSError):
-            self._write(json.dumps({_DROPPED: number}).encode() + b"\n")
+            self._write(json.dumps({_DROPPED_KEY: number}).encode() + b"\n")
 
-    def next(self, most: int) -> tuple[list[dict[str, Any]], int, int]:
+    def next(self, max_rows: int) -> tuple[list[dict[str, Any]], int, int]:
         """Returns (waiting rows, number of entries dropped before them, place after them for `taken`)."""
         rows: list[dict[str, Any]] = []
         dropped, place = 0, self._read_until
@@ -149,10 +149,10 @@ class Spool:
                 rows.append(row)
             else:  # how many lost entries it stands for: the number in it, or one
                 try:
-                    dropped += max(0, int(json.loads(line)[_DROPPED]))
+                    dropped += max(0, int(json.loads(line)[_DROPPED_KEY]))
                 except (ValueError, TypeError, KeyError, RecursionError):
                     dropped += 1
-            if len(rows) == most:
+            if len(rows) == max_rows:
                 break
         return rows, dropped, place
 
@@ -161,8 +161,8 @@ class Spool:
         self.waiting -= rows
         self._read_until = place
         if not self.unread:
-            os.ftruncate(self._file, _HEAD)
-            self._read_until = _HEAD
+            os.ftruncate(self._file, _HEAD_BYTES)
+            self._read_until = _HEAD_BYTES
 
     @property
     def unread(self) -> bool:
@@ -233,30 +233,30 @@ def _row_of_line(line: bytes) -> dict[str, Any] | None:
 
 logger = logging.getLogger(__name__)
 
-EVERY_S = 0.5
-"""Seconds for which an entry may wait to be written together with others."""
+BATCH_WAIT_S = 0.5
+"""Longest time in seconds that an entry waits to be written together with others."""
 ENTRIES_PER_TRANSACTION = 500
 """Most entries in one transaction."""
 RETRY_S = 1.0
 """Seconds for which the writer waits after a failure of the database."""
 FAILING_CLOSE_S = 2.0
 """Seconds for which `close` waits for a database that already fails."""
-TELL_S = 60.0
+REPORT_EVERY_S = 60.0
 """Seconds between two events that report dropped entries."""
 
-LOST = "entries_lost"
+LOST_EVENT = "entries_lost"
 """Kind of the event that reports how many entries a killed process, or a full queue, has lost."""
 
-_EMPTY = row_of(Entry(request_id="", time=0.0, model="", checkpoint="", score=None))
+_DEFAULT_ROW = row_of(Entry(request_id="", time=0.0, model="", checkpoint="", score=None))
 """Default values of fields that a spool's line lacks."""
-_ADOPT = (
+_ASSIGN_LABELS = (
     sa.update(labels)
     .where(labels.c.request_id == sa.bindparam("name"), labels.c.key_name == sa.bindparam("key"))
     .values(request_id=sa.bindparam("ours"))
 )
 """Assigns labels to an answer that arrived before it, under its caller's id."""
-_COUNTED = insert(writers)
-_STORED = _COUNTED.on_conflict_do_update(index_elements=["writer"], set_={"stored": _COUNTED.excluded.stored})
+_WRITER_ROW = insert(writers)
+_SET_STORED = _WRITER_ROW.on_conflict_do_update(index_elements=["writer"], set_={"stored": _WRITER_ROW.excluded.stored})
 
 
 def add_event(run: Execute, kind: str, details: Mapping[str, Any], time_of_event: float | None = None) -> None:
@@ -284,14 +284,14 @@ class BackgroundWriter:
     next.
     """
 
-    def __init__(self, tables: Tables, *, capacity: int, spool: Spool, left: Sequence[Spool]) -> None:
+    def __init__(self, tables: Tables, *, capacity: int, spool: Spool, left_spools: Sequence[Spool]) -> None:
         """Starts the thread.
 
         Args:
             tables: the database.
             capacity: most entries that wait in memory.
             spool: this process's file.
-            left: files of processes that have ended.
+            left_spools: files of processes that have ended.
         """
         self.dropped = 0
         """Entries that found the queue full, or could be stored neither in the database nor in the file."""
@@ -302,20 +302,20 @@ class BackgroundWriter:
         self._tables = tables
         self._capacity = capacity
         self._spool = spool
-        self._left = [*left]
+        self._left_spools = [*left_spools]
         self._queue: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()
-        self._number = 0
-        self._stored = 0
-        self._told = 0
+        self._accepted_count = 0
+        self._stored_count = 0
+        self._reported_count = 0
         """Number of dropped entries that an event of the log has reported."""
-        self._told_at = self._warned_at = -TELL_S
-        self._warned = 0
-        self._failing = False
-        self._moving = threading.Lock()
-        """Lock that is held while entries leave the queue."""
+        self._reported_at = self._warned_at = -REPORT_EVERY_S
+        self._warned_count = 0
+        self._is_failing = False
+        self._leaving_lock = threading.Lock()
+        """Lock for removing entries from the queue."""
         self._ending = threading.Event()
-        self._hurry = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._work, name="metaprobe-log", daemon=True)
         self._thread.start()
 
@@ -334,10 +334,10 @@ class BackgroundWriter:
                 self.dropped += 1
                 return False
             self._queue.append(row)
-            self._number += 1
-            self._spool.count(self._number)
+            self._accepted_count += 1
+            self._spool.count(self._accepted_count)
         if len(self._queue) == ENTRIES_PER_TRANSACTION:
-            self._hurry.set()
+            self._wake.set()
         return True
 
     def flush(self, timeout_s: float, failing_s: float = math.inf) -> bool:
@@ -346,13 +346,13 @@ class BackgroundWriter:
         `failing_s` is how long to wait for a database that already fails.
         """
         with self._lock:
-            number = self._number
-        began = time.monotonic()
-        while self._stored < number:
-            most = min(failing_s, timeout_s) if self._failing else timeout_s
-            if time.monotonic() > began + most or not self._thread.is_alive():
+            accepted_count = self._accepted_count
+        started_at = time.monotonic()
+        while self._stored_count < accepted_count:
+            limit_s = min(failing_s, timeout_s) if self._is_failing else timeout_s
+            if time.monotonic() > started_at + limit_s or not self._thread.is_alive():
                 return False
-            self._hurry.set()
+            self._wake.set()
             time.sleep(0.002)
         return True
 
@@ -361,12 +361,12 @@ class BackgroundWriter:
 
         It waits less for a database that already fails, because the process may end soon.
         """
-        whole = self.flush(timeout_s, FAILING_CLOSE_S)
+        is_stored = self.flush(timeout_s, FAILING_CLOSE_S)
         with self._lock:
             self._ending.set()
-        self._hurry.set()
-        self._thread.join(timeout=timeout_s if whole else FAILING_CLOSE_S)
-        with self._moving:
+        self._wake.set()
+        self._thread.join(timeout=timeout_s if is_stored else FAILING_CLOSE_S)
+        with self._leaving_lock:
             self._spool_waiting()
             self.dropped += len(self._queue)
             self._queue.clear()
@@ -378,41 +378,41 @@ class BackgroundWriter:
             )
         if self.dropped:
             logger.error("%d entries of the score log were dropped, and are in no file", self.dropped)
-        if self.dropped > self._told:
-            self._spool.add_dropped(self.dropped - self._told)
-        self._spool.count(0)  # whatever was accepted is stored by now, or stands in the file
+        if self.dropped > self._reported_count:
+            self._spool.add_dropped(self.dropped - self._reported_count)
+        self._spool.count(0)  # all accepted entries are stored by now, or are in the file
         if not self._thread.is_alive():
-            for spool in (self._spool, *self._left):
+            for spool in (self._spool, *self._left_spools):
                 spool.close()
-        return whole and not self._thread.is_alive()
+        return is_stored and not self._thread.is_alive()
 
     def _work(self) -> None:
         while True:
-            ending = self._ending.is_set()
+            is_ending = self._ending.is_set()
             try:
-                more = self._step(ending)
-                self._failing = False
+                more_waits = self._step(is_ending)
+                self._is_failing = False
             except LogError as error:
-                if not self._failing:
+                if not self._is_failing:
                     logger.error("%s (entries wait, and go into a file once half of %d do)", error, self._capacity)
-                self._failing = True
+                self._is_failing = True
                 self._warn()
-                if ending:
+                if is_ending:
                     return
                 if len(self._queue) * 2 > self._capacity:
-                    with self._moving:
+                    with self._leaving_lock:
                         self._spool_waiting()
                 self._ending.wait(RETRY_S)
                 continue
-            if not self._queue and not more:
-                if ending:
+            if not self._queue and not more_waits:
+                if is_ending:
                     return
-                self._hurry.wait(EVERY_S)
-                self._hurry.clear()
+                self._wake.wait(BATCH_WAIT_S)
+                self._wake.clear()
 
-    def _step(self, ending: bool) -> bool:
+    def _step(self, is_ending: bool) -> bool:
         """Stores a batch from the queue, and one from a file. Returns whether a file holds more."""
-        batch = self._first()  # they leave it when they are stored
+        batch = self._next_batch()  # the entries leave the queue when they are stored
         if batch:
             try:
                 self.repeated += self._insert(batch, len(batch))
@@ -422,14 +422,14 @@ class BackgroundWriter:
                 places = "".join(traceback.format_tb(error.__traceback__))
                 logger.error("a batch of the score log was dropped: %s\n%s", type(error).__name__, places)
                 self.dropped += len(batch)
-            with self._moving:  # unless `close` has moved them meanwhile
+            with self._leaving_lock:  # unless `close` has moved them meanwhile
                 self._take_off(min(len(batch), len(self._queue)))
-            self._stored += len(batch)
-        more = not ending and self._replay()
-        self._tell(ending)
-        return more
+            self._stored_count += len(batch)
+        more_waits = not is_ending and self._replay()
+        self._report_dropped(is_ending)
+        return more_waits
 
-    def _first(self) -> list[dict[str, Any]]:
+    def _next_batch(self) -> list[dict[str, Any]]:
         with self._lock:
             return list(islice(self._queue, ENTRIES_PER_TRANSACTION))
 
@@ -440,50 +440,50 @@ class BackgroundWriter:
 
     def _spool_waiting(self) -> None:
         """Moves waiting entries into the file, as far as it has room."""
-        while kept_count := self._spool.add(self._first()):
+        while kept_count := self._spool.add(self._next_batch()):
             self._take_off(kept_count)
             self.spooled += kept_count
 
     def _replay(self) -> bool:
         """Stores a batch from a file, this process's own first. Returns whether there is more."""
-        files = [self._spool] * self._spool.unread + self._left
+        files = [self._spool] * self._spool.unread + self._left_spools
         if not files:
             return False
         spool, is_own = files[0], files[0] is self._spool
         rows, dropped, place = spool.next(ENTRIES_PER_TRANSACTION)
         if rows:
-            self.repeated += self._insert([_EMPTY | row for row in rows], len(rows) if is_own else 0)
+            self.repeated += self._insert([_DEFAULT_ROW | row for row in rows], len(rows) if is_own else 0)
         if dropped:
             self._say_lost(dropped)
         spool.taken(len(rows), place)
         if is_own:
-            self._stored += len(rows)
-        more = len(files) > 1 or spool.unread
+            self._stored_count += len(rows)
+        more_waits = len(files) > 1 or spool.unread
         if not is_own and not spool.unread:
-            self._left.remove(spool)
+            self._left_spools.remove(spool)
             spool.close()
             logger.info("the score log holds what waited in %s", spool.path)
-        return more
+        return more_waits
 
     def _warn(self) -> None:
         """Reports dropped entries in the program's log, at most once a minute."""
-        number = self.dropped - self._warned
-        if number and time.monotonic() - self._warned_at > TELL_S:
+        number = self.dropped - self._warned_count
+        if number and time.monotonic() - self._warned_at > REPORT_EVERY_S:
             logger.error("%d entries of the score log were dropped: its queue was full, or they were unfit", number)
-            self._warned, self._warned_at = self.dropped, time.monotonic()
+            self._warned_count, self._warned_at = self.dropped, time.monotonic()
 
-    def _tell(self, now: bool) -> None:
+    def _report_dropped(self, now: bool) -> None:
         """Stores an event about dropped entries, at most once a minute unless `now`."""
         self._warn()
-        number = self.dropped - self._told
-        if number and (now or time.monotonic() - self._told_at > TELL_S):
+        number = self.dropped - self._reported_count
+        if number and (now or time.monotonic() - self._reported_at > REPORT_EVERY_S):
             self._say_lost(number)
-            self._told += number
-            self._told_at = time.monotonic()
+            self._reported_count += number
+            self._reported_at = time.monotonic()
 
     def _say_lost(self, number: int) -> None:
         with self._tables.transaction() as run:
-            add_event(run, LOST, {"entries": number, "of": self._number + self.dropped})
+            add_event(run, LOST_EVENT, {"entries": number, "of": self._accepted_count + self.dropped})
 
     def _insert(self, rows: Sequence[dict[str, Any]], entry_count: int) -> int:
         """Writes rows, and returns how many were already in the log. `entry_count` is the number of entries that this
@@ -501,6 +501,6 @@ class BackgroundWriter:
                 if row["callers_id"]
             ]
             if renamed:
-                run(_ADOPT, renamed)
-            run(_STORED, {"writer": self._spool.writer, "stored": self._stored + entry_count})
+                run(_ASSIGN_LABELS, renamed)
+            run(_SET_STORED, {"writer": self._spool.writer, "stored": self._stored_count + entry_count})
         return len(rows) - len(new)

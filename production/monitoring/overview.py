@@ -42,12 +42,12 @@ from metaprobe.production.monitoring.tables import (
 )
 
 SHOWN_BINS = 20
-"""Bars of the histogram of scores."""
+"""Number of bars in the histogram of scores."""
 RELIABILITY_BINS = 8
-EXPANDED = 100_000
+MAX_REPRESENTATIVES = 100_000
 """Most scores that represent all in an estimate. More would not make an interval visibly narrower."""
-EXPANDED_IN_PART = 5_000
-QUEUE = 50
+MAX_REPRESENTATIVES_IN_PART = 5_000
+QUEUE_LENGTH = 50
 BY_TIME_S = 31 * 86400
 """Seconds. In a longer span the worst answers are searched by score instead of by time."""
 EVENTS_SHOWN = 60
@@ -60,7 +60,7 @@ LABEL_WINDOWS = 8
 Floats = NDArray[np.float64]
 Bin = tuple[int, int, float, float, float]
 """(day, hundredth, answers, sum of their scores, flagged answers)."""
-DETAILED = 8
+MAX_DETAILED_VERSIONS = 8
 """Number of versions that are shown with charts; of earlier ones only sums are shown."""
 
 
@@ -92,8 +92,8 @@ class Span:
 def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
     """Returns all figures of the selected answers except the queue, as JSON types; NaN becomes None.
 
-    `versions` are the checkpoints that gave scores in that time, newest first. The first `DETAILED` of them have
-    estimates and charts. Only counts (`totals`) are about all versions together.
+    `versions` are the checkpoints that gave scores in that time, newest first. The first `MAX_DETAILED_VERSIONS` of
+    them have estimates and charts. Only counts (`totals`) are about all versions together.
     """
     hours, bins, names = _hours(log, span), _bins(log, span), version_names(log)
     tags = {"task": span.task} if span.task else None
@@ -106,23 +106,23 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         labelled=True,
     )
     versions = _versions(hours)
-    for place, version in enumerate(versions):
+    for index, version in enumerate(versions):
         checkpoint = version["checkpoint"]
         version["path"] = names.get(checkpoint, "")
-        if place < DETAILED:
-            mine = [row for row in hours if row["checkpoint"] == checkpoint]
-            of_version = labelled.rows(labelled.checkpoint == checkpoint)
-            scored = bins.get(checkpoint, [])
+        if index < MAX_DETAILED_VERSIONS:
+            version_hours = [row for row in hours if row["checkpoint"] == checkpoint]
+            labelled_of_version = labelled.rows(labelled.checkpoint == checkpoint)
+            version_bins = bins.get(checkpoint, [])
             version |= {
-                "labels": int(np.isfinite(of_version.label).sum()),
-                **_estimates(scored, of_version, EXPANDED),
-                "over_time": _over_time(span, mine),
-                "labels_over_time": _labels_over_time(span, scored, of_version),
-                "histogram": _histogram(scored),
-                "reliability": _reliability(scored, of_version),
-                "coverage": _coverage(scored, of_version),
+                "labels": int(np.isfinite(labelled_of_version.label).sum()),
+                **_estimates(version_bins, labelled_of_version, MAX_REPRESENTATIVES),
+                "over_time": _over_time(span, version_hours),
+                "labels_over_time": _labels_over_time(span, version_bins, labelled_of_version),
+                "histogram": _histogram(version_bins),
+                "reliability": _reliability(version_bins, labelled_of_version),
+                "coverage": _coverage(version_bins, labelled_of_version),
             }
-    shown = {
+    figures = {
         "now": time.time(),
         "span": {"since": span.start, "until": span.until, "step": span.step},
         "choices": _choices(log, names),
@@ -135,7 +135,7 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         "second_answers": _second_answers(log, span),
         "events": [asdict(version) for version in log.events(since=span.start)[-EVENTS_SHOWN:]][::-1],
     }
-    clean: dict[str, Any] = plain(shown)
+    clean: dict[str, Any] = plain(figures)
     return clean
 
 
@@ -144,37 +144,39 @@ def _second_answers(log: ScoreLog, span: Span) -> dict[str, Any]:
     all, and in windows of equal length by the time of the second answer. Windows without any are left out.
     """
     width = math.ceil((span.until - span.start) / LABEL_WINDOWS / span.step) * span.step
-    firsts = range(int(span.start), int(span.until) + 1, int(width))
+    window_starts = range(int(span.start), int(span.until) + 1, int(width))
     # One pass of the database over the rows: two sums for each window.
-    when, same = agreements.c.time, agreements.c.same
+    ended_at, same = agreements.c.time, agreements.c.same
     sums: list[sa.ColumnElement[int]] = []
-    for first in firsts:
-        within = sa.and_(when >= first, when < first + width)
-        sums += [sa.func.sum(sa.case((within, column), else_=0)) for column in (1, same)]
+    for window_start in window_starts:
+        in_window = sa.and_(ended_at >= window_start, ended_at < window_start + width)
+        sums += [sa.func.sum(sa.case((in_window, column), else_=0)) for column in (1, same)]
     statement = sa.select(*sums).join_from(agreements, scores, scores.c.request_id == agreements.c.request_id)
-    statement = statement.where(when >= span.start, when <= span.until)
+    statement = statement.where(ended_at >= span.start, ended_at <= span.until)
     if span.model or span.task or span.checkpoint:
         tags = {"task": span.task} if span.task else None
-        fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags)
-        statement = statement.where(is_one_of(scores.c.context, fitting))
+        context_ids = chosen_contexts(
+            log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags
+        )
+        statement = statement.where(is_one_of(scores.c.context, context_ids))
     [row] = log.tables.read(statement)
     counts = [int(count or 0) for count in row]
 
-    def shown(answered: int, agreed: int) -> dict[str, Any]:
+    def share_of(answered: int, agreed: int) -> dict[str, Any]:
         if not answered:
             return {"answers": 0, **dict.fromkeys(("same", "low", "high"), math.nan)}
         same = Interval.of_share(agreed / answered, answered)
         return {"answers": answered, "same": same.estimate, "low": same.low, "high": same.high}
 
     windows = [
-        {"from": first, "to": min(first + width, span.until), **shown(answered, agreed)}
-        for first, answered, agreed in zip(firsts, counts[::2], counts[1::2], strict=True)
+        {"from": window_start, "to": min(window_start + width, span.until), **share_of(answered, agreed)}
+        for window_start, answered, agreed in zip(window_starts, counts[::2], counts[1::2], strict=True)
         if answered
     ]
-    return {**shown(sum(counts[::2]), sum(counts[1::2])), "windows": windows}
+    return {**share_of(sum(counts[::2]), sum(counts[1::2])), "windows": windows}
 
 
-def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
+def flagged_queue(log: ScoreLog, span: Span, *, max_answers: int = QUEUE_LENGTH) -> list[dict[str, Any]]:
     """Returns flagged answers without labels, the lowest score first, with texts if the log stores them.
 
     An answer has a `score`, or an `agreement` if its checkpoint was trained without labels; else None.
@@ -182,24 +184,29 @@ def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[
     Args:
         log: the log.
         span: the selected answers.
-        most: most answers that are returned.
+        max_answers: most answers that are returned.
     """
     where = conditions(span.start, span.until, by_time=span.until - span.start <= BY_TIME_S)
     # A gate stops an answer without a number to show; training without labels gives an agreement and no score.
-    shown = sa.or_(scores.c.score.is_not(None), scores.c.heads.like(f'%"{AGREEMENT}"%'))
-    where += [scores.c.flagged == 1, shown]
+    has_number = sa.or_(scores.c.score.is_not(None), scores.c.heads.like(f'%"{AGREEMENT}"%'))
+    where += [scores.c.flagged == 1, has_number]
     where.append(~sa.exists().where(labels.c.request_id == scores.c.request_id))
     if span.model or span.task or span.checkpoint:
         tags = {"task": span.task} if span.task else None
-        fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags)
-        where.append(is_one_of(scores.c.context, fitting))
+        context_ids = chosen_contexts(
+            log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags
+        )
+        where.append(is_one_of(scores.c.context, context_ids))
     statement = sa.select(
         *(scores.c[name] for name in ("request_id", "time", "score", "heads")),
         *(contexts.c[name] for name in ("model", "checkpoint", "task", "finish_reason")),
         scores.c.reason,
         *(sa.func.substr(scores.c[name], 1, SHOWN_TEXT).label(name) for name in ("question", "answer")),
     ).select_from(answers)
-    rows = [dict(row._mapping) for row in log.tables.read(statement.where(*where).order_by(scores.c.score).limit(most))]
+    rows = [
+        dict(row._mapping)
+        for row in log.tables.read(statement.where(*where).order_by(scores.c.score).limit(max_answers))
+    ]
     for row in rows:
         row[AGREEMENT] = json.loads(row.pop("heads") or "{}").get(AGREEMENT)
     return rows
@@ -213,7 +220,9 @@ def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
         hours.c.checkpoint,
     )
     sums = (sa.func.sum(hours.c[name]).label(name) for name in HOURLY_SUMS)
-    rows = log.tables.read(sa.select(*key, *sums).where(*_chosen(span, hours, hours.c.hour, HOUR)).group_by(*key))
+    rows = log.tables.read(
+        sa.select(*key, *sums).where(*_span_conditions(span, hours, hours.c.hour, HOUR)).group_by(*key)
+    )
     return [dict(row._mapping) for row in rows]
 
 
@@ -221,7 +230,7 @@ def _bins(log: ScoreLog, span: Span) -> dict[str, list[Bin]]:
     """Returns the sums of each version by day and hundredth, over answers with a score."""
     key = (bins.c.checkpoint, bins.c.day, bins.c.bin)
     sums = (sa.func.sum(bins.c[name]) for name in BIN_SUMS)
-    where = [*_chosen(span, bins, bins.c.day, DAY), bins.c.bin != NO_SCORE]
+    where = [*_span_conditions(span, bins, bins.c.day, DAY), bins.c.bin != NO_SCORE]
     by_version: dict[str, list[Bin]] = {}
     for version, day, hundredth, n, total, flagged in log.tables.read(
         sa.select(*key, *sums).where(*where).group_by(*key)
@@ -231,7 +240,7 @@ def _bins(log: ScoreLog, span: Span) -> dict[str, list[Bin]]:
     return by_version
 
 
-def _chosen(span: Span, table: Any, column: sa.ColumnElement[int], unit: int) -> list[sa.ColumnElement[bool]]:
+def _span_conditions(span: Span, table: Any, column: sa.ColumnElement[int], unit: int) -> list[sa.ColumnElement[bool]]:
     where = [column >= int(span.start // unit), column <= int(span.until // unit), table.c.shadow == 0]
     return where + [
         table.c[name] == chosen for name in ("model", "task", "checkpoint") if (chosen := getattr(span, name))
@@ -253,7 +262,7 @@ def _choices(log: ScoreLog, names: Mapping[str, str]) -> dict[str, Any]:
     return choices
 
 
-def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str, Any]:
+def _estimates(bins: Sequence[Bin], labelled: LogColumns, max_scores: int) -> dict[str, Any]:
     """Returns the accuracy of all answers, and the share of wrong ones among the accepted, each in three ways.
 
     Estimates from drawn labels are about the days up to the last one with a draw, because later answers had no chance.
@@ -262,19 +271,19 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str
     Args:
         bins: sums by day and hundredth.
         labelled: the labelled answers.
-        most: most scores that represent all.
+        max_scores: most scores that represent all.
     """
     drawn = np.isfinite(labelled.propensity) & np.isfinite(labelled.label)
     last = labelled.time[drawn].max() // DAY if drawn.any() else math.inf
     estimates: dict[str, dict[str, Any]] = {"accuracy": {}, "risk": {}}
-    for some in ([row for row in bins if row[0] <= last], bins):  # the second time for what is about all days
-        score, accepted = _expanded(some, most)
+    for chosen_bins in ([row for row in bins if row[0] <= last], bins):  # days up to the last draw, then all days
+        score, accepted = _representative_scores(chosen_bins, max_scores)
         nothing = np.full(len(score), np.nan)
         columns = [(score, labelled.score), (nothing, labelled.label), (nothing, labelled.propensity)]
         joined = [np.concatenate(pair) for pair in columns]
         is_accepted = np.concatenate((accepted, labelled.flagged != 1))
         answer_count = round(sum(n for _, _, n, _, _ in bins))
-        unflagged = answer_count - round(sum(f for *_, f in bins))
+        unflagged = answer_count - round(sum(flagged for *_, flagged in bins))
         for share_name, ways in (
             ("accuracy", estimate_accuracy(*joined, answers=answer_count)),
             (
@@ -285,22 +294,25 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str
                 ],
             ),
         ):
-            whole = {
+            by_method = {
                 estimate.method: asdict(estimate)
                 for estimate in ways
-                if some is not bins or estimate.method == SCORES or estimate.bounded
+                if chosen_bins is not bins or estimate.method == SCORES or estimate.bounded
             }
-            estimates[share_name] |= whole
+            estimates[share_name] |= by_method
     return estimates
 
 
-def _expanded(bins: Sequence[Bin], most: int) -> tuple[Floats, NDArray[np.bool_]]:
-    """Returns at most about `most` scores with the distribution of all, and which of them were not flagged."""
+def _representative_scores(bins: Sequence[Bin], max_scores: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Returns at most about `max_scores` scores with the distribution of all, and which of them were not flagged."""
     total = sum(n for _, _, n, _, _ in bins)
-    share = min(1.0, most / total) if total else 0.0
+    share = min(1.0, max_scores / total) if total else 0.0
     means = np.array([scores / n for _, _, n, scores, _ in bins], dtype=np.float64)
     parts = []
-    for bin_counts in (np.array([n - f for _, _, n, _, f in bins]), np.array([f for *_, f in bins])):
+    for bin_counts in (
+        np.array([n - flagged for _, _, n, _, flagged in bins]),
+        np.array([flagged for *_, flagged in bins]),
+    ):
         # Rounded in their running sum, so that many small bins do not all vanish.
         ends = np.round(np.cumsum(bin_counts * share)).astype(np.int64) if len(bins) else np.zeros(0, dtype=np.int64)
         parts.append(np.repeat(means, np.diff(ends, prepend=0)))
@@ -337,32 +349,32 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
     """
     width = math.ceil((span.until - span.start) / LABEL_WINDOWS / span.step) * span.step
     windows = []
-    for first in range(int(span.start), int(span.until) + 1, int(width)):
-        in_bin = (labelled.time >= first) & (labelled.time < first + width)
-        if not np.isfinite(labelled.label[in_bin]).any():
+    for window_start in range(int(span.start), int(span.until) + 1, int(width)):
+        is_in_window = (labelled.time >= window_start) & (labelled.time < window_start + width)
+        if not np.isfinite(labelled.label[is_in_window]).any():
             continue
         # Scores of whole days are also taken for windows of hours: they only help the estimate.
-        within = [row for row in bins if first - DAY < row[0] * DAY < first + width]
-        scores, _ = _expanded(within, EXPANDED_IN_PART)
+        bins_in_window = [row for row in bins if window_start - DAY < row[0] * DAY < window_start + width]
+        scores, _ = _representative_scores(bins_in_window, MAX_REPRESENTATIVES_IN_PART)
         nothing = np.full(len(scores), np.nan)
         powered = estimate_accuracy(
-            np.concatenate((scores, labelled.score[in_bin])),
-            np.concatenate((nothing, labelled.label[in_bin])),
-            np.concatenate((nothing, labelled.propensity[in_bin])),
-            answers=round(sum(n for _, _, n, _, _ in within)),
+            np.concatenate((scores, labelled.score[is_in_window])),
+            np.concatenate((nothing, labelled.label[is_in_window])),
+            np.concatenate((nothing, labelled.propensity[is_in_window])),
+            answers=round(sum(n for _, _, n, _, _ in bins_in_window)),
         )[1]
         if powered.labels:
-            windows.append({"from": first, "to": min(first + width, span.until), **asdict(powered)})
+            windows.append({"from": window_start, "to": min(window_start + width, span.until), **asdict(powered)})
     return windows
 
 
 def _histogram(bins: Sequence[Bin]) -> list[dict[str, float]]:
     width = SCORE_BINS // SHOWN_BINS
-    shown = [{"from": i / SHOWN_BINS, "answers": 0.0, "flagged": 0.0} for i in range(SHOWN_BINS)]
+    bars = [{"from": i / SHOWN_BINS, "answers": 0.0, "flagged": 0.0} for i in range(SHOWN_BINS)]
     for _, hundredth, n, _, flagged in bins:
-        shown[hundredth // width]["answers"] += n
-        shown[hundredth // width]["flagged"] += flagged
-    return shown
+        bars[hundredth // width]["answers"] += n
+        bars[hundredth // width]["flagged"] += flagged
+    return bars
 
 
 def _weights(labelled: LogColumns, answers: float) -> tuple[NDArray[np.bool_], Floats]:
@@ -372,28 +384,28 @@ def _weights(labelled: LogColumns, answers: float) -> tuple[NDArray[np.bool_], F
     count.
     """
     has_both = np.isfinite(labelled.label) & np.isfinite(labelled.score)
-    was_drawn = has_both & np.isfinite(labelled.propensity)
-    if not was_drawn.any() or is_census(int(has_both.sum()), round(answers)):
+    is_drawn = has_both & np.isfinite(labelled.propensity)
+    if not is_drawn.any() or is_census(int(has_both.sum()), round(answers)):
         return has_both, np.ones(int(has_both.sum()))
-    return was_drawn, 1 / labelled.propensity[was_drawn]
+    return is_drawn, 1 / labelled.propensity[is_drawn]
 
 
 def _reliability(bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, float]]:
     """Returns the share of right answers by score, in bins with about equal numbers of labels, with
     Wilson's interval.
     """
-    used, weight = _weights(labelled, sum(n for _, _, n, _, _ in bins))
-    score, label = labelled.score[used], labelled.label[used]
+    is_used, weight = _weights(labelled, sum(n for _, _, n, _, _ in bins))
+    score, label = labelled.score[is_used], labelled.label[is_used]
     if len(score) < 2:
         return []
-    shown = []
+    points = []
     for part in np.array_split(np.argsort(score, kind="stable"), min(RELIABILITY_BINS, max(len(score) // 10, 1))):
         w = weight[part]
         share, n = float(w @ label[part] / w.sum()), float(w.sum() ** 2 / (w @ w))  # as many labels of equal weight
         interval = Interval.of_share(share, n)
         mean = float(w @ score[part] / w.sum())
-        shown.append({"score": mean, "right": share, "low": interval.low, "high": interval.high, "labels": len(part)})
-    return shown
+        points.append({"score": mean, "right": share, "low": interval.low, "high": interval.high, "labels": len(part)})
+    return points
 
 
 def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
@@ -401,18 +413,21 @@ def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
     totals = np.zeros((SCORE_BINS, 2))
     for _, hundredth, n, total, _ in bins:
         totals[hundredth] += n, total
-    down = totals[::-1][totals[::-1, 0] > 0]
-    counts, sums = np.cumsum(down[:, 0]), np.cumsum(down[:, 1])
+    descending = totals[::-1][totals[::-1, 0] > 0]
+    counts, sums = np.cumsum(descending[:, 0]), np.cumsum(descending[:, 1])
     promised = [[float(n / counts[-1]), float(1 - total / n)] for n, total in zip(counts, sums, strict=True)]
-    used, weight = _weights(labelled, counts[-1] if len(counts) else 0)
-    order = np.argsort(-labelled.score[used], kind="stable")
-    w, wrong = weight[order], 1 - labelled.label[used][order]
+    is_used, weight = _weights(labelled, counts[-1] if len(counts) else 0)
+    order = np.argsort(-labelled.score[is_used], kind="stable")
+    w, wrong = weight[order], 1 - labelled.label[is_used][order]
     covered, missed = np.cumsum(w), np.cumsum(w * wrong)
-    first = 10  # before, a single label moves the curve by more than a tenth
-    shown: list[int] = []
-    if len(w) >= first:
-        shown = (np.unique(np.linspace(first, len(w), 60).astype(int)) - 1).tolist()
-    return {"promised": promised, "labelled": [[covered[i] / covered[-1], missed[i] / covered[i]] for i in shown]}
+    min_labels = 10  # before, a single label moves the curve by more than a tenth
+    shown_indices: list[int] = []
+    if len(w) >= min_labels:
+        shown_indices = (np.unique(np.linspace(min_labels, len(w), 60).astype(int)) - 1).tolist()
+    return {
+        "promised": promised,
+        "labelled": [[covered[i] / covered[-1], missed[i] / covered[i]] for i in shown_indices],
+    }
 
 
 def _versions(hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

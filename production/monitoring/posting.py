@@ -27,23 +27,23 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def checked_url(url: str, named: str, *, bare: bool = False) -> str:
+def checked_url(url: str, setting_name: str, *, bare: bool = False) -> str:
     """Returns the address. Raises `RecordError`, which does not show it, if it cannot be posted to.
 
     Args:
         url: the address.
-        named: name of the setting with the address.
+        setting_name: name of the setting with the address.
         bare: whether user, password and query are refused; the address is then returned without a slash at its end.
     """
     try:
         parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        sound = sound and not (bare and (parts.username or parts.password or parts.query or parts.fragment))
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = is_valid and not (bare and (parts.username or parts.password or parts.query or parts.fragment))
     except ValueError:
-        sound = False
-    if not sound or not url.isascii() or any(letter.isspace() for letter in url):
+        is_valid = False
+    if not is_valid or not url.isascii() or any(letter.isspace() for letter in url):
         raise RecordError(
-            f"{named} is no address; expected a URL that begins with https:// or http://"
+            f"{setting_name} is no address; expected a URL that begins with https:// or http://"
             + (", without user, password and query" if bare else "")
         )
     return url.rstrip("/") if bare else url
@@ -64,13 +64,13 @@ def post_json(
     data = json.dumps(body, allow_nan=False).encode()
     all_headers = {"Content-Type": "application/json", "User-Agent": "metaprobe", **headers}
     failure: list[str] = ["no answer in time"]
-    answered: list[bytes] = []
+    answers: list[bytes] = []
 
     def send() -> None:
         try:
             request = urllib.request.Request(url, data, all_headers, method="POST")
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s) as answer:
-                answered.append(answer.read(MAX_ANSWER_BYTES))
+                answers.append(answer.read(MAX_ANSWER_BYTES))
             failure[0] = ""
         except urllib.error.HTTPError as error:
             failure[0] = f"status {error.code}"
@@ -78,14 +78,14 @@ def post_json(
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             failure[0] = type(reason).__name__
 
-    # Each read has a timeout of its own: a server that sends a byte now and then would hold us for ever.
+    # The timeout above is for each read: a server that sends a byte now and then would never reach it.
     sending = threading.Thread(target=send, daemon=True)
     sending.start()
     sending.join(timeout_s)
     if failure[0]:
         raise NotPosted(failure[0])
     try:
-        parsed = json.loads(answered[0] or b"{}")
+        parsed = json.loads(answers[0] or b"{}")
     except (ValueError, RecursionError):
         parsed = {}
     return parsed if isinstance(parsed, dict) else {}

@@ -42,7 +42,7 @@ from metaprobe.production.monitoring.tables import (
 from metaprobe.production.monitoring.waiting_labels import drop_waiting
 
 DAY = 86400.0
-STEP_S = 7 * DAY
+MAX_STEP_S = 7 * DAY
 """Seconds by which clock and limit may move between two prunes. A server prunes every hour, and may rest
 over holidays.
 """
@@ -50,9 +50,9 @@ MAX_DELETED_SHARE = 0.5
 """Share of all answers that may be deleted if the limit has moved further."""
 MAX_REQUEST_ANSWERS = 129
 """Most answers to one request that are searched for; providers give at most 128."""
-INSTEAD = "(deleted)"
+DELETED_ID = "(deleted)"
 """Replaces the id of a deleted request in events."""
-LEAST_WITHIN = 8
+MIN_ID_WITHIN_TEXT = 8
 """Fewest characters of an id that is searched within longer texts: a shorter one, such as 7, may mean something else
 there.
 """
@@ -88,7 +88,7 @@ def delete_older(tables: Tables, days: float, *, sure: bool = False, now: float 
     while True:
         with tables.transaction(alone=True) as run:  # two that prune at once would subtract the same answers twice
             rows = run(SCORED_ROWS.where(scores.c.time < before).order_by(scores.c.time).limit(ROWS_PER_TRANSACTION))
-            _take_away(run, rows)
+            _delete_rows(run, rows)
             if len(rows) < ROWS_PER_TRANSACTION:
                 set_mark(run, _CLOCK, int(clock))
                 set_mark(run, _LIMIT, int(before))
@@ -97,8 +97,8 @@ def delete_older(tables: Tables, days: float, *, sure: bool = False, now: float 
             break
     with tables.transaction() as run:
         drop_waiting(run, clock)
-        run(sa.delete(agreements).where(agreements.c.time < before))  # of answers that never reached the log
-    _drop_shared(tables)
+        run(sa.delete(agreements).where(agreements.c.time < before))  # some belong to answers that were never logged
+    _drop_unused(tables)
     tables.tidy()
     return total
 
@@ -120,21 +120,22 @@ def _implausible(run: Execute, before: float, now: float) -> str:
     if clock is None:
         newest = sa.select(sa.func.max(scores.c.time)).where(scores.c.time <= now, scores.c.time < MAX_TIME)
         clock = int(run(newest)[0][0])
-        if now - clock > STEP_S:
+        if now - clock > MAX_STEP_S:
             set_mark(run, _CLOCK, clock)
-    total = int(run(sa.select(sa.func.count()).select_from(scores))[0][0])
-    if now - clock > STEP_S:
+    answer_count = int(run(sa.select(sa.func.count()).select_from(scores))[0][0])
+    if now - clock > MAX_STEP_S:
         return (
-            f"the clock says {_minute(now)}, {(now - clock) / DAY:.0f} days after the last prune or answer of this log "
-            f"({_minute(clock)}): it has jumped, or nothing ran meanwhile; {rows_to_delete} of {total} answers would go"
+            f"the clock says {_format_minute(now)}, {(now - clock) / DAY:.0f} days after the last prune or answer of"
+            f" this log ({_format_minute(clock)}): it has jumped, or nothing ran meanwhile; {rows_to_delete} of"
+            f" {answer_count} answers would go"
         )
     limit = read_mark(run, _LIMIT)
-    if rows_to_delete > MAX_DELETED_SHARE * total and (limit is None or before - limit > STEP_S):
-        return f"{rows_to_delete} of {total} answers would go at once, all from before {_minute(before)}"
+    if rows_to_delete > MAX_DELETED_SHARE * answer_count and (limit is None or before - limit > MAX_STEP_S):
+        return f"{rows_to_delete} of {answer_count} answers would go at once, all from before {_format_minute(before)}"
     return ""
 
 
-def _minute(seconds: float) -> str:
+def _format_minute(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
@@ -150,12 +151,12 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
         with tables.transaction(alone=True) as run:
             rows = run(SCORED_ROWS.where(sa.or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
             labelled = run(sa.select(labels.c.id).where(labels.c.request_id == request_id).limit(1))
-            _take_away(run, rows)
-            _forget(run, [request_id])
+            _delete_rows(run, rows)
+            _delete_related(run, [request_id])
             _leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
         if not rows and not labelled:
             unknown.append(name)
-    _drop_shared(tables)
+    _drop_unused(tables)
     try:
         tables.erase()
     except LogError as error:
@@ -173,33 +174,33 @@ def further_answers(tables: Tables, request_id: str) -> list[str]:
     return sorted(further, key=lambda name: int(name.rpartition(":")[2]))
 
 
-def _drop_shared(tables: Tables) -> None:
-    """Deletes contexts, with their tags, that no answer has, and sheets on which no answer is or could be."""
+def _drop_unused(tables: Tables) -> None:
+    """Deletes contexts that no answer refers to, and label sheets that have no drawn answer and could draw none."""
     for sheet in tables.read(sa.select(sheets).where(sheets.c.sheet.not_in(sa.select(samples.c.sheet)))):
         where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
         where.append(is_one_of(scores.c.context, contexts_of_sheet(tables, sheet)))
-        if not tables.read(sa.select(scores.c.id).where(*where).limit(1)):  # nothing is estimated by it
+        if not tables.read(sa.select(scores.c.id).where(*where).limit(1)):  # no propensity depends on the sheet
             with tables.transaction() as run:
                 run(sa.delete(sheets).where(sheets.c.sheet == sheet.sheet))
     drop_contexts(tables)
 
 
-def _take_away(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
+def _delete_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
     """Deletes rows found by `SCORED_ROWS`, and all data of their requests."""
     if rows:
         subtract_rows(run, rows)
         run(_DELETE, [{"gone": row[0]} for row in rows])
-        _forget(run, [row[1] for row in rows])
+        _delete_related(run, [row[1] for row in rows])
 
 
-def _forget(run: Execute, request_ids: Sequence[str]) -> None:
-    for statement in _FORGET:
+def _delete_related(run: Execute, request_ids: Sequence[str]) -> None:
+    for statement in _DELETE_RELATED:
         run(statement, [{"gone": request_id} for request_id in request_ids])
 
 
-# A row at a time by the driver: SQLAlchemy takes longer to write out a list of five hundred.
+# The driver deletes one row at a time: SQLAlchemy takes longer to write out a list of five hundred.
 _DELETE = sa.delete(scores).where(scores.c.id == sa.bindparam("gone"))
-_FORGET = [
+_DELETE_RELATED = [
     sa.delete(table).where(table.c.request_id == sa.bindparam("gone")) for table in (labels, samples, agreements)
 ]
 
@@ -211,18 +212,18 @@ def _leave_out_of_events(run: Execute, request_ids: Sequence[str]) -> None:
         escaped = re.sub("([!%_])", r"!\1", id_in_json)
         events_found = sa.select(events.c.id, events.c.details).where(events.c.details.like(f"%{escaped}%", escape="!"))
         for event_id, details in run(events_found):
-            changed = json.dumps(_without(json.loads(details), request_id))
+            changed = json.dumps(_replace_id(json.loads(details), request_id))
             if changed != details:
                 run(sa.update(events).where(events.c.id == event_id).values(details=changed))
 
 
-def _without(value: Any, request_id: str) -> Any:
+def _replace_id(value: Any, request_id: str) -> Any:
     if isinstance(value, dict):
-        return {_without(name, request_id): _without(inner, request_id) for name, inner in value.items()}
+        return {_replace_id(name, request_id): _replace_id(inner, request_id) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_without(inner, request_id) for inner in value]
+        return [_replace_id(inner, request_id) for inner in value]
     if not isinstance(value, str):
         return value
-    if len(request_id) < LEAST_WITHIN:
-        return INSTEAD if value == request_id else value
-    return re.sub(rf"(?<!\w){re.escape(request_id)}(?!\w)", INSTEAD, value)
+    if len(request_id) < MIN_ID_WITHIN_TEXT:
+        return DELETED_ID if value == request_id else value
+    return re.sub(rf"(?<!\w){re.escape(request_id)}(?!\w)", DELETED_ID, value)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.production.monitoring.entry import CONTEXT, ENTRY_COLUMNS
+from metaprobe.production.monitoring.entry import CONTEXT_COLUMNS, ENTRY_COLUMNS
 from metaprobe.production.monitoring.tables import (
     BIN_SUMS,
     HOURLY_SUMS,
@@ -44,10 +44,10 @@ ROWS_PER_TRANSACTION = 500
 
 Element = TypeVar("Element")
 
-_OWN = "time shadow_of score flagged tokens tokens_saved cost_usd".split()
-_SHARED = "model checkpoint task action finish_reason".split()
+_SCORE_COLUMNS = "time shadow_of score flagged tokens tokens_saved cost_usd".split()
+_CONTEXT_COLUMNS = "model checkpoint task action finish_reason".split()
 """Columns of an answer and of its context that `add_rows` reads."""
-SCORED_ROWS = sa.select(*(scores.c[name] for name in ("id", "request_id", "context", *_OWN)))
+SCORED_ROWS = sa.select(*(scores.c[name] for name in ("id", "request_id", "context", *_SCORE_COLUMNS)))
 
 _INSERT = insert(scores).on_conflict_do_nothing(index_elements=["request_id"])
 _RETURNING = _INSERT.returning(scores.c.request_id)
@@ -80,7 +80,7 @@ def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) ->
         if new:
             run(_INSERT, new)
         return new
-    # In one order, so that two processes never wait for each other in a circle.
+    # Rows are sorted, so that two processes never wait for each other in a circle.
     ordered = [
         {name: row[name] for name in ENTRY_COLUMNS} for row in sorted(rows, key=lambda row: str(row["request_id"]))
     ]
@@ -95,15 +95,15 @@ def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
     return {str(row[0]) for row in stored}
 
 
-def batches(items: Iterable[Element], most: int = ROWS_PER_TRANSACTION) -> Iterator[list[Element]]:
-    """Yields the items in lists of `most`; the last may be shorter."""
+def batches(items: Iterable[Element], size: int = ROWS_PER_TRANSACTION) -> Iterator[list[Element]]:
+    """Yields the items in lists of `size`; the last may be shorter."""
     remaining = iter(items)
-    while some := list(islice(remaining, most)):
-        yield some
+    while batch := list(islice(remaining, size)):
+        yield batch
 
 
 def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
-    """Adds rows, with the names of `_OWN` and `_SHARED`, to the sums; with `sign=-1` subtracts them.
+    """Adds rows, with the names of `_SCORE_COLUMNS` and `_CONTEXT_COLUMNS`, to the sums; with `sign=-1` subtracts them.
 
     Args:
         run: runs a statement.
@@ -136,20 +136,20 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
         sums = by_hour[int(row["time"] // HOUR), *key]
         for i, value in enumerate(values):
             sums[i] += value
-        place = NO_SCORE if score is None else min(SCORE_BINS - 1, max(0, int(score * SCORE_BINS)))
-        counts = by_bin[int(row["time"] // DAY), *key, place]
+        bin_index = NO_SCORE if score is None else min(SCORE_BINS - 1, max(0, int(score * SCORE_BINS)))
+        counts = by_bin[int(row["time"] // DAY), *key, bin_index]
         counts[0] += 1
         counts[1] += score or 0.0
         counts[2] += flagged
-    # In one order, so that two processes that write at once never wait for each other in a circle.
-    for statement, table, names, added in (
+    # Sums are sorted, so that two processes that write at once never wait for each other in a circle.
+    for statement, table, names, sums_by_key in (
         (_ADD_HOURS, hours, HOURLY_SUMS, by_hour),
         (_ADD_BINS, bins, BIN_SUMS, by_bin),
     ):
         keys = [column.name for column in table.primary_key]
         sum_rows = [
             {**dict(zip(keys, key_values, strict=True)), **{n: sign * v for n, v in zip(names, values, strict=True)}}
-            for key_values, values in sorted(added.items())
+            for key_values, values in sorted(sums_by_key.items())
         ]
         if sum_rows:
             run(statement, sum_rows)
@@ -158,12 +158,15 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
 def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
     """Subtracts rows that `SCORED_ROWS` found from the sums, and deletes sums over no answers."""
     # Without a join: the texts that many rows share are read once.
-    statement = sa.select(contexts.c.id, *(contexts.c[name] for name in _SHARED))
-    those = is_one_of(contexts.c.id, {row[2] for row in rows})
-    shared = {
-        context_id: dict(zip(_SHARED, values, strict=True)) for context_id, *values in run(statement.where(those))
+    statement = sa.select(contexts.c.id, *(contexts.c[name] for name in _CONTEXT_COLUMNS))
+    is_of_rows = is_one_of(contexts.c.id, {row[2] for row in rows})
+    values_of_context = {
+        context_id: dict(zip(_CONTEXT_COLUMNS, values, strict=True))
+        for context_id, *values in run(statement.where(is_of_rows))
     }
-    add_rows(run, ({**dict(zip(_OWN, row[3:], strict=True)), **shared[row[2]]} for row in rows), sign=-1)
+    add_rows(
+        run, ({**dict(zip(_SCORE_COLUMNS, row[3:], strict=True)), **values_of_context[row[2]]} for row in rows), sign=-1
+    )
     for table in (hours, bins):
         run(sa.delete(table).where(table.c.answers <= 0))
 
@@ -174,7 +177,7 @@ def drop_contexts(tables: Tables) -> None:
     ids = [row[0] for row in tables.read(sa.select(contexts.c.id).where(unused).order_by(contexts.c.id))]
     for chosen in batches(ids):
         with tables.transaction() as run:
-            if not tables.alone:  # one that a writer holds just now is in use; whoever comes later waits, and looks
+            if not tables.alone:  # contexts that a writer has locked are in use; later writers wait, then look again
                 locked = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, chosen)).order_by(contexts.c.id)
                 chosen = [row[0] for row in run(locked.with_for_update(skip_locked=True))]
             run(sa.delete(contexts).where(is_one_of(contexts.c.id, chosen), unused))
@@ -190,12 +193,12 @@ def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool)
         rows: the rows.
         alone: as `Tables.alone`.
     """
-    keys = [tuple(row[name] for name in CONTEXT) for row in rows]
-    context_of = {key: dict(zip(CONTEXT, key, strict=True)) for key in keys}
+    keys = [tuple(row[name] for name in CONTEXT_COLUMNS) for row in rows]
+    context_of = {key: dict(zip(CONTEXT_COLUMNS, key, strict=True)) for key in keys}
     numbers: dict[tuple[Any, ...], int] = {}
     while missing := [key for key in context_of if key not in numbers]:
         for key in missing:
-            same = (contexts.c[name] == context_of[key][name] for name in CONTEXT if name != "task")
+            same = (contexts.c[name] == context_of[key][name] for name in CONTEXT_COLUMNS if name != "task")
             statement = sa.select(contexts.c.id).where(*same)
             if not (context_rows := run(statement)):
                 run(insert(contexts).on_conflict_do_nothing(), context_of[key])
@@ -218,10 +221,13 @@ NUMBER_COLUMNS = (
 ).split()
 """Columns of type float64, with NaN for no value; flagged and label are 0 or 1."""
 
-_WHOLE = ("row", "number", "context")
+_INTEGER_COLUMNS = ("row", "number", "context")
 """Columns of type int64."""
-_ELSEWHERE = {"label": current_labels.c.value, "propensity": samples.c.propensity}
-_READ = [_ELSEWHERE[name].label(name) if name in _ELSEWHERE else scores.c[name] for name in NUMBER_COLUMNS]
+_COLUMNS_OF_OTHER_TABLES = {"label": current_labels.c.value, "propensity": samples.c.propensity}
+_SELECTED = [
+    _COLUMNS_OF_OTHER_TABLES[name].label(name) if name in _COLUMNS_OF_OTHER_TABLES else scores.c[name]
+    for name in NUMBER_COLUMNS
+]
 _FROM = scores.outerjoin(current_labels, current_labels.c.request_id == scores.c.request_id).outerjoin(
     samples, samples.c.request_id == scores.c.request_id
 )
@@ -285,18 +291,18 @@ class LogColumns:
     def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
         """Returns the answers at which the mask (n,) is true."""
         ids = self.request_id[chosen] if len(self.request_id) == len(self) else self.request_id
-        arrays = {name: getattr(self, name)[chosen] for name in (*NUMBER_COLUMNS, *_WHOLE)}
+        arrays = {name: getattr(self, name)[chosen] for name in (*NUMBER_COLUMNS, *_INTEGER_COLUMNS)}
         return LogColumns(**arrays, request_id=ids, _contexts=self._contexts)
 
     def tag(self, name: str) -> Texts:
         """Returns each answer's tag with that name; empty if it was not given."""
-        place = CONTEXT.index("tags")
+        place = CONTEXT_COLUMNS.index("tags")
         return self._names_of_answers(
             {number: str(json.loads(context[place]).get(name, "")) for number, context in self._contexts.items()}
         )
 
     def _context_column(self, name: str) -> Texts:
-        place = CONTEXT.index(name)
+        place = CONTEXT_COLUMNS.index(name)
         return self._names_of_answers({number: context[place] for number, context in self._contexts.items()})
 
     def _names_of_answers(self, name_by_context: Mapping[int, str]) -> Texts:
@@ -318,19 +324,22 @@ def read_columns(
         where: conditions.
         ids: whether request ids are read.
     """
-    columns = [*_READ, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
+    columns = [*_SELECTED, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
     statement = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
-    numbers, whole = [np.empty((len(NUMBER_COLUMNS), 0))], [np.empty((len(_WHOLE), 0), dtype=np.int64)]
-    id_arrays, end = [np.empty(0, dtype=object)], len(NUMBER_COLUMNS) + len(_WHOLE)
+    number_parts, integer_parts = (
+        [np.empty((len(NUMBER_COLUMNS), 0))],
+        [np.empty((len(_INTEGER_COLUMNS), 0), dtype=np.int64)],
+    )
+    id_arrays, end = [np.empty(0, dtype=object)], len(NUMBER_COLUMNS) + len(_INTEGER_COLUMNS)
     for rows in tables.read_chunks(statement):
-        by_column = list(zip(*rows, strict=True))
-        numbers.append(np.array(by_column[: len(NUMBER_COLUMNS)], dtype=np.float64))  # None becomes NaN
-        whole.append(np.array(by_column[len(NUMBER_COLUMNS) : end], dtype=np.int64))
-        id_arrays += [np.array(by_column[end], dtype=object)] if ids else []
-    arrays = [*np.concatenate(numbers, axis=1), *np.concatenate(whole, axis=1)]
+        columns_of_rows = list(zip(*rows, strict=True))
+        number_parts.append(np.array(columns_of_rows[: len(NUMBER_COLUMNS)], dtype=np.float64))  # None becomes NaN
+        integer_parts.append(np.array(columns_of_rows[len(NUMBER_COLUMNS) : end], dtype=np.int64))
+        id_arrays += [np.array(columns_of_rows[end], dtype=object)] if ids else []
+    arrays = [*np.concatenate(number_parts, axis=1), *np.concatenate(integer_parts, axis=1)]
     if not context_rows.keys() >= set(arrays[-1].tolist()):
         context_rows = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **context_rows}
-    columns_read = dict(zip((*NUMBER_COLUMNS, *_WHOLE), arrays, strict=True))
+    columns_read = dict(zip((*NUMBER_COLUMNS, *_INTEGER_COLUMNS), arrays, strict=True))
     return LogColumns(**columns_read, request_id=np.concatenate(id_arrays), _contexts=context_rows)
 
 
@@ -345,12 +354,12 @@ def chosen_contexts(
         checkpoint: digest of the checkpoint; None for any.
         tags: tags that the context must have.
     """
-    statement = sa.select(contexts.c.id, *(contexts.c[name] for name in CONTEXT))
+    statement = sa.select(contexts.c.id, *(contexts.c[name] for name in CONTEXT_COLUMNS))
     if model is not None:
         statement = statement.where(contexts.c.model == model)
     if checkpoint is not None:
         statement = statement.where(contexts.c.checkpoint == checkpoint)
-    place = CONTEXT.index("tags")
+    place = CONTEXT_COLUMNS.index("tags")
     return {
         int(number): values
         for number, *values in tables.read(statement)

@@ -19,7 +19,7 @@ from sqlite3 import OperationalError
 from typing import TYPE_CHECKING, Any
 
 from metaprobe.api import Database, RecordError, how_to_install, require
-from metaprobe.production.monitoring.entry import CONTEXT, ENTRY_COLUMNS
+from metaprobe.production.monitoring.entry import CONTEXT_COLUMNS, ENTRY_COLUMNS
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -68,8 +68,8 @@ contexts = sa.Table(
     "contexts",
     META,
     _id(),
-    *_columns(sa.Text, *CONTEXT),
-    sa.UniqueConstraint(*(name for name in CONTEXT if name != "task")),
+    *_columns(sa.Text, *CONTEXT_COLUMNS),
+    sa.UniqueConstraint(*(name for name in CONTEXT_COLUMNS if name != "task")),
     sqlite_autoincrement=True,  # a number that processes remember is never given again
 )
 """Values that many answers share are stored once: a digest in every row would be half of the log."""
@@ -195,7 +195,7 @@ bins = sa.Table(
 )
 """Sums of scores by the day, in bins of one hundredth."""
 
-STRENGTH = sa.case((labels.c.source == "judge", 2), (labels.c.source == "program", 1), else_=0)
+SOURCE_RANK = sa.case((labels.c.source == "judge", 2), (labels.c.source == "program", 1), else_=0)
 """Rank of a label's source: 0 for a person, and for labels without a source."""
 
 _LABEL = ("request_id", "value", "who", "time", "source")
@@ -210,7 +210,7 @@ def _first_of_each(*order: Any, where: Iterable[sa.ColumnElement[bool]] = ()) ->
     return sa.select(*(ranked.c[name] for name in _LABEL), ranked.c.id).where(ranked.c.place == 1)
 
 
-current_labels = _first_of_each(STRENGTH, labels.c.id.desc()).subquery("current_labels")
+current_labels = _first_of_each(SOURCE_RANK, labels.c.id.desc()).subquery("current_labels")
 """The label of each request that counts: the last label of the strongest source. Labellers' clocks do not matter."""
 
 first_labels = _first_of_each(labels.c.id, where=[labels.c.value.is_not(None)]).subquery("first_labels")
@@ -220,7 +220,7 @@ answers = scores.join(contexts, contexts.c.id == scores.c.context)
 """Answers with their shared values."""
 
 ENTRIES = sa.select(
-    *(scores.c[name] for name in ENTRY_COLUMNS if name != "context"), *(contexts.c[name] for name in CONTEXT)
+    *(scores.c[name] for name in ENTRY_COLUMNS if name != "context"), *(contexts.c[name] for name in CONTEXT_COLUMNS)
 ).select_from(answers)
 """Selects the columns that `metaprobe.production.monitoring.entry.entry_of` reads."""
 
@@ -240,9 +240,9 @@ SelectedRow = Any
 Execute = Callable[..., Sequence[SelectedRow]]
 """`run(statement, values)` returns the rows found. With a list of values it runs once for each of them."""
 
-APPLICATION = 0x6D704C47
+LOG_APPLICATION_ID = 0x6D704C47
 POSTGRESQL = "postgresql"
-_LOCK = sa.select(sa.func.pg_advisory_xact_lock(APPLICATION))
+_LOCK = sa.select(sa.func.pg_advisory_xact_lock(LOG_APPLICATION_ID))
 LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 """libpq's seconds to connect, and milliseconds in which sent data must be acknowledged, unless the URL sets them.
 
@@ -255,9 +255,9 @@ ERASE_S = 60.0
 ROWS_PER_FETCH = 50_000
 """Rows fetched at a time."""
 
-BASE, TOLD = "written_base", "settled"
+BASE_MARK, SETTLED_MARK = "written_base", "settled"
 """Names of PostgreSQL's marks: the number added to a transaction's number, and the highest number that a reader got."""
-_EPOCH = 1 << 48
+_NUMBERS_PER_SERVER = 1 << 48
 """Range of numbers of one server's transactions. A restored database is on another server, which counts
 from the start.
 """
@@ -331,7 +331,7 @@ class Tables:
         raise NotImplementedError
 
 
-def _make(connection: sa.Connection) -> None:
+def _create_tables(connection: sa.Connection) -> None:
     """Creates the tables if there are none. Raises `LogError` if another version has created them."""
     run = partial(_run, connection)
     table_names = sa.inspect(connection).get_table_names()
@@ -349,7 +349,7 @@ def _make(connection: sa.Connection) -> None:
             f"this score log has format {version or 'of an earlier version'}, and this metaprobe writes {VERSION}; "
             "expected a new file or an empty database"
         )
-    if agreements.name not in table_names:  # made by a version that did not have it, which reads the rest as before
+    if agreements.name not in table_names:  # an earlier version made the log; that version still reads the rest
         META.create_all(connection, tables=[agreements])
 
 
@@ -408,7 +408,7 @@ class SqliteTables(Tables):
             self._path,
             what="score log",
             table=str(sa.schema.CreateTable(marks)),
-            application=APPLICATION,
+            application=LOG_APPLICATION_ID,
             version=VERSION,
             lost="begin a new one, without what it held",
             error=LogUnavailable,
@@ -429,9 +429,9 @@ class SqliteTables(Tables):
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
 
         with self._with_driver_errors(), self._engine.begin() as connection:
-            _make(connection)
+            _create_tables(connection)
 
-    def _take_what_is_there(self) -> None:
+    def _reopen_if_moved(self) -> None:
         """Reopens the file if another file, or none, is at its path."""
         with self._changing:
             if _file_at(self._path) != self._file:
@@ -453,11 +453,11 @@ class SqliteTables(Tables):
                 yield rows
 
     def tidy(self) -> None:
-        with self._database.named(), suppress(OperationalError):  # it stays in the journal until that is written over
+        with self._database.named(), suppress(OperationalError):  # the data stays in the journal until overwritten
             self._database.empty_journal(TIDY_S)
 
     def erase(self) -> None:
-        self._take_what_is_there()
+        self._reopen_if_moved()
         with self._database.named():
             self._database.write_anew(ERASE_S)
 
@@ -470,7 +470,7 @@ class SqliteTables(Tables):
             yield connection.execution_options(reads=True)
 
     def _converting_errors(self) -> AbstractContextManager[None]:
-        self._take_what_is_there()
+        self._reopen_if_moved()
         return self._with_driver_errors()
 
     @contextmanager
@@ -507,14 +507,14 @@ class UrlTables(Tables):
             )
         with self._converting_errors(), self._engine.begin() as connection:
             connection.execute(_LOCK)  # two that make the tables wait for each other
-            _make(connection)
+            _create_tables(connection)
             _number_by_transaction(partial(_run, connection))
 
     def settled(self) -> int:
         with self.transaction() as run:
-            base = read_mark(run, BASE) or 0
+            base = read_mark(run, BASE_MARK) or 0
             last = base + int(run(sa.select(sa.func.txid_snapshot_xmin(sa.func.txid_current_snapshot())))[0][0]) - 1
-            run(sa.update(marks).where(marks.c.name == TOLD, marks.c.value < last).values(value=last))
+            run(sa.update(marks).where(marks.c.name == SETTLED_MARK, marks.c.value < last).values(value=last))
         return last
 
     @contextmanager
@@ -522,7 +522,7 @@ class UrlTables(Tables):
         try:
             yield
         except (sa.exc.SQLAlchemyError, ImportError, OSError, UnicodeError) as error:
-            # Not its text, which names host, port and user; an open secret in a log is found by whoever reads logs.
+            # The error's text is left out: it names host, port and user, and logs have many readers.
             raise LogUnavailable(
                 f"the score log's database failed ({error_kind(error)}); check its URL (such as"
                 " postgresql+psycopg://user@host/name), that the server runs, and that its driver is installed:"
@@ -536,15 +536,15 @@ def _number_by_transaction(run: Execute) -> None:
     If the database was restored on a server that counts its transactions from a lower number, new rows get numbers
     above the earlier ones.
     """
-    base, highest_told = read_mark(run, BASE), read_mark(run, TOLD) or 0
+    base, highest_told = read_mark(run, BASE_MARK), read_mark(run, SETTLED_MARK) or 0
     highest = max(highest_told, int(run(sa.select(sa.func.max(scores.c.written)))[0][0] or 0))
     restored = base is not None and highest >= base + int(
         run(sa.select(sa.func.txid_snapshot_xmax(sa.func.txid_current_snapshot())))[0][0]
     )
     if base is None or restored:
-        base = (highest // _EPOCH + 1) * _EPOCH if restored else 0
-        set_mark(run, BASE, base)
-        set_mark(run, TOLD, highest_told)
+        base = (highest // _NUMBERS_PER_SERVER + 1) * _NUMBERS_PER_SERVER if restored else 0
+        set_mark(run, BASE_MARK, base)
+        set_mark(run, SETTLED_MARK, highest_told)
         run(f"ALTER TABLE scores ALTER COLUMN written SET DEFAULT {base} + txid_current()")
 
 
@@ -590,7 +590,7 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 # Only the kind of a database's error may be shown. Its text names hosts, ports, users and sometimes passwords.
 
-_KNOWN = (
+_SHOWN_PHRASES = (
     "connection refused",
     "connection timed out",
     "timeout expired",
@@ -635,4 +635,6 @@ def error_kind(error: BaseException) -> str:
     parts = [type(problem).__name__]
     if code := getattr(problem, "sqlstate", None) or getattr(problem, "pgcode", None):
         parts.append(f"SQLSTATE {code}")
-    return ": ".join([", ".join(parts), *filter(None, [" and ".join(phrase for phrase in _KNOWN if phrase in text)])])
+    return ": ".join(
+        [", ".join(parts), *filter(None, [" and ".join(phrase for phrase in _SHOWN_PHRASES if phrase in text)])]
+    )

@@ -15,7 +15,7 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.calibration import debiased_ece
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.features import SCALED
-from metaprobe.production.monitoring.label_draw import drawn, label_deviation, rule_for
+from metaprobe.production.monitoring.label_draw import draw_indices, label_deviation, rule_for
 from metaprobe.training.base_rates import AGREEMENT_SD, fit_scale, standardised
 from metaprobe.training.calibrators import log_odds_of, sigmoid
 from metaprobe.training.ladder import DRAWN_TERMS, USUAL_BAR, WHOLE
@@ -127,7 +127,7 @@ def choices_of(odds: Floats, count: int, rng: np.random.Generator) -> dict[str, 
     return {
         RANDOM: rng.permutation(len(odds))[:count],
         STRATIFIED: np.array([rng.choice(part) for part in np.array_split(order, count)]),
-        DOUBTFUL: drawn(rule_for(doubts, count).propensities(doubts), rng),
+        DOUBTFUL: draw_indices(rule_for(doubts, count).propensities(doubts), rng),
         ENDS: np.concatenate([rng.permutation(low)[:half], rng.permutation(high)[: count - half]]),
     }
 
