@@ -205,53 +205,57 @@ class _Cascading:
         except Exception as error:
             if self._on_weak_error == "raise":
                 raise
-            asks, why = True, f"{self.weak.model} failed ({type(error).__name__}: {error})"
+            asks_strong, reason = True, f"{self.weak.model} failed ({type(error).__name__}: {error})"
         else:
             costs.append(self.weak.cost_usd(answer))
-            if failed := failure_of(answer):
-                asks, why = True, f"{self.weak.model} failed ({failed})"
+            if failure := failure_of(answer):
+                asks_strong, reason = True, f"{self.weak.model} failed ({failure})"
             else:
                 weak = answer
-                asks, why, verdict, decision = self._judge(weak, costs[0])
+                asks_strong, reason, verdict, decision = self._judge(weak, costs[0])
         # Ask the strong model, if the weak answer is not kept.
-        if asks:
-            raises = self._on_strong_error == "raise" or weak is None
+        if asks_strong:
+            raises_error = self._on_strong_error == "raise" or weak is None
             try:
                 to_send = {**request, **self.strong.options, "model": self.strong.model}
                 answer = await self._ask_tier(self.strong, to_send)
             except Exception as error:
-                if raises:
+                if raises_error:
                     raise
-                why += f"; {self.strong.model} failed ({type(error).__name__}: {error})"
+                reason += f"; {self.strong.model} failed ({type(error).__name__}: {error})"
             else:
                 costs.append(self.strong.cost_usd(answer))  # a failed response is paid for too
-                if failed := failure_of(answer):
-                    why += f"; {self.strong.model} failed ({failed})"
-                    if raises:
-                        raise InvalidResponse(why.removeprefix("; "))
+                if failure := failure_of(answer):
+                    reason += f"; {self.strong.model} failed ({failure})"
+                    if raises_error:
+                        raise InvalidResponse(reason.removeprefix("; "))
                 else:
                     strong = answer
         # Count the question and its cost.
-        cost = None if None in costs else sum(filter(None, costs))
+        cost_usd = None if None in costs else sum(filter(None, costs))
         with self._lock:
-            before = self._counts
-            total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
-            self._counts = CascadeCounts(before.questions + 1, before.by_strong + (strong is not None), total)
+            counts_before = self._counts
+            total_usd = (
+                None if cost_usd is None or counts_before.cost_usd is None else counts_before.cost_usd + cost_usd
+            )
+            self._counts = CascadeCounts(
+                counts_before.questions + 1, counts_before.by_strong + (strong is not None), total_usd
+            )
         if decision is not None:
-            self.policy.observe(decision.id, Outcome(cost_usd=cost))
+            self.policy.observe(decision.id, Outcome(cost_usd=cost_usd))
         tier, response = (self.weak, weak) if strong is None else (self.strong, strong)
-        return CascadeAnswer(response, tier.model, verdict, decision, why, cost, weak=weak, strong=strong)
+        return CascadeAnswer(response, tier.model, verdict, decision, reason, cost_usd, weak=weak, strong=strong)
 
-    def _judge(self, weak: Any, spent: float | None) -> tuple[bool, str, Verdict | None, Decision | None]:
+    def _judge(self, weak: Any, spent_usd: float | None) -> tuple[bool, str, Verdict | None, Decision | None]:
         """Returns whether to ask the strong model after this answer of the weak one, the reason, the verdict, and the
         decision.
         """
         scored = Scored.of(self._predictor, weak)
         if scored.verdict is None or scored.verdict.score is None:
-            why = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
-            return self._unjudged == "strong", why, scored.verdict, None
-        price = self.weak.cost_usd(weak, at=self.strong)
-        costs = {} if spent is None or price is None else {SPENT_USD: spent, PRICE_USD: price}
+            reason = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
+            return self._unjudged == "strong", reason, scored.verdict, None
+        price_usd = self.weak.cost_usd(weak, at=self.strong)
+        costs = {} if spent_usd is None or price_usd is None else {SPENT_USD: spent_usd, PRICE_USD: price_usd}
         signals = self._predictor.signals(scored.verdict)
         state = State.at(CASCADE_POINT, agent=self.weak.model, signals=signals, features={"": costs})
         decision = self.policy.decide(state, [Action.EXECUTE, Action.ASK])
@@ -262,10 +266,10 @@ class Cascade(_Cascading):
     """A cascade of two synchronous clients. Threads may share it if they may share the clients."""
 
     def _create(self, **request: Any) -> CascadeAnswer:
-        answering = self._answer_request(request)
-        while True:  # once: nothing in it waits
+        coroutine = self._answer_request(request)
+        while True:  # runs once, because nothing in the coroutine waits
             try:
-                answering.send(None)
+                coroutine.send(None)
             except StopIteration as done:
                 answer: CascadeAnswer = done.value
                 return answer
@@ -305,7 +309,7 @@ class _Completions:
         raise AttributeError(f"a cascade has chat.completions.create, and no {name!r}")
 
 
-def _one_of(name: str, value: Any, kinds: Any) -> Any:
-    if value not in get_args(kinds):
-        raise RecordError(f"{name} is {value!r}; expected one of {', '.join(get_args(kinds))}")
+def _one_of(name: str, value: Any, literal_type: Any) -> Any:
+    if value not in get_args(literal_type):
+        raise RecordError(f"{name} is {value!r}; expected one of {', '.join(get_args(literal_type))}")
     return value

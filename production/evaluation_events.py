@@ -58,9 +58,9 @@ def evaluation_events(
             )
         )
         if heads and verdict is not None and verdict.score is not None:
-            common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
-            for head, of_head in verdict.heads.items():
-                emit({EVALUATION_NAME: f"{name}.{head}", SCORE_VALUE: of_head, **common})
+            response_fields = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
+            for head, head_value in verdict.heads.items():
+                emit({EVALUATION_NAME: f"{name}.{head}", SCORE_VALUE: head_value, **response_fields})
 
     return emit_all
 

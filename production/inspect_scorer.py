@@ -36,8 +36,10 @@ def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
         metadata = scored.as_metadata()
         if scored.verdict is None or scored.verdict.score is None:
             heads = sorted(scored.verdict.heads) if scored.verdict else []
-            why = metadata["reason"] or f"no P(right); what the checkpoint gives is in the metadata: {', '.join(heads)}"
-            return inspect_scorer.Score.unscored(explanation=why, metadata=metadata)
+            explanation = (
+                metadata["reason"] or f"no P(right); what the checkpoint gives is in the metadata: {', '.join(heads)}"
+            )
+            return inspect_scorer.Score.unscored(explanation=explanation, metadata=metadata)
         return inspect_scorer.Score(
             value=float(scored.verdict.score),
             answer=state.output.completion,

@@ -84,13 +84,13 @@ def _completion(content: str, generation_info: Mapping[str, Any], message: Any) 
     """
     logprobs = generation_info.get("logprobs")
     calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
-    older = getattr(message, "additional_kwargs", {}).get("function_call")
+    function_call = getattr(message, "additional_kwargs", {}).get("function_call")
     return {
         "id": generation_info.get("id"),
         "model": generation_info.get("model_name") or generation_info.get("model"),
         "choices": [
             {
-                "message": {"content": content, "tool_calls": calls, "function_call": older},
+                "message": {"content": content, "tool_calls": calls, "function_call": function_call},
                 "logprobs": {"content": logprobs} if isinstance(logprobs, (list, tuple)) else logprobs,
                 "finish_reason": generation_info.get("finish_reason"),
             }

@@ -22,7 +22,7 @@ ANSWERING_CALLS = frozenset(
 """Types of calls that return an answer. Embeddings, images and the like are ignored."""
 MAX_CALLS = 4096
 """Number of calls that are remembered as scored."""
-_LOST = (
+_LOGPROBS_LOST = (
     "LiteLLM rebuilds a streamed answer without its log-probabilities: iterate over"
     " metaprobe.routing.watch_stream.watch(stream, predictor)"
 )
@@ -69,12 +69,12 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         context = _context(request_data.get("litellm_call_id"), request_data)
         self._is_new(context["litellm_call_id"])  # the event that LiteLLM logs of it knows less
 
-        async def handed(scored: Scored) -> None:
+        async def store_and_hand_on(scored: Scored) -> None:
             scored = replace(scored, context=context)
             context["metadata"][METADATA_KEY] = scored.as_metadata()
             await hand_on(scored, self._on_verdict)
 
-        async for chunk in watch(response, self._predictor, on_verdict=handed):
+        async for chunk in watch(response, self._predictor, on_verdict=store_and_hand_on):
             yield chunk
 
     def _score_once(self, kwargs: dict[str, Any], response: Any) -> Scored | None:
@@ -86,8 +86,8 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         if kwargs.get("call_type") not in ANSWERING_CALLS or not self._is_new(context["litellm_call_id"]):
             return None
         choices = getattr(response, "choices", None)  # only a chat completion has them; other answers keep theirs
-        lost = choices and getattr(choices[0], "logprobs", None) is None
-        note = _LOST if kwargs.get("stream") and lost else ""
+        lacks_logprobs = choices and getattr(choices[0], "logprobs", None) is None
+        note = _LOGPROBS_LOST if kwargs.get("stream") and lacks_logprobs else ""
         scored = Scored.of(self._predictor, response, context=context, note=note)
         context["metadata"][METADATA_KEY] = scored.as_metadata()
         return scored
@@ -113,5 +113,5 @@ def _context(call: object, holder: dict[str, Any]) -> dict[str, Any]:
 
 async def hand_on(scored: Scored, on_verdict: OnVerdict | None) -> None:
     """Calls `on_verdict`, and awaits its result if it is awaitable."""
-    if on_verdict is not None and inspect.isawaitable(handed := on_verdict(scored)):
-        await handed
+    if on_verdict is not None and inspect.isawaitable(result := on_verdict(scored)):
+        await result

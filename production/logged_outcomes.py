@@ -78,29 +78,31 @@ def outcomes_of_log(
         raise RecordError(f"hold_back is {hold_back:g}; expected a share in [0, 1)")
     columns = log.columns(model=model, since=since, ids=True)
     models = columns.model.astype(np.str_)
-    labelled, drawn = np.isfinite(columns.label), np.isfinite(columns.propensity)
-    judged = {label.request_id for label in log.current_labels()}
-    has_judgement = np.array([name in judged for name in columns.request_id.tolist()], dtype=np.bool_)
+    is_labelled, is_drawn = np.isfinite(columns.label), np.isfinite(columns.propensity)
+    ids_with_judgement = {label.request_id for label in log.current_labels()}
+    has_judgement = np.array([name in ids_with_judgement for name in columns.request_id.tolist()], dtype=np.bool_)
     # The version of each model, and the probability with which its answers were drawn.
-    versions, of_version = _newest_versions(columns, columns.tag(version_tag)) if version_tag else ({}, labelled | True)
+    versions, is_of_version = (
+        _newest_versions(columns, columns.tag(version_tag)) if version_tag else ({}, is_labelled | True)
+    )
     propensity = columns.propensity.copy()
     for name in np.unique(models).tolist():
-        rows = (models == name) & of_version
-        if is_census(int((rows & labelled).sum()), int(rows.sum())):
+        rows = (models == name) & is_of_version
+        if is_census(int((rows & is_labelled).sum()), int(rows.sum())):
             propensity[rows] = 1.0
-    by_chance = bool(np.isfinite(columns.propensity[labelled & of_version]).any())
+    some_drawn = bool(np.isfinite(columns.propensity[is_labelled & is_of_version]).any())
     # An outcome for each label that counts.
     left_out, outcomes = Counter[str](), list[QuestionOutcomes]()
     judged_rows = np.flatnonzero(has_judgement)
     request_ids = columns.request_id[judged_rows].tolist()
     for row, request_id, entry in zip(judged_rows.tolist(), request_ids, log.entries_named(request_ids), strict=True):
-        chance = float(propensity[row])
+        label_propensity = float(propensity[row])
         question = last_message((entry.question if entry else None) or "")
         reasons = {
-            UNSURE: not labelled[row],
+            UNSURE: not is_labelled[row],
             NO_MODEL: not models[row],
-            OLD_VERSION: not of_version[row],
-            NOT_DRAWN: by_chance and not np.isfinite(chance),
+            OLD_VERSION: not is_of_version[row],
+            NOT_DRAWN: some_drawn and not np.isfinite(label_propensity),
             NO_QUESTION_TEXT: not question.strip(),
         }
         if why := next((reason for reason, holds in reasons.items() if holds), ""):
@@ -112,12 +114,12 @@ def outcomes_of_log(
             latency_ms=None if np.isnan(columns.latency_s[row]) else 1e3 * float(columns.latency_s[row]),
             prompt_tokens=_number_or_none(columns.prompt_tokens[row]),
             completion_tokens=_number_or_none(columns.tokens[row]),
-            label_propensity=_number_or_none(chance),
+            label_propensity=_number_or_none(label_propensity),
         )
         group = hashlib.sha256(" ".join(question.lower().split()).encode()).hexdigest()[:16]
         agents = {str(models[row]): outcome}
-        task, moment = str(columns.task[row]), float(columns.time[row])
-        outcomes.append(QuestionOutcomes(request_id, group, question, task, agents, answered=moment))
+        task, answered_at = str(columns.task[row]), float(columns.time[row])
+        outcomes.append(QuestionOutcomes(request_id, group, question, task, agents, answered=answered_at))
     if not outcomes:
         why_none = "; ".join(f"{count} because {why}" for why, count in left_out.items()) or "none was labelled"
         raise RecordError(
@@ -129,7 +131,7 @@ def outcomes_of_log(
         learned=outcomes[:learned_count],
         held_back=outcomes[learned_count:],
         left_out=dict(left_out),
-        unlabelled=int((drawn & ~has_judgement & of_version).sum()),
+        unlabelled=int((is_drawn & ~has_judgement & is_of_version).sum()),
         rates=_rates(outcomes),
         versions={name: version for name, version in versions.items() if version},
         note=CHOSEN_BY_PEOPLE
@@ -148,13 +150,13 @@ def last_message(question: str) -> str:
     The log holds a single user message alone, and several messages each after its role. A message that itself holds a
     blank line and a role is cut there.
     """
-    found = _LAST_MESSAGE.fullmatch(question)
-    return question if found is None else found["last"]
+    last_match = _LAST_MESSAGE.fullmatch(question)
+    return question if last_match is None else last_match["last"]
 
 
 def _newest_versions(columns: LogColumns, version: Texts) -> tuple[dict[str, str], np.ndarray]:
     """Returns the version of each model's latest answer, and a mask (N,) of the answers of that version."""
-    newest = dict(zip(columns.model.tolist(), version.tolist(), strict=True))  # the last one of each name stays
+    newest = dict(zip(columns.model.tolist(), version.tolist(), strict=True))  # each model's latest version stays
     latest = np.array([newest[name] for name in columns.model.tolist()], dtype=object)
     return newest, np.asarray(version == latest, dtype=np.bool_)
 

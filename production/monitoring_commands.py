@@ -30,11 +30,11 @@ from metaprobe.api import (
 )
 from metaprobe.production.score_log_tables import alarm_table, estimate_table, opened_log, show_lines
 
-COMMANDS = click.Group()
+COMMAND_GROUP = click.Group()
 DAY = 86400.0
 TARGET = "correct"
 """Label that a log's labels say, as `metaprobe.production.retrain` trains on it."""
-ALARM = 3
+ALARM_EXIT_CODE = 3
 """Exit code of `drift` if there is a new alarm."""
 Log = Annotated[str, Option("The score log: a SQLite file, or the URL of a database.", metavar="LOG")]
 OfModel = Annotated[str | None, Option("Only answers of this model.")]
@@ -48,7 +48,7 @@ Since = Annotated[
 LabelForm = Literal["auto", "lines", "mlflow", "langfuse", "phoenix", "openai-evals"]
 
 
-@command(COMMANDS, "Labels from a file into the score log.")
+@command(COMMAND_GROUP, "Labels from a file into the score log.")
 def feedback(
     file: Annotated[Path, Option(kind="file", argument=True)],
     log: Log,
@@ -66,7 +66,7 @@ def feedback(
         ),
     ] = (),
     *,
-    lines: LineOptions,
+    line_options: LineOptions,
 ) -> None:
     """Put labels into the score log. The latest label of an answer counts, but a person's before a judge's.
 
@@ -82,23 +82,23 @@ def feedback(
     from metaprobe.production.monitoring.label_files import read_label_file
 
     # Read the file.
-    with lines.handling():
+    with line_options.handling():
         labels = read_label_file(
             file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
         )
     # Store the labels.
-    with opened_log(log) as opened:
-        before = opened.dropped_labels
-        known_count = opened.add_labels(labels)
-        dropped = opened.dropped_labels - before
-        weaker = opened.passed_over(labels)
-        unknown = opened.unknown_ids(label.request_id for label in labels) if known_count < len(labels) else []
-        bare = {
+    with opened_log(log) as score_log:
+        dropped_before = score_log.dropped_labels
+        known_count = score_log.add_labels(labels)
+        dropped = score_log.dropped_labels - dropped_before
+        weaker = score_log.passed_over(labels)
+        unknown = score_log.unknown_ids(label.request_id for label in labels) if known_count < len(labels) else []
+        id_without_blanks = {
             request_id: "".join(request_id.split())
             for request_id in unknown
             if IdFault.of(request_id) == IdFault.BLANKS
         }
-        without_blanks = set(bare.values()) - set(opened.unknown_ids(bare.values()))
+        without_blanks = set(id_without_blanks.values()) - set(score_log.unknown_ids(id_without_blanks.values()))
     # Report the labels, and those that do not count.
     right, wrong = sum(label.value == 1 for label in labels), sum(label.value == 0 for label in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
@@ -130,7 +130,7 @@ def feedback(
         )
 
 
-@command(COMMANDS, "Draw answers from the score log to be labelled.")
+@command(COMMAND_GROUP, "Draw answers from the score log to be labelled.")
 def sample(
     log: Log,
     budget: Annotated[int, Option("Answers to be labelled.", low=1)] = 50,
@@ -170,34 +170,34 @@ def sample(
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
-    wanted = {}
+    tags_wanted = {}
     for tag in tags:
         name, equals, value = tag.partition("=")
         if not equals or not name:
             raise click.UsageError(f"--tag {tag!r} is not NAME=VALUE")
-        wanted[name] = value
-    with opened_log(log) as opened, _claimed(out):  # before the draw: what is drawn is not drawn again
+        tags_wanted[name] = value
+    with opened_log(log) as score_log, _claimed(out):  # `out` is claimed first: drawn answers are not drawn again
         if sheet:
-            drawn = DrawnSheet(sheet, sheet_rows(opened, sheet), 0, 0)
+            drawn_sheet = DrawnSheet(sheet, sheet_rows(score_log, sheet), 0, 0)
         else:
-            digest = None if checkpoint is None else find_version(opened, checkpoint)
-            choice: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": wanted}
-            drawn = draw_sheet(opened, budget, **choice, floor=floor, seed=seed)
-            known_text = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
-            click.echo(f"drew {len(drawn.rows)} of {drawn.candidates} answers{known_text}", err=True)
-        if warning := will_not_count(opened, drawn.rows):
+            digest = None if checkpoint is None else find_version(score_log, checkpoint)
+            draw_options: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": tags_wanted}
+            drawn_sheet = draw_sheet(score_log, budget, **draw_options, floor=floor, seed=seed)
+            known_text = f"; {drawn_sheet.known} more drawn ones have labels already" if drawn_sheet.known else ""
+            click.echo(f"drew {len(drawn_sheet.rows)} of {drawn_sheet.candidates} answers{known_text}", err=True)
+        if warning := will_not_count(score_log, drawn_sheet.rows):
             click.echo(f"warning: {warning}", err=True)
-        click.echo(f"sheet {drawn.name}")  # by which --sheet gives it again, should it not be written now
+        click.echo(f"sheet {drawn_sheet.name}")  # --sheet NAME continues it, even if writing it fails now
         if out is not None:
-            write_sheet(out, drawn.rows)
-        if drawn.rows and all(row.answer is None for row in drawn.rows):
+            write_sheet(out, drawn_sheet.rows)
+        if drawn_sheet.rows and all(row.answer is None for row in drawn_sheet.rows):
             click.echo(
                 "the log holds no texts of these answers (serve --log-texts): look them up by their ids", err=True
             )
         if page:
             from metaprobe.production.labelling.page import label_on_page
 
-            label_on_page(opened, drawn.rows, who=who, port=port, say=lambda line: click.echo(line, err=True))
+            label_on_page(score_log, drawn_sheet.rows, who=who, port=port, say=lambda line: click.echo(line, err=True))
 
 
 @contextmanager
@@ -226,7 +226,7 @@ def _claimed(out: Path | None) -> Iterator[None]:
         raise
 
 
-@command(COMMANDS, "How many answers are right, with intervals.")
+@command(COMMAND_GROUP, "How many answers are right, with intervals.")
 def estimate(
     log: Log,
     by: Annotated[
@@ -255,17 +255,17 @@ def estimate(
     from metaprobe.production.monitoring.estimates import QUESTION_TAG, estimate_log, groups_of_log
     from metaprobe.production.monitoring.log import find_version, version_names
 
-    with opened_log(log) as opened:
-        version = None if checkpoint is None else find_version(opened, checkpoint)
-        columns = opened.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION_TAG)
-        groups = None if group is None else groups_of_log(opened, columns, group)
-        names = version_names(opened)
+    with opened_log(log) as score_log:
+        version = None if checkpoint is None else find_version(score_log, checkpoint)
+        columns = score_log.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION_TAG)
+        groups = None if group is None else groups_of_log(score_log, columns, group)
+        names = version_names(score_log)
     if not len(columns):
         click.echo("the log holds no answers of that time, model and checkpoint", err=True)
     show_lines(estimate_log(columns, by=by, group=groups, names=names), as_json, estimate_table)
 
 
-@command(COMMANDS, "Whether answers have changed since the last call.")
+@command(COMMAND_GROUP, "Whether answers have changed since the last call.")
 def drift(
     log: Log,
     state: Annotated[Path, Option("File of the watch's state; made if missing.", kind="new file")],
@@ -296,17 +296,17 @@ def drift(
     from metaprobe.production.monitoring.posting import checked_url
 
     url = None if webhook is None else checked_url(webhook, "--webhook")
-    with opened_log(log) as opened:
-        version = None if checkpoint is None else find_version(opened, checkpoint)
-        streams = WATCHED_STREAMS if opened.has_agreements(model=model, checkpoint=version) else USUAL_STREAMS
+    with opened_log(log) as score_log:
+        version = None if checkpoint is None else find_version(score_log, checkpoint)
+        streams = WATCHED_STREAMS if score_log.has_agreements(model=model, checkpoint=version) else USUAL_STREAMS
         with kept_watch(state, model=model, checkpoint=version, within=within, batch=batch, streams=streams) as watch:
-            alarms = watch.read(opened)
+            alarms = watch.read(score_log)
             agreement = say_agreement(watch)
-            failed = ""
+            failure = ""
             if url is not None:
                 watch.pending += alarms
-                watch.save(state)  # before anything is posted: a killed process then posts twice, and never not at all
-                failed = post_pending(url, watch.pending)
+                watch.save(state)  # saved before posting: a killed process may post twice, but never loses an alarm
+                failure = post_pending(url, watch.pending)
     show_lines(alarms, as_json, alarm_table)
     if not alarms:
         click.echo(say_progress(watch), err=True)
@@ -315,21 +315,21 @@ def drift(
     if watch.waiting:
         click.echo(f"{watch.waiting} answers are read later: a transaction of the database has not ended", err=True)
     if watch.pending:
-        why = f"the webhook failed ({failed})" if failed else "no --webhook was given"
+        reason = f"the webhook failed ({failure})" if failure else "no --webhook was given"
         click.echo(
-            f"{len(watch.pending)} alarms wait in {state}: {why}; the next call with --webhook posts them", err=True
+            f"{len(watch.pending)} alarms wait in {state}: {reason}; the next call with --webhook posts them", err=True
         )
     if alarms:
-        raise SystemExit(ALARM)
-    if failed:
+        raise SystemExit(ALARM_EXIT_CODE)
+    if failure:
         raise SystemExit(1)
 
 
-@command(COMMANDS, "The same predictor with recalibrated probabilities.")
+@command(COMMAND_GROUP, "The same predictor with recalibrated probabilities.")
 def recalibrate(
     checkpoint: Annotated[str, Option(kind="checkpoint", argument=True)],
-    writing: WriteOptions,
-    flags: FlagOptions,
+    write_options: WriteOptions,
+    flag_options: FlagOptions,
     log: Annotated[str, Option("The score log whose labels to use.", metavar="URL")],
     sha256: Digest = None,
     model: OfModel = None,
@@ -346,17 +346,17 @@ def recalibrate(
     from metaprobe.production.monitoring.label_draw import RECALIBRATED
     from metaprobe.production.monitoring.log import labelled_of_log
 
-    writing.check(writing.out, QualityPredictor.kind)
+    write_options.check(write_options.out, QualityPredictor.kind)
     digest = Checkpoint.digest_at(checkpoint, sha256=sha256)
-    with opened_log(log) as opened:
-        labelled = labelled_of_log(opened, checkpoint=digest, model=model, since=since)
+    with opened_log(log) as score_log:
+        labelled = labelled_of_log(score_log, checkpoint=digest, model=model, since=since)
         recalibrated = recalibrate_quality(
             checkpoint,
             labelled,
-            out=writing.out,
+            out=write_options.out,
             sha256=sha256,
-            flags=flags,
-            writing=writing,
+            flags=flag_options,
+            writing=write_options,
             seed=seed,
             command=command_line(),
         )
@@ -365,18 +365,18 @@ def recalibrate(
             "from": digest,
             "to": recalibrated.digest,
             "labels": len(labelled),
-            "path": str(writing.out),
+            "path": str(write_options.out),
             "until": until,
         }
-        opened.event(RECALIBRATED, details, time=time.time())
+        score_log.event(RECALIBRATED, details, time=time.time())
     return say_checkpoint(recalibrated)
 
 
-@command(COMMANDS, "A new predictor from stored runs and the log.")
+@command(COMMAND_GROUP, "A new predictor from stored runs and the log.")
 def retrain(
     log: Log,
-    writing: WriteOptions,
-    flags: FlagOptions,
+    write_options: WriteOptions,
+    flag_options: FlagOptions,
     runs: Annotated[tuple[Path, ...], Option(kind="runs", argument=True)] = (),
     target: Annotated[
         str, Option("Label to learn, correct; or agreement, without labels: whether second answers say the same.")
@@ -407,33 +407,40 @@ def retrain(
         raise click.UsageError(f"--target is {target!r}; expected {TARGET} or {AGREEMENT}, which a score log holds")
     if target == AGREEMENT and runs:
         raise click.UsageError("--target agreement learns from the log alone; leave RUNS out")
-    with opened_log(log) as opened, steps() as on_step:
+    with opened_log(log) as score_log, steps() as on_step:
         options = QualityOptions(
             folds=folds,
             seed=seed,
             on_step=on_step,
             on_line=say,
             command=command_line(),
-            **flags.flags,
-            **vars(writing),
+            **flag_options.flags,
+            **vars(write_options),
         )
-        choice: dict[str, Any] = {"model": model, "since": since, "logprobs_mode": logprobs_mode}
+        answer_options: dict[str, Any] = {"model": model, "since": since, "logprobs_mode": logprobs_mode}
         if target == AGREEMENT:
-            retrained = retrain_on_agreement(opened, options, held_back=hold_back, **choice)
+            retrained = retrain_on_agreement(score_log, options, held_back=hold_back, **answer_options)
         else:
-            retrained = retrain_quality(runs, opened, options, held_back=hold_back, **choice)
+            retrained = retrain_quality(runs, score_log, options, held_back=hold_back, **answer_options)
     say_checkpoint(retrained.checkpoint)
     if target == AGREEMENT:
-        without = f"; {retrained.without} more have no log-probabilities in the log" if retrained.without else ""
-        later = f"; {retrained.held_back} later ones are left for `promote`" if retrained.held_back else ""
-        click.echo(f"from {retrained.logged} answers of the log that were asked for again{later}{without}", err=True)
+        without_text = (
+            f"; {retrained.without_logprobs} more have no log-probabilities in the log"
+            if retrained.without_logprobs
+            else ""
+        )
+        held_back_text = f"; {retrained.held_back} later ones are left for `promote`" if retrained.held_back else ""
+        click.echo(
+            f"from {retrained.logged} answers of the log that were asked for again{held_back_text}{without_text}",
+            err=True,
+        )
         return
     click.echo(
         f"from {retrained.kept} of {retrained.stored} stored runs and {retrained.logged} labelled answers of the log; "
         f"{retrained.held_back} later ones are left for `promote`"
         + (
-            f", and {retrained.without} were left out: the log holds no log-probabilities of them"
-            if retrained.without
+            f", and {retrained.without_logprobs} were left out: the log holds no log-probabilities of them"
+            if retrained.without_logprobs
             else ""
         ),
         err=True,
@@ -446,7 +453,7 @@ def log_command() -> None:
     meanwhile."""
 
 
-COMMANDS.add_command(log_command)
+COMMAND_GROUP.add_command(log_command)
 
 
 @command(log_command, "Delete old answers.")
@@ -464,8 +471,8 @@ def prune(
     last prune (before the first prune: after the newest answer), nor if more than half of all answers would go at once;
     then --yes is needed. A clock that is months ahead would otherwise empty the log.
     """
-    with opened_log(log) as opened:
-        count = opened.prune(days, sure=yes)
+    with opened_log(log) as score_log:
+        count = score_log.prune(days, sure=yes)
     click.echo(f"took away {count} answers older than {days:g} days")
 
 
@@ -482,9 +489,9 @@ def delete(
     """
     from metaprobe.production.monitoring.retention import further_answers
 
-    with opened_log(log) as opened:
-        unknown = opened.delete_all(request_ids)
-        further_ids = [name for request_id in request_ids for name in further_answers(opened.tables, request_id)]
+    with opened_log(log) as score_log:
+        unknown = score_log.delete_all(request_ids)
+        further_ids = [name for request_id in request_ids for name in further_answers(score_log.tables, request_id)]
     click.echo(f"took away {len(request_ids) - len(unknown)} requests")
     if further_ids:
         click.echo(
@@ -520,9 +527,9 @@ def log_outcomes(
 
     if held_out is not None and held_out.resolve() == out.resolve():
         raise click.UsageError(f"--held-out {held_out} is --out too; give another file")
-    with opened_log(log) as opened:
+    with opened_log(log) as score_log:
         share = 0.0 if held_out is None else hold_back
-        outcomes = outcomes_of_log(opened, model=model, since=since, version_tag=version_tag, hold_back=share)
+        outcomes = outcomes_of_log(score_log, model=model, since=since, version_tag=version_tag, hold_back=share)
     for path, questions in ((out, outcomes.learned), (held_out, outcomes.held_back)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -570,21 +577,21 @@ def export(
     if out is None and not posted:
         raise click.UsageError("Missing option '--out' or '--post': where the verdicts go.")
     send = poster(to) if posted else None
-    counts, failed = Counter[str](), ""
-    with opened_log(log) as opened, nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
-        digest = None if checkpoint is None else find_version(opened, checkpoint)
-        entries = opened.entries(since=since, model=model, checkpoint=digest)
-        counted = (counts.update(["answers"]) or entry for entry in entries)
-        for request in requests_for(to, counted, trace_tag=trace_tag):
+    counts, failure = Counter[str](), ""
+    with opened_log(log) as score_log, nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
+        digest = None if checkpoint is None else find_version(score_log, checkpoint)
+        entries = score_log.entries(since=since, model=model, checkpoint=digest)
+        counted_entries = (counts.update(["answers"]) or entry for entry in entries)
+        for request in requests_for(to, counted_entries, trace_tag=trace_tag):
             counts["verdicts"] += request.verdicts
             if file is not None:
                 file.write(json.dumps(request.body) + "\n")
-            if send is not None and not failed:
+            if send is not None and not failure:
                 try:
-                    counts["refused"] += (bad := send(request))
-                    counts["taken"] += request.verdicts - bad
+                    counts["refused"] += (refused_count := send(request))
+                    counts["taken"] += request.verdicts - refused_count
                 except NotPosted as error:
-                    failed = str(error)
+                    failure = str(error)
     if without_verdict := counts["answers"] - counts["verdicts"]:
         click.echo(f"{without_verdict} answers without a score are left out: {to} takes none without a value", err=True)
     if out is not None:
@@ -592,5 +599,5 @@ def export(
     if send is not None:
         click.echo(f"posted {counts['taken']} of {counts['verdicts']} verdicts to {to}")
         if counts["taken"] < counts["verdicts"]:
-            after = f"; then a request was not taken ({failed}), and nothing more was sent" if failed else ""
-            raise click.ClickException(f"{to} refused {counts['refused']} verdicts{after}")
+            failure_text = f"; then a request was not taken ({failure}), and nothing more was sent" if failure else ""
+            raise click.ClickException(f"{to} refused {counts['refused']} verdicts{failure_text}")

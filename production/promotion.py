@@ -70,31 +70,31 @@ def promote_scored(
         raise ValueError(f"margin is {margin:g}; expected at least 0")
     paired = pair_scores(new, running, log)
     labelled, scores, left_out = paired.labelled, paired.scores, dict(paired.left_out)
-    drawn = np.isfinite(labelled.propensity)
-    if drawn.any() and not drawn.all():
-        left_out[NOT_DRAWN] = int((~drawn).sum())
-        labelled, scores = labelled.rows(drawn), scores[drawn]
+    is_drawn = np.isfinite(labelled.propensity)
+    if is_drawn.any() and not is_drawn.all():
+        left_out[NOT_DRAWN] = int((~is_drawn).sum())
+        labelled, scores = labelled.rows(is_drawn), scores[is_drawn]
     if sharper is None:
         sharper = new.checkpoint.manifest.contract.get("adapted_from") == running.checkpoint.digest
-    by_order = 0.0 if not (not_worse or sharper) else -margin
-    by_brier = 0.0 if sharper and not not_worse else -margin
-    decided = Promotion.on_answers(
+    auroc_above = 0.0 if not (not_worse or sharper) else -margin
+    brier_above = 0.0 if sharper and not not_worse else -margin
+    promotion = Promotion.on_answers(
         new,
         running,
         labelled.y,
         scores,
         labelled.score,
         labelled.group,
-        auroc_above=by_order,
-        brier_above=by_brier,
+        auroc_above=auroc_above,
+        brier_above=brier_above,
         seed=seed,
-        propensity=labelled.propensity if drawn.any() else None,
+        propensity=labelled.propensity if is_drawn.any() else None,
     )
-    reasons = decided.reasons
+    reasons = promotion.reasons
     if reasons and left_out:
         reasons = (*reasons, f"{_say_left_out(left_out)}; {len(labelled)} labelled answers decided")
     models = tuple(sorted(set(map(str, labelled.model.tolist()))))
-    return replace(decided, reasons=reasons, left_out=left_out, models=models)
+    return replace(promotion, reasons=reasons, left_out=left_out, models=models)
 
 
 def promote_in_log(
@@ -120,16 +120,25 @@ def promote_in_log(
         location: location of the new version in the file; by default its folder.
         **options: other options of `promote_scored`.
     """
-    decided = promote_scored(new, running, log, **options)
-    if decided.promoted:
+    promotion = promote_scored(new, running, log, **options)
+    if promotion.promoted:
         versions = {"from": running.checkpoint.digest, "to": new.checkpoint.digest}
         paths = {"from_path": str(running.checkpoint.path), "to_path": str(new.checkpoint.path)}
-        gains = {"auroc_gain": decided.auroc_gain.estimate, "brier_gain": decided.brier_gain.estimate}
+        gains = {"auroc_gain": promotion.auroc_gain.estimate, "brier_gain": promotion.brier_gain.estimate}
         details = {**versions, **paths, **plain(gains)}
-        names = None if pins is None else names_to_swap(pins, versions["from"], decided.models)
+        names = None if pins is None else names_to_swap(pins, versions["from"], promotion.models)
         details |= {} if names is None else {"names": list(names)}
-        _exchange(log, PROMOTED, details, pins, (versions["from"], location or paths["to_path"], versions["to"]), names)
-    return decided
+        _exchange(
+            log,
+            PROMOTED,
+            details,
+            pins,
+            digest_before=versions["from"],
+            location=location or paths["to_path"],
+            digest=versions["to"],
+            names=names,
+        )
+    return promotion
 
 
 LEARNED_REASON = "the new version has learned, or may have, from them or from later answers"
@@ -170,13 +179,15 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
         log: the score log.
     """
     labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
-    learned = new.checkpoint.learned_until  # of a version that was only trained the log says it, where `retrain` did
+    learned_until = new.checkpoint.learned_until  # for a version that `retrain` made, the log's event says the time
     for event in log.events(RETRAINED):
         if event.details["to"] == new.checkpoint.digest:
-            learned = max(learned, float(event.details["until"]))
-    unseen = labelled.rows(labelled.time > learned)
-    if len(unseen) < len(labelled) and len(unseen):  # whether all are labelled is asked of these answers alone
-        unseen = labelled_of_log(log, checkpoint=running.checkpoint.digest, since=float(np.nextafter(learned, np.inf)))
+            learned_until = max(learned_until, float(event.details["until"]))
+    unseen = labelled.rows(labelled.time > learned_until)
+    if len(unseen) < len(labelled) and len(unseen):  # a census of these answers alone makes all their labels count
+        unseen = labelled_of_log(
+            log, checkpoint=running.checkpoint.digest, since=float(np.nextafter(learned_until, np.inf))
+        )
     scores = _scores_of(new, running, log, unseen)
     has_score = np.isfinite(scores)
     counts = {LEARNED_REASON: len(labelled) - len(unseen), UNSCORED: int((~has_score).sum())}
@@ -200,20 +211,20 @@ def _scores_of(
         log: the score log.
         labelled: the labelled answers.
     """
-    with suppress(ContractMismatch):  # which it is where it was not recalibrated from the running one
+    with suppress(ContractMismatch):  # raised if the new version was not recalibrated from the running one
         return score_again(new.checkpoint, running.checkpoint, labelled)
     shadows = log.shadow_scores(new.checkpoint.digest)
     scores = np.array([shadows.get(name, np.nan) for name in labelled.group.tolist()], dtype=np.float64)
     unknown = np.flatnonzero(~np.isfinite(scores))
     names = labelled.group[unknown].tolist()
-    for place, name, entry in zip(unknown.tolist(), names, log.entries_named(names), strict=True):
+    for index, name, entry in zip(unknown.tolist(), names, log.entries_named(names), strict=True):
         if entry is None or entry.logprobs is None:
             continue
-        model = str(labelled.model[place])
+        model = str(labelled.model[index])
         call = Call(id=name, stage="answer", model=model, logprobs=np.asarray(entry.logprobs, dtype=np.float32))
         with suppress(InvalidResponse):
             score = new.predict(call).score
-            scores[place] = np.nan if score is None else score
+            scores[index] = np.nan if score is None else score
     return scores
 
 
@@ -223,18 +234,26 @@ def roll_back(log: ScoreLog, *, pins: Path | None = None) -> dict[str, str]:
     `was` is the digest that was promoted. The rollback is written into the log, and `pins` changes with it, as in
     `promote_in_log`. Raises `RecordError` if there is no such promotion.
     """
-    taken_back = {str(event.details.get("promotion")) for event in log.events(ROLLED_BACK)}
+    rolled_back_times = {str(event.details.get("promotion")) for event in log.events(ROLLED_BACK)}
     for event in reversed(log.events(PROMOTED)):
-        if str(event.time) not in taken_back:
+        if str(event.time) not in rolled_back_times:
             details = event.details
-            before = {
+            restored = {
                 name: str(details[key]) for name, key in (("digest", "from"), ("path", "from_path"), ("was", "to"))
             }
             names = details.get("names")
-            details = {**before, "promotion": str(event.time)}
-            swapped = before["was"], before["path"], before["digest"]
-            _exchange(log, ROLLED_BACK, details, pins, swapped, names if isinstance(names, list) else None)
-            return before
+            details = {**restored, "promotion": str(event.time)}
+            _exchange(
+                log,
+                ROLLED_BACK,
+                details,
+                pins,
+                digest_before=restored["was"],
+                location=restored["path"],
+                digest=restored["digest"],
+                names=names if isinstance(names, list) else None,
+            )
+            return restored
     raise RecordError("the log holds no promotion that could be taken back")
 
 
@@ -243,7 +262,10 @@ def _exchange(
     kind: str,
     details: dict[str, Any],
     pins: Path | None,
-    swapped: tuple[str, str, str],
+    *,
+    digest_before: str,
+    location: str,
+    digest: str,
     names: Sequence[str] | None,
 ) -> None:
     """Writes the event and changes the pin, or neither.
@@ -253,57 +275,59 @@ def _exchange(
         kind: kind of the event.
         details: its details.
         pins: the pins file; None for none.
-        swapped: the arguments of `swap_pin` after the file.
+        digest_before: digest that is pinned now.
+        location: location of the checkpoint to pin.
+        digest: digest of the checkpoint to pin.
         names: names whose pins are exchanged; None for all.
     """
     if pins is None:
         return log.event(kind, details)
-    pins = pins.resolve()  # a link stays one, and who reads what it leads to sees the change
+    pins = pins.resolve()  # a link stays a link: the file that it leads to is changed
     with put_back(pins), log.event_of(kind, details):
-        swap_pin(pins, *swapped, names)
+        swap_pin(pins, digest_before, location, digest, names)
     return None
 
 
 # The file of `serve --pins`
 
 
-def names_to_swap(pins: Path, before: str, models: Sequence[str]) -> tuple[str, ...] | None:
-    """Returns the names under which the digest `before` is pinned and may be exchanged; None if it has only one name.
+def names_to_swap(pins: Path, digest_before: str, models: Sequence[str]) -> tuple[str, ...] | None:
+    """Returns the names under which `digest_before` is pinned and may be exchanged; None if it has only one name.
 
     With several names, these are the names of `models`, whose labelled answers decided. The empty name, for all models
     without a pin of their own, is included if there is such a model. Raises `RecordError` if no name is left.
 
     Args:
         pins: the pins file.
-        before: the digest.
+        digest_before: the digest.
         models: models whose answers decided.
     """
     lines = [line.partition("#")[0].split() for line in _read_pins(pins).splitlines()]
     pinned = [(split_name(words[0])[0], words[1].lower()) for words in lines if len(words) == 2]
-    names = tuple(dict.fromkeys(name for name, digest in pinned if digest == before))
+    names = tuple(dict.fromkeys(name for name, digest in pinned if digest == digest_before))
     if len(names) < 2:
         return None
-    every = {name for name, _ in pinned}
-    chosen = tuple(name for name in names if (name in models if name else not set(models) <= every))
-    if not chosen:
+    all_names = {name for name, _ in pinned}
+    names_to_exchange = tuple(name for name in names if (name in models if name else not set(models) <= all_names))
+    if not names_to_exchange:
         raise RecordError(
-            f"{pins} pins {before[:16]} for {', '.join(name or 'all others' for name in names)}, and the labelled "
-            f"answers are of {', '.join(models) or 'no named model'}: label answers of a model that is pinned"
+            f"{pins} pins {digest_before[:16]} for {', '.join(name or 'all others' for name in names)}, and the"
+            f" labelled answers are of {', '.join(models) or 'no named model'}: label answers of a model that is pinned"
         )
-    return chosen
+    return names_to_exchange
 
 
-def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequence[str] | None = None) -> None:
-    """Replaces the digest `before` in the file by the checkpoint at `location`, with its digest.
+def swap_pin(pins: Path, digest_before: str, location: str, digest: str, names: Sequence[str] | None = None) -> None:
+    """Replaces the digest `digest_before` in the file by the checkpoint at `location`, with its digest.
 
     Lines are read as the server reads them, and comments stay. The file is renamed into place, so that a server sees
-    the old one or the new one. A file that already pins `digest`, and not `before`, stays unchanged: so a promotion
-    that was killed before the log had it can be repeated. Raises `RecordError` if no line pins either digest, and for a
-    location that no line can name.
+    the old file or the new one. A file that already pins `digest`, and not `digest_before`, stays unchanged: so a
+    promotion that was killed before the log had it can be repeated. Raises `RecordError` if no line pins either digest,
+    and for a location that no line can name.
 
     Args:
         pins: the pins file.
-        before: the digest to replace.
+        digest_before: the digest to replace.
         location: location of the new checkpoint.
         digest: its digest.
         names: names whose pins are exchanged; None for all.
@@ -315,23 +339,23 @@ def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequenc
     lines = _read_pins(pins).splitlines()
     changed = []
     for line in lines:
-        pinned, hash_, remark = line.partition("#")
+        pinned, hash_sign, comment_text = line.partition("#")
         words = pinned.split()
-        if len(words) != 2 or words[1].lower() != before:
+        if len(words) != 2 or words[1].lower() != digest_before:
             changed.append(line)
             continue
         name, _ = split_name(words[0])
         if names is not None and name not in names:
             changed.append(line)
             continue
-        comment = f"{pinned[len(pinned.rstrip()) :]}{hash_}{remark}".rstrip()
+        comment = f"{pinned[len(pinned.rstrip()) :]}{hash_sign}{comment_text}".rstrip()
         changed.append(f"{name}={location} {digest}{comment}" if name else f"{location} {digest}{comment}")
     if changed == lines:
         if digest in {word.lower() for line in lines for word in line.partition("#")[0].split()[1:]}:
             return
         raise RecordError(
-            f"{pins} pins no checkpoint of digest {before[:16]}; expected a line `[NAME=]CHECKPOINT {before[:16]}...`, "
-            "as `metaprobe serve --pins` reads it"
+            f"{pins} pins no checkpoint of digest {digest_before[:16]}; expected a line `[NAME=]CHECKPOINT"
+            f" {digest_before[:16]}...`, as `metaprobe serve --pins` reads it"
         )
     _write_pins(pins, "\n".join(changed) + "\n")
 
@@ -343,12 +367,12 @@ def put_back(pins: Path) -> Iterator[None]:
     Raises `StoreHeld` if another promotion changes the file: one of the changes would be lost.
     """
     with OneWriter(pins.parent, of=pins.name):
-        before = _read_pins(pins)
+        text_before = _read_pins(pins)
         try:
             yield
         except BaseException:
-            if _read_pins(pins) != before:
-                _write_pins(pins, before)
+            if _read_pins(pins) != text_before:
+                _write_pins(pins, text_before)
             raise
 
 
@@ -361,5 +385,5 @@ def _read_pins(pins: Path) -> str:
 
 def _write_pins(pins: Path, text: str) -> None:
     with atomic_write(pins) as file:
-        shutil.copymode(pins, file.name)  # whoever could read it still can
+        shutil.copymode(pins, file.name)  # keeps the file's permissions
         file.write(text.encode())

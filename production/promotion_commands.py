@@ -11,12 +11,12 @@ import click
 from metaprobe.api import AsJson, CallSelection, LineOptions, Option, Seed, command, steps
 from metaprobe.production.score_log_tables import opened_log, promotion_table
 
-COMMANDS = click.Group()
-TYPED = click.core.ParameterSource.COMMANDLINE
+COMMAND_GROUP = click.Group()
+TYPED_SOURCE = click.core.ParameterSource.COMMANDLINE
 """Source of an option that the user has typed."""
 
 
-@command(COMMANDS, "Whether a new version may take the running one's place.")
+@command(COMMAND_GROUP, "Whether a new version may take the running one's place.")
 def promote(
     new: Annotated[str | None, Option(kind="checkpoint", argument=True)] = None,
     data: Annotated[tuple[Path, ...], Option(kind="path", argument=True)] = (),
@@ -33,7 +33,7 @@ def promote(
     not_worse: Annotated[bool, Option("Promote unless the new version is worse by more than the margin.")] = False,
     margin: Annotated[float, Option("Margin of AUROC and Brier score.", low=0)] = 0.01,
     *,
-    selection: CallSelection,
+    call_selection: CallSelection,
     seed: Seed = 0,
     price: Annotated[
         float | None,
@@ -44,7 +44,7 @@ def promote(
         ),
     ] = None,
     as_json: AsJson = False,
-    lines: LineOptions,
+    line_options: LineOptions,
 ) -> None:
     """Decide whether NEW may replace the running version, by DATA or a log from which neither has learned.
 
@@ -64,8 +64,8 @@ def promote(
 
         if log is None or new is not None or data:
             raise click.UsageError("--rollback takes --log URL, and nothing else")
-        with opened_log(log) as opened:
-            restored = roll_back(opened, pins=pins)
+        with opened_log(log) as score_log:
+            restored = roll_back(score_log, pins=pins)
         text = "rolled back {was}\nrun         {digest}\nfolder      {path}".format(**restored)
         click.echo(json.dumps(restored) if as_json else text)
         return
@@ -78,32 +78,32 @@ def promote(
     kinds = [Checkpoint.kind_at(location) for location in (new, running)]
     context = click.get_current_context()
     options = ("target", "not_worse", "margin", "stage", "agent", "seed", "price")
-    typed = {name for name in options if context.get_parameter_source(name) is TYPED}
+    typed_options = {name for name in options if context.get_parameter_source(name) is TYPED_SOURCE}
     if log is not None:
         if kinds != ["quality", "quality"]:
             raise click.UsageError(f"--log compares predictors, and these are of kinds {' and '.join(kinds)}")
-        refuse_options(typed & {"price", "target", "stage", "agent"}, "a score log")
-        decided = _promote_in_log(new, running, log, pins, not_worse=not_worse, margin=margin, seed=seed)
+        refuse_options(typed_options & {"price", "target", "stage", "agent"}, "a score log")
+        promotion = _promote_in_log(new, running, log, pins, not_worse=not_worse, margin=margin, seed=seed)
     elif kinds == ["panel", "panel"]:
-        refuse_options(typed - {"price"}, "panels, which are judged by accuracy minus price")
-        with steps("comparing on outcomes"), lines.handling():
-            decided = _promote_on_outcomes(Panel, new, running, data, price)
+        refuse_options(typed_options - {"price"}, "panels, which are judged by accuracy minus price")
+        with steps("comparing on outcomes"), line_options.handling():
+            promotion = _promote_on_outcomes(Panel, new, running, data, price)
     elif kinds == ["success", "success"]:
-        refuse_options(typed, "estimators of P(success), which are judged by log loss")
-        with steps("comparing on outcomes"), lines.handling():
-            decided = _promote_on_outcomes(SuccessEstimator, new, running, data, None)
+        refuse_options(typed_options, "estimators of P(success), which are judged by log loss")
+        with steps("comparing on outcomes"), line_options.handling():
+            promotion = _promote_on_outcomes(SuccessEstimator, new, running, data, None)
     elif set(kinds) <= {"quality", "blend", "hidden"}:
-        refuse_options(typed & {"price"}, "predictors and probes, which have no price")
+        refuse_options(typed_options & {"price"}, "predictors and probes, which have no price")
         with steps("comparing on runs"):
-            decided = _promote_reader(
+            promotion = _promote_reader(
                 new,
                 running,
                 data,
                 target=target,
                 not_worse=not_worse,
                 margin=margin,
-                stage=selection.stage,
-                agent=selection.agent,
+                stage=call_selection.stage,
+                agent=call_selection.agent,
                 seed=seed,
             )
     else:
@@ -114,17 +114,17 @@ def promote(
     # Print the decision.
     from metaprobe.api import plain
 
-    result = plain(asdict(decided))
+    result = plain(asdict(promotion))
     click.echo(json.dumps(result, indent=1) if as_json else "\n".join(promotion_table(result)))
-    if not decided.promoted:
+    if not promotion.promoted:
         sys.exit(1)
 
 
-def refuse_options(options: set[str], whom: str) -> None:
+def refuse_options(options: set[str], judged_kind: str) -> None:
     """Raises `UsageError` for an option that would otherwise be ignored."""
     if options:
         shown_names = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
-        raise click.UsageError(f"{shown_names}: not for {whom}")
+        raise click.UsageError(f"{shown_names}: not for {judged_kind}")
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
@@ -140,8 +140,8 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
     from metaprobe.production.promotion import promote_in_log
 
     versions = [QualityPredictor.load(location, on_mismatch="ignore") for location in (new, running)]
-    with opened_log(log) as opened, steps("comparing on labelled answers"):
-        return promote_in_log(versions[0], versions[1], opened, pins=pins, location=new, **options)
+    with opened_log(log) as score_log, steps("comparing on labelled answers"):
+        return promote_in_log(versions[0], versions[1], score_log, pins=pins, location=new, **options)
 
 
 def _promote_on_outcomes(kind: Any, new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:

@@ -36,11 +36,11 @@ from metaprobe.production.monitoring.label_draw import RETRAINED
 from metaprobe.production.monitoring.log import ScoreLog
 
 TARGET = "correct"
-HELD_BACK = 0.3
+HELD_BACK_SHARE = 0.3
 """Share of the labelled answers, the latest ones, that are left for the guard."""
 RECENT_ANSWERS = 2000
 """Number of logged answers that represent current answers."""
-FEWEST_LOGGED = 50
+MIN_LOGGED_ANSWERS = 50
 """Fewest logged answers with log-probabilities for a comparison."""
 SECOND_ANSWERS = "samples"
 """Source of a label `agreement` that a second answer gave (`serve --teach-rate`)."""
@@ -65,8 +65,8 @@ class Retrained:
     """Number of latest labelled answers, from which it did not learn."""
     until: float
     """Time of the last answer from which it learned; -1 if there is none."""
-    without: int = 0
-    """Number of labelled answers whose log-probabilities the log lacks, so that they are not used."""
+    without_logprobs: int = 0
+    """Number of labelled answers that are not used because the log lacks their log-probabilities."""
 
 
 def retrain_quality(
@@ -76,7 +76,7 @@ def retrain_quality(
     *,
     model: str | None = None,
     since: float | None = None,
-    held_back: float = HELD_BACK,
+    held_back: float = HELD_BACK_SHARE,
     logprobs_mode: LogprobsMode = "unknown",
 ) -> Retrained:
     """Returns the new checkpoint, trained on stored runs that resemble the log's answers, and on the log's labels.
@@ -95,42 +95,46 @@ def retrain_quality(
     """
     check_held_back(held_back)
     options.check(options.out, QualityPredictor.kind)
-    recent = _logged(log, model, since, logprobs_mode, labelled=False, at_most=RECENT_ANSWERS, seed=options.seed)
-    if len(recent) < FEWEST_LOGGED:
+    recent = _logged_runs(
+        log, model, since, logprobs_mode, labelled=False, max_answers=RECENT_ANSWERS, seed=options.seed
+    )
+    if len(recent) < MIN_LOGGED_ANSWERS:
         raise RecordError(
             f"the log holds {len(recent)} of these answers with log-probabilities, and telling what answers are like "
-            f"now takes {FEWEST_LOGGED}: serve with --log-logprobs, or choose more by --since and --model"
+            f"now takes {MIN_LOGGED_ANSWERS}: serve with --log-logprobs, or choose more by --since and --model"
         )
     labelled_columns = log.columns(model=model, since=since, labelled=True)
-    labelled_runs = _logged(log, model, since, logprobs_mode, labelled=True, at_most=None, seed=options.seed)
-    learned, times = labelled_runs[: len(labelled_runs) - round(held_back * len(labelled_runs))], {}
-    if learned:
+    labelled_runs = _logged_runs(log, model, since, logprobs_mode, labelled=True, max_answers=None, seed=options.seed)
+    learned_runs, time_of_answer = labelled_runs[: len(labelled_runs) - round(held_back * len(labelled_runs))], {}
+    if learned_runs:
         columns = log.columns(ids=True, labelled=True)
-        times = dict(zip(columns.request_id.tolist(), columns.time.tolist(), strict=True))
-    old = load_runs([Path(store) for store in stores]) if stores else []
-    if others := {call.logprobs_mode for run in old for call in run.calls if call.logprobs is not None} - {
+        time_of_answer = dict(zip(columns.request_id.tolist(), columns.time.tolist(), strict=True))
+    stored_runs = load_runs([Path(store) for store in stores]) if stores else []
+    if other_modes := {call.logprobs_mode for run in stored_runs for call in run.calls if call.logprobs is not None} - {
         logprobs_mode
     }:
         raise RecordError(
-            f"the stored log-probabilities are {', '.join(sorted(others))}, those of the log {logprobs_mode}; say what "
-            "the log's are (--logprobs-mode), or train on the log alone"
+            f"the stored log-probabilities are {', '.join(sorted(other_modes))}, those of the log {logprobs_mode}; say"
+            " what the log's are (--logprobs-mode), or train on the log alone"
         )
     kept_runs = []
-    if old:
-        weights = importance(old, recent, target=TARGET)
-        whole = float(np.quantile(weights[weights > 0], KEPT_QUANTILE))
-        chosen = np.random.default_rng(options.seed).random(len(old)) * whole < weights
-        kept_runs = [old[place] for place in np.flatnonzero(chosen)]
+    if stored_runs:
+        weights = importance(stored_runs, recent, target=TARGET)
+        full_weight = float(np.quantile(weights[weights > 0], KEPT_QUANTILE))
+        is_kept = np.random.default_rng(options.seed).random(len(stored_runs)) * full_weight < weights
+        kept_runs = [stored_runs[index] for index in np.flatnonzero(is_kept)]
     with TemporaryDirectory() as folder:
-        RunStore(Path(folder) / "runs").append([*kept_runs, *learned])
+        RunStore(Path(folder) / "runs").append([*kept_runs, *learned_runs])
         checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=TARGET))
-    until = max((float(times[run.id]) for run in learned), default=-1.0)
-    log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept_runs), "logged": len(learned)})
-    later, without = (
-        len(labelled_runs) - len(learned),
+    until = max((float(time_of_answer[run.id]) for run in learned_runs), default=-1.0)
+    log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept_runs), "logged": len(learned_runs)})
+    held_back_count, without_logprobs = (
+        len(labelled_runs) - len(learned_runs),
         int(np.isfinite(labelled_columns.label).sum()) - len(labelled_runs),
     )
-    return Retrained(checkpoint, len(old), len(kept_runs), len(learned), later, until, without)
+    return Retrained(
+        checkpoint, len(stored_runs), len(kept_runs), len(learned_runs), held_back_count, until, without_logprobs
+    )
 
 
 def retrain_on_agreement(
@@ -139,7 +143,7 @@ def retrain_on_agreement(
     *,
     model: str | None = None,
     since: float | None = None,
-    held_back: float = HELD_BACK,
+    held_back: float = HELD_BACK_SHARE,
     logprobs_mode: LogprobsMode = "unknown",
 ) -> Retrained:
     """Returns a new checkpoint that learned from the log which answers the model gives again. No label is read.
@@ -158,41 +162,47 @@ def retrain_on_agreement(
     """
     check_held_back(held_back)
     options.check(options.out, QualityPredictor.kind)
-    found, _ = log.agreements(since=since, model=model)
-    if not found:
+    agreements, _ = log.agreements(since=since, model=model)
+    if not agreements:
         raise RecordError(
             "the log holds no agreement of second answers of that time and model: serve with --teach-rate 0.01 and "
             "--log-logprobs, and wait for some 200 of them"
         )
     timed_runs: list[tuple[float, Run]] = []
     """Time of the second answer, and the answer as a run."""
-    entries = log.entries_named(agreement.request_id for agreement in found)
-    for agreement, entry in zip(found, entries, strict=True):
+    entries = log.entries_named(agreement.request_id for agreement in agreements)
+    for agreement, entry in zip(agreements, entries, strict=True):
         run = run_of_entry(entry, logprobs_mode)
         if run is not None:
             label = Label(run.id, AGREEMENT, float(agreement.same), SECOND_ANSWERS)
             timed_runs.append((agreement.time, replace(run, labels=(label,))))
     if not timed_runs:
         raise RecordError(
-            f"the log holds the agreement of {len(found)} answers, and log-probabilities of none: serve with "
+            f"the log holds the agreement of {len(agreements)} answers, and log-probabilities of none: serve with "
             "--log-logprobs"
         )
     timed_runs.sort(key=lambda pair: pair[0])
-    learned = timed_runs[: len(timed_runs) - round(held_back * len(timed_runs))]
+    learned_runs = timed_runs[: len(timed_runs) - round(held_back * len(timed_runs))]
     with TemporaryDirectory() as folder:
-        RunStore(Path(folder) / "runs").append(run for _, run in learned)
+        RunStore(Path(folder) / "runs").append(run for _, run in learned_runs)
         try:
             checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=AGREEMENT))
         except RecordError as error:
-            if later := len(timed_runs) - len(learned):
+            if held_back_count := len(timed_runs) - len(learned_runs):
                 raise RecordError(
-                    f"{error}. The log holds {later} more, held back (hold_back={held_back:g})"
+                    f"{error}. The log holds {held_back_count} more, held back (hold_back={held_back:g})"
                 ) from error
             raise
-    until = learned[-1][0]
-    log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "agreements": len(learned)})
+    until = learned_runs[-1][0]
+    log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "agreements": len(learned_runs)})
     return Retrained(
-        checkpoint, 0, 0, len(learned), len(timed_runs) - len(learned), until, len(found) - len(timed_runs)
+        checkpoint,
+        0,
+        0,
+        len(learned_runs),
+        len(timed_runs) - len(learned_runs),
+        until,
+        len(agreements) - len(timed_runs),
     )
 
 
@@ -202,47 +212,47 @@ def check_held_back(share: float) -> None:
         raise RecordError(f"held_back is {share:g}; expected a share in [0, 1)")
 
 
-def _logged(
+def _logged_runs(
     log: ScoreLog,
     model: str | None,
     since: float | None,
-    mode: LogprobsMode,
+    logprobs_mode: LogprobsMode,
     *,
     labelled: bool,
-    at_most: int | None,
+    max_answers: int | None,
     seed: int,
 ) -> list[Run]:
     """Returns answers with log-probabilities as runs, in the order of time; drawn at random if there are more than
-    `at_most`.
+    `max_answers`.
 
     Args:
         log: the score log.
         model: model that answered; None for any.
         since: earliest time, in seconds since 1970; None for any.
-        mode: mode of the log-probabilities.
+        logprobs_mode: mode of the log-probabilities.
         labelled: whether to return only labelled answers.
-        at_most: most answers; None for all.
+        max_answers: most answers; None for all.
         seed: seed of the draw.
     """
     columns = log.columns(model=model, since=since, labelled=labelled, ids=True)
     rows = np.flatnonzero(np.isfinite(columns.label)) if labelled else np.arange(len(columns))
-    if at_most is not None and len(rows) > at_most:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, at_most, replace=False))
-    logged = []
+    if max_answers is not None and len(rows) > max_answers:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, max_answers, replace=False))
+    runs = []
     for row, entry in zip(rows.tolist(), log.entries_named(columns.request_id[rows].tolist()), strict=True):
-        run = run_of_entry(entry, mode)
+        run = run_of_entry(entry, logprobs_mode)
         if run is None:
             continue
         right = float(columns.label[row] >= 0.5) if labelled else None
         labels = () if right is None else (Label(run.id, TARGET, right, "feedback"),)
-        logged.append(replace(run, labels=labels, outcome=right))
-    return logged
+        runs.append(replace(run, labels=labels, outcome=right))
+    return runs
 
 
-def run_of_entry(entry: Entry | None, mode: LogprobsMode) -> Run | None:
+def run_of_entry(entry: Entry | None, logprobs_mode: LogprobsMode) -> Run | None:
     """Returns a logged answer as a run without labels; None if its log-probabilities are not in the log.
 
-    `mode`: mode of the log-probabilities.
+    `logprobs_mode`: mode of the log-probabilities.
     """
     if entry is None or entry.logprobs is None or not len(entry.logprobs):
         return None
@@ -254,7 +264,7 @@ def run_of_entry(entry: Entry | None, mode: LogprobsMode) -> Run | None:
         messages=() if question is None else (Message("user", question),),
         text=entry.answer or "",
         logprobs=np.asarray(entry.logprobs, dtype=np.float32),
-        logprobs_mode=mode,
+        logprobs_mode=logprobs_mode,
         finish_reason=entry.finish_reason,
         usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
         latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,

@@ -19,15 +19,23 @@ Line = Mapping[str, Any]
 
 def estimate_table(lines: Sequence[Line]) -> Iterator[str]:
     """Yields a row for each estimate; below them the assumptions, and why an estimate is missing."""
-    several = len({(line["checkpoint"], line["part"]) for line in lines}) > 1
+    has_parts = len({(line["checkpoint"], line["part"]) for line in lines}) > 1
     head = ["share", "method", "value", "95 % interval", "labels", "answers", "labels to halve it"]
-    rows = [["part", *head] if several else head]
+    rows = [["part", *head] if has_parts else head]
     for line in lines:
         interval = f"{shown_number(line['low'])} to {shown_number(line['high'])}"
-        more = "-" if line["next_halving"] is None else f"{line['next_halving']} more"
-        cells = [line["of"], line["method"], shown_number(line["value"]), interval, line["labels"], line["rows"], more]
+        labels_to_halve = "-" if line["next_halving"] is None else f"{line['next_halving']} more"
+        cells = [
+            line["of"],
+            line["method"],
+            shown_number(line["value"]),
+            interval,
+            line["labels"],
+            line["rows"],
+            labels_to_halve,
+        ]
         part = " ".join(filter(None, (str(line["checkpoint"])[:12], str(line["part"] or ""))))
-        rows.append([str(cell) for cell in ([part, *cells] if several else cells)])
+        rows.append([str(cell) for cell in ([part, *cells] if has_parts else cells)])
     reasons = [(f"{line['of']} by {line['method']}", line["reason"]) for line in lines]
     yield from text_table(rows, reasons)
     yield from text_table([], [(f"{line['method']} assumes", line["assumption"]) for line in lines])
@@ -61,7 +69,7 @@ def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[L
         click.echo("\n".join(table(listed)))
 
 
-def promotion_table(decided: Line) -> Iterator[str]:
+def promotion_table(promotion: Line) -> Iterator[str]:
     """Yields the decision, the gains with their intervals, the digest to run, and the reasons for a refusal."""
     rows = [["gain of the new version", "value", "95 % interval", "answers"]]
     names = {
@@ -71,16 +79,16 @@ def promotion_table(decided: Line) -> Iterator[str]:
         "log_loss_gain": "log loss",
     }
     for key, name in names.items():
-        if gain := decided.get(key):
-            ends = _signed_interval(gain)
-            rows.append([name, shown_number(gain["estimate"], sign=True), ends, str(gain.get("n", "-"))])
-    yield "promoted" if decided["promoted"] else "refused"
+        if gain := promotion.get(key):
+            interval = _signed_interval(gain)
+            rows.append([name, shown_number(gain["estimate"], sign=True), interval, str(gain.get("n", "-"))])
+    yield "promoted" if promotion["promoted"] else "refused"
     yield from text_table(rows)
-    yield f"run       {decided['digest']}"
-    if checked := decided.get("check"):
+    yield f"run       {promotion['digest']}"
+    if checked := promotion.get("check"):
         status_text = f"{checked['status']} beside the new version's own held-out figures"
         yield from text_table([], [("check", ": ".join(filter(None, [status_text, "; ".join(checked["reasons"])])))])
-    reasons = decided.get("reasons") or [decided.get("reason")]
+    reasons = promotion.get("reasons") or [promotion.get("reason")]
     yield from text_table([], (("reason", reason) for reason in reasons))
 
 

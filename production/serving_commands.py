@@ -1,4 +1,4 @@
-"""Commands on servers: `metaprobe serve` answers requests, `metaprobe doctor` examines an endpoint."""
+"""The command `metaprobe serve`: scores answers over HTTP."""
 
 from typing import Annotated, Any
 
@@ -7,10 +7,10 @@ import click
 from metaprobe.api import Option, command
 from metaprobe.production.http.settings import Settings
 
-COMMANDS = click.Group()
+COMMAND_GROUP = click.Group()
 
 
-@command(COMMANDS, "Score over HTTP, and stand in front of an OpenAI-compatible API.")
+@command(COMMAND_GROUP, "Score over HTTP, and stand in front of an OpenAI-compatible API.")
 def serve(
     settings: Annotated[dict[str, Any], Option(fields_of=Settings)],
     checkpoint: Annotated[tuple[str, ...], Option(kind="named checkpoint", argument=True)] = (),
@@ -33,11 +33,11 @@ def serve(
 
     Keys are read from the environment, never from the command line.
     """
-    from metaprobe.production.http.app import run_server as run
+    from metaprobe.production.http.app import run_server
 
     if not checkpoint and settings["panel"] is None and settings["success"] is None:
         raise click.UsageError(
             "Missing CHECKPOINT: name a quality predictor, or give --panel with --upstream NAME=URL, or --success"
         )
     first, *more = checkpoint or ("bundled:quality",)
-    run(Settings(**settings | {"checkpoint": first, "more_checkpoints": tuple(more)}))
+    run_server(Settings(**settings | {"checkpoint": first, "more_checkpoints": tuple(more)}))

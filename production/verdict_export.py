@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from metaprobe.production.monitoring.log import ScoreLog
 
 Tags = Mapping[str, str] | Callable[[Scored], Mapping[str, str]]
-_IDS = ("litellm_call_id", "run_id")
+_CALL_ID_KEYS = ("litellm_call_id", "run_id")
 """Keys under which an integration names a call whose answer has no id of its own."""
 
 
@@ -69,7 +69,7 @@ def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, log
     if scored.response is not None:
         with suppress(InvalidResponse):
             answer = parse_response(scored.response, top=False)
-    call_ids = [str(scored.context[name]) for name in _IDS if scored.context.get(name)]
+    call_ids = [str(scored.context[name]) for name in _CALL_ID_KEYS if scored.context.get(name)]
     return Entry(
         request_id=scored.response_id or (call_ids[0] if call_ids else uuid.uuid4().hex),
         time=time.time(),
@@ -92,7 +92,7 @@ def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, log
 
 VERDICTS_PER_REQUEST = 100
 """Most verdicts in one request to Langfuse or OpenTelemetry. Langfuse takes 3.5 MB, and a verdict is below 10 kB."""
-_SPACE = uuid.UUID("6d706c47-0000-5000-8000-000000000000")
+_SCORE_ID_NAMESPACE = uuid.UUID("6d706c47-0000-5000-8000-000000000000")
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
 
@@ -106,66 +106,68 @@ class Outgoing:
     verdicts: int
 
 
-def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> Iterator[Outgoing]:
+def requests_for(destination: str, entries: Iterable[Entry], *, trace_tag: str = "") -> Iterator[Outgoing]:
     """Yields the requests to post to `langfuse`, `mlflow` or `otel`.
 
     Langfuse has no score without a value, so answers without a verdict are left out for it. Raises `RecordError` for
     another destination.
 
     Args:
-        to: the destination.
+        destination: the destination.
         entries: entries of the log.
         trace_tag: tag with the id of an answer's trace; without the tag the answer's request id is the trace's.
     """
-    _check_destination(to)
-    return POST_BODIES[to](entries, trace_tag)
+    _check_destination(destination)
+    return REQUEST_MAKERS[destination](entries, trace_tag)
 
 
-def poster(to: str) -> Callable[[Outgoing], int]:
+def poster(destination: str) -> Callable[[Outgoing], int]:
     """Returns a function that posts a request and returns how many of its verdicts the product refused.
 
-    `to` is as in `requests_for`. Raises `RecordError` if the environment names no address or no key. The function
-    raises `NotPosted` if a request was not accepted.
+    `destination` is as in `requests_for`. Raises `RecordError` if the environment names no address or no key. The
+    function raises `NotPosted` if a request was not accepted.
     """
-    _check_destination(to)
-    base, headers = _address_of(to)
+    _check_destination(destination)
+    base, headers = _address_of(destination)
 
     def post(request: Outgoing) -> int:
         answer = post_json(base + request.path, request.body, headers)
         errors, partial = answer.get("errors"), answer.get("partialSuccess")
-        if to == "langfuse":
+        if destination == "langfuse":
             return len(errors) if isinstance(errors, list) else 0
-        if to == "otel" and isinstance(partial, Mapping):
+        if destination == "otel" and isinstance(partial, Mapping):
             return int(partial.get("rejectedLogRecords") or 0)
         return 0
 
     return post
 
 
-def _check_destination(to: str) -> None:
-    if to not in POST_BODIES:
-        raise RecordError(f"there is no destination {to!r}; expected {', '.join(POST_BODIES)}")
+def _check_destination(destination: str) -> None:
+    if destination not in REQUEST_MAKERS:
+        raise RecordError(f"there is no destination {destination!r}; expected {', '.join(REQUEST_MAKERS)}")
 
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
     named_entries = ((entry, *named_value(OWN_NAME, entry.score, entry.heads)) for entry in entries)
-    for some in batches(
+    for batch in batches(
         (named_entry for named_entry in named_entries if named_entry[2] is not None), VERDICTS_PER_REQUEST
     ):
         events = []
-        for entry, name, value in some:
+        for entry, name, value in batch:
             # By its id, a score that is sent again takes the place of the one before.
-            score_id = str(uuid.uuid5(_SPACE, f"{entry.request_id}\n{entry.checkpoint}"))
+            score_id = str(uuid.uuid5(_SCORE_ID_NAMESPACE, f"{entry.request_id}\n{entry.checkpoint}"))
             body = {
                 "id": score_id,
                 "traceId": _trace_of(entry, trace_tag),
                 "name": name,
                 "value": value,
                 "dataType": "NUMERIC",
-                "metadata": _about(entry),
+                "metadata": _metadata_of(entry),
                 **({"comment": entry.reason} if entry.reason else {}),
             }
-            events.append({"id": str(uuid.uuid4()), "type": "score-create", "timestamp": _moment(entry), "body": body})
+            events.append(
+                {"id": str(uuid.uuid4()), "type": "score-create", "timestamp": _iso_time(entry), "body": body}
+            )
         yield Outgoing("/api/public/ingestion", {"batch": events}, len(events))
 
 
@@ -178,10 +180,10 @@ def _mlflow(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
             "assessment_name": name,
             "trace_id": trace_id,
             "source": {"source_type": "CODE", "source_id": OWN_NAME},
-            "create_time": _moment(entry),
-            "last_update_time": _moment(entry),
+            "create_time": _iso_time(entry),
+            "last_update_time": _iso_time(entry),
             "feedback": error if value is None else {"value": value},
-            "metadata": {name: str(value) for name, value in _about(entry).items()},
+            "metadata": {name: str(value) for name, value in _metadata_of(entry).items()},
             **({"rationale": entry.reason} if entry.reason else {}),
         }
         path = f"/api/3.0/mlflow/traces/{quote(trace_id, safe='')}/assessments"
@@ -189,10 +191,10 @@ def _mlflow(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
 
 
 def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
-    for some in batches(entries, VERDICTS_PER_REQUEST):
+    for batch in batches(entries, VERDICTS_PER_REQUEST):
         records = []
-        for entry in some:
-            trace_id, now = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
+        for entry in batch:
+            trace_id, time_ns = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
             name, value = named_value(OWN_NAME, entry.score, entry.heads)
             values = evaluation_attributes(
                 name, score=value, flagged=entry.flagged, reason=entry.reason, response_id=entry.request_id
@@ -201,15 +203,20 @@ def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
                 {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"doubleValue": value}}
                 for key, value in values.items()
             ]
-            record = {"timeUnixNano": now, "observedTimeUnixNano": now, "eventName": EVENT, "attributes": attributes}
+            record = {
+                "timeUnixNano": time_ns,
+                "observedTimeUnixNano": time_ns,
+                "eventName": EVENT,
+                "attributes": attributes,
+            }
             records.append(record | ({"traceId": trace_id} if _TRACE_ID.fullmatch(trace_id) else {}))
         service = {"key": "service.name", "value": {"stringValue": OWN_NAME}}
-        scoped = [{"scope": {"name": SCOPE}, "logRecords": records}]
-        body = {"resourceLogs": [{"resource": {"attributes": [service]}, "scopeLogs": scoped}]}
+        scope_logs = [{"scope": {"name": SCOPE}, "logRecords": records}]
+        body = {"resourceLogs": [{"resource": {"attributes": [service]}, "scopeLogs": scope_logs}]}
         yield Outgoing("", body, len(records))
 
 
-def _about(entry: Entry) -> dict[str, Any]:
+def _metadata_of(entry: Entry) -> dict[str, Any]:
     facts = {"request_id": entry.request_id, "checkpoint": entry.checkpoint, "model": entry.model}
     flagged = {} if entry.flagged is None else {"flagged": entry.flagged}
     return {name: value for name, value in facts.items() if value} | flagged
@@ -219,33 +226,33 @@ def _trace_of(entry: Entry, tag: str) -> str:
     return (entry.tags.get(tag) if tag else "") or entry.request_id
 
 
-def _moment(entry: Entry) -> str:
+def _iso_time(entry: Entry) -> str:
     return datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _address_of(to: str) -> tuple[str, dict[str, str]]:
+def _address_of(destination: str) -> tuple[str, dict[str, str]]:
     """Returns a product's URL and its headers, from environment variables. Raises `RecordError`."""
-    if to == "langfuse":
-        base = checked_url(_needed("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL", bare=True)
-        return base, _basic(_needed("LANGFUSE_PUBLIC_KEY"), _needed("LANGFUSE_SECRET_KEY"))
-    if to == "mlflow":
-        base = checked_url(_needed("MLFLOW_TRACKING_URI"), "MLFLOW_TRACKING_URI", bare=True)
+    if destination == "langfuse":
+        base = checked_url(_environment_value("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL", bare=True)
+        return base, _basic_auth(_environment_value("LANGFUSE_PUBLIC_KEY"), _environment_value("LANGFUSE_SECRET_KEY"))
+    if destination == "mlflow":
+        base = checked_url(_environment_value("MLFLOW_TRACKING_URI"), "MLFLOW_TRACKING_URI", bare=True)
         if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
             return base, {"Authorization": f"Bearer {token}"}
         user = os.environ.get("MLFLOW_TRACKING_USERNAME")
-        return base, _basic(user, _needed("MLFLOW_TRACKING_PASSWORD")) if user else {}
+        return base, _basic_auth(user, _environment_value("MLFLOW_TRACKING_PASSWORD")) if user else {}
     if logs_endpoint := os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"):
         base = checked_url(logs_endpoint, "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", bare=True)
     else:
         name = "OTEL_EXPORTER_OTLP_ENDPOINT"
-        base = checked_url(_needed(name), name, bare=True) + "/v1/logs"
+        base = checked_url(_environment_value(name), name, bare=True) + "/v1/logs"
     pairs = (
         pair.partition("=") for pair in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",") if pair.strip()
     )
     return base, {name.strip(): unquote(value.strip()) for name, _, value in pairs}
 
 
-def _needed(*names: str) -> str:
+def _environment_value(*names: str) -> str:
     for name in names:
         if value := os.environ.get(name):
             return value
@@ -254,9 +261,9 @@ def _needed(*names: str) -> str:
     )
 
 
-def _basic(user: str, password: str) -> dict[str, str]:
+def _basic_auth(user: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-POST_BODIES = {"langfuse": _langfuse, "mlflow": _mlflow, "otel": _otel}
+REQUEST_MAKERS = {"langfuse": _langfuse, "mlflow": _mlflow, "otel": _otel}
 """Maps a destination to the function that makes its requests from entries and the tag of an answer's trace."""

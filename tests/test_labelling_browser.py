@@ -91,7 +91,7 @@ def test_it_fits_a_phone_in_the_dark_and_says_when_a_label_was_not_stored(
     page.tap("[data-label='1']")
     at(page, 2)
     assert len(log.current_labels()) == 1
-    server._known.clear()
+    server._request_ids.clear()
     page.tap("[data-label='0']")
     page.wait_for_selector("#alert:not([hidden])")
     assert "Not stored: that answer is not on this sheet" in page.inner_text("#alert")

@@ -22,7 +22,7 @@ from metaprobe.llms.pricing import Price
 from metaprobe.papers.collecting.launch import checkpoint_and_constants, policy_of
 from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.policies.explore import EpsilonGreedy
-from metaprobe.papers.policies.panel_policy import DRAWS, AgentPolicy, draw_confidences
+from metaprobe.papers.policies.panel_policy import IMAGINED_DRAWS, AgentPolicy, draw_confidences
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
@@ -213,11 +213,13 @@ def test_every_other_system_with_a_decision_runs_as_under_the_papers_rules(polic
 @given(st.lists(st.sampled_from([0.1, 0.4, 0.5, 0.7, 0.9, 1.0]), min_size=50, max_size=400), st.integers(0, 5))
 def test_what_others_may_say_is_drawn_as_often_as_they_said_it(said: list[float], seed: int) -> None:
     often, wanted = Counter(draw_confidences(panel_of(said), "a", seed)), Counter(said)
-    assert sum(often.values()) == DRAWS
+    assert sum(often.values()) == IMAGINED_DRAWS
     for confidence in wanted:
-        share = sum(count for c, count in often.items() if c is not None and abs(c - confidence) < 1e-9) / DRAWS
+        share = (
+            sum(count for c, count in often.items() if c is not None and abs(c - confidence) < 1e-9) / IMAGINED_DRAWS
+        )
         # The levels are quantiles at the middles of 33 bins; between two values one may lie in between.
-        assert share == pytest.approx(wanted[confidence] / len(said), abs=2.5 / DRAWS)
+        assert share == pytest.approx(wanted[confidence] / len(said), abs=2.5 / IMAGINED_DRAWS)
     assert set(draw_confidences(panel_of([None] * 60), "a", seed)) == {None}, "nothing was said"
 
 

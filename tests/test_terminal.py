@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaprobe.papers.collecting.live import live_collection
+from metaprobe.papers.collecting.collection_progress import show_collection
 from metaprobe.progress import lines_done, quiet_libraries
 from metaprobe.records.types import Call, Usage
 from metaprobe.terminal import asking_table, command_line
@@ -41,7 +41,7 @@ def test_calls_and_tokens_move_while_no_run_ends(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("metaprobe.progress.TICK_S", 0.001)
     monkeypatch.setattr(sys, "stderr", screen)
     before = active_count()
-    with live_collection() as live:
+    with show_collection() as live:
         live.on_total(1400)
         live.on_call(ended_call(20), True)
         for _ in range(128):
@@ -66,7 +66,7 @@ class Clock:
 def test_where_there_is_no_terminal_a_line_is_said_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     log, clock = Log(), Clock(monkeypatch)
     monkeypatch.setattr(sys, "stderr", log)
-    with live_collection() as live:
+    with show_collection() as live:
         live.on_total(40)
         for _ in range(40):
             live.on_call(ended_call(20), False)

@@ -26,7 +26,7 @@ from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.estimates import estimate_accuracy
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.overview import Span, flagged_queue, overview
-from metaprobe.production.verdict_export import POST_BODIES, log_verdicts
+from metaprobe.production.verdict_export import REQUEST_MAKERS, log_verdicts
 from metaprobe.records.errors import RecordError
 
 callers_keys = serving_clients.callers_keys
@@ -221,7 +221,7 @@ def test_answers_can_be_drawn_for_labels(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("to", "name"), [("langfuse", "name"), ("mlflow", "assessment_name"), ("otel", "stringValue")])
 def test_exports_name_the_number_agreement(path: Path, to: Any, name: str) -> None:
     with ScoreLog.open(path, entries=False) as log:
-        [first, *_] = POST_BODIES[to](log.entries(), "")
+        [first, *_] = REQUEST_MAKERS[to](log.entries(), "")
     told = json.dumps(first.body)
     assert f'"{name}": "metaprobe.agreement"' in told
     assert "not_scored" not in told

@@ -20,7 +20,7 @@ from metaprobe.api import (
 
 
 def learns(policy: Policy) -> bool:
-    """Whether what a policy receives by `observe` changes its later decisions; False where it does not say so.
+    """Returns whether outcomes passed to `observe` change a policy's later decisions; False if the policy does not say.
 
     A collection then runs in waves, so that what it has seen does not depend on which run ended first.
     """
@@ -43,13 +43,13 @@ class Exhaustive:
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         decision = self.rules.decide(state, legal_actions)
         legal_actions = state.without_failed(legal_actions)[1]
-        most = {"assess": Action.ASK, "regulate": Action.MONITOR_CONTROL}.get(state.point, decision.action)
+        fullest_action = {"assess": Action.ASK, "regulate": Action.MONITOR_CONTROL}.get(state.point, decision.action)
         if state.point == "iterate":
-            most = Action.STOP if state.round >= self.rules.cycles else Action.AGAIN
-        if most == decision.action or most not in legal_actions:
+            fullest_action = Action.STOP if state.round >= self.rules.cycles else Action.AGAIN
+        if fullest_action == decision.action or fullest_action not in legal_actions:
             return decision
         why = f"everything is tried; the papers' rule says {decision.action}: {decision.reason}"
-        return state.make_decision(most, legal_actions, decision.scores, why)
+        return state.make_decision(fullest_action, legal_actions, decision.scores, why)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing."""
@@ -97,9 +97,10 @@ class EpsilonGreedy:
         """Decides. The same decision id gives the same draw, so that a resumed collection decides in the same way."""
         legal_actions = state.without_failed(legal_actions)[1]  # a failed agent is not explored either
         decision = self.policy.decide(state, legal_actions)
-        even = self.epsilon / len(legal_actions)
+        uniform_share = self.epsilon / len(legal_actions)
         propensities = {
-            action: (1 - self.epsilon) * decision.propensities.get(action, 0.0) + even for action in legal_actions
+            action: (1 - self.epsilon) * decision.propensities.get(action, 0.0) + uniform_share
+            for action in legal_actions
         }
         digest = hashlib.sha256(f"{self._seed}/{state.decision_id}".encode()).digest()
         action = str(np.random.default_rng(list(digest)).choice(list(propensities), p=list(propensities.values())))

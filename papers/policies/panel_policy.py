@@ -36,10 +36,10 @@ from metaprobe.api import (
     State,
 )
 
-DRAWS = 32
+IMAGINED_DRAWS = 32
 """Number of random draws of what the other agents may say. The draws give the worth of asking them."""
-ASSESSMENT = 0.5
-NARROW = 0.5
+DEFAULT_ASSESSMENT = 0.5
+MIN_SCALE_WIDTH = 0.5
 """Least width of an agent's scale of confidence: an agent that always gave the same value may give another
 within it.
 """
@@ -87,7 +87,7 @@ class AgentPolicy:
         """
         contract = panel.checkpoint.manifest.contract
         if assessment is None:
-            assessment = float(contract.get("assessment", ASSESSMENT))
+            assessment = float(contract.get("assessment", DEFAULT_ASSESSMENT))
         if not 0 <= assessment <= 1:
             raise RecordError(f"assessment is {assessment}; expected the part of a price from 0 to 1")
         plan = panel.ask_plan(price=price, budget=budget)
@@ -131,7 +131,7 @@ class AgentPolicy:
     def _assess(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         if state.agent in failed:
             return state.make_decision(legal_actions[0], legal_actions, {}, "the agent's answer cannot be kept")
-        if why := self._doubt({state.agent: state.signals}):
+        if why := self._mismatch_reason({state.agent: state.signals}):
             return self._by_rule(state, legal_actions, why)
         others = [name for name in self.team if name != state.agent and name not in failed]
         if not others:
@@ -143,39 +143,39 @@ class AgentPolicy:
             best = max(others, key=lambda name: imagined[name] - prices[name])
             chosen[best] += 1
             total += imagined[best] - prices[best]
-        worth = total / DRAWS - sum(self._price(name, state.dimension, self.assessment) for name in others)
-        [(likeliest, _)] = chosen.most_common(1)
-        p = self._chances({state.agent: _confidence(state.signals)}, state.dimension)[state.agent]
+        worth = total / IMAGINED_DRAWS - sum(self._price(name, state.dimension, self.assessment) for name in others)
+        [(most_often_best, _)] = chosen.most_common(1)
+        p = self._p_right({state.agent: _confidence(state.signals)}, state.dimension)[state.agent]
         needed = worth + self._price(state.agent, state.dimension, 1 - self.assessment) - self.panel.least_gain
         action = Action.EXECUTE if p >= needed else Action.ASK
         action = action if action in legal_actions else legal_actions[0]
         reason = (
             f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {len(others)} "
-            f"others at their price, most often to hand it to {likeliest}"
+            f"others at their price, most often to hand it to {most_often_best}"
         )
         return state.make_decision(action, legal_actions, {Action.EXECUTE: p, Action.ASK: needed}, reason)
 
     def _assign(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         signals = {state.agent: state.signals, **state.others}
-        heard = {
+        heard_signals = {
             agent: signals_of_agent
             for agent, signals_of_agent in signals.items()
             if agent not in failed and agent in self.panel.agents.names
         }
-        if strangers := sorted(set(signals) - set(self.panel.agents.names)):
-            return self._by_rule(state, legal_actions, f"nothing is known of {', '.join(strangers)}")
-        if why := self._doubt(heard):
+        if unknown_agents := sorted(set(signals) - set(self.panel.agents.names)):
+            return self._by_rule(state, legal_actions, f"nothing is known of {', '.join(unknown_agents)}")
+        if why := self._mismatch_reason(heard_signals):
             return self._by_rule(state, legal_actions, why)
-        chances = self._chances(
-            {agent: _confidence(signals_of_agent) for agent, signals_of_agent in heard.items()}, state.dimension
+        p_right = self._p_right(
+            {agent: _confidence(signals_of_agent) for agent, signals_of_agent in heard_signals.items()}, state.dimension
         )
-        legal = [name for name in legal_actions if name in chances and name in self.team]
+        legal = [name for name in legal_actions if name in p_right and name in self.team]
         if not legal:
             return self._by_rule(state, legal_actions, f"the panel knows none of {', '.join(legal_actions)}")
-        part = 1 - self.assessment
-        worth = {name: chances[name] - self._price(name, state.dimension, part) for name in legal}
+        price_part = 1 - self.assessment
+        worth = {name: p_right[name] - self._price(name, state.dimension, price_part) for name in legal}
         best = max(worth, key=lambda name: worth[name])
-        scores = {name: chances[name] for name in legal}
+        scores = {name: p_right[name] for name in legal}
         shown = ", ".join(f"{name} {p:.3f}" for name, p in scores.items())
         reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {shown}"
         return state.make_decision(best, legal_actions, scores, reason)
@@ -183,7 +183,7 @@ class AgentPolicy:
     def _imagine(
         self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
     ) -> list[dict[str, float]]:
-        """Returns P(right) of every agent in `DRAWS` cases of what the others may say.
+        """Returns P(right) of every agent in `IMAGINED_DRAWS` cases of what the others may say.
 
         Args:
             agent: the agent that has spoken.
@@ -194,11 +194,11 @@ class AgentPolicy:
         others = [name for name in self.team if name != agent and name not in failed]
         imagined = {name: draw_confidences(self.panel, name, seed) for seed, name in enumerate(others)}
         return [
-            self._chances({agent: confidence, **{name: values[draw] for name, values in imagined.items()}}, dimension)
-            for draw in range(DRAWS)
+            self._p_right({agent: confidence, **{name: values[draw] for name, values in imagined.items()}}, dimension)
+            for draw in range(IMAGINED_DRAWS)
         ]
 
-    def _doubt(self, heard: Mapping[str, Signals]) -> str:
+    def _mismatch_reason(self, heard: Mapping[str, Signals]) -> str:
         """Returns why stated confidences do not match those of training; empty if they do."""
         for agent, signals in heard.items():
             signal = signals.confidence
@@ -209,26 +209,26 @@ class AgentPolicy:
                 return why
             elif (levels := self.panel.agents.stated_levels(agent)) is not None:
                 low, high = float(levels[0]), float(levels[-1])
-                width = max(high - low, NARROW)  # further away it must be on another scale
+                width = max(high - low, MIN_SCALE_WIDTH)  # a number further away must be on another scale
                 if not low - width <= signal.value <= high + width and signal.value != -math.inf:
                     range_text = f"from {low:g} to {high:g}"
                     return f"the confidence of {agent} is {signal.value:g}, and in training it was {range_text}"
         return ""
 
-    def _chances(self, stated: Mapping[str, float | None], dimension: str) -> dict[str, float]:
+    def _p_right(self, stated: Mapping[str, float | None], dimension: str) -> dict[str, float]:
         return self.panel.chances_of_stated(stated, dimension=dimension)  # `_doubt` has checked where these are from
 
-    def _price(self, agent: str, dimension: str, part: float) -> float:
+    def _price(self, agent: str, dimension: str, price_part: float) -> float:
         """Returns lambda * that part of the agent's price: the accuracy that it must bring.
 
         Args:
             agent: the agent.
             dimension: dimension of the item.
-            part: part of the price.
+            price_part: part of the price.
         """
         agents = self.panel.agents
         price = self.asks.price[agents.agent(agent), agents.dimension(dimension)]
-        return float(self.lambda_ * part * price)
+        return float(self.lambda_ * price_part * price)
 
     def _by_rule(self, state: State, legal_actions: Sequence[str], why: str) -> Decision:
         """Returns the papers' decision, and why their rule decided.
@@ -268,7 +268,7 @@ def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) 
 
 
 def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
-    """Returns `DRAWS` confidences like those that the agent gave in training: evenly spaced quantiles in random order.
+    """Returns `IMAGINED_DRAWS` confidences like those of the agent in training: evenly spaced quantiles, shuffled.
 
     All are None if the agent gave none in training.
 
@@ -279,6 +279,6 @@ def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
     """
     levels = panel.agents.stated_levels(agent)
     if levels is None:
-        return [None] * DRAWS
-    ranks = (np.random.default_rng(seed).permutation(DRAWS) + 0.5) / DRAWS
+        return [None] * IMAGINED_DRAWS
+    ranks = (np.random.default_rng(seed).permutation(IMAGINED_DRAWS) + 0.5) / IMAGINED_DRAWS
     return [float(level) for level in levels[(ranks * len(levels)).astype(int)]]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from metaprobe.api import DispatchedRun, Run
 
-PROFILE = "profile:"
+PROFILE_PREFIX = "profile:"
 """Prefix of the labels in which a run holds each agent's profile."""
-UNKNOWN = "unknown"
+UNKNOWN_DIMENSION = "unknown"
 """Dimension of items whose classification was unreadable; it has profiles of its own."""
 
 

@@ -21,7 +21,7 @@ from metaprobe.api import (
 )
 
 REVIEW_POINT = "review"
-EVEN = 0.5
+DEFAULT_CRITICAL = 0.5
 """Least P(critical) of a flagged argument, if neither the user nor the checkpoint sets another."""
 
 
@@ -92,7 +92,7 @@ class ReviewRules:
             return dataclasses.replace(decision, reason=f"{unread}{decision.reason}{note}")
         p = 0.0 if critical is None else critical.value
         scores = {Action.AGAIN: p, Action.JUDGE: p, Action.KEEP: 1 - p}
-        action, reason = self._wanted(critical, quality, Action.AGAIN in legal_actions)
+        action, reason = self._choose_action(critical, quality, Action.AGAIN in legal_actions)
         if action not in legal_actions:
             action, reason = legal_actions[0], f"{reason}; {action} is not legal here"
         reason += note
@@ -101,7 +101,7 @@ class ReviewRules:
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing: the rule is fixed."""
 
-    def _wanted(self, critical: Signal | None, quality: Signal | None, may_ask: bool) -> tuple[str, str]:
+    def _choose_action(self, critical: Signal | None, quality: Signal | None, may_ask: bool) -> tuple[str, str]:
         """Returns the action, and the comparison that led to it.
 
         Args:
@@ -111,33 +111,33 @@ class ReviewRules:
         """
         comparisons = []
         if critical is not None:
-            again, whose = _threshold(self.again, critical, "critical_sure", 2.0)
-            if may_ask and critical.value >= again:
-                return Action.AGAIN, f"P(critical) {critical.value:.3f} >= {again:.3f} ({whose})"
-            flag, whose = _threshold(self.critical, critical, "critical", EVEN)
-            if critical.value >= flag:
-                return Action.JUDGE, f"P(critical) {critical.value:.3f} >= {flag:.3f} ({whose})"
-            comparisons.append(f"P(critical) {critical.value:.3f} < {flag:.3f} ({whose})")
+            again_from, source = _threshold(self.again, critical, "critical_sure", 2.0)
+            if may_ask and critical.value >= again_from:
+                return Action.AGAIN, f"P(critical) {critical.value:.3f} >= {again_from:.3f} ({source})"
+            critical_from, source = _threshold(self.critical, critical, "critical", DEFAULT_CRITICAL)
+            if critical.value >= critical_from:
+                return Action.JUDGE, f"P(critical) {critical.value:.3f} >= {critical_from:.3f} ({source})"
+            comparisons.append(f"P(critical) {critical.value:.3f} < {critical_from:.3f} ({source})")
         if quality is not None:
-            least, whose = _threshold(self.keep, quality, "flag", -1.0)
-            if quality.value < least:
-                return Action.JUDGE, f"quality {quality.value:.3f} < {least:.3f} ({whose})"
-            if least >= 0:
-                comparisons.append(f"quality {quality.value:.3f} >= {least:.3f} ({whose})")
+            min_quality, source = _threshold(self.keep, quality, "flag", -1.0)
+            if quality.value < min_quality:
+                return Action.JUDGE, f"quality {quality.value:.3f} < {min_quality:.3f} ({source})"
+            if min_quality >= 0:
+                comparisons.append(f"quality {quality.value:.3f} >= {min_quality:.3f} ({source})")
         return Action.KEEP, ", ".join(comparisons) or "nothing speaks against it"
 
 
-def _threshold(user_threshold: float | None, signal: Signal, name: str, otherwise: float) -> tuple[float, str]:
+def _threshold(user_threshold: float | None, signal: Signal, name: str, default: float) -> tuple[float, str]:
     """Returns a threshold on a signal, and its source.
 
     Args:
         user_threshold: the user's threshold.
         signal: the signal.
         name: name of the checkpoint's threshold.
-        otherwise: the default.
+        default: the default.
     """
     if user_threshold is not None:
         return user_threshold, "as given"
     if name in signal.thresholds:
         return signal.thresholds[name], f"the checkpoint's `{name}`"
-    return otherwise, "by default"
+    return default, "by default"

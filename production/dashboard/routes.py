@@ -24,9 +24,9 @@ DAY = 86400.0
 MAX_DAYS = 3660.0
 MAX_TIME = 1e11
 """Latest time that is accepted, in seconds since 1970. A time in milliseconds is larger, and refused."""
-NOT_KEPT = {"cache-control": "no-store"}
+NO_STORE = {"cache-control": "no-store"}
 DASHBOARD_HEADERS = {
-    **NOT_KEPT,
+    **NO_STORE,
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -35,7 +35,7 @@ DASHBOARD_HEADERS = {
 }
 _seldom = Seldom(logging.getLogger(__name__))
 Result = TypeVar("Result")
-_AT_ONCE = 2
+_MAX_QUERIES = 2
 """Number of pages that are computed at one time. Others wait, so that the dashboard does not slow down the service."""
 PAGE_LIMIT_S = 60.0
 """Seconds after which a page is refused if the database does not answer.
@@ -47,28 +47,28 @@ every request.
 
 def dashboard_routes(log: ScoreLog | None) -> list[Route]:
     """Returns the routes of the page and of its two data addresses."""
-    turns = asyncio.Semaphore(_AT_ONCE)
+    turns = asyncio.Semaphore(_MAX_QUERIES)
 
-    def there() -> ScoreLog:
+    def required_log() -> ScoreLog:
         if log is None:
             raise Refusal(404, "no_log", "this server keeps no log; start it with --log to have a dashboard")
         return log
 
     async def page(_: Request) -> Response:
         """Returns the page. It holds no data of the log."""
-        there()
+        required_log()
         return Response(DASHBOARD_PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=DASHBOARD_HEADERS)
 
     async def data(request: Request) -> Response:
         """Returns sums, estimates and events for the requested time, model, task and checkpoint."""
-        span, log = requested_span(request), there()
-        return json_response(await query_log(partial(overview, log, span), turns), headers=NOT_KEPT)
+        span, log = requested_span(request), required_log()
+        return json_response(await query_log(partial(overview, log, span), turns), headers=NO_STORE)
 
     async def queue(request: Request) -> Response:
         """Returns flagged answers without labels, the lowest score first."""
-        span, log = requested_span(request), there()
+        span, log = requested_span(request), required_log()
         answers = await query_log(partial(flagged_queue, log, span), turns)
-        return json_response({"answers": answers}, headers=NOT_KEPT)
+        return json_response({"answers": answers}, headers=NO_STORE)
 
     return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
 
@@ -81,9 +81,9 @@ async def query_log(query: Callable[[], Result], turns: asyncio.Semaphore) -> Re
     try:
         async with asyncio.timeout(PAGE_LIMIT_S):
             await turns.acquire()
-            running = asyncio.ensure_future(asyncio.to_thread(query))
-            running.add_done_callback(partial(_end_query, turns))
-            return await asyncio.shield(running)
+            query_task = asyncio.ensure_future(asyncio.to_thread(query))
+            query_task.add_done_callback(partial(_end_query, turns))
+            return await asyncio.shield(query_task)
     except (LogError, TimeoutError) as error:
         why = str(error) or f"it did not answer within {PAGE_LIMIT_S:g} s"
         _seldom(f"the dashboard could not read the score log: {why}")
@@ -94,7 +94,7 @@ async def query_log(query: Callable[[], Result], turns: asyncio.Semaphore) -> Re
 def _end_query(turns: asyncio.Semaphore, query: "asyncio.Future[Any]") -> None:
     turns.release()
     if not query.cancelled():
-        query.exception()  # who waited has been told; else Python warns of an exception that nobody read
+        query.exception()  # the waiting caller got the error; this call keeps Python from warning about it
 
 
 def requested_span(request: Request) -> Span:

@@ -22,7 +22,7 @@ from metaprobe.production.monitoring.label_words import HUMAN, label_value
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 
 LABELLING_PAGE = Path(__file__).with_name("page.html")
-MAX_BODY = 1 << 16
+MAX_BODY_BYTES = 1 << 16
 LOOPBACK = ("127.0.0.1", "localhost")
 LABELLING_HEADERS = {
     "cache-control": "no-store",
@@ -39,7 +39,7 @@ class LabelServer:
     def __init__(self, log: ScoreLog, rows: Sequence[SheetRow], *, who: str = "", port: int = 0) -> None:
         self._log = log
         self._rows = [{key: value for key, value in asdict(row).items() if key != "label"} for row in rows]
-        self._known = {row.request_id for row in rows}
+        self._request_ids = {row.request_id for row in rows}
         self._who = who
         self.key = secrets.token_urlsafe(16)
         self.done = threading.Event()
@@ -65,7 +65,7 @@ class LabelServer:
 
     def store(self, label: Mapping[str, Any]) -> None:
         """Stores one label. Raises `ValueError` for an invalid label, and `LogError` if it cannot be stored."""
-        if label.get("request_id") not in self._known:
+        if label.get("request_id") not in self._request_ids:
             raise ValueError("that answer is not on this sheet")
         value = label_value(label.get("label"))
         self._log.add_labels([FeedbackLabel(label["request_id"], value, self._who, time.time(), HUMAN)])
@@ -75,7 +75,7 @@ class LabelServer:
         request, status = Request(scope, receive), 200
         content: object = {}
         key = request.headers.get("x-metaprobe-key", "") or request.query_params.get("key", "")
-        # A name that someone else made point here would let a page in this machine's browser read the answers.
+        # Another host name may point to this machine: then a page in its browser could read the answers.
         name = request.headers.get("host", "").rpartition(":")[0]
         if name not in LOOPBACK or not secrets.compare_digest(key.encode(), self.key.encode()):
             status, content = 403, {"error": "open the page by the address that `metaprobe sample --page` printed"}
@@ -88,18 +88,18 @@ class LabelServer:
         elif (request.method, request.url.path) == ("POST", "/label"):
             try:
                 length = int(request.headers.get("content-length", ""))
-                if not 0 <= length <= MAX_BODY:
-                    raise ValueError(f"{length} bytes came; at most {MAX_BODY} are read")
+                if not 0 <= length <= MAX_BODY_BYTES:
+                    raise ValueError(f"{length} bytes came; at most {MAX_BODY_BYTES} are read")
                 self.store(msgspec.json.decode(await request.body(), type=dict[str, Any]))
             except (*UNREADABLE, RecordError) as error:
                 status, content = 422, {"error": str(error)}
         else:
             status, content = 404, {"error": "there is nothing at this address"}
-        page = isinstance(content, bytes)
-        body, kind = (
-            (content, "text/html; charset=utf-8") if page else (msgspec.json.encode(content), "application/json")
+        is_page = isinstance(content, bytes)
+        body, content_type = (
+            (content, "text/html; charset=utf-8") if is_page else (msgspec.json.encode(content), "application/json")
         )
-        await Response(body, status, LABELLING_HEADERS, kind)(scope, receive, send)
+        await Response(body, status, LABELLING_HEADERS, content_type)(scope, receive, send)
 
 
 def label_on_page(

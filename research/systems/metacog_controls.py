@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.systems import metacogagent_figures as metacogagent
 from metaprobe.eval.systems.dispatch import DispatchedRun
-from metaprobe.papers.policies.profiles import UNKNOWN
+from metaprobe.papers.policies.profiles import UNKNOWN_DIMENSION
 from metaprobe.papers.systems.metacogagent import extract_final
 from metaprobe.papers.systems.votes import most_voted
 from metaprobe.probes.source import ReadPart, SignalSource
@@ -48,7 +48,7 @@ class World:
             for name in ("correct", "confidence")
         )  # None becomes nan
         self.half = np.array([half_of(run.item) for run in self.runs])
-        self.dimension = np.array([DispatchedRun(run).dimension or UNKNOWN for run in self.runs])
+        self.dimension = np.array([DispatchedRun(run).dimension or UNKNOWN_DIMENSION for run in self.runs])
         """Dimension that the classifier gives: all that the system itself knows of a new question."""
         self._place = {run.item.id: place for place, run in enumerate(self.runs)}
 
