@@ -19,10 +19,10 @@ from metaprobe.api import (
     progress_bar,
     steps,
 )
-from metaprobe.papers.collecting.live import live_collection
+from metaprobe.papers.collecting.collection_progress import show_collection
 from metaprobe.papers.collecting.plan import CollectionPlan
 
-COMMANDS = click.Group()
+COMMAND_GROUP = click.Group()
 OneStore = Annotated[Path, Option(kind="runs", argument=True)]
 Stores = Annotated[tuple[Path, ...], Option(kind="runs", argument=True)]
 
@@ -39,7 +39,7 @@ class CollectCommand(click.Command):
                 formatter.write_text(", ".join(names))
 
 
-@command(COMMANDS, "Run a system over a task; keep every call.", cls=CollectCommand)
+@command(COMMAND_GROUP, "Run a system over a task; keep every call.", cls=CollectCommand)
 def collect(
     plan: CollectionPlan,
     out: Annotated[Path, Option("Run store; collecting into it again resumes.", kind="folder")],
@@ -50,23 +50,23 @@ def collect(
     """
     from metaprobe.papers.collecting.launch import CollectionWatch, launch
 
-    # After what is installed, so that no file of this folder takes the place of a library.
+    # This folder comes last, so that none of its files replaces an installed library.
     sys.path.append(str(Path.cwd()))
-    with live_collection() as live:
-        report = launch(plan, out, CollectionWatch(live.on_total, live.on_call, live.on_run))
+    with show_collection() as progress:
+        report = launch(plan, out, CollectionWatch(progress.on_total, progress.on_call, progress.on_run))
     say_collected(report)
     if report.failed:
         sys.exit(1)
 
 
-@command(COMMANDS, "A decision model's probabilities for recorded answers.")
+@command(COMMAND_GROUP, "A decision model's probabilities for recorded answers.")
 def judge(
     runs: OneStore,
     llm: Annotated[str, Option("The judge: decisions:MODEL, or decisions:MODEL@http://host:port/v1.")],
     questions: Annotated[Path, Option("JSON list of predicate, choice and score questions.", kind="file")],
     out: Annotated[Path, Option("Run store for the judged runs; judging into it again resumes.", kind="folder")],
     *,
-    selection: CallSelection,
+    call_selection: CallSelection,
     cache: Annotated[Path | None, Option("File of calls shared by judgings and collections.", kind="new file")] = None,
     api: Annotated[tuple[str, ...], Option("KEY=VALUE, such as attempts=3 or revision=v2; repeatable.")] = (),
     prices: Annotated[
@@ -83,24 +83,24 @@ def judge(
 
     from metaprobe.papers.collecting.judge import launch_judge
 
-    options: dict[str, Any] = {"stage": selection.stage, "agent": selection.agent}
+    options: dict[str, Any] = {"stage": call_selection.stage, "agent": call_selection.agent}
     options |= {"cache": cache, "api": api, "prices": prices}
     with progress_bar("judge", " runs", ends=True) as bar:
         on_total, on_chunk = bar.counters()
-        watching: dict[str, Any] = {"on_total": on_total, "on_chunk": on_chunk}
-        report = launch_judge(runs, llm, out, questions, concurrency=concurrency, **watching, **options)
+        callbacks: dict[str, Any] = {"on_total": on_total, "on_chunk": on_chunk}
+        report = launch_judge(runs, llm, out, questions, concurrency=concurrency, **callbacks, **options)
     click.echo(json.dumps(dataclasses.asdict(report)))
     if report.failed:
         click.echo(f"{report.failed} runs are not judged, the first: {report.failure}", err=True)
         sys.exit(1)
 
 
-@command(COMMANDS, "Labels by hand or by a judge, for answers that no program can check.")
+@command(COMMAND_GROUP, "Labels by hand or by a judge, for answers that no program can check.")
 def label(
     runs: OneStore,
     file: Annotated[Path | None, Option(kind="file", argument=True)] = None,
     *,
-    lines: LineOptions,
+    line_options: LineOptions,
 ) -> None:
     """List the answers in RUNS without a label; or read labels from FILE.
 
@@ -118,12 +118,12 @@ def label(
         for name, count in unknown_systems(stored).items():
             click.echo(f"runs passed over, whose system {name!r} is not known here (docs/own.md): {count}", err=True)
         return
-    with lines.handling():
-        labels, new = label_from_file(RunStore(runs), file)
-    click.echo(json.dumps({"labels": labels, "new": new}))
+    with line_options.handling():
+        labels, new_count = label_from_file(RunStore(runs), file)
+    click.echo(json.dumps({"labels": labels, "new": new_count}))
 
 
-@command(COMMANDS, "Metrics of collected systems, as JSON.")
+@command(COMMAND_GROUP, "Metrics of collected systems, as JSON.")
 def summarize(runs: Stores) -> None:
     """Print the metrics of collected systems as JSON: accuracy by stage, cost, decisions, and the figures of the papers
     on MetaCrit, MetaCogAgent and systems that evaluate their own answers.
@@ -135,7 +135,7 @@ def summarize(runs: Stores) -> None:
     click.echo(json.dumps(figures, indent=1))
 
 
-@command(COMMANDS, "From nothing to a flag on new answers, on a local model.")
+@command(COMMAND_GROUP, "From nothing to a flag on new answers, on a local model.")
 def demo(
     out: Annotated[Path, Option("Folder for runs and results.", kind="folder")] = Path("out/demo"),
     llm: Annotated[str, Option("Embedded name, folder, GGUF file or hub id.")] = "smollm2-135m",
@@ -158,8 +158,8 @@ def demo(
     from metaprobe.papers.collecting.launch import CollectionWatch
     from metaprobe.papers.demo import collect_demo, train_demo
 
-    with live_collection() as live:
-        watch = CollectionWatch(live.on_total, live.on_call, live.on_run)
+    with show_collection() as progress:
+        watch = CollectionWatch(progress.on_total, progress.on_call, progress.on_run)
         collected = collect_demo(out, model=llm, limit=limit, batch_size=batch_size, watch=watch)
     for report in collected:
         say_collected(report)

@@ -14,7 +14,7 @@ RUNS, UNSEEN = "runs", "unseen"
 TASK_OF_STORE = {RUNS: "PLACES_TO_LEARN", UNSEEN: "UNSEEN_PLACES"}
 """Maps the folder of a run store to the task whose runs it holds."""
 UNSEEN_SHARE = 0.4
-"""Questions that are kept apart, for each question to learn from."""
+"""Number of questions that are kept apart, per question to learn from."""
 
 
 def collect_demo(
@@ -54,12 +54,12 @@ def train_demo(
     `command`: with the options that were given, for the records of what is made.
     """
     count = sum(len(report.failed) for report in collected)
-    failed = f"{count} runs failed and are missing here; run the demo again to try them again."
+    failure_note = f"{count} runs failed and are missing here; run the demo again to try them again."
     return TrainedRuns.train(
         [folder / RUNS],
         folder / UNSEEN,
-        folder,  # the demo's own: a second run makes all again
-        notes=[failed] * bool(count),
+        folder,  # a second run writes everything in this folder anew
+        notes=[failure_note] * bool(count),
         folds=folds,
         seed=seed,
         command=command,

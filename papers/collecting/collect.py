@@ -92,24 +92,26 @@ async def collect_runs(
         settings: further settings that the store is pinned to.
         on_run: called when a run has ended.
     """
-    chosen = system.chosen(variants)
+    chosen_variants = system.chosen(variants)
     check_suitability(system, variants, setup.signals, setup.policy, agents=setup.agents)
-    check_learners(setup.policy, chosen)
+    check_learners(setup.policy, chosen_variants)
     in_waves = system.experiences is not None or learns(setup.policy)
     with store.alone(), say_what_is_stored(store):
-        pinned = all_settings(system, setup, text, wave, settings)
-        if not store.check_settings(pinned, unsaid(system)):
+        store_settings_now = all_settings(system, setup, text, wave, settings)
+        if not store.check_settings(store_settings_now, assumed_settings(system)):
             store.path.mkdir(parents=True, exist_ok=True)
             with atomic_write(store.path / RunStore.settings_name) as file:
-                file.write((json.dumps(pinned, indent=2) + "\n").encode())
+                file.write((json.dumps(store_settings_now, indent=2) + "\n").encode())
         with store.writer(shard_runs=shard_runs, text=text) as writer:
             collecting = _Collecting(system, items, setup, store.run_ids(), writer.add, concurrency, on_run)
             if in_waves:
-                before = {run.id: run for run in store.runs(hidden=False)} if collecting.stored else {}
-                for variant in chosen:
-                    await collecting.in_waves(variant, wave, before)
+                stored_by_id = {run.id: run for run in store.runs(hidden=False)} if collecting.stored else {}
+                for variant in chosen_variants:
+                    await collecting.in_waves(variant, wave, stored_by_id)
             else:
-                for run in await collecting.together([(item, variant) for item in items for variant in chosen]):
+                for run in await collecting.together(
+                    [(item, variant) for item in items for variant in chosen_variants]
+                ):
                     report_outcomes(setup.policy, run)
     if collecting.failed:
         pairs = (line.partition(": ")[::2] for line in collecting.failed)
@@ -162,7 +164,7 @@ class _Collecting:
         self.unread: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.cut: Counter[str] = Counter()
-        self._places = {item.id: place for place, item in enumerate(items)}
+        self._index_of_item = {item.id: place for place, item in enumerate(items)}
         self._store_run, self._on_run = store_run, on_run
         self._gate = asyncio.Semaphore(concurrency)
 
@@ -171,7 +173,7 @@ class _Collecting:
         cut = {stage: (count, self.answers[stage]) for stage, count in self.cut.items()}
         return CollectReport(self.done, self.stored_before, tuple(self.failed), dict(self.unread), cut)
 
-    async def in_waves(self, variant: str, wave: int, before: Mapping[str, Run]) -> None:
+    async def in_waves(self, variant: str, wave: int, stored_by_id: Mapping[str, Run]) -> None:
         """Runs all items in one variant, `wave` at once; the agents' profiles learn from each wave.
 
         A wave is written in the items' order.
@@ -179,18 +181,18 @@ class _Collecting:
         Args:
             variant: the variant.
             wave: number of items at once.
-            before: the stored runs by id; the profiles learn from them as well.
+            stored_by_id: the stored runs by id; the profiles learn from them as well.
         """
         profiles = copy.deepcopy(self.setup.profiles)
         for start in range(0, len(self.items), wave):
-            now = self.items[start : start + wave]
+            wave_items = self.items[start : start + wave]
             setup = dataclasses.replace(self.setup, profiles=profiles)
-            ended = {run.id: run for run in await self.together([(item, variant) for item in now], setup)}
-            for item in now:
+            ended_runs = {run.id: run for run in await self.together([(item, variant) for item in wave_items], setup)}
+            for item in wave_items:
                 identity = run_id(self.system, variant, self.setup, item)
-                if identity in ended:
-                    self._store_run(ended[identity])
-                if run := ended.get(identity) or before.get(identity):
+                if identity in ended_runs:
+                    self._store_run(ended_runs[identity])
+                if run := ended_runs.get(identity) or stored_by_id.get(identity):
                     report_outcomes(self.setup.policy, run)
                     for experience in self.system.experiences(run) if self.system.experiences else ():
                         profiles.learn(experience)
@@ -208,17 +210,17 @@ class _Collecting:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._collect_item(*arguments, setup)) for arguments in new]
         except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # the others are the same, or follow from it
+            raise errors.exceptions[0] from None  # the other errors are the same, or follow from the first
         return [run for task in tasks if (run := task.result()) is not None]
 
     async def _collect_item(self, identity: str, item: Item, variant: str, setup: Setup | None) -> Run | None:
         async with self._gate:
-            name, index = self.system.name, self._places[item.id]
+            name, index = self.system.name, self._index_of_item[item.id]
             try:
                 session = Session(setup or self.setup, item, system=name, variant=variant, run_id=identity, index=index)
                 run = await self.system.run_session(session)
                 labelled = await asyncio.to_thread(label_run, run, self.system)
-            except Unwritable:  # no run's own fault: the next answer could not be kept either
+            except Unwritable:  # the next answer could not be stored either
                 raise
             except RecordError as error:
                 self.failed.append(f"{identity}: {error}")
@@ -271,8 +273,8 @@ def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
         setup: the setup.
         item: the item.
     """
-    panel = [setup.panel.checkpoint.digest] if setup.panel and variant in system.panel_variants else []
-    descriptions = [*setup.options.description, *panel]  # nothing by default
+    panel_digest = [setup.panel.checkpoint.digest] if setup.panel and variant in system.panel_variants else []
+    descriptions = [*setup.options.description, *panel_digest]  # nothing by default
     parts_of_item = [item.question, item.choices, item.gold, item.check, item.fields]
     content = json.dumps(
         [parts_of_item, repr(setup.policy), setup.signals.description, setup.seed, *descriptions], sort_keys=True
@@ -292,7 +294,7 @@ def label_run(run: Run, system: System) -> Run:
         for call in run.calls
         if call.stage in system.answer_stages
     }
-    # Each distinct answer once: checking a function starts a process.
+    # Each distinct answer is checked once, because checking a function starts a process.
     right = {text: float(is_correct(run.item, text)) for text in {*answers.values(), run.final_answer}}
     labels = [
         Label(call_id=call, name="correct", value=right[text], source="program") for call, text in answers.items()
@@ -345,7 +347,7 @@ def all_settings(
     return {**store_settings(system, setup, text=text), **order, **(settings or {})}
 
 
-def unsaid(system: System) -> dict[str, Any]:
+def assumed_settings(system: System) -> dict[str, Any]:
     """Returns settings to assume if a store does not record them, as most of recorded/ do not."""
     return {"tokens": {}, "constants": {constant.name: constant.default for constant in system.constants}}
 

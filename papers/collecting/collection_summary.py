@@ -31,9 +31,9 @@ def summarize_runs(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0)
     summaries = []
     for (system, variant), members in sorted(by_variant.items()):
         figures = system_figures(members, resamples=resamples, seed=seed)
-        before = {name: figures.pop(name) for name in ("cost", "accuracy by stage")}
+        leading_figures = {name: figures.pop(name) for name in ("cost", "accuracy by stage")}
         names = {"system": system, "variant": variant, "runs": len(members)}
-        summaries.append({**names, **before, "task": plain(task_scores(members)), **figures})
+        summaries.append({**names, **leading_figures, "task": plain(task_scores(members)), **figures})
     return summaries
 
 
@@ -68,7 +68,7 @@ def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: in
     for folder in folders:
         store = RunStore(folder)
         settings = store.settings() or {}
-        with_ = {name: settings[key] for key, name in SETTING_NAMES.items() if key in settings}
+        setting_values = {name: settings[key] for key, name in SETTING_NAMES.items() if key in settings}
         summaries = summarize_runs(store, resamples=resamples, seed=seed)
-        summaries_of_all += [{"store": str(folder), **with_, **summary} for summary in summaries]
+        summaries_of_all += [{"store": str(folder), **setting_values, **summary} for summary in summaries]
     return summaries_of_all

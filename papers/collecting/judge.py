@@ -104,21 +104,21 @@ async def judge_runs(
         raise RecordError(f"{out.path} holds the answers that are judged: expected another folder for the judged runs")
     asked_text = questions_message(questions).content
     # Tells these questions to this judge from others in the ids of calls.
-    key = hashlib.sha256(f"{llm.name}\0{asked_text}".encode()).hexdigest()[:12]
-    chosen = CallSelection(stage, agent)
-    if not any(chosen.holds(call) for run in store.runs() for call in run.calls):
-        raise chosen.nothing()
+    judging_key = hashlib.sha256(f"{llm.name}\0{asked_text}".encode()).hexdigest()[:12]
+    selection = CallSelection(stage, agent)
+    if not any(selection.holds(call) for run in store.runs() for call in run.calls):
+        raise selection.nothing()
     report = JudgeReport()
 
     async def ask(call: Call) -> tuple[Call, tuple[DecisionAnswer, ...]]:
         messages = messages_about(call, questions)
-        request = Request(id=f"{call.id}/{STAGE}/{key}", messages=messages, stage=STAGE, parent=call.id)
-        answered = await llm.complete(request)
-        return answered, answers_in(answered)
+        request = Request(id=f"{call.id}/{STAGE}/{judging_key}", messages=messages, stage=STAGE, parent=call.id)
+        all_answers = await llm.complete(request)
+        return all_answers, answers_in(all_answers)
 
     async def ask_about(run: Run) -> list[tuple[Call, tuple[DecisionAnswer, ...]]] | LLMError:
         """Returns the judge's calls and what they say; the error if the judge did not reply."""
-        answers = [call for call in run.calls if chosen.holds(call) and not asks_questions(call)]
+        answers = [call for call in run.calls if selection.holds(call) and not asks_questions(call)]
         report.textless += sum(not call.text.strip() for call in answers)
         try:
             return await asyncio.gather(*(ask(call) for call in answers if call.text.strip()))
@@ -130,19 +130,19 @@ async def judge_runs(
         done = out.run_ids()
         on_total(len(store.run_ids() - done))
         report.stored_before = len(done)
-        todo = (run for run in store.runs() if run.id not in done)
+        unjudged_runs = (run for run in store.runs() if run.id not in done)
         with out.writer(shard_runs=shard_runs) as writer:
-            while runs := list(islice(todo, shard_runs)):
+            while runs := list(islice(unjudged_runs, shard_runs)):
                 tokens = 0
-                for run, judged in zip(runs, await asyncio.gather(*map(ask_about, runs)), strict=True):
-                    if isinstance(judged, LLMError):
+                for run, judged_calls in zip(runs, await asyncio.gather(*map(ask_about, runs)), strict=True):
+                    if isinstance(judged_calls, LLMError):
                         report.failed += 1
-                        report.failure = report.failure or str(judged)
+                        report.failure = report.failure or str(judged_calls)
                         continue
-                    calls = tuple(call for call, _ in judged)
-                    decision_answers = tuple(answer for _, answers in judged for answer in answers)
-                    answered = (*run.decision_answers, *decision_answers)
-                    writer.add(replace(run, calls=(*run.calls, *calls), decision_answers=answered))
+                    calls = tuple(call for call, _ in judged_calls)
+                    decision_answers = tuple(answer for _, answers in judged_calls for answer in answers)
+                    all_answers = (*run.decision_answers, *decision_answers)
+                    writer.add(replace(run, calls=(*run.calls, *calls), decision_answers=all_answers))
                     report.runs += 1
                     report.calls += len(calls)
                     report.answers += len(decision_answers)
@@ -191,7 +191,7 @@ def launch_judge(
         async with AsyncExitStack() as stack:
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
-            judging = llm if cache is None else stack.enter_context(CallCache(cache)).wrap(llm)
-            return await judge_runs(RunStore(runs), judging, RunStore(out), question_list, **options)
+            judge_llm = llm if cache is None else stack.enter_context(CallCache(cache)).wrap(llm)
+            return await judge_runs(RunStore(runs), judge_llm, RunStore(out), question_list, **options)
 
     return asyncio.run(ask())

@@ -89,8 +89,8 @@ def read_labels(path: Path, bad: BadFile, known_calls: Collection[str] | None = 
             if label is not None and known_calls is not None and label.call_id not in known_calls:
                 cause = f"; likely cause: {fault}" if (fault := IdFault.of(label.call_id)) else ""
                 raise RecordError(f"the store holds no call {label.call_id!r}; expected calls of this store{cause}")
-        except RecordError as problem:
-            bad.leave_out_line(number, str(problem), line)
+        except RecordError as error:
+            bad.leave_out_line(number, str(error), line)
             continue
         bad.sound += 1
         if label is not None:
@@ -123,39 +123,39 @@ def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
     outcome. Raises `RecordError` for calls that the store does not hold, before anything is written.
     """
     call_ids = {call.id for run in store for call in run.calls}
-    if strangers := [call for call in labels if call not in call_ids]:
-        faults = "; ".join(IdFault.list_all(strangers))
+    if unknown_calls := [call for call in labels if call not in call_ids]:
+        faults = "; ".join(IdFault.list_all(unknown_calls))
         raise RecordError(
-            f"{store.path} holds no call {strangers[0]!r} (nor {len(strangers) - 1} others of the labels)"
+            f"{store.path} holds no call {unknown_calls[0]!r} (nor {len(unknown_calls) - 1} others of the labels)"
             + (f"; likely causes: {faults}" if faults else "")
         )
     added = 0
 
-    def told(run: Run) -> Run:
+    def with_labels(run: Run) -> Run:
         nonlocal added
-        now = [labels[call.id] for call in run.calls if call.id in labels and labels[call.id] not in run.labels]
-        added += len(now)
-        return _label(run, now) if now else run
+        new_labels = [labels[call.id] for call in run.calls if call.id in labels and labels[call.id] not in run.labels]
+        added += len(new_labels)
+        return _label(run, new_labels) if new_labels else run
 
-    store.rewrite(told)
+    store.rewrite(with_labels)
     return added
 
 
-def _label(run: Run, now: list[Label]) -> Run:
-    replaced = {(label.call_id, label.source) for label in now}
+def _label(run: Run, new_labels: list[Label]) -> Run:
+    replaced = {(label.call_id, label.source) for label in new_labels}
     kept_labels = [
         label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced
     ]
     outcome = run.outcome
     calls = {call.id: call for call in run.calls}
-    for label in now:
-        about = [
+    for label in new_labels:
+        earlier_labels = [
             earlier
             for earlier in kept_labels
             if earlier.name == "correct" and (earlier.call_id == label.call_id or earlier.source == PROGRAM)
         ]
-        if any(earlier.rank < label.rank for earlier in about):
+        if any(earlier.rank < label.rank for earlier in earlier_labels):
             continue
         if _extract(run, calls[label.call_id]) == run.final_answer:
             outcome = label.value
-    return dataclasses.replace(run, labels=(*kept_labels, *now), outcome=outcome)
+    return dataclasses.replace(run, labels=(*kept_labels, *new_labels), outcome=outcome)

@@ -29,10 +29,10 @@ from metaprobe.papers.collecting.collect import (
     CollectReport,
     OnRun,
     all_settings,
+    assumed_settings,
     check_learners,
     collect_runs,
     run_id,
-    unsaid,
 )
 from metaprobe.papers.collecting.models import (
     call_options,
@@ -98,7 +98,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     options = call_options(system, plan.tokens, plan.constant)
     check_constants(system, variants, plan.constant)
     if plan.layers is not None and not LAYERS.fullmatch(plan.layers.strip()):
-        # No model could have these; which of others a model has shows when it is loaded.
+        # No model has such layers. Whether a model has the given numbers is checked when it is loaded.
         raise RecordError(f"layers {plan.layers!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
     # The policy and the signals, and whether they fit the system.
     api = ModelName.api_options(plan.api, plan.prices)
@@ -126,7 +126,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     store = RunStore(out)
     with store.alone():
         cache_path = plan.cache or out / CACHE_FILE
-        if cache_path.exists():  # all of it is read, before anything is asked
+        if cache_path.exists():  # a damaged cache is refused before any model is asked
             with CallCache(cache_path) as cache:
                 cache.check()
         setup = Setup(
@@ -179,20 +179,20 @@ async def _collect(
 ) -> CollectReport:
     variants, out = system.chosen(plan.variant), store.path
     settings = {"task": plan.task, "split": plan.split, "task seed": _items_seed(plan), "capture": plan.layers}
-    if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
+    if system.experiences is not None or learns(setup.policy):  # the limit decides what an item has learned before
         settings["limit"] = plan.limit
     async with AsyncExitStack() as stack:
         for llm in setup.models.all:
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
         run_ids = {run_id(system, variant, setup, item) for item in items for variant in variants}
-        store.check_settings(all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
+        store.check_settings(all_settings(system, setup, plan.text, plan.wave, settings), assumed_settings(system))
         watch.on_total(len(run_ids - store.run_ids()))
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
-        stack.enter_context(_said_when_full(cache))
-        cached = {id(llm): cache.wrap(llm, on_call=watch.on_call) for llm in setup.models.all}
-        by_name = {name: cached[id(llm)] for name, llm in setup.models.by_name.items()}
-        models = Models(cached[id(setup.models.default)], by_name)
+        stack.enter_context(_with_count_when_full(cache))
+        cached_models = {id(llm): cache.wrap(llm, on_call=watch.on_call) for llm in setup.models.all}
+        by_name = {name: cached_models[id(llm)] for name, llm in setup.models.by_name.items()}
+        models = Models(cached_models[id(setup.models.default)], by_name)
         report = await collect_runs(
             system,
             items,
@@ -207,7 +207,7 @@ async def _collect(
             on_run=watch.on_run,
         )
     if plan.cache is None and not report.failed:
-        for suffix in ("", "-wal", "-shm", "-journal"):  # what SQLite itself keeps there, and nothing of the user's
+        for suffix in ("", "-wal", "-shm", "-journal"):  # SQLite's own files, and nothing of the user's
             (out / f"{CACHE_FILE}{suffix}").unlink(missing_ok=True)
     return report
 
@@ -217,18 +217,18 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
 
     Raises `RecordError` for an unknown policy, and a `CheckpointError` for a checkpoint that cannot be used.
     """
-    name, _, rest = plan.policy.partition(":")
+    name, _, constants_text = plan.policy.partition(":")
     policy: Policy
     if name == LEARNED:
-        path, constants = checkpoint_and_constants(rest)
+        path, constants = checkpoint_and_constants(constants_text)
         own_arguments, rules = _own_constants(constants)
         agents = plan.agent or load_system(plan.system).agents
         policy = AgentPolicy(Panel.load(path), rules, agents=agents, **own_arguments)
     elif name in ("paper", "exhaustive"):
-        rules = PaperRules.parse(rest)
+        rules = PaperRules.parse(constants_text)
         policy = rules if name == "paper" else Exhaustive(rules)
     elif name == ReviewRules.label:
-        policy, rules = ReviewRules.parse(rest), PaperRules()
+        policy, rules = ReviewRules.parse(constants_text), PaperRules()
     elif (plugin := POLICY_PLUGINS.load(plan.policy)) is not None:
         if isinstance(plugin, type):  # a class has the methods as well
             raise RecordError(
@@ -249,10 +249,10 @@ def checkpoint_and_constants(text: str) -> tuple[Path, str]:
     If a longer beginning is the name of a folder, that is the path: it may hold commas, colons and `=`.
     """
     constants = CONSTANTS_PATTERN.search(text)
-    ends = [len(text)]
+    possible_ends = [len(text)]
     if constants is not None:
-        ends += [place for place in range(len(text) - 1, constants.start() - 1, -1) if text[place] == ","]
-    end_of_path = next((end for end in ends if text[:end] and Path(text[:end]).is_dir()), ends[-1])
+        possible_ends += [index for index in range(len(text) - 1, constants.start() - 1, -1) if text[index] == ","]
+    end_of_path = next((end for end in possible_ends if text[:end] and Path(text[:end]).is_dir()), possible_ends[-1])
     if not text[:end_of_path]:
         raise RecordError(f"policy learned:{text}: expected a checkpoint folder, as in learned:CHECKPOINT,budget=0.5")
     return Path(text[:end_of_path]), text[end_of_path:].lstrip(",")
@@ -273,7 +273,7 @@ def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
 
 
 @contextmanager
-def _said_when_full(cache: CallCache) -> Iterator[None]:
+def _with_count_when_full(cache: CallCache) -> Iterator[None]:
     """Adds to an `Unwritable` how many calls are stored."""
     try:
         yield

@@ -10,11 +10,11 @@ from metaprobe.papers.systems import Models, System
 from metaprobe.papers.systems.system_options import Options
 
 JUDGE = "judge"
-_NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)")
+_PLACE_AND_MODEL = re.compile(r"([A-Za-z][\w-]*)=(.+)")
 
 
 def parse_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
-    """Returns specifications by the stage or agent that they are for, "" for the default.
+    """Maps each stage or agent to the specification of its model; "" is for the default.
 
     Raises `RecordError` for a stage or agent that the system does not have, and if two models are given for one.
 
@@ -25,36 +25,38 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
         agents: names of the agents.
     """
     places = (*system.stages, *system.roles, *agents)
-    models: dict[str, str] = {}
+    model_of_place: dict[str, str] = {}
     for spec in (*llms, *([f"{JUDGE}={judge}"] if judge else [])):
-        match = None if Path(spec).exists() or ModelName(spec).elsewhere else _NAMED.fullmatch(spec)
+        match = None if Path(spec).exists() or ModelName(spec).elsewhere else _PLACE_AND_MODEL.fullmatch(spec)
         name, model = match.groups() if match else ("", spec)
         if name and name not in places:
             raise RecordError(
                 f"a model is for {name!r}, and {system.name} has no such stage or agent; it has {', '.join(places)}"
             )
-        if name in models:
+        if name in model_of_place:
             # An address may hold a key.
-            shown = " and ".join(repr(spec_of_model.partition("@")[0]) for spec_of_model in (models[name], model))
+            shown = " and ".join(
+                repr(spec_of_model.partition("@")[0]) for spec_of_model in (model_of_place[name], model)
+            )
             raise RecordError(f"two models for {name or 'the default'}: {shown}; give one")
-        models[name] = model
-    # Where every model is named, whatever is left is asked of the first.
-    return {"": next(iter(models.values())), **models}
+        model_of_place[name] = model
+    # If every model is for a stage or agent, the first one also answers all other stages.
+    return {"": next(iter(model_of_place.values())), **model_of_place}
 
 
-def model_for(named: Mapping[str, str], stage: str, agent: str = "") -> str:
+def model_for(model_of_place: Mapping[str, str], stage: str, agent: str = "") -> str:
     """Returns the model that an agent asks at a stage, as `Models.of` finds it; the name of no agent is empty.
 
     Args:
-        named: specifications by stage or agent.
+        model_of_place: specifications by stage or agent.
         stage: the stage.
         agent: name of the agent.
     """
-    return (agent and named.get(agent)) or named.get(stage) or named[""]
+    return (agent and model_of_place.get(agent)) or model_of_place.get(stage) or model_of_place[""]
 
 
 def load_models(
-    named: dict[str, str],
+    model_of_place: dict[str, str],
     system: System,
     signals: SignalSource,
     agents: Sequence[str],
@@ -70,7 +72,7 @@ def load_models(
     Raises `RecordError` if a checkpoint reads something that its model does not provide.
 
     Args:
-        named: specifications by stage or agent.
+        model_of_place: specifications by stage or agent.
         system: the system.
         signals: source of the signals.
         agents: names of the agents.
@@ -81,28 +83,28 @@ def load_models(
         concurrency: most requests in flight.
     """
     all_readings = list(readings(system, signals, agents))
-    needed: dict[str, set[int]] = {model: set() for model in named.values()}
+    needed: dict[str, set[int]] = {model: set() for model in model_of_place.values()}
     for stage, agent, replacement in all_readings:
-        needed[model_for(named, stage, agent)].update(replacement.layers)
+        needed[model_for(model_of_place, stage, agent)].update(replacement.layers)
     if layers is not None and (remote := [model for model in needed if not ModelName(model).keeps_states]):
         raise RecordError(f"layers {layers!r}: {remote[0]} gives no hidden states; leave it out, or use a local model")
     loaded: dict[str, LLM] = {}
-    for model, of_signals in needed.items():
+    for model, signal_layers in needed.items():
         loaded[model] = ModelName(model).open(
             api=api,
-            layers=_layers(layers, of_signals),
+            layers=_layers(layers, signal_layers),
             top_logprobs=top_logprobs,
             batch_size=batch_size,
             concurrency=concurrency,
         )
-    if not loaded[named[""]].capabilities.text or any(
-        not loaded[model].capabilities.text for name, model in named.items() if name not in ("", JUDGE)
+    if not loaded[model_of_place[""]].capabilities.text or any(
+        not loaded[model].capabilities.text for name, model in model_of_place.items() if name not in ("", JUDGE)
     ):
         raise RecordError(
             "decisions: models answer typed questions and write no text: give one as --judge only, and another model "
             "for the other stages"
         )
-    models = Models(loaded[named[""]], {name: loaded[model] for name, model in named.items() if name})
+    models = Models(loaded[model_of_place[""]], {name: loaded[model] for name, model in model_of_place.items() if name})
     for stage, agent, replacement in all_readings:
         _check_reading(models.of(stage, agent), replacement)
     return models
@@ -116,9 +118,9 @@ def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> It
         signals: source of the signals.
         agents: names of the agents.
     """
-    everyone = (*agents, *system.roles)
+    readers = (*agents, *system.roles)
     for name, stage in system.signals.items():
-        for agent in everyone or ("",):
+        for agent in readers or ("",):
             if replacement := signals.replacement(name, agent):
                 yield stage, agent, replacement
 
@@ -173,7 +175,7 @@ def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence
     for text in tokens:
         stage, _, value = text.rpartition("=")
         if stage not in ("", *system.stages):
-            available = ", ".join(f"{name} ({n})" for name, n in system.limits.items()) or "none that generates"
+            available = ", ".join(f"{name} ({limit})" for name, limit in system.limits.items()) or "none that generates"
             raise RecordError(
                 f"tokens {text!r}: {system.name} has no stage {stage!r}; its stages, with their own limits: {available}"
             )
@@ -182,7 +184,7 @@ def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence
         if value != UNLIMITED and not re.fullmatch(r"[1-9]\d{0,8}", value):
             raise RecordError(f"tokens {text!r}: expected STAGE=N or N, with N a whole number above 0 or {UNLIMITED!r}")
         limits[stage] = None if value == UNLIMITED else int(value)
-    every = {stage: limits[""] for stage in system.stages if "" in limits}
+    limit_everywhere = {stage: limits[""] for stage in system.stages if "" in limits}
     values: dict[str, Any] = {}
     for text in constants:
         name, separator, value = text.partition("=")
@@ -196,7 +198,10 @@ def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence
             raise RecordError(f"constant {text!r}: {name} is {values[name]} already; give one value")
         values[name] = known_constants[name].parse(value)
     limits.pop("", None)
-    return Options({**every, **limits}, {name: v for name, v in values.items() if v != known_constants[name].default})
+    return Options(
+        {**limit_everywhere, **limits},
+        {name: value for name, value in values.items() if value != known_constants[name].default},
+    )
 
 
 def check_constants(system: System, variants: Sequence[str], constants: Sequence[str]) -> None:
@@ -220,17 +225,17 @@ def check_constants(system: System, variants: Sequence[str], constants: Sequence
         )
 
 
-def check_limits(options: Options, system: System, named: Mapping[str, str], agents: Sequence[str]) -> None:
+def check_limits(options: Options, system: System, model_of_place: Mapping[str, str], agents: Sequence[str]) -> None:
     """Raises `RecordError` if a model on this machine would generate without a limit.
 
     Args:
         options: the options of calls.
         system: the system.
-        named: specification of a model by its stage or agent, "" for the default.
+        model_of_place: specification of a model by its stage or agent, "" for the default.
         agents: names of the agents.
     """
     for stage, limit in options.tokens.items():
-        specs = {model_for(named, stage, agent) for agent in (*agents, *system.roles, "")}
+        specs = {model_for(model_of_place, stage, agent) for agent in (*agents, *system.roles, "")}
         if limit is None and (local := sorted(model for model in specs if not ModelName(model).elsewhere)):
             raise RecordError(
                 f"tokens {stage}={UNLIMITED}: {local[0]} runs on this machine and would generate without an end; give "

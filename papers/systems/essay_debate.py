@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from metaprobe.api import Action, Call, Decision, Item, Replacement, Run, Signal, Signals, Verdict
-from metaprobe.papers.policies.review import EVEN, REVIEW_POINT
+from metaprobe.papers.policies.review import DEFAULT_CRITICAL, REVIEW_POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
     JUDGE_TOKENS,
@@ -60,7 +60,7 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
     if critical_replacement is not None:
         critical = session.signal(Verdict.critical_head, agent=role, call=argument)
         if critical is not None:
-            flag = float(critical.value >= critical_replacement.thresholds.get(Verdict.critical_head, EVEN))
+            flag = float(critical.value >= critical_replacement.thresholds.get(Verdict.critical_head, DEFAULT_CRITICAL))
             session.label(argument, Verdict.critical_head, flag, source=critical_replacement.digest)
     signals = replace(Signals.of(argument), quality=quality, critical=critical)
     legal = [Action.KEEP, *([Action.AGAIN] if may_ask else []), *([Action.JUDGE] if may_judge else [])]
@@ -96,7 +96,7 @@ def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:
     there is one, or the sum of the levels.
     """
     fields = {name: verdict.heads[name] for name in DIMENSIONS}
-    flag = verdict.heads[Verdict.critical_head] >= replacement.thresholds.get(Verdict.critical_head, EVEN)
+    flag = verdict.heads[Verdict.critical_head] >= replacement.thresholds.get(Verdict.critical_head, DEFAULT_CRITICAL)
     q = 0.0 if flag else verdict.heads.get("quality", sum(fields.values()))
     return {**fields, Verdict.critical_head: float(flag), "q": q}
 

@@ -41,7 +41,7 @@ from metaprobe.api import (
     canonical,
     parse_stated,
 )
-from metaprobe.papers.policies.profiles import PROFILE, UNKNOWN, experiences
+from metaprobe.papers.policies.profiles import PROFILE_PREFIX, UNKNOWN_DIMENSION, experiences
 from metaprobe.papers.systems.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
@@ -97,7 +97,7 @@ class Team:
         self.agents = session.setup.agents or AGENTS
         if reserved := {Action.EXECUTE, Action.ASK, Action.COLLABORATE, ""} & set(self.agents):
             raise RecordError(f"agents {', '.join(self.agents)}: {reserved.pop()!r} is no name for an agent")
-        self.dimension = UNKNOWN
+        self.dimension = UNKNOWN_DIMENSION
         self._signals: dict[str, Signals] = {}
         self._drafts: dict[str, Call] = {}
 
@@ -112,13 +112,13 @@ class Team:
         names = {word.strip().lower(): name.strip() or word.strip() for word, _, name in entries}
         call = await self.session.ask("classify", stage="classify", max_tokens=CLASSIFY_TOKENS)
         found = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
-        self.dimension = names[found.pop()] if len(found) == 1 else UNKNOWN
+        self.dimension = names[found.pop()] if len(found) == 1 else UNKNOWN_DIMENSION
         self.session.state(
-            call, DispatchedRun.dimension_prefix + self.dimension, None if self.dimension == UNKNOWN else 1.0
+            call, DispatchedRun.dimension_prefix + self.dimension, None if self.dimension == UNKNOWN_DIMENSION else 1.0
         )
         self.session.label(call, DispatchedRun.first_prefix + first, 1.0, source="round-robin")
         for agent in self.agents:
-            self.session.label(call, PROFILE + agent, self._profile(agent), source="profile")
+            self.session.label(call, PROFILE_PREFIX + agent, self._profile(agent), source="profile")
 
     async def assess(self, agent: str, *, ask: bool = True) -> Signals:
         """Returns how sure the agent is before it answers, and its profile: c_v and c_p of equation 2.
