@@ -26,7 +26,7 @@ FOR = 'The writer keeps to the topic. "Waited ten minutes in the lunch line" sho
 
 
 def check(argument: str, role: str = "advocate", essay: str = ESSAY, *elsewhere: str) -> Findings:
-    return check_argument(argument, essay, role=role, elsewhere=elsewhere)
+    return check_argument(argument, essay, role=role, other_texts=elsewhere)
 
 
 def test_a_sound_argument_passes_every_check() -> None:

@@ -35,8 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.api import AT_LINE, Call, Item, RecordError, Run, Sampling, read_int, require
-from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
-from metaprobe.papers.systems.judging import object_schema, only_json_object, whole_number
+from metaprobe.papers.systems.judging import JUDGE_STAGE, object_schema, only_json_object, whole_number
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant, Need
@@ -66,8 +65,8 @@ def extensions(arguments: int, attacks: Collection[tuple[int, int]]) -> tuple[fr
         arguments: number of arguments; they are 0 to `arguments` - 1.
         attacks: pairs (attacker, attacked).
     """
-    if strangers := sorted({a for pair in attacks for a in pair} - set(range(arguments))):
-        raise ValueError(f"attacks name the arguments {strangers}; expected numbers from 0 to {arguments - 1}")
+    if unknown := sorted({a for pair in attacks for a in pair} - set(range(arguments))):
+        raise ValueError(f"attacks name the arguments {unknown}; expected numbers from 0 to {arguments - 1}")
     clingo = require("clingo", CLINGO)
     facts = [f"argument({i})." for i in range(arguments)] + [f"attack({i}, {k})." for i, k in attacks]
     control = clingo.Control(["--models=0", "--heuristic=Domain", "--enum-mode=domRec"])
@@ -79,7 +78,7 @@ def extensions(arguments: int, attacks: Collection[tuple[int, int]]) -> tuple[fr
 
 
 CRITERIA = ("readability", "factuality", "self_regulation", "future_improvement")
-LOWEST, HIGHEST = 1, 5
+MIN_RATING, MAX_RATING = 1, 5
 REVERSED_ORDER = ":reversed"
 """Suffix of the source of the ratings that were asked for in the reverse order."""
 RATING_TOKENS = 64
@@ -97,8 +96,8 @@ async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> Non
     """
     if JUDGE_STAGE not in session.setup.models.by_name:
         return
-    grade = {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}
-    for round_, criteria in enumerate((CRITERIA, CRITERIA[::-1])):
+    grade = {"type": "integer", "enum": list(range(MIN_RATING, MAX_RATING + 1))}
+    for round_number, criteria in enumerate((CRITERIA, CRITERIA[::-1])):
         texts = [session.messages(f"rate_{criterion}")[0].content for criterion in criteria]
         messages = session.messages(
             "rate",
@@ -112,12 +111,12 @@ async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> Non
             Sampling(max_tokens=RATING_TOKENS, json_schema=object_schema(dict.fromkeys(criteria, grade))),
             stage=JUDGE_STAGE,
             agent=f"rater-{feedback.round}",
-            round=round_,
+            round=round_number,
             parent=feedback,
         )
         for name, value in parse_rating(call.text).items():
             session.label(
-                feedback, name, value, source=f"{JUDGE_STAGE}:{call.model}" + (REVERSED_ORDER if round_ else "")
+                feedback, name, value, source=f"{JUDGE_STAGE}:{call.model}" + (REVERSED_ORDER if round_number else "")
             )
 
 
@@ -125,7 +124,9 @@ def parse_rating(text: str) -> dict[str, int]:
     """Maps all four criteria to grades from 1 to 5; empty if one is missing or is no whole number in range."""
     rating = only_json_object(text) or {}
     grades = {
-        name: grade for name in CRITERIA if (grade := whole_number(rating.get(name), LOWEST, HIGHEST)) is not None
+        name: grade
+        for name in CRITERIA
+        if (grade := whole_number(rating.get(name), MIN_RATING, MAX_RATING)) is not None
     }
     return grades if len(grades) == len(CRITERIA) else {}
 
@@ -181,9 +182,9 @@ class Argument:
 
 async def caelf(session: Session) -> Run:
     """Discusses, finds what stands and grades; hears the contest, finds what stands now, and grades again."""
-    scale = _scale(session)
+    scale = _scale_of(session)
     if session.variant == "single":
-        return await _single(session, scale)
+        return await _run_single(session, scale)
     arguments = await _discussion(session, scale)
     attacks = await _attacks(session, scale, arguments, known_count=0)
     feedback = await _teacher(session, scale, arguments, attacks)
@@ -203,15 +204,15 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
     arguments: list[Argument] = []
     personas = {agent: session.messages(agent)[0].content for agent in ASSISTANTS}
     latest: dict[str, Call] = {}
-    for number in range(1 + session.constant(REFLECTIONS)):
+    for round_number in range(1 + session.constant(REFLECTIONS)):
         memory = "\n\n".join(f"{argument.speaker}: {argument.text}" for argument in arguments)
         calls = await asyncio.gather(
             *(
                 session.ask(
-                    opening if number == 0 else "reflect",
-                    stage="argue" if number == 0 else "reflect",
+                    opening if round_number == 0 else "reflect",
+                    stage="argue" if round_number == 0 else "reflect",
                     agent=agent,
-                    round=number,
+                    round=round_number,
                     parent=latest.get(agent),
                     max_tokens=STUDENT_ARGUMENT_TOKENS,
                     system_prompt=personas[agent],
@@ -221,9 +222,9 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
                 for agent, (_, opening) in ASSISTANTS.items()
             )
         )
-        for (agent, (name, _)), call in zip(ASSISTANTS.items(), calls, strict=True):
+        for (agent, (speaker, _)), call in zip(ASSISTANTS.items(), calls, strict=True):
             scale.state(session, call)
-            arguments.append(Argument(name, call))
+            arguments.append(Argument(speaker, call))
             latest[agent] = call
     return arguments
 
@@ -332,14 +333,14 @@ async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | 
     return contest
 
 
-async def _single(session: Session, scale: Scale) -> Run:
+async def _run_single(session: Session, scale: Scale) -> Run:
     """Runs the baseline: one model grades, hears the same kind of contest, and answers it."""
     feedback = await session.ask(
         "single", stage="answer", agent="teacher", max_tokens=TUTOR_FEEDBACK_TOKENS, hidden=True, **scale.slots
     )
     await rate_feedback(session, feedback, rubric=scale.rubric)
     contest = await _contest(session, scale, feedback, scale.state(session, feedback))
-    again = await session.ask(
+    second_feedback = await session.ask(
         "single_contest",
         stage="answer",
         agent="teacher",
@@ -351,25 +352,25 @@ async def _single(session: Session, scale: Scale) -> Run:
         contest=contest.text.strip(),
         **scale.slots,
     )
-    return session.run(_level_text(scale.state(session, again)))
+    return session.run(_level_text(scale.state(session, second_feedback)))
 
 
 def positions(arguments: Sequence[Argument], standing_sets: Sequence[frozenset[int]]) -> str:
     """Returns the well-reasoned positions as the teacher reads them: an extension each, each argument
     written out once.
     """
-    stand = [sorted(extension) for extension in standing_sets if extension]
-    heads = [f"Position {number}:" for number in range(1, len(stand) + 1)]
-    if not stand:
-        stand = [list(range(len(arguments)))]
-        heads = ["No argument stands against all others. Everything that was said:"]
+    standing = [sorted(extension) for extension in standing_sets if extension]
+    texts = [f"Position {number}:" for number in range(1, len(standing) + 1)]
+    if not standing:
+        standing = [list(range(len(arguments)))]
+        texts = ["No argument stands against all others. Everything that was said:"]
     written: set[int] = set()
-    for number, members in enumerate(stand):
+    for number, members in enumerate(standing):
         for i in members:
             name = f"Argument {i + 1} ({arguments[i].speaker})"
-            heads[number] += f"\n{name}, as above" if i in written else f"\n{name}: {arguments[i].text}"
+            texts[number] += f"\n{name}, as above" if i in written else f"\n{name}: {arguments[i].text}"
             written.add(i)
-    return "\n\n".join(heads)
+    return "\n\n".join(texts)
 
 
 def read_level(text: str, low: int, high: int) -> int | None:
@@ -419,7 +420,7 @@ def _bounds(item: Item) -> tuple[int, int]:
     return bounds
 
 
-def _scale(session: Session) -> Scale:
+def _scale_of(session: Session) -> Scale:
     """Returns the item's own rubric, or that of CAELF for its trait."""
     item = session.item
     rubric, trait = item.fields.get("rubric", "").strip(), item.fields.get("trait", "").lower()

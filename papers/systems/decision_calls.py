@@ -22,7 +22,7 @@ def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[
 
 
 def asks_questions(call: Call) -> bool:
-    """Whether the call asks questions about another call, and so is no answer to be judged."""
+    """Returns whether the call asks questions about another call, and so is no answer to be judged."""
     return bool(call.messages) and call.messages[-1].role == DecisionQuestion.role
 
 

@@ -24,6 +24,7 @@ from metaprobe.api import Action, Call, Decision, Item, Replacement, Run, Signal
 from metaprobe.papers.policies.review import DEFAULT_CRITICAL, REVIEW_POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
+    JUDGE_STAGE,
     JUDGE_TOKENS,
     MAX_QUALITY,
     judge_argument,
@@ -31,7 +32,6 @@ from metaprobe.papers.systems.judging import (
     only_json_object,
     whole_number,
 )
-from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
 from metaprobe.papers.systems.session import UNREAD_PREFIX, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
@@ -55,7 +55,7 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
     verdict = None if replacement is None else replacement.verdict(argument)
     quality = critical = None
     if replacement is not None:
-        quality, critical = _judged_by(session, argument, replacement, verdict)
+        quality, critical = _read_by_checkpoint(session, argument, replacement, verdict)
     critical_replacement = session.signals.replacement(Verdict.critical_head, role)
     if critical_replacement is not None:
         critical = session.signal(Verdict.critical_head, agent=role, call=argument)
@@ -101,7 +101,7 @@ def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:
     return {**fields, Verdict.critical_head: float(flag), "q": q}
 
 
-def _judged_by(
+def _read_by_checkpoint(
     session: Session, argument: Call, replacement: Replacement, verdict: Verdict | None
 ) -> tuple[Signal | None, Signal | None]:
     """Returns the quality and P(critical) from the checkpoint that replaces the judge, both None if it cannot read.
@@ -148,7 +148,7 @@ async def essay_debate(session: Session) -> Run:
     advocate, judge_advocate = await argue(session, ADVOCATE)
     skeptic, judge_skeptic = await argue(session, SKEPTIC, opponent=advocate)
     low, high = score_range(session.item)
-    scored = await session.ask(
+    score_call = await session.ask(
         "score",
         stage=SCORE_STAGE,
         agent="synthesizer",
@@ -158,16 +158,16 @@ async def essay_debate(session: Session) -> Run:
         advocate=advocate.text.strip(),
         skeptic=skeptic.text.strip(),
     )
-    score = parse_score(session.item, scored.text)
+    score = parse_score(session.item, score_call.text)
     if score is None:  # once more, as with the meta-evaluator
-        again = (*scored.messages, *session.messages("score_again", output=scored.text))
-        scored = await session.send(
-            again, scored.sampling, stage=SCORE_STAGE, agent="synthesizer", round=1, parent=skeptic
+        messages_again = (*score_call.messages, *session.messages("score_again", output=score_call.text))
+        score_call = await session.send(
+            messages_again, score_call.sampling, stage=SCORE_STAGE, agent="synthesizer", round=1, parent=skeptic
         )
-        score = parse_score(session.item, scored.text)
-    session.state(scored, "score", None if score is None else (score - low) / (high - low))
-    for argument, handed_over in ((advocate, judge_advocate), (skeptic, judge_skeptic)):
-        judgement = await judge_argument(session, argument, role=argument.agent) if handed_over else None
+        score = parse_score(session.item, score_call.text)
+    session.state(score_call, "score", None if score is None else (score - low) / (high - low))
+    for argument, goes_to_judge in ((advocate, judge_advocate), (skeptic, judge_skeptic)):
+        judgement = await judge_argument(session, argument, role=argument.agent) if goes_to_judge else None
         join_judged(session, argument, None if judgement is None else judgement.q)
     return session.run("" if score is None else str(score))
 
@@ -183,12 +183,12 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
         role: the debater.
         opponent: the argument to answer, if there is one.
     """
-    form = "_scaffold" if session.variant == SCAFFOLD else ""
+    prompt_suffix = "_scaffold" if session.variant == SCAFFOLD else ""
     slots = {} if opponent is None else {"opponent": opponent.text.strip()}
-    most = session.constant(MOST_ATTEMPTS)
-    for attempt in range(most):
+    max_attempts = session.constant(MOST_ATTEMPTS)
+    for attempt in range(max_attempts):
         argument = await session.ask(
-            role + form,
+            role + prompt_suffix,
             stage=ARGUMENT_STAGE,
             agent=role,
             round=attempt,
@@ -199,11 +199,11 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
             **dict[str, Any](slots),
         )
         fields = session.item.fields
-        elsewhere = (fields["rubric"], fields["essay_prompt"], "" if opponent is None else opponent.text)
-        findings = check_argument(argument.text, fields["essay"], role=role, elsewhere=elsewhere)
+        other_texts = (fields["rubric"], fields["essay_prompt"], "" if opponent is None else opponent.text)
+        findings = check_argument(argument.text, fields["essay"], role=role, other_texts=other_texts)
         for name, value in findings.labels().items():
             session.label(argument, name, value, source="program")
-        may_ask = attempt + 1 < most
+        may_ask = attempt + 1 < max_attempts
         decision = review(session, argument, may_ask=may_ask, may_judge=session.variant != NO_JUDGE)
         if decision.action != Action.AGAIN:
             break

@@ -19,10 +19,10 @@ from metaprobe.api import Call, Sampling
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.verifiable import is_copied, is_gibberish, is_repetitive
 
-STAGE = "judge"
+JUDGE_STAGE = "judge"
 
 JUDGE_TOKENS = 192
-"""Enough for both texts at their greatest length."""
+"""Limit of tokens, enough for both texts at their greatest length."""
 
 DIMENSIONS = {
     "instruction": "instruction_following",
@@ -31,7 +31,7 @@ DIMENSIONS = {
 }
 """Maps the name of the label to the field of the judge's JSON object."""
 CRITICAL_FIELD = "critical_flag"
-DESCRIPTION = "critical_issues_description"
+DESCRIPTION_FIELD = "critical_issues_description"
 REASONING_FIELD = "reasoning"
 
 MAX_QUALITY = 9
@@ -47,8 +47,8 @@ JUDGEMENT_SCHEMA = object_schema(
     {
         **{field: {"type": "integer", "enum": [1, 2, 3]} for field in DIMENSIONS.values()},
         CRITICAL_FIELD: {"type": "integer", "enum": [0, 1]},
-        # The paper bounds no text; a small model that is held to a schema may never close a string of its own accord.
-        DESCRIPTION: {"type": "string", "maxLength": 100},
+        # The paper sets no limit, but a small model under a schema may never close a string by itself.
+        DESCRIPTION_FIELD: {"type": "string", "maxLength": 100},
         REASONING_FIELD: {"type": "string", "maxLength": 240},
     }
 )
@@ -113,14 +113,14 @@ class Judgement:
     reasoning: str = ""
 
     @property
-    def q1(self) -> int:
+    def rubric_sum(self) -> int:
         """The sum of the three dimensions, 3 to 9."""
         return self.instruction + self.justification + self.evidence
 
     @property
     def q(self) -> int:
         """0 if there is a critical issue, else the sum: in [0, 9], though 1 and 2 cannot occur."""
-        return 0 if self.critical else self.q1
+        return 0 if self.critical else self.rubric_sum
 
 
 def only_json_object(text: str) -> dict[str, Any] | None:
@@ -131,7 +131,7 @@ def only_json_object(text: str) -> dict[str, Any] | None:
     if begin < 0 or end < begin:
         return None
     try:
-        value = json.loads(text[begin : end + 1], object_pairs_hook=_distinct)
+        value = json.loads(text[begin : end + 1], object_pairs_hook=_fields_given_once)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -161,17 +161,17 @@ def parse_judgement(text: str) -> Judgement | None:
     flag = whole_number(output.get(CRITICAL_FIELD), 0, 1)
     if instruction is None or justification is None or evidence is None or flag is None:
         return None
-    description, reasoning = (str(output.get(field) or "") for field in (DESCRIPTION, REASONING_FIELD))
+    description, reasoning = (str(output.get(field) or "") for field in (DESCRIPTION_FIELD, REASONING_FIELD))
     return Judgement(instruction, justification, evidence, bool(flag), description, reasoning)
 
 
-def is_own_judgement(judgement: Judgement, shown: Sequence[str]) -> bool:
-    """Whether the judge's texts are its own words and readable; missing texts count as such.
+def is_own_judgement(judgement: Judgement, judge_input: Sequence[str]) -> bool:
+    """Returns whether the judge's texts are readable and in its own words. Missing texts count as its own.
 
-    `shown` is everything that the judge was given. A judge that copies it has not judged, whatever its numbers.
+    `judge_input` is everything that the judge was given. A judge that copies from it has not judged.
     """
     reasons = [text for text in (judgement.description, judgement.reasoning) if text.strip()]
-    if any(is_copied(text, shown) or is_repetitive(text) for text in reasons):
+    if any(is_copied(text, judge_input) or is_repetitive(text) for text in reasons):
         return False
     return not judgement.reasoning.strip() or not is_gibberish(judgement.reasoning)
 
@@ -188,10 +188,10 @@ async def judge_argument(session: Session, argument: Call, *, role: str) -> Judg
         argument: the argument.
         role: the debater.
     """
-    if not session.setup.models.of(STAGE).capabilities.text:
+    if not session.setup.models.of(JUDGE_STAGE).capabilities.text:
         return await _judge_by_questions(session, argument, role=role)
-    agent = f"{STAGE}-{role}"  # not the role alone: that would ask the model which was given for the debater
-    turns = {message.role: message.content for message in argument.messages}  # the last of each: others are examples
+    agent = f"{JUDGE_STAGE}-{role}"  # the role alone would ask the debater's own model
+    turns = {message.role: message.content for message in argument.messages}  # earlier messages of a role are examples
     messages = session.messages(
         "judge",
         role=role.capitalize(),
@@ -199,19 +199,19 @@ async def judge_argument(session: Session, argument: Call, *, role: str) -> Judg
         context=turns.get("user", ""),
         response=argument.text.strip(),
     )
-    shown = [message.content for message in messages]
-    for round_ in (0, 1):
+    judge_input = [message.content for message in messages]
+    for round_number in (0, 1):
         call = await session.send(
             messages,
             Sampling(max_tokens=JUDGE_TOKENS, json_schema=JUDGEMENT_SCHEMA),
-            stage=STAGE,
+            stage=JUDGE_STAGE,
             agent=agent,
-            round=round_,
+            round=round_number,
             parent=argument,
         )
         judgement = parse_judgement(call.text)
-        if judgement is not None and is_own_judgement(judgement, shown):
-            return _label(session, argument, judgement, f"{STAGE}:{call.model}")
+        if judgement is not None and is_own_judgement(judgement, judge_input):
+            return _label(session, argument, judgement, f"{JUDGE_STAGE}:{call.model}")
         messages = (*messages, *session.messages("judge_again", output=call.text))
     return None
 
@@ -224,14 +224,16 @@ async def _judge_by_questions(session: Session, argument: Call, *, role: str) ->
         argument: the argument.
         role: the debater.
     """
-    answers = await session.judge_by_questions(argument, JUDGE_QUESTIONS, stage=STAGE, agent=f"{STAGE}-{role}")
+    answers = await session.judge_by_questions(
+        argument, JUDGE_QUESTIONS, stage=JUDGE_STAGE, agent=f"{JUDGE_STAGE}-{role}"
+    )
     *levels, flag = answers
     if flag.value is None or not all(level.probabilities and None not in level.probabilities for level in levels):
         return None
     distributions = (np.array(level.probabilities, dtype=np.float64) for level in levels)
     instruction, justification, evidence = (1 + int(probabilities.argmax()) for probabilities in distributions)
     judgement = Judgement(instruction, justification, evidence, flag.value >= 0.5)
-    return _label(session, argument, judgement, f"{STAGE}:{flag.source.partition('@')[0]}")
+    return _label(session, argument, judgement, f"{JUDGE_STAGE}:{flag.source.partition('@')[0]}")
 
 
 def _label(session: Session, argument: Call, judgement: Judgement, source: str) -> Judgement:
@@ -242,7 +244,7 @@ def _label(session: Session, argument: Call, judgement: Judgement, source: str) 
     return judgement
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _fields_given_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a field is given twice")

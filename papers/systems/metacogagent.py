@@ -66,7 +66,7 @@ async def metacogagent(session: Session) -> Run:
     first = team.next_in_turn
     await team.classify(first)
     if session.variant == "every-agent":
-        await team.everyone()
+        await team.ask_everyone()
 
     own_signals = await team.assess(first, ask=session.variant != "no-self-assessment")
     legal: tuple[str, ...] = (Action.EXECUTE,) if session.variant == "no-delegation" else (Action.EXECUTE, Action.ASK)
@@ -75,8 +75,10 @@ async def metacogagent(session: Session) -> Run:
         return session.run(await team.answer(first))
 
     others = [agent for agent in team.agents if agent != first]
-    heard = session.variant not in ("no-self-assessment", "no-cross-evaluation")
-    peers = dict(zip(others, await asyncio.gather(*(team.assess(agent, ask=heard) for agent in others)), strict=True))
+    asks_peers = session.variant not in ("no-self-assessment", "no-cross-evaluation")
+    peers = dict(
+        zip(others, await asyncio.gather(*(team.assess(agent, ask=asks_peers) for agent in others)), strict=True)
+    )
     legal = tuple(others) if session.variant == "no-collaboration" else (*others, Action.COLLABORATE)
     assign = session.decide("assign", legal, agent=first, signals=own_signals, others=peers, dimension=team.dimension)
     if assign.action != Action.COLLABORATE:
@@ -111,8 +113,8 @@ class Team:
         entries = (entry.partition(":") for entry in self.session.setup.prompts.entries("dimensions"))
         names = {word.strip().lower(): name.strip() or word.strip() for word, _, name in entries}
         call = await self.session.ask("classify", stage="classify", max_tokens=CLASSIFY_TOKENS)
-        found = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
-        self.dimension = names[found.pop()] if len(found) == 1 else UNKNOWN_DIMENSION
+        named_dimensions = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
+        self.dimension = names[named_dimensions.pop()] if len(named_dimensions) == 1 else UNKNOWN_DIMENSION
         self.session.state(
             call, DispatchedRun.dimension_prefix + self.dimension, None if self.dimension == UNKNOWN_DIMENSION else 1.0
         )
@@ -140,7 +142,7 @@ class Team:
             self._drafts[agent] = await self._ask_for_answer(agent, "answer")
         return self._drafts[agent]
 
-    async def everyone(self) -> None:
+    async def ask_everyone(self) -> None:
         """Gets every agent's confidence and answer, for the record."""
 
         async def both(agent: str) -> None:
@@ -149,39 +151,39 @@ class Team:
 
         await asyncio.gather(*(both(agent) for agent in self.agents))
 
-    async def say(self, agent: str, turn: int, said: list[str], before: Call) -> Call:
+    async def say(self, agent: str, turn: int, turns: list[str], last_call: Call) -> Call:
         """Returns the agent's answer after others have spoken.
 
         Args:
             agent: the agent.
             turn: number of the turn.
-            said: what was said.
-            before: the last call.
+            turns: what was said.
+            last_call: the last call.
         """
-        return await self._ask_for_answer(agent, "discuss", round=turn, parent=before, said="\n".join(said))
+        return await self._ask_for_answer(agent, "discuss", round=turn, parent=last_call, said="\n".join(turns))
 
-    async def _ask_for_answer(self, agent: str, prompt: str, **more: Any) -> Call:
+    async def _ask_for_answer(self, agent: str, prompt: str, **other_arguments: Any) -> Call:
         """Asks the agent, under its persona, for an answer to the item.
 
         Args:
             agent: the agent.
             prompt: name of the prompt.
-            **more: other arguments of `Session.ask`.
+            **other_arguments: other arguments of `Session.ask`.
         """
         limit = CODE_TOKENS if self.session.item.check == "function" else DIRECT_TOKENS
-        more |= {"max_tokens": limit, "system_prompt": self._system_prompt(agent)}
-        return await self.session.ask(prompt, stage="answer", agent=agent, hidden=True, **more)
+        other_arguments |= {"max_tokens": limit, "system_prompt": self._system_prompt(agent)}
+        return await self.session.ask(prompt, stage="answer", agent=agent, hidden=True, **other_arguments)
 
-    async def dispatched(self, agent: str, answering: str = "", *, by: str) -> str:
+    async def answer_dispatched(self, agent: str, answering: str = "", *, source: str) -> str:
         """Returns the answer of an agent, or of `answering` instead, and notes who got the item first.
 
         Args:
             agent: the agent that got the item.
             answering: another agent that answers.
-            by: source of the note.
+            source: source of the note.
         """
         answer = await self.answer(answering or agent)
-        self.session.label(self._drafts[answering or agent], DispatchedRun.first_prefix + agent, 1.0, source=by)
+        self.session.label(self._drafts[answering or agent], DispatchedRun.first_prefix + agent, 1.0, source=source)
         return answer
 
     async def _confidence(self, agent: str) -> Signal | None:
@@ -212,7 +214,9 @@ class Team:
 async def random(team: Team) -> str:
     """Asks any agent, drawn from the seed and the item's id."""
     digest = hashlib.sha256(f"{team.session.setup.seed}/{team.session.item.id}".encode()).digest()
-    return await team.dispatched(team.agents[int.from_bytes(digest[:8], "big") % len(team.agents)], by="random")
+    return await team.answer_dispatched(
+        team.agents[int.from_bytes(digest[:8], "big") % len(team.agents)], source="random"
+    )
 
 
 async def keyword(team: Team) -> str:
@@ -232,7 +236,7 @@ async def keyword(team: Team) -> str:
         for agent, words in zip(team.agents, entries, strict=True)
     }
     best = max(hits, key=lambda agent: hits[agent])
-    return await team.dispatched(team.next_in_turn, best if hits[best] else "", by="round-robin")
+    return await team.answer_dispatched(team.next_in_turn, best if hits[best] else "", source="round-robin")
 
 
 async def majority(team: Team) -> str:
@@ -246,17 +250,17 @@ async def panel(team: Team) -> str:
     """Asks the agents that the panel names, one after another, and returns the answer that it keeps. A panel that names
     no agents is asked what to keep of all answers.
     """
-    session, drafts, place = team.session, list[Call](), None
+    session, drafts, kept_index = team.session, list[Call](), None
     await team.classify(team.next_in_turn)
     if session.panel.asks is None:
         drafts += await asyncio.gather(*(team.draft(agent) for agent in team.agents))
     else:
         while (step := session.panel_step(team.agents, drafts, team.dimension)).agent is not None:
             drafts.append(await team.draft(step.agent))
-        place = step.keep
+        kept_index = step.keep
     if not drafts:
         raise RecordError(f"the panel asks none of {', '.join(team.agents)}: train it on answers of these agents")
-    return extract_final(session.item, session.keep(drafts, team.dimension, place), session.variant)
+    return extract_final(session.item, session.keep(drafts, team.dimension, kept_index), session.variant)
 
 
 async def conversation(team: Team) -> str:
@@ -273,9 +277,9 @@ async def conversation(team: Team) -> str:
     for turn in range(1, team.session.constant(TALK_ROUNDS) * len(order)):
         speaker = order[turn % len(order)]
         last = await team.say(speaker, turn // len(order), turns, last)
-        before, answer = answer, extract_final(item, last, variant)
+        previous_answer, answer = answer, extract_final(item, last, variant)
         turns.append(f"{speaker}: {answer}")
-        if canonical(item, answer) and canonical(item, answer) == canonical(item, before):
+        if canonical(item, answer) and canonical(item, answer) == canonical(item, previous_answer):
             break
     return answer
 
@@ -292,8 +296,8 @@ def extract_final(item: Item, answer: Call, variant: str) -> str:
 
 
 BASELINE_DISPATCH: dict[str, Callable[[Team], Awaitable[str]]] = {
-    "single": lambda team: team.dispatched(team.agents[0], by="single"),
-    "round-robin": lambda team: team.dispatched(team.next_in_turn, by="round-robin"),
+    "single": lambda team: team.answer_dispatched(team.agents[0], source="single"),
+    "round-robin": lambda team: team.answer_dispatched(team.next_in_turn, source="round-robin"),
     "random": random,
     "keyword": keyword,
     "majority": majority,

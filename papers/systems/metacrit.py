@@ -32,7 +32,7 @@ BRAINSTORM_TOKENS = 256
 MONITOR_TOKENS = 128
 CONTROL_TOKENS = 256
 SYNTHESIS_TOKENS = 320
-LISTED_CHARACTERS = 60
+MAX_LISTED_CHARS = 60
 """Choices up to this length are repeated in the instruction that asks for the answer."""
 
 EQUATIONS, FIGURES, EVERY_STAGE = "equations", "figures", "every-stage"
@@ -45,13 +45,14 @@ async def metacrit(session: Session) -> Run:
     note: Call | None = None
     if session.variant == FIGURES:
         answer, note = await asyncio.gather(brainstorm(session), monitor(session))
-        # The monitor has spoken already: all that is left to decide is whether to criticise.
+        # The monitor has spoken already, so the policy decides only about the critic.
         critics = regulate(session, answer, (Action.MONITOR, Action.MONITOR_CONTROL)).action.split("+")
     else:
         answer = await brainstorm(session)
-        settled = SETTLED_CRITICS.get(session.variant)
+        settled_critics = SETTLED_CRITICS.get(session.variant)
         action = (
-            settled or regulate(session, answer, (Action.SYNTHESISE, Action.MONITOR, Action.MONITOR_CONTROL)).action
+            settled_critics
+            or regulate(session, answer, (Action.SYNTHESISE, Action.MONITOR, Action.MONITOR_CONTROL)).action
         )
         critics = action.split("+")
         if "monitor" in critics:
@@ -146,9 +147,9 @@ async def ablations(session: Session, answer: Call, note: Call | None) -> None:
         answer: the first answer.
         note: the monitor's note.
     """
-    alone = await control(session, answer, None, stage="control-without-monitor")
+    critique_without_note = await control(session, answer, None, stage="control-without-monitor")
     await asyncio.gather(
-        synthesise(session, answer, None, alone, stage="synthesis-without-monitor"),
+        synthesise(session, answer, None, critique_without_note, stage="synthesis-without-monitor"),
         synthesise(session, answer, note, None, stage="synthesis-without-control"),
         synthesise(session, answer, None, None, stage="synthesis-without-both"),
     )
@@ -189,8 +190,8 @@ def answer_form(item: Item) -> str:
         return "the code"
     if not item.choices:
         return "in as few words as possible"
-    listed = f"{', '.join(item.choices[:-1])} or {item.choices[-1]}"
-    return listed if len(listed) <= LISTED_CHARACTERS else "one of the given choices"
+    listed_choices = f"{', '.join(item.choices[:-1])} or {item.choices[-1]}"
+    return listed_choices if len(listed_choices) <= MAX_LISTED_CHARS else "one of the given choices"
 
 
 def quote(call: Call) -> str:

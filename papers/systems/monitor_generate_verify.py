@@ -49,13 +49,14 @@ MAX_CYCLES = Constant("most_cycles", 10, "cycles after which it stops, also wher
 """The paper's own three cycles are the policy's."""
 
 _NAMES = {name: name.replace("_conduciveness", r"[-_ ]?conduc\w*") for name in VERIFIER_SCORES}
-_ASIDE = 200
+_MAX_ASIDE_CHARS = 200
 """Most characters between a name and its value. Without a limit every name would be searched to the end of its line."""
 _SCORE = re.compile(
-    rf"\b({'|'.join(_NAMES.values())})\b(?:[\s*_]*\([^)\n]{{0,{_ASIDE}}}\))?[\s*_]*[:=]\s*([^\n]*)", re.IGNORECASE
+    rf"\b({'|'.join(_NAMES.values())})\b(?:[\s*_]*\([^)\n]{{0,{_MAX_ASIDE_CHARS}}}\))?[\s*_]*[:=]\s*([^\n]*)",
+    re.IGNORECASE,
 )
 _EVALUATION = re.compile(r"\bevaluation[*_]*\s*:\s*(.*)", re.IGNORECASE | re.DOTALL)
-_END = rf"<|\bdifficulty\b[^:\n]{{0,{_ASIDE}}}:|\Z"
+_END = rf"<|\bdifficulty\b[^:\n]{{0,{_MAX_ASIDE_CHARS}}}:|\Z"
 _FEATURES = re.compile(rf"task[ _]features?[*_]*[ \t]*:[*_\s]*(.*?)(?=\n|{_END})(?:\s*+(?={_END}))?", re.IGNORECASE)
 _SELECTED = re.compile(r"(?:selected )?strategy[*_]*\s*:\s*([^\n]+)", re.IGNORECASE)
 
@@ -75,7 +76,7 @@ class AnswerEvaluation:
         return fmean(scores) if scores else None
 
     @property
-    def shown(self) -> dict[str, str]:
+    def score_texts(self) -> dict[str, str]:
         """The scores as the next cycle reads them."""
         return {name: "not given" if score is None else f"{score:.2f}" for name, score in self.scores.items()}
 
@@ -100,18 +101,18 @@ class Cycle:
 async def monitor_generate_verify(session: Session) -> Run:
     """Runs cycles until the policy stops, and returns the best-evaluated answer."""
     cycles: list[Cycle] = []
-    most = session.constant(MAX_CYCLES)
-    for number in range(most):
+    max_cycles = session.constant(MAX_CYCLES)
+    for number in range(max_cycles):
         previous = cycles[-1] if cycles else None
         features, difficulty = await _monitor(session, number, previous)
-        strategy = await _choose(session, number, features, difficulty)
+        strategy = await _choose_strategy(session, number, features, difficulty)
         answer = await _execute(session, number, previous, strategy, difficulty)
         verdict = await _verify(session, number, answer) if session.signals.asks("quality") else None
         quality = session.signal("quality", stated=verdict.mean if verdict else None, call=answer)
         cycles.append(Cycle(difficulty, features, strategy, answer, verdict, quality))
         candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
         state = {"candidates": candidates, "round": number + 1}
-        legal = [Action.STOP, Action.AGAIN] if number + 1 < most else [Action.STOP]
+        legal = [Action.STOP, Action.AGAIN] if number + 1 < max_cycles else [Action.STOP]
         if session.decide("iterate", legal, signals=cycles[-1].signals, **state).action == Action.STOP:
             break
     chosen = session.decide("select", list(candidates), **state)
@@ -126,25 +127,27 @@ async def _monitor(session: Session, number: int, previous: Cycle | None) -> tup
         number: number of the cycle.
         previous: the last cycle.
     """
-    prompt, shown = ("monitor_again", previous.verdict.shown) if previous and previous.verdict else ("monitor", {})
+    prompt, score_texts = (
+        ("monitor_again", previous.verdict.score_texts) if previous and previous.verdict else ("monitor", {})
+    )
     call = await session.ask(
         prompt,
         stage="monitor",
         round=number,
         max_tokens=ASSESSMENT_TOKENS,
         stop=["</monitor>"],
-        **dict[str, Any](shown),
+        **dict[str, Any](score_texts),
     )
     features, stated = parse_monitor(call.text)
     session.state(call, "difficulty", stated)
     read_call = None
     if session.signals.reads("difficulty") == "prompt":
-        prompt, slots = _solving(previous, NEUTRAL_STRATEGY)
+        prompt, slots = _solve_prompt(previous, NEUTRAL_STRATEGY)
         read_call = await session.read(session.messages(prompt, **slots), round=number, model_of="answer")
     return features, session.signal("difficulty", stated=stated, call=read_call)
 
 
-async def _choose(session: Session, number: int, features: str, difficulty: Signal | None) -> str:
+async def _choose_strategy(session: Session, number: int, features: str, difficulty: Signal | None) -> str:
     """Returns one of the strategies.
 
     Args:
@@ -181,7 +184,7 @@ async def _execute(
         difficulty: the difficulty.
     """
     budget = session.decide("budget", [Action.GENERATE], signals=Signals(difficulty=difficulty), round=number).scores
-    prompt, slots = _solving(previous, strategy)
+    prompt, slots = _solve_prompt(previous, strategy)
     return await session.ask(
         prompt,
         stage="answer",
@@ -218,9 +221,10 @@ async def _verify(session: Session, number: int, answer: Call) -> AnswerEvaluati
     return verdict
 
 
-def _solving(previous: Cycle | None, strategy: str) -> tuple[str, dict[str, Any]]:
-    """Returns the executor's prompt and its slots: alone, after an evaluated attempt, or after one that no verifier
-    saw.
+def _solve_prompt(previous: Cycle | None, strategy: str) -> tuple[str, dict[str, Any]]:
+    """Returns the executor's prompt and its slots.
+
+    The prompt is for the first attempt, after an evaluated attempt, or after an attempt that no verifier saw.
     """
     if previous is None:
         return "execute", {"strategy": strategy}
@@ -233,14 +237,14 @@ def _solving(previous: Cycle | None, strategy: str) -> tuple[str, dict[str, Any]
     }
     if previous.verdict is None:
         return "execute_unevaluated", slots
-    return "execute_again", {**slots, **previous.verdict.shown, "evaluation": previous.verdict.evaluation}
+    return "execute_again", {**slots, **previous.verdict.score_texts, "evaluation": previous.verdict.evaluation}
 
 
 def parse_monitor(text: str) -> tuple[str, float | None]:
     """Returns the features as written, and the difficulty in [0, 1]."""
     block = _block(text, "monitor")
     features = _FEATURES.search(block)
-    # Without the features, which may speak of difficulty as well.
+    # The features are removed first, because they may mention the difficulty too.
     return features[1].strip() if features else "", parse_stated("difficulty", _FEATURES.sub("", block), scale=1)
 
 
@@ -263,8 +267,8 @@ def parse_verdict(text: str) -> AnswerEvaluation:
     block = _block(text, "evaluate")
     evaluation = _EVALUATION.search(block)
     by_name: dict[str, set[float | None]] = {name: set() for name in VERIFIER_SCORES}
-    for written, value in _SCORE.findall(block[: evaluation.start()] if evaluation else block):
-        name = next(name for name in VERIFIER_SCORES if name.startswith(written[:4].lower()))
+    for written_name, value in _SCORE.findall(block[: evaluation.start()] if evaluation else block):
+        name = next(name for name in VERIFIER_SCORES if name.startswith(written_name[:4].lower()))
         by_name[name].add(parse_stated("confidence", f"confidence: {value}", scale=1))
     scores = {name: values.pop() if len(values) == 1 else None for name, values in by_name.items()}
     return AnswerEvaluation(scores, evaluation[1].strip() if evaluation else "")
@@ -272,8 +276,8 @@ def parse_verdict(text: str) -> AnswerEvaluation:
 
 def _block(text: str, tag: str) -> str:
     """Returns the text between a tag's opening and closing, either of which may be missing."""
-    _, opened, inside = text.rpartition(f"<{tag}>")
-    return (inside if opened else text).partition(f"</{tag}>")[0]
+    _, opened, after_tag = text.rpartition(f"<{tag}>")
+    return (after_tag if opened else text).partition(f"</{tag}>")[0]
 
 
 def _difficulty(signal: Signal | None) -> str:

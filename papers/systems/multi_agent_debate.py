@@ -38,7 +38,7 @@ async def multi_agent_debate(session: Session) -> Run:
         affirmative = await speak(session, AFFIRMATIVE, number, debate)
         negative = await speak(session, NEGATIVE, number, [*debate, affirmative])
         debate += [affirmative, negative]
-        words = {"affirmative": quote(affirmative), "negative": quote(negative)}
+        last_words = {"affirmative": quote(affirmative), "negative": quote(negative)}
         moderator = await ask_answer(
             session,
             "debate_moderator",
@@ -47,16 +47,18 @@ async def multi_agent_debate(session: Session) -> Run:
             round=number,
             max_tokens=MODERATOR_TOKENS,
             number=number,
-            **words,
+            **last_words,
         )
-        decided = session.state(moderator, "decided", yes_no(moderator.text, "decided"))
-        if decided == 1 and _ANSWERED.search(moderator.text):
+        is_decided = session.state(moderator, "decided", yes_no(moderator.text, "decided"))
+        if is_decided == 1 and _ANSWERED.search(moderator.text):
             return session.run(final_answer(item, moderator.text))
     if session.variant == PANEL:
         return session.run(final_answer(item, session.keep([affirmative, negative, moderator]).text))
-    judge = await ask_answer(session, "debate_judge", stage="judge", agent="judge", max_tokens=JUDGE_TOKENS, **words)
-    answered = session.state(judge, "decided", 1 if _ANSWERED.search(judge.text) else None)
-    if answered:
+    judge = await ask_answer(
+        session, "debate_judge", stage="judge", agent="judge", max_tokens=JUDGE_TOKENS, **last_words
+    )
+    has_answer = session.state(judge, "decided", 1 if _ANSWERED.search(judge.text) else None)
+    if has_answer:
         return session.run(final_answer(item, judge.text))
     votes = {call.agent: (final_answer(item, call.text), 1.0) for call in (affirmative, negative, moderator)}
     return session.run(votes[most_voted(item, votes)][0])

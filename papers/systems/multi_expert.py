@@ -45,27 +45,29 @@ async def multi_expert(session: Session) -> Run:
     session.state(naming, "experts", len(experts) / count if experts else None)
     experts += [ANY_EXPERT] * (count - len(experts))
 
-    answering = asyncio.gather(
+    answer_tasks = asyncio.gather(
         *(
             ask_answer(session, "multi_expert_answer", agent=f"expert{number}", max_tokens=EXPERT_TOKENS, expert=expert)
             for number, expert in enumerate(experts, 1)
         )
     )
     if session.variant == WITH_MONITOR:
-        answers, note = await asyncio.gather(answering, monitor(session))
+        answers, note = await asyncio.gather(answer_tasks, monitor(session))
     else:
-        answers, note = await answering, None
+        answers, note = await answer_tasks, None
     if session.variant == PANEL:
         return session.run(final_answer(session.item, session.keep(answers).text))
-    said_by = "\n\n".join(f"{expert_name}:\n{quote(call)}" for expert_name, call in zip(experts, answers, strict=True))
-    critique = await criticise_experts(session, said_by) if session.variant == WITH_CONTROL else None
+    expert_answers = "\n\n".join(
+        f"{expert_name}:\n{quote(call)}" for expert_name, call in zip(experts, answers, strict=True)
+    )
+    critique = await criticise_experts(session, expert_answers) if session.variant == WITH_CONTROL else None
     merged = await ask_answer(
         session,
         "multi_expert_merge",
         stage="merge",
         max_tokens=MERGE_TOKENS,
         count=count,
-        answers=said_by,
+        answers=expert_answers,
         heard=heard(session, note, critique),
     )
     return session.run(final_answer(session.item, merged.text))

@@ -16,7 +16,7 @@ from metaprobe.api import Message, RecordError
 PROMPT_ROLES = ("system", "user", "assistant")
 LIST = "list"
 FILLED = ("question", "agent")
-"""Slots that are filled even if a shipped prompt does not have them."""
+"""Slots that a user's prompt may have although no shipped prompt has them."""
 
 
 class PromptError(RecordError):

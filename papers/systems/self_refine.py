@@ -39,10 +39,10 @@ _VERDICT = re.compile(r"verdict\W*\b(good|improve)\b(?!\W+(?:or\W+)?(?:good|impr
 async def self_refine(session: Session) -> Run:
     """Refines until the critic is content or the policy stops, and returns the last answer."""
     history = ""
-    tried: list[tuple[Call, Signals]] = []
+    attempts: list[tuple[Call, Signals]] = []
     answer = await _ask_for_answer(session, "self_refine_generate", 0, None)
-    most = session.constant(MAX_ANSWERS)
-    for number in range(most):
+    max_answers = session.constant(MAX_ANSWERS)
+    for number in range(max_answers):
         feedback = await session.ask(
             "self_refine_feedback",
             stage="feedback",
@@ -55,9 +55,9 @@ async def self_refine(session: Session) -> Run:
         )
         accepted = session.state(feedback, ACCEPTED, parse_good(feedback.text))
         quality = session.signal("quality", stated=accepted, call=answer)
-        tried.append((answer, dataclasses.replace(Signals.of(answer), quality=quality)))
-        legal = [Action.STOP, Action.AGAIN] if number + 1 < most else [Action.STOP]
-        if session.decide("iterate", legal, **_known_signals(session, tried)).action == Action.STOP:
+        attempts.append((answer, dataclasses.replace(Signals.of(answer), quality=quality)))
+        legal = [Action.STOP, Action.AGAIN] if number + 1 < max_answers else [Action.STOP]
+        if session.decide("iterate", legal, **_known_signals(session, attempts)).action == Action.STOP:
             break
         slots = {"number": number + 1, "answer": answer.text.strip(), "feedback": feedback.text.strip()}
         history += session.messages("self_refine_history", **slots)[0].content + "\n\n"
@@ -71,12 +71,12 @@ def parse_good(text: str) -> float | None:
     return float(verdicts == {"good"}) if len(verdicts) == 1 else None
 
 
-def _known_signals(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
+def _known_signals(session: Session, attempts: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
     """Returns what a policy may read after a critique: the signals of every answer so far, the last one's
     separately.
     """
-    candidates = {str(place): signals for place, (_, signals) in enumerate(tried)}
-    return {"signals": tried[-1][1], "candidates": candidates, "round": len(tried)}
+    candidates = {str(index): signals for index, (_, signals) in enumerate(attempts)}
+    return {"signals": attempts[-1][1], "candidates": candidates, "round": len(attempts)}
 
 
 async def _ask_for_answer(session: Session, prompt: str, number: int, parent: Call | None, **slots: str) -> Call:

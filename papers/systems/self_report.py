@@ -82,10 +82,10 @@ def extract_answer(item: Item, answer: Call, variant: str) -> str:
     if not lines:
         return ""
     if variant in DIRECT:
-        announced = lines[0].endswith(":") and len(lines) > 1  # "The code prints:", and then what it prints
-        return lines[1] if announced else lines[0]
-    marked = _FINAL.findall(text)
-    return str(marked[-1]).strip() if marked else lines[-1]
+        is_announcement = lines[0].endswith(":") and len(lines) > 1  # "The code prints:", and then what it prints
+        return lines[1] if is_announcement else lines[0]
+    marked_answers = _FINAL.findall(text)
+    return str(marked_answers[-1]).strip() if marked_answers else lines[-1]
 
 
 SYSTEM = System(

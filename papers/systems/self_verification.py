@@ -51,21 +51,25 @@ _CLAIM = Item(id="claim", question="", check="choice", choices=("true", "false")
 
 async def self_verification(session: Session) -> Run:
     """Draws candidates, verifies them if they differ, and returns the best verified one."""
-    drawn = {"max_tokens": CANDIDATE_TOKENS, "temperature": session.constant(VERIFICATION_TEMPERATURE), "hidden": True}
+    ask_options = {
+        "max_tokens": CANDIDATE_TOKENS,
+        "temperature": session.constant(VERIFICATION_TEMPERATURE),
+        "hidden": True,
+    }
     calls = await asyncio.gather(
         *(
-            session.ask("generate", stage="answer", round=number, **dict[str, Any](drawn))
+            session.ask("generate", stage="answer", round=number, **dict[str, Any](ask_options))
             for number in range(session.constant(CANDIDATES))
         )
     )
     answers = [final_answer(session.item, call.text) for call in calls]
     forms = [canonical(session.item, answer) for answer in answers]
-    differ = len({form for form in forms if form}) > 1
+    answers_differ = len({form for form in forms if form}) > 1
     numbers = count()
     candidates = {}
     for index in distinct(forms):
         stated = None
-        if differ and forms[index] and session.signals.asks("quality"):
+        if answers_differ and forms[index] and session.signals.asks("quality"):
             stated = await _verified_share(session, calls[index], answers[index], numbers)
         quality = session.signal("quality", stated=stated, call=calls[index])
         candidates[str(index)] = dataclasses.replace(Signals.of(calls[index]), quality=quality)
@@ -74,10 +78,11 @@ async def self_verification(session: Session) -> Run:
 
 
 def distinct(forms: Sequence[str]) -> list[int]:
-    """Returns the place of the first of each different answer, the most given first: of equals the policy takes the
-    first.
+    """Returns the index of the first of each different answer.
 
-    All answers that cannot be read ("") are one answer, the last.
+    The answer that was given most often comes first, because the policy takes the first of equals.
+
+    All answers that cannot be read ("") count as one answer, the last.
     """
     votes = Counter(form for form in forms if form)
     return sorted({forms.index(form) for form in forms}, key=lambda index: (-votes[forms[index]], index))
@@ -90,14 +95,14 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
         session: the session.
         candidate: the candidate.
         answer: its answer.
-        numbers: numbers the calls.
+        numbers: counter from which each call takes its number.
     """
     conclusion = session.messages("conclusion", answer=answer)[0].content
-    hidden = masked_conditions(session.item, session.constant(MOST_CONDITIONS))
-    tests = [("backward", {"masked": masked}, _HIDDEN, reply) for masked, reply in hidden]
+    masked_problems = masked_conditions(session.item, session.constant(MOST_CONDITIONS))
+    tests = [("backward", {"masked": masked}, _HIDDEN, reply) for masked, reply in masked_problems]
     tests = tests or [("check", {}, _CLAIM, "true")]
 
-    async def verified(prompt: str, slots: dict[str, str], sought: Item, expected: str) -> float:
+    async def verify_once(prompt: str, slots: dict[str, str], answer_item: Item, expected: str) -> float:
         call = await session.ask(
             prompt,
             stage="backward",
@@ -108,22 +113,30 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
             conclusion=conclusion,
             **dict[str, Any](slots),
         )
-        reply = canonical(sought, final_answer(sought, call.text))
-        readable = reply in sought.choices if sought.choices else any(map(str.isdigit, reply))  # words are no number
-        return session.state(call, VERIFIED, float(reply == canonical(sought, expected)) if readable else None) or 0.0
+        reply = canonical(answer_item, final_answer(answer_item, call.text))
+        is_readable = (
+            reply in answer_item.choices if answer_item.choices else any(map(str.isdigit, reply))
+        )  # words are no number
+        return (
+            session.state(call, VERIFIED, float(reply == canonical(answer_item, expected)) if is_readable else None)
+            or 0.0
+        )
 
-    results = await asyncio.gather(*(verified(*test) for _ in range(session.constant(VERIFICATIONS)) for test in tests))
+    results = await asyncio.gather(
+        *(verify_once(*test) for _ in range(session.constant(VERIFICATIONS)) for test in tests)
+    )
     return sum(results) / len(results)
 
 
-def masked_conditions(item: Item, most: int) -> list[tuple[str, str]]:
-    """Returns `(problem with one number hidden as X, that number)` for the first `most` numbers of a problem about
-    numbers.
+def masked_conditions(item: Item, max_conditions: int) -> list[tuple[str, str]]:
+    """Returns pairs (problem with one number hidden as X, that number), for the first `max_conditions` numbers.
+
+    Only problems about numbers have such pairs.
     """
     if item.check not in ("number", "none"):
         return []
-    places = list(_NUMBER.finditer(item.question))[:most]
-    return [(item.question[: match.start()] + "X" + item.question[match.end() :], match.group()) for match in places]
+    matches = list(_NUMBER.finditer(item.question))[:max_conditions]
+    return [(item.question[: match.start()] + "X" + item.question[match.end() :], match.group()) for match in matches]
 
 
 SYSTEM = System(

@@ -45,7 +45,7 @@ PANEL = "panel"
 """Name of a variant in which a panel keeps one of several answers, and of the label with the kept answer's P(right)."""
 UNREAD_PREFIX = "unread:"
 """Prefix of the label of a call that a checkpoint should have read and could not."""
-READ = "read"
+READ_STAGE = "read"
 """Stage of the one-token call that only reads a prompt, for a probe that judges before the answer."""
 
 
@@ -92,7 +92,7 @@ class Session:
     """One pass of one system over one item."""
 
     def __init__(self, setup: Setup, item: Item, *, system: str, variant: str, run_id: str, index: int = 0) -> None:
-        """`index` is the item's place among the items that are run, from 0.
+        """Starts the pass, without any call yet.
 
         Args:
             setup: the setup.
@@ -156,10 +156,10 @@ class Session:
         messages = self.messages(prompt, **slots)
         if system_prompt:
             messages = (Message("system", system_prompt), *messages)
-        drawn = hashlib.sha256(f"{self.draw_id}/{stage}/{agent}/{round}".encode()).digest()
+        digest = hashlib.sha256(f"{self.draw_id}/{stage}/{agent}/{round}".encode()).digest()
         sampling = Sampling(
             temperature=temperature,
-            seed=int.from_bytes(drawn[:4], "big") if temperature > 0 else None,
+            seed=int.from_bytes(digest[:4], "big") if temperature > 0 else None,
             max_tokens=max_tokens,
             stop=tuple(stop),
             json_schema=json_schema,
@@ -178,7 +178,7 @@ class Session:
             round: number of the round.
         """
         return await self.send(
-            messages, Sampling(max_tokens=1), stage=READ, agent=agent, round=round, hidden=True, model_of=model_of
+            messages, Sampling(max_tokens=1), stage=READ_STAGE, agent=agent, round=round, hidden=True, model_of=model_of
         )
 
     async def send(
@@ -210,13 +210,13 @@ class Session:
             on_text: called with each piece of the answer as it comes, or with all of it at once if the model does not
                 stream.
         """
-        limits, limited = self.setup.options.tokens, model_of or stage
-        if stage != READ and limited in limits:
-            sampling = replace(sampling, max_tokens=limits[limited])
+        limits, limit_stage = self.setup.options.tokens, model_of or stage
+        if stage != READ_STAGE and limit_stage in limits:
+            sampling = replace(sampling, max_tokens=limits[limit_stage])
         call_id = "/".join([self.run_id, stage, *filter(None, [agent, str(round) if round else ""])])
         if call_id in self._calls:
             raise RecordError(f"{self.system} asked twice as {call_id}: give each call its own stage, agent and round")
-        self._calls[call_id] = None  # keeps the order of asking, whoever answers first
+        self._calls[call_id] = None  # keeps the order of asking, even if later calls are answered first
         request = Request(
             id=call_id,
             messages=messages,
@@ -228,7 +228,7 @@ class Session:
             hidden=hidden,
         )
         llm = self.setup.models.of(model_of or stage, agent)
-        call = await (llm.complete(request) if on_text is None else _streamed(llm, request, on_text))
+        call = await (llm.complete(request) if on_text is None else _complete_streamed(llm, request, on_text))
         self._calls[call_id] = call
         return call
 
@@ -335,23 +335,23 @@ class Session:
             dimension=item.dimension if dimension is None else dimension,
             question=item.question,
             choices=item.choices,
-            same=self._same,
+            same=self._comparison_form,
         )
 
-    def keep(self, answers: Sequence[Call], dimension: str | None = None, place: int | None = None) -> Call:
+    def keep(self, answers: Sequence[Call], dimension: str | None = None, kept_index: int | None = None) -> Call:
         """Returns the answer that the panel keeps, with its P(right) as a label; the first if none can be read.
 
         Args:
             answers: the answers.
             dimension: replaces the item's dimension.
-            place: place of the answer to keep, if the panel's last step says it.
+            kept_index: index of the answer to keep, if the panel's last step names it.
         """
         verdict = self.judge(answers, dimension)
-        kept_place = verdict.kept if place is None else place
+        index_to_keep = verdict.kept if kept_index is None else kept_index
         for answer_class in verdict.classes:
-            if kept_place in answer_class.members:
-                self.label(answers[kept_place], PANEL, answer_class.probability, source=verdict.checkpoint)
-        return answers[kept_place or 0]
+            if index_to_keep in answer_class.members:
+                self.label(answers[index_to_keep], PANEL, answer_class.probability, source=verdict.checkpoint)
+        return answers[index_to_keep or 0]
 
     def panel_step(self, agents: Sequence[str], answers: Sequence[Call], dimension: str) -> "PanelStep":
         """Returns which of these agents the panel asks after the answers, or which answer it keeps.
@@ -369,12 +369,12 @@ class Session:
             prices={name: math.inf for name in self.panel.agents.names if name not in agents},
             request_id=self.draw_id,
             choices=item.choices,
-            same=self._same,
+            same=self._comparison_form,
         )
 
     @property
-    def _same(self) -> Callable[[str], str | None] | None:
-        """Returns a form in which equal answers to the item are equal; None if no program compares them."""
+    def _comparison_form(self) -> Callable[[str], str | None] | None:
+        """Function that maps an answer to its canonical form, which equal answers share; None if no program can."""
         return None if self.item.check == "none" else lambda text: canonical(self.item, text) or None
 
     @property
@@ -398,7 +398,7 @@ class Session:
         )
 
 
-async def _streamed(llm: LLM, request: Request, on_text: Callable[[str], None]) -> Call:
+async def _complete_streamed(llm: LLM, request: Request, on_text: Callable[[str], None]) -> Call:
     """Returns the finished call, and passes its text on piece by piece. Raises `LLMError` if the stream has no end.
 
     Args:

@@ -23,7 +23,9 @@ def check_system(system: System) -> None:
     _check_texts(system)
     run = system.run
     if not (inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(type(run).__call__)):
-        raise _wrong(system, f"run is {run!r}; expected an `async def` that takes a Session and returns its run(...)")
+        raise _contradiction(
+            system, f"run is {run!r}; expected an `async def` that takes a Session and returns its run(...)"
+        )
     for field, names, known_names in (
         ("answer_stages", map(system.limited, system.answer_stages), system.stages),
         ("default_variants", system.default_variants, system.variants),
@@ -35,23 +37,27 @@ def check_system(system: System) -> None:
         ("uses", system.uses, tuple(system.signals)),
     ):
         if unknown := [name for name in names if name not in known_names]:
-            raise _wrong(system, f"{field} names {unknown[0]!r}; expected {' or '.join(known_names) or 'nothing'}")
+            raise _contradiction(
+                system, f"{field} names {unknown[0]!r}; expected {' or '.join(known_names) or 'nothing'}"
+            )
 
 
 def _check_texts(system: System) -> None:
     """Raises if a name is no name, or if there is a text instead of several, as in `stages=("answer")`."""
     if not isinstance(system.name, str) or not re.fullmatch(r"\w[\w.-]*", system.name):
-        raise _wrong(system, "name is empty or not of letters, digits, '-', '_' and '.' alone")
+        raise _contradiction(system, "name is empty or not of letters, digits, '-', '_' and '.' alone")
     for field in ("stages", "variants", "prompts", "answer_stages", "default_variants", "decides", "agents", "roles"):
         value = getattr(system, field)
         if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
-            raise _wrong(system, f'{field} is {value!r}; expected texts, as in {field}=("a", "b") or {field}=("a",)')
+            raise _contradiction(
+                system, f'{field} is {value!r}; expected texts, as in {field}=("a", "b") or {field}=("a",)'
+            )
     for field in ("stages", "variants"):
         if not getattr(system, field):
-            raise _wrong(system, f"{field} is empty; expected at least one name")
+            raise _contradiction(system, f"{field} is empty; expected at least one name")
 
 
-def _wrong(system: System, problem: str) -> RecordError:
+def _contradiction(system: System, problem: str) -> RecordError:
     return RecordError(f"system {system.name!r} contradicts itself: {problem}")
 
 
@@ -111,21 +117,23 @@ def check_panel(system: System, variants: Sequence[str], has_panel: bool) -> Non
         )
 
 
-def _check_name(system: System, key: str, everyone: Sequence[str]) -> None:
+def _check_name(system: System, key: str, agent_names: Sequence[str]) -> None:
     """Raises if the system has no such number, or no such agent.
 
     Args:
         system: the system.
         key: `NAME` or `NAME@AGENT`.
-        everyone: names of all agents.
+        agent_names: names of all agents.
     """
     name, _, agent = key.partition("@")
     if name not in system.signals:
-        takes = f"it takes {_list(system.signals)}" if system.signals else "it takes none: leave --signal away"
-        raise RecordError(f"signal {key!r}: {system.name} has no such number that a checkpoint could replace; {takes}")
-    if agent and agent not in everyone:
-        has = f"it has {_list(everyone)}" if everyone else f"it has none by name: give {name}=CHECKPOINT"
-        raise RecordError(f"signal {key!r}: {system.name} has no agent {agent!r}; {has}")
+        what_it_takes = f"it takes {_list(system.signals)}" if system.signals else "it takes none: leave --signal away"
+        raise RecordError(
+            f"signal {key!r}: {system.name} has no such number that a checkpoint could replace; {what_it_takes}"
+        )
+    if agent and agent not in agent_names:
+        what_it_has = f"it has {_list(agent_names)}" if agent_names else f"it has none by name: give {name}=CHECKPOINT"
+        raise RecordError(f"signal {key!r}: {system.name} has no agent {agent!r}; {what_it_has}")
 
 
 def _check_read(system: System, variant: str, key: str, policy: Policy) -> None:

@@ -29,8 +29,10 @@ class Constant(Generic[N]):
             value = type(self.default)(self.low) - 1  # refused below
         if not self.low <= value <= self.high or not math.isfinite(value):
             kind = "a whole number" if isinstance(self.default, int) else "a number"
-            most = f"from {self.low:g} to {self.high:g}" if math.isfinite(self.high) else f"of at least {self.low:g}"
-            raise RecordError(f"constant {self.name}={text}: expected {kind} {most} ({self.meaning})")
+            range_text = (
+                f"from {self.low:g} to {self.high:g}" if math.isfinite(self.high) else f"of at least {self.low:g}"
+            )
+            raise RecordError(f"constant {self.name}={text}: expected {kind} {range_text} ({self.meaning})")
         return value
 
     def __str__(self) -> str:
@@ -54,8 +56,8 @@ class Options:
     @property
     def description(self) -> list[Any]:
         """Part of a run's id: equal for equal options, empty if nothing was set."""
-        set_ = [sorted(self.tokens.items()), sorted(self.constants.items())]
-        return [set_] if any(set_) else []
+        parts = [sorted(self.tokens.items()), sorted(self.constants.items())]
+        return [parts] if any(parts) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,14 @@ async def universal_self_consistency(session: Session) -> Run:
     """Samples answers, lets the model choose the most consistent one, or the vote in its variant, and returns it."""
     count = session.constant(SAMPLE_COUNT)
     if session.variant == PANEL:
-        returned, by = await by_panel(session, count), PANEL
+        returned, source = await sample_until_panel_stops(session, count), PANEL
     else:
         samples = await asyncio.gather(*(draw_sample(session, number) for number in range(1, count + 1)))
         choice = None if session.variant == VOTE else await choose_most_consistent(session, samples)
-        answers = {str(place): (final_answer(session.item, call.text), 1.0) for place, call in enumerate(samples)}
+        answers = {str(index): (final_answer(session.item, call.text), 1.0) for index, call in enumerate(samples)}
         returned = samples[int(most_voted(session.item, answers)) if choice is None else choice - 1]
-        by = "vote" if choice is None else "choice"
-    session.label(returned, "chosen", 1, source=by)
+        source = "vote" if choice is None else "choice"
+    session.label(returned, "chosen", 1, source=source)
     return session.run(final_answer(session.item, returned.text))
 
 
@@ -51,13 +51,13 @@ async def draw_sample(session: Session, number: int) -> Call:
     return await ask_answer(session, "zero_shot_cot", round=number, temperature=temperature, heard="")
 
 
-async def by_panel(session: Session, most: int) -> Call:
+async def sample_until_panel_stops(session: Session, max_samples: int) -> Call:
     """Returns the answer that the panel keeps. Without a stored stopping rule, as for several agents, all are drawn."""
     panel, samples = session.panel, []
-    way = panel.plan().setting_for(session.draw_id) if panel.settings else None
-    for number in range(1, most + 1):
+    setting = panel.plan().setting_for(session.draw_id) if panel.settings else None
+    for number in range(1, max_samples + 1):
         samples.append(await draw_sample(session, number))
-        if way is not None and panel.stops(session.judge(samples), way, number, number):
+        if setting is not None and panel.stops(session.judge(samples), setting, number, number):
             break
     return session.keep(samples)
 

@@ -29,24 +29,25 @@ from metaprobe.api import normalize
 MIN_QUOTE_WORDS = 3
 """Shorter quotations are mostly terms and titles: they are neither evidence nor hallucinated."""
 
-MOST_QUOTED_WORDS = 200
+MAX_QUOTED_WORDS = 200
 """Most words of a part of a quotation that are compared: the work is their number times that of the source's words."""
 
-LONGEST_SPELLED = 60
+MAX_SPELLED_LETTERS = 60
 """Most letters of a word whose spelling a quotation may correct. Longer words, which no language has, must be equal."""
 
-LOOP_WORDS, LOOP_TURNS, LONGEST_LOOP = 8, 4, 10
-"""A loop says up to `LONGEST_LOOP` words at least `LOOP_TURNS` times running, over at least `LOOP_WORDS` words."""
+MIN_LOOP_WORDS, MIN_LOOP_TURNS, MAX_LOOP_PERIOD = 8, 4, 10
+"""A loop repeats up to `MAX_LOOP_PERIOD` words at least `MIN_LOOP_TURNS` times. It has at least `MIN_LOOP_WORDS` words.
+"""
 
 Words = tuple[str, ...]
 
 _SCORE_WORDS = "zero|one|two|three|four|five|six|seven|eight|nine|ten"
 _NUMBER = rf"(?:\d+(?:\.\d+)?|(?:{_SCORE_WORDS})\b)"
-_COUNTED = "(?:goal|run|minute|hour|day|year|time)"
+_COUNTED_NOUNS = "(?:goal|run|minute|hour|day|year|time)"
 _SCORED = re.compile(
     rf"\b(?:score|rating|grade|mark)s?\b(?:\s+(?:of|is|as|would be|should be|at|:|=)|\s*[:=])*+\s*(?:an?\s+)?{_NUMBER}"
     rf"|\b(?:score[sd]?|rate[sd]?|grade[sd]?|deserves?|earns?|merits?|give[sn]?)\s+(?:it\s+|this\s+|the essay\s+)?"
-    rf"(?:at\s+|as\s+|with\s+)?(?:an?\s+){_NUMBER}(?!-|\s*+(?:[a-z]++\s++)?[a-z]*?{_COUNTED})"
+    rf"(?:at\s+|as\s+|with\s+)?(?:an?\s+){_NUMBER}(?!-|\s*+(?:[a-z]++\s++)?[a-z]*?{_COUNTED_NOUNS})"
     rf"|\b{_NUMBER}\s*(?:/\s*\d+\b|out\s+of\s+{_NUMBER}\s*(?:points?|marks?|stars?|for\b|in\b|on\b|$|[.,;:!)]))"
     rf"|\b(?:giv|deserv|earn|award|merit)\w*\s+(?:[\w']+\s+){{0,3}}{_NUMBER}\s+(?:points?|marks?|stars?)\b"
     r"|\b(?:top|full|highest|perfect|maximum|lowest|high|low)\s+(?:possible\s+)?(?:score|rating|marks?)\b"
@@ -55,7 +56,7 @@ _SCORED = re.compile(
 )
 _PLACEHOLDER = re.compile(r"@[A-Z]+\d*|\bplaceholders?\b|\banonymi[sz]\w*", re.IGNORECASE)
 
-# Double quotes stand against a word on the inside only; so do single ones, which an apostrophe in a word does not.
+# A quotation mark touches a word on its inner side only. An apostrophe within a word touches letters on both sides.
 _ELISION = r"(?!(?:em|cause|til|till|tis|twas|bout|cuz|n|\d0s)\b)"
 _QUOTATION = re.compile(
     r'(?<![\w"])"(?=[^\s"])(?P<double>[^"\n]*[^\s"])"(?![\w"])'
@@ -125,34 +126,37 @@ class Findings:
         return {**checks, "critical": self.critical}
 
 
-def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[str] = ()) -> Findings:
+def check_argument(argument: str, essay: str, *, role: str, other_texts: Sequence[str] = ()) -> Findings:
     """Checks one argument.
 
     Args:
         argument: the argument.
         essay: the essay.
         role: `advocate`, who may not blame, or `skeptic`, who may not praise.
-        elsewhere: what else the agent was shown (rubric, task, opponent); quoting it is neither evidence nor invention.
+        other_texts: other texts that the agent was shown (rubric, task, opponent). Quoting them is neither evidence nor
+            invention.
     """
     text = straight_quotes(argument)
-    in_essay, nowhere = [], []
-    source, others = plain_words(essay), [plain_words(other) for other in elsewhere]
+    in_essay, hallucinated = [], []
+    source, others = plain_words(essay), [plain_words(other) for other in other_texts]
     for quotation in quotations(text):
         if occurs(quotation, source):
             in_essay.append(quotation)
         elif not any(occurs(quotation, other) for other in others):
-            nowhere.append(quotation)
+            hallucinated.append(quotation)
     unquoted = _QUOTATION.sub(lambda match: ' " " ', text)
-    spoken = _QUOTATION.sub(lambda match: ' " " ' if occurs(_inside(match), source) else match.group(), text)
+    outside_true_quotations = _QUOTATION.sub(
+        lambda match: ' " " ' if occurs(_quoted_passage(match), source) else match.group(), text
+    )
     return Findings(
         verbatim=len(set(map(plain_words, in_essay))),
-        hallucinated=tuple(nowhere),
+        hallucinated=tuple(hallucinated),
         scored=_SCORED.search(unquoted) is not None,
         wrong_side=argues_against(unquoted, sign=1 if role == "advocate" else -1),
-        copied=is_copied(unquoted, (essay, *elsewhere)),
+        copied=is_copied(unquoted, (essay, *other_texts)),
         repetitive=is_repetitive(argument),
         gibberish=is_gibberish(argument),
-        placeholders=len(_PLACEHOLDER.findall(spoken)),
+        placeholders=len(_PLACEHOLDER.findall(outside_true_quotations)),
     )
 
 
@@ -167,12 +171,12 @@ def quotations(text: str) -> list[str]:
     A mark without its partner opens nothing. An apostrophe is no mark. After a plural's apostrophe (`dogs'`) a
     single-quoted passage may be cut short; the rest of a true quotation is still true.
     """
-    passages = (_inside(match) for match in _QUOTATION.finditer(straight_quotes(text)))
+    passages = (_quoted_passage(match) for match in _QUOTATION.finditer(straight_quotes(text)))
     return [passage for passage in passages if len(plain_words(passage)) >= MIN_QUOTE_WORDS]
 
 
 def occurs(quotation: str, source: Words) -> bool:
-    """Whether a quotation occurs in a text, whatever its case, spacing and punctuation.
+    """Returns whether a quotation occurs in a text, whatever its case, spacing and punctuation.
 
     Quoting may correct spelling (words that begin alike and share three quarters of their letters are the same), and
     one word in five may be missing or added, but never a negation; a different word is one missing and one added. Parts
@@ -180,7 +184,7 @@ def occurs(quotation: str, source: Words) -> bool:
     """
     start = 0
     for part in _GAP.split(quotation):
-        quoted = plain_words(part)[:MOST_QUOTED_WORDS]
+        quoted = plain_words(part)[:MAX_QUOTED_WORDS]
         end = _end_of_match(quoted, source[start:]) if quoted else 0
         if end is None:
             return False
@@ -196,13 +200,16 @@ def plain_words(text: str) -> Words:
 
 
 def argues_against(text: str, *, sign: int) -> bool:
-    """Whether most clauses that take a side, and at least two, take the one opposite to `sign` (1 praise, -1 blame)."""
+    """Returns whether at least two clauses, and most of those that take a side, take the side opposite to `sign`.
+
+    `sign` is 1 for praise, -1 for blame.
+    """
     sides = Counter(_side(clause) for clause in _CLAUSE.split(text) if clause and not _REPORTED.search(clause))
     return sides[-sign] >= 2 and sides[-sign] > sides[sign]
 
 
 def is_copied(text: str, sources: Sequence[str]) -> bool:
-    """Whether most of a text already occurs in the sources; False for a text too short to decide.
+    """Returns whether most of a text already occurs in the sources; False for a text too short to decide.
 
     Double quotes split the text, so that no sequence joins the words on both sides of a quotation.
     """
@@ -215,7 +222,7 @@ def is_copied(text: str, sources: Sequence[str]) -> bool:
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether a text repeats itself: as a whole, or in one place in which the same words follow each other.
+    """Returns whether a text repeats itself: as a whole, or in one place in which the same words follow each other.
 
     A short text is repetitive only if it loops ("the the the ..."); a single word said three times is not a loop.
     """
@@ -227,47 +234,47 @@ def is_repetitive(text: str) -> bool:
 
 
 def is_gibberish(text: str) -> bool:
-    """Whether a text has too few words to be an argument, or does not look like English prose."""
-    spoken = plain_words(text)
-    if len(set(spoken)) < 5:
+    """Returns whether a text has too few words to be an argument, or does not look like English prose."""
+    own_words = plain_words(text)
+    if len(set(own_words)) < 5:
         return True
     letters = sum(char.isascii() and char.isalpha() for char in text)
     if letters < 0.6 * sum(not char.isspace() for char in text):
         return True
-    odd = sum(_VOWEL.search(word) is None or len(word) > 24 for word in spoken if word.isalpha())
-    if odd > len(spoken) / 4:
+    odd_word_count = sum(_VOWEL.search(word) is None or len(word) > 24 for word in own_words if word.isalpha())
+    if odd_word_count > len(own_words) / 4:
         return True
-    return len(spoken) >= 20 and sum(word in _FUNCTION_WORDS for word in spoken) < len(spoken) / 8
+    return len(own_words) >= 20 and sum(word in _FUNCTION_WORDS for word in own_words) < len(own_words) / 8
 
 
-def _loops(spoken: Words) -> bool:
-    """Whether some words are said again and again without a pause (`LOOP_WORDS`, `LOOP_TURNS`)."""
-    for period in range(1, LONGEST_LOOP + 1):
-        needed = max(LOOP_WORDS, LOOP_TURNS * period) - period
-        run = 0
-        for before, word in zip(spoken, spoken[period:], strict=False):
-            run = run + 1 if word == before else 0
-            if run >= needed:
+def _loops(own_words: Words) -> bool:
+    """Returns whether some words repeat without other words between them (`MIN_LOOP_WORDS`, `MIN_LOOP_TURNS`)."""
+    for period in range(1, MAX_LOOP_PERIOD + 1):
+        needed = max(MIN_LOOP_WORDS, MIN_LOOP_TURNS * period) - period
+        repeated = 0
+        for earlier_word, word in zip(own_words, own_words[period:], strict=False):
+            repeated = repeated + 1 if word == earlier_word else 0
+            if repeated >= needed:
                 return True
     return False
 
 
 def _sequences(text: str, length: int) -> list[Words]:
-    spoken = plain_words(text)
-    return [spoken[i : i + length] for i in range(len(spoken) - length + 1)]
+    own_words = plain_words(text)
+    return [own_words[i : i + length] for i in range(len(own_words) - length + 1)]
 
 
-def _inside(match: re.Match[str]) -> str:
+def _quoted_passage(match: re.Match[str]) -> str:
     return match["double"] or match["single"]
 
 
 def _side(clause: str) -> int:
     """Returns 1 for a clause that praises, -1 for one that blames, 0 for neither or both."""
-    spoken, total = plain_words(clause), 0
-    for place, word in enumerate(spoken):
-        before = spoken[max(0, place - 3) : place]
-        negated = any(other in _NEGATION or _is_contracted_not(other) for other in before)
-        total += -_SIGN.get(word, 0) if negated else _SIGN.get(word, 0)
+    own_words, total = plain_words(clause), 0
+    for index, word in enumerate(own_words):
+        words_before = own_words[max(0, index - 3) : index]
+        is_negated = any(word_before in _NEGATION or _is_contracted_not(word_before) for word_before in words_before)
+        total += -_SIGN.get(word, 0) if is_negated else _SIGN.get(word, 0)
     return (total > 0) - (total < 0)
 
 
@@ -276,24 +283,24 @@ def _end_of_match(quoted: Words, source: Words) -> int | None:
 
     Sellers' algorithm over words: edit distance, with a free start and a free end in `source`.
     """
-    drop = [_weight(word) for word in quoted]
-    costs = [sum(drop[:i]) for i in range(len(quoted) + 1)]  # costs[i]: of matching the first i words up to here
+    drop_costs = [_edit_cost(word) for word in quoted]
+    costs = [sum(drop_costs[:i]) for i in range(len(quoted) + 1)]  # costs[i]: of matching the first i words up to here
     best, end = len(quoted) // 5 + 1, None
-    for place, word in enumerate(source, 1):
-        diagonal, add = costs[0], _weight(word)
-        for i, target in enumerate(quoted, 1):
-            cost = min(costs[i] + add, costs[i - 1] + drop[i - 1])
-            if diagonal < cost and _same(target, word):
+    for position, word in enumerate(source, 1):
+        diagonal, add_cost = costs[0], _edit_cost(word)
+        for i, quoted_word in enumerate(quoted, 1):
+            cost = min(costs[i] + add_cost, costs[i - 1] + drop_costs[i - 1])
+            if diagonal < cost and _is_same_word(quoted_word, word):
                 cost = diagonal
             diagonal, costs[i] = costs[i], cost
         if costs[-1] < best:
-            best, end = costs[-1], place
+            best, end = costs[-1], position
             if best == 0:
                 break
     return end
 
 
-def _weight(word: str) -> int:
+def _edit_cost(word: str) -> int:
     """Returns the cost of adding or dropping a word; for a negation it is too high for any quotation."""
     return 1_000_000 if word in _NEGATION or _is_contracted_not(word) else 1
 
@@ -306,12 +313,12 @@ _AUXILIARIES = frozenset("do does did is are was were has have had ca could woul
 
 
 @lru_cache(maxsize=100_000)
-def _same(first: str, second: str) -> bool:
-    """Whether two words are equal except for spelling."""
+def _is_same_word(first: str, second: str) -> bool:
+    """Returns whether two words are equal except for spelling."""
     if first == second:
         return True
     if min(len(first), len(second)) < 4 or first[0] != second[0] or abs(len(first) - len(second)) > 2:
         return False
-    if _weight(first) > 1 or _weight(second) > 1 or len(first) > LONGEST_SPELLED:
+    if _edit_cost(first) > 1 or _edit_cost(second) > 1 or len(first) > MAX_SPELLED_LETTERS:
         return False
     return SequenceMatcher(None, first, second, autojunk=False).ratio() >= 0.75

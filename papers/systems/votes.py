@@ -11,5 +11,8 @@ def most_voted(item: Item, answers: dict[str, tuple[str, float]]) -> str:
     """
     forms = {name: canonical(item, answer) for name, (answer, _) in answers.items()}
     voters = [name for name in answers if forms[name]] or list(answers)
-    total = {form: sum(answers[v][1] for v in voters if forms[v] == form) for form in {forms[v] for v in voters}}
-    return max(voters, key=lambda name: (total[forms[name]], answers[name][1]))
+    weight_of_form = {
+        form: sum(answers[name][1] for name in voters if forms[name] == form)
+        for form in {forms[name] for name in voters}
+    }
+    return max(voters, key=lambda name: (weight_of_form[forms[name]], answers[name][1]))

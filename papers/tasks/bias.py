@@ -29,7 +29,7 @@ def ambiguous_bias_score(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike 
     """
     labels, leans, weights = _checked_arrays(correct, lean, weight)
     accuracy = _ratio(weights @ labels, weights.sum(axis=1))
-    # Nobody leans where every answer is right: the score is then 0, as its limit is, and not undefined.
+    # If every answer is right, no answer leans: the score is 0, which is also its limit.
     score = np.where(accuracy == 1, 0.0, (1 - accuracy) * _ratio(weights @ leans, weights @ np.abs(leans)))
     return float(score[0]) if weight is None or np.ndim(weight) == 1 else score
 
@@ -49,7 +49,7 @@ def _checked_arrays(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | Non
     return labels, leans, weights
 
 
-def _ratio(above: Floats, below: Floats) -> Floats:
-    """Returns `above / below` (R,), and nan if `below` is 0."""
-    value: Floats = np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below != 0)
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Returns `above / below` (R,), and nan if `denominator` is 0."""
+    value: Floats = np.divide(numerator, denominator, out=np.full(np.shape(numerator), np.nan), where=denominator != 0)
     return value

@@ -95,20 +95,20 @@ def score_grades(items: Sequence[Item], answers: Sequence[str]) -> MetricInterva
             if item.dimension == dimension and item.gold and (number := grade(item, answer)) is not None
         ]
         if (kappa := Interval.of_metric(quadratic_weighted_kappa, rows)) is not None:
-            scores[_name(dimension)] = kappa
+            scores[_kappa_name(dimension)] = kappa
     return scores
 
 
-def chance(items: Sequence[Item]) -> dict[str, float]:
-    """Returns the result of uniformly drawn grades: they agree with nobody's."""
-    return guess_accuracy(items) | {_name(dimension): 0.0 for dimension in _dimensions(items)}
+def chance_of_grades(items: Sequence[Item]) -> dict[str, float]:
+    """Returns the results of uniformly drawn grades. Their kappa is 0, because they agree with nobody's grades."""
+    return guess_accuracy(items) | {_kappa_name(dimension): 0.0 for dimension in _dimensions(items)}
 
 
 def _dimensions(items: Sequence[Item]) -> list[str]:
     return list(dict.fromkeys(item.dimension for item in items if item.gold))
 
 
-def _name(dimension: str) -> str:
+def _kappa_name(dimension: str) -> str:
     return f"quadratic weighted kappa, {dimension}"
 
 
@@ -152,7 +152,7 @@ ASAP = Task(
     source="https://www.kaggle.com/c/asap-aes",
     licence="rules of the Kaggle competition; not an open licence",
     score=score_grades,
-    chance=chance,
+    chance=chance_of_grades,
     folder="asap_7_8",
     files={"train": "data"},
 )
@@ -161,7 +161,7 @@ ASAP = Task(
 ARGUMENTATIVE = "Argumentative"
 ESSAY_RUBRICS = ROWS_FOLDER / "essay-rubrics.json"
 """Maps a dimension to the meaning of levels 0, 1 and 2: CAELF's table 2, in our words."""
-STANDS_FOR = {"issue": "clarity_of_topic", "evidence": "specificity_of_explanation"}
+TRAIT_OF_DIMENSION = {"issue": "clarity_of_topic", "evidence": "specificity_of_explanation"}
 """Maps a dimension to the trait of LEAF++ that replaces its grade."""
 
 
@@ -176,7 +176,7 @@ def essay_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
             raise ImportFileError(f"{row.where}: field 'traits' is missing; expected an object of grades from 1 to 5")
         essay = row.text("essay").replace("\\n", "\n").strip()  # the source writes line breaks as two characters
         for dimension, rubric in rubrics.items():
-            trait = STANDS_FOR.get(dimension)
+            trait = TRAIT_OF_DIMENSION.get(dimension)
             yield make_item(
                 f"{row.text('id')}/{dimension}",
                 essay=essay,
@@ -197,7 +197,7 @@ ESSAYS = Task(
     source="https://github.com/yes2310/Trait-Based-Essay-Feedback (LEAF++), essays from EssayForum.com",
     licence="research use with reference to EssayForum.com; traits: none stated",
     score=score_grades,
-    chance=chance,
+    chance=chance_of_grades,
     folder="leaf_essay_feedback",
     files={"test": "data", "dev": "data"},
 )

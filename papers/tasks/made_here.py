@@ -13,18 +13,18 @@ from metaprobe.api import Item, RecordError
 from metaprobe.papers.tasks.row_sources import read_items
 from metaprobe.papers.tasks.task import Row, Task
 
-EACH = 100
+QUESTIONS_PER_CELL = 100
 """Number of questions of each operation and number of digits; products stop at three digits."""
 
 
 def arithmetic_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """Yields sums, differences and products of two numbers of equally many digits; the level is that number."""
     random = Random(seed)
-    for name, sign, most in (("addition", "+", 5), ("subtraction", "-", 5), ("multiplication", "*", 3)):
-        for digits in range(1, most + 1):
+    for name, sign, max_digits in (("addition", "+", 5), ("subtraction", "-", 5), ("multiplication", "*", 3)):
+        for digits in range(1, max_digits + 1):
             low, high = 10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1
             possible = (high - low + 1) ** 2
-            for number, pair in enumerate(random.sample(range(possible), min(EACH, possible))):
+            for number, pair in enumerate(random.sample(range(possible), min(QUESTIONS_PER_CELL, possible))):
                 a, b = low + pair // (high - low + 1), low + pair % (high - low + 1)
                 value = a + b if sign == "+" else a - b if sign == "-" else a * b
                 yield Item(
@@ -43,15 +43,15 @@ ARITHMETIC = Task(name="arithmetic", items=arithmetic_items, source="made here f
 
 
 ROWS_FILE = Path(__file__).parent / "rows" / "metacog-eval.jsonl"
-SEED = 20261121
+ROWS_SEED = 20261121
 """Seed with which the rows were drawn."""
 
 
 def metacog_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """Yields the 700 items, in the order of Table I. Raises `RecordError` for a seed other than that of the rows."""
-    if seed != SEED:
+    if seed != ROWS_SEED:
         raise RecordError(
-            f"metacog-eval ships the items of seed {SEED}; got seed {seed}: leave it out, or give items "
+            f"metacog-eval ships the items of seed {ROWS_SEED}; got seed {seed}: leave it out, or give items "
             "of your own as a .jsonl file"
         )
     yield from read_items(ROWS_FILE)

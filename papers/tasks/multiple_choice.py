@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from metaprobe.api import ImportFileError, Item
 from metaprobe.papers.tasks.task import Record, Row, Task, question_with_options, shuffle_options
 
-_REFERS = re.compile(
+_REFERS_TO_PLACE = re.compile(
     r"\b(?:above|below|all of these|none of these|former|latter)\b"
     r"|^\W*(?:both |neither )?\(?[A-D]\)?,? (?:and|or|nor|only)\b|\([A-D]\)|\b[A-D],? (?:and|or|nor) [A-D]\b|^[A-D],",
     re.IGNORECASE,
 )
-PASSAGE = 200
+PASSAGE_CHARS = 200
 """Questions that share this many first characters are one group: some subjects ask several questions about
 one passage.
 """
@@ -28,13 +28,13 @@ def mmlu_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """
     for row in rows:
         options, question = row.texts("choices"), row.text("question")
-        fixed = any(_REFERS.search(option) for option in options)
-        choices = options if fixed else shuffle_options(options, seed, row.text("id"))
+        keeps_order = any(_REFERS_TO_PLACE.search(option) for option in options)
+        choices = options if keeps_order else shuffle_options(options, seed, row.text("id"))
         yield Item(
             id=row.text("id"),
             question=question_with_options(question, choices),
             gold=(options[row.whole("answer", 0, len(options) - 1)],),
-            group=" ".join(question[:PASSAGE].split()).casefold(),
+            group=" ".join(question[:PASSAGE_CHARS].split()).casefold(),
             choices=choices,
             dimension=row.text("subject"),
             check="choice",

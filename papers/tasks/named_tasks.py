@@ -7,14 +7,14 @@ from pathlib import Path
 from metaprobe.api import Item, Plugins, RecordError, is_csv
 from metaprobe.papers.tasks.bbq import TASK as BBQ
 from metaprobe.papers.tasks.graded_essays import ASAP, ESSAYS
-from metaprobe.papers.tasks.made_here import ARITHMETIC, METACOG_EVAL, SEED
+from metaprobe.papers.tasks.made_here import ARITHMETIC, METACOG_EVAL, ROWS_SEED
 from metaprobe.papers.tasks.multiple_choice import MMLU, TRUTHFULQA
 from metaprobe.papers.tasks.row_sources import read_items, rows_of
 from metaprobe.papers.tasks.short_answers import CIAR, FACTUAL_QA, GSM8K, PLACES
 from metaprobe.papers.tasks.task import Task
 from metaprobe.papers.tasks.true_or_false import CREAK, TRUE_FALSE
 
-DEFAULT_SEED = SEED
+DEFAULT_SEED = ROWS_SEED
 TASK_PLUGINS = Plugins("metaprobe.tasks", Task, "task")
 """Task sets that installed packages offer."""
 
@@ -62,7 +62,7 @@ def load_task(
     """
     if limit is not None and limit < 1:
         raise RecordError(f"limit is {limit}; expected a whole number of 1 or more, or None for every item")
-    task = None if name.endswith((".jsonl", ".jsonl.gz")) or is_csv(Path(name)) else _task(name)
+    task = None if name.endswith((".jsonl", ".jsonl.gz")) or is_csv(Path(name)) else _find_task(name)
     if task is not None and task.folder:
         split = split or task.default_split
         items = task.made(rows_of(task, data, split), seed, split)
@@ -78,7 +78,7 @@ def task_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*TASKS, *TASK_PLUGINS.names())))
 
 
-def _task(name: str) -> Task:
+def _find_task(name: str) -> Task:
     task = TASKS.get(name) or TASK_PLUGINS.load(name)
     if task is None:
         raise RecordError(

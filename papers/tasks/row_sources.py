@@ -13,9 +13,10 @@ from typing import Any
 from metaprobe.api import ImportFileError, Item, RecordError, is_csv, iter_csv, iter_json_lines, require
 from metaprobe.papers.tasks.task import Record, Row, Task, check_item
 
-_LISTS = ("gold", "choices")
-_TEXTS = ("answer", "gold")
-"""Columns of accepted answers."""
+_LIST_FIELDS = ("gold", "choices")
+"""Fields of an item that hold lists of texts."""
+_ANSWER_COLUMNS = ("answer", "gold")
+"""Columns of a CSV file that hold accepted answers."""
 
 
 def read_items(path: Path) -> list[Item]:
@@ -26,18 +27,18 @@ def read_items(path: Path) -> list[Item]:
     column `id` names its items after the file and the row, as `sums-1`.
     """
     items: list[Item] = []
-    seen: dict[str, int] = {}
+    line_of_id: dict[str, int] = {}
     task = path.name.split(".")[0]
     for number, record in _csv_rows(path, task) if is_csv(path) else iter_json_lines(path):
         try:
-            item = _item(record, task=task)
-            if item.id in seen:
+            item = _read_item(record, task=task)
+            if item.id in line_of_id:
                 raise ImportFileError(
-                    f"id {item.id!r} was already used on line {seen[item.id]}; every item needs its own"
+                    f"id {item.id!r} was already used on line {line_of_id[item.id]}; every item needs its own"
                 )
         except ImportFileError as error:
             raise ImportFileError(f"{path}:{number}: {error}") from error
-        seen[item.id] = number
+        line_of_id[item.id] = number
         items.append(item)
     if not items:
         raise ImportFileError(f"{path} holds no items; expected one JSON object a line with id, question and gold")
@@ -50,14 +51,14 @@ def _csv_rows(path: Path, task: str) -> Iterator[tuple[int, dict[str, Any]]]:
         record: dict[str, Any] = {name: cell for name, cell in row.items() if cell.strip()}
         if "id" not in row:
             record["id"] = f"{task}-{count}"
-        for name in (*_TEXTS, "choices", "fields"):
+        for name in (*_ANSWER_COLUMNS, "choices", "fields"):
             if name in record:
                 record[name] = _cell(path, number, name, record[name])
         yield number, record
 
 
 def _cell(path: Path, number: int, name: str, cell: str) -> Any:
-    """Returns what the cell holds: JSON, or for an answer also a text, which may begin as JSON does.
+    """Returns the cell's value: JSON, or for an answer also a plain text, which may look like JSON.
 
     Args:
         path: the file.
@@ -69,7 +70,7 @@ def _cell(path: Path, number: int, name: str, cell: str) -> Any:
         value = json.loads(cell)
     except (ValueError, RecursionError):
         value = None
-    if name in _TEXTS:
+    if name in _ANSWER_COLUMNS:
         return value if isinstance(value, list) and all(isinstance(part, str) for part in value) else cell
     if not isinstance(value, list if name == "choices" else dict):
         example = '["Paris", "Rome"]' if name == "choices" else '{"name": "text"}'
@@ -77,7 +78,7 @@ def _cell(path: Path, number: int, name: str, cell: str) -> Any:
     return value
 
 
-def _item(record: dict[str, Any], *, task: str) -> Item:
+def _read_item(record: dict[str, Any], *, task: str) -> Item:
     if "answer" in record:  # another name of gold
         answer = record["answer"]
         record = {"gold": answer, **{name: value for name, value in record.items() if name != "answer"}}
@@ -89,15 +90,15 @@ def _item(record: dict[str, Any], *, task: str) -> Item:
     if unknown := sorted(record.keys() - names):
         raise ImportFileError(f"unknown field {unknown[0]!r}; an item has {', '.join(sorted(names))}")
     fields: dict[str, Any] = {"task": task, "check": "exact", **record}
-    for name in _LISTS:
+    for name in _LIST_FIELDS:
         value = fields.get(name, ())
         fields[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
         if not isinstance(fields[name], tuple) or not all(isinstance(part, str) for part in fields[name]):
             raise ImportFileError(f"{name} is {value!r}; expected a string or a list of strings")
-    slots = fields.get("fields", {})
-    if not isinstance(slots, dict) or not all(isinstance(text, str) for text in slots.values()):
-        raise ImportFileError(f"fields is {slots!r}; expected an object of strings")
-    for name in names - {*_LISTS, "fields"}:
+    prompt_slots = fields.get("fields", {})
+    if not isinstance(prompt_slots, dict) or not all(isinstance(text, str) for text in prompt_slots.values()):
+        raise ImportFileError(f"fields is {prompt_slots!r}; expected an object of strings")
+    for name in names - {*_LIST_FIELDS, "fields"}:
         if not isinstance(fields.get(name, ""), str):
             raise ImportFileError(f"{name} is {fields[name]!r}; expected a string")
     if not fields.get("id") or not fields.get("question"):
@@ -107,9 +108,9 @@ def _item(record: dict[str, Any], *, task: str) -> Item:
     return item
 
 
-VARIABLE = "METAPROBE_DATA"
+DATA_VARIABLE = "METAPROBE_DATA"
 """Environment variable with a folder that holds a folder for each task set."""
-HUB = "hf:"
+HUB_PREFIX = "hf:"
 
 
 def rows_of(task: Task, data: str | Path | None, split: str) -> list[Row]:
@@ -120,46 +121,52 @@ def rows_of(task: Task, data: str | Path | None, split: str) -> list[Row]:
         data: the data.
         split: the split.
     """
-    rows = list(_hub_rows(task, str(data), split) if str(data or "").startswith(HUB) else _file_rows(task, data, split))
+    rows = list(
+        _hub_rows(task, str(data), split) if str(data or "").startswith(HUB_PREFIX) else _file_rows(task, data, split)
+    )
     if not rows:
-        raise RecordError(f"task {task.name}: no rows of split {split!r} in {data or os.environ.get(VARIABLE)}")
+        raise RecordError(f"task {task.name}: no rows of split {split!r} in {data or os.environ.get(DATA_VARIABLE)}")
     return rows
 
 
 def _file_rows(task: Task, data: str | Path | None, split: str) -> Iterator[Row]:
     if split not in task.files:
         raise RecordError(f"task {task.name} has no split {split!r}; expected {' or '.join(task.splits)}")
-    path = _file(task, data, task.files[split])
+    path = _find_file(task, data, task.files[split])
     for number, record in iter_json_lines(path):
         if record.get("split", split) == split:
-            yield _adapted(task, record, f"{path}:{number}", f"{task.name}-{split}-{number}")
+            yield _adapt_row(task, record, f"{path}:{number}", f"{task.name}-{split}-{number}")
 
 
-def _file(task: Task, data: str | Path | None, stem: str) -> Path:
-    root = Path(data or os.environ.get(VARIABLE) or "")
-    tried = [folder / f"{stem}{end}" for folder in (root / task.folder, root) for end in (".jsonl", ".jsonl.gz")]
+def _find_file(task: Task, data: str | Path | None, stem: str) -> Path:
+    root = Path(data or os.environ.get(DATA_VARIABLE) or "")
+    tried = [folder / f"{stem}{suffix}" for folder in (root / task.folder, root) for suffix in (".jsonl", ".jsonl.gz")]
     file = next((path for path in tried if path.is_file()), None)
-    if file is not None and (data or os.environ.get(VARIABLE)):
+    if file is not None and (data or os.environ.get(DATA_VARIABLE)):
         return file
     if data:
         problem = f"{data} holds no {stem}.jsonl or {stem}.jsonl.gz"
-    elif os.environ.get(VARIABLE):
-        problem = f"{VARIABLE} is {root}, and {root / task.folder} holds no {stem}.jsonl or {stem}.jsonl.gz"
+    elif os.environ.get(DATA_VARIABLE):
+        problem = f"{DATA_VARIABLE} is {root}, and {root / task.folder} holds no {stem}.jsonl or {stem}.jsonl.gz"
     else:
         problem = "no data given"
-    hub = f", or data={HUB}{task.hub.split('@')[0]}" if task.hub else f", or data={HUB}OWNER/NAME[:CONFIG]"
-    get = f"Get it from {task.source} (licence: {task.licence}), then give" if task.source else "Give"
+    hub = (
+        f", or data={HUB_PREFIX}{task.hub.split('@')[0]}" if task.hub else f", or data={HUB_PREFIX}OWNER/NAME[:CONFIG]"
+    )
+    advice = f"Get it from {task.source} (licence: {task.licence}), then give" if task.source else "Give"
     raise RecordError(
-        f"task {task.name}: {problem}. {get} its folder (--data FOLDER, data=...), or set {VARIABLE} to the folder "
-        f"that holds {task.folder}/{hub}"
+        f"task {task.name}: {problem}. {advice} its folder (--data FOLDER, data=...), or set {DATA_VARIABLE} to the"
+        f" folder that holds {task.folder}/{hub}"
     )
 
 
 def _hub_rows(task: Task, data: str, split: str) -> Iterator[Row]:
     known_name, _, known_split = task.hub.partition("@")
-    name, _, config = (data.removeprefix(HUB) or known_name).partition(":")
+    name, _, config = (data.removeprefix(HUB_PREFIX) or known_name).partition(":")
     if not name:
-        raise RecordError(f"{data!r} names no data set; expected {HUB}OWNER/NAME or {HUB}OWNER/NAME:CONFIG")
+        raise RecordError(
+            f"{data!r} names no data set; expected {HUB_PREFIX}OWNER/NAME or {HUB_PREFIX}OWNER/NAME:CONFIG"
+        )
     split_read = (
         known_split if known_split and split == task.default_split and name == known_name.partition(":")[0] else split
     )
@@ -169,10 +176,10 @@ def _hub_rows(task: Task, data: str, split: str) -> Iterator[Row]:
     except (ValueError, OSError, RuntimeError) as error:
         raise RecordError(f"task {task.name}: {data} split {split_read!r} could not be loaded: {error}") from error
     for number, record in enumerate(table):
-        yield _adapted(task, record, f"{data} row {number} of {split_read}", f"{task.name}-{split_read}-{number}")
+        yield _adapt_row(task, record, f"{data} row {number} of {split_read}", f"{task.name}-{split_read}-{number}")
 
 
-def _adapted(task: Task, record: Record, where: str, row_id: str) -> Row:
+def _adapt_row(task: Task, record: Record, where: str, row_id: str) -> Row:
     try:
         values = {"id": row_id, **task.adapt(record)}
     except (KeyError, TypeError, IndexError, AttributeError) as error:

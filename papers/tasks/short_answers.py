@@ -13,7 +13,7 @@ from metaprobe.api import ImportFileError, Item, read_number
 from metaprobe.papers.tasks.task import Record, Row, Task
 
 STEP_LEVELS = ((2, "1-2 steps"), (4, "3-4 steps"), (99, "5 or more steps"))
-"""Most lines of the reference solution at a level, and the level."""
+"""Pairs of the most lines that a reference solution may have at a level, and the level's name."""
 
 
 def gsm8k_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
@@ -28,7 +28,7 @@ def gsm8k_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
             question=row.text("question"),
             gold=(gold,),
             group=row.text("id"),
-            level=next(level for most, level in STEP_LEVELS if steps <= most),
+            level=next(level for max_steps, level in STEP_LEVELS if steps <= max_steps),
             check="number",
         )
 
@@ -56,7 +56,7 @@ GSM8K = Task(
 )
 
 
-_PLAIN = re.compile(r"-?\d+(?:\.\d+)?(?:/\d+)?%?")
+_PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:/\d+)?%?")
 
 
 def ciar_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
@@ -72,7 +72,7 @@ def ciar_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
             question=row.text("question"),
             gold=accepted,
             group=row.text("id"),
-            check="number" if all(_PLAIN.fullmatch(answer) for answer in accepted) else "exact",
+            check="number" if all(_PLAIN_NUMBER.fullmatch(answer) for answer in accepted) else "exact",
         )
 
 

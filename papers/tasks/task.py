@@ -41,12 +41,12 @@ class Row:
     def texts(self, name: str, *, blank: bool = False) -> tuple[str, ...]:
         """Returns a list of texts; some may be empty if `blank`."""
         value = self.values.get(name)
-        good = (
+        is_valid = (
             isinstance(value, list)
             and value
             and all(isinstance(part, str) and (blank or part.strip()) for part in value)
         )
-        return tuple(value) if good and value else self._wrong(name, "a list of texts")
+        return tuple(value) if is_valid and value else self._wrong(name, "a list of texts")
 
     def whole(self, name: str, low: int, high: int) -> int:
         """Returns a whole number from `low` to `high`.
@@ -57,9 +57,11 @@ class Row:
             high: highest number.
         """
         value = self.values.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value % 1 == 0
-        good = number and value is not None and low <= value <= high
-        return int(value) if good and value is not None else self._wrong(name, f"a whole number from {low} to {high}")
+        is_whole = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value % 1 == 0
+        is_valid = is_whole and value is not None and low <= value <= high
+        return (
+            int(value) if is_valid and value is not None else self._wrong(name, f"a whole number from {low} to {high}")
+        )
 
     def one_of(self, name: str, *known: str) -> str:
         value = self.values.get(name)
@@ -92,7 +94,7 @@ def shuffle_options(choices: Sequence[str], seed: int, item_id: str) -> tuple[st
 
 def letter_options(choices: Sequence[str]) -> str:
     """Returns the options, one a line, with letters: `A) ...`."""
-    return "\n".join(f"{chr(ord('A') + place)}) {choice}" for place, choice in enumerate(choices))
+    return "\n".join(f"{chr(ord('A') + index)}) {choice}" for index, choice in enumerate(choices))
 
 
 def question_with_options(question: str, choices: Sequence[str]) -> str:
@@ -114,12 +116,12 @@ def guess_accuracy(items: Sequence[Item]) -> dict[str, float]:
     For a function its accuracy is 0.
     """
     checked = [item for item in items if item.check != "none"]
-    free = Counter(item.gold[0] for item in checked if not _draw(item) and item.check != "function")
-    right = [_draw(item) or (bool(free) and free.most_common(1)[0][0] in item.gold) for item in checked]
+    free = Counter(item.gold[0] for item in checked if not _chance_of_draw(item) and item.check != "function")
+    right = [_chance_of_draw(item) or (bool(free) and free.most_common(1)[0][0] in item.gold) for item in checked]
     return {"accuracy": float(np.mean(np.asarray(right, dtype=np.float64)))} if right else {}
 
 
-def _draw(item: Item) -> float:
+def _chance_of_draw(item: Item) -> float:
     if item.choices:
         return sum(choice in item.gold for choice in item.choices) / len(item.choices)
     if "low" in item.fields and "high" in item.fields:
@@ -183,8 +185,8 @@ class Task:
             items.append(replace(item, task=self.name, split=split or item.split))
         if not items:
             raise ImportFileError(f"{self.name} gave no items; expected at least one")
-        if twice := [name for name, count in Counter(item.id for item in items).items() if count > 1]:
-            raise ImportFileError(f"{self.name}: the id {twice[0]!r} is used twice; every item needs its own")
+        if repeated_ids := [name for name, count in Counter(item.id for item in items).items() if count > 1]:
+            raise ImportFileError(f"{self.name}: the id {repeated_ids[0]!r} is used twice; every item needs its own")
         return items
 
 

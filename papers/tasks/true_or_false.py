@@ -17,9 +17,11 @@ def creak_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     group_of: dict[str, str] = {}
     for row in rows:
         names = {_entity(row), row.optional("pair_id") and f"pair {row.text('pair_id')}"} - {""}
-        joined = {group_of.get(name, name) for name in names}
-        least = min(joined)
-        group_of |= dict.fromkeys(names, least) | {name: least for name, group in group_of.items() if group in joined}
+        joined_groups = {group_of.get(name, name) for name in names}
+        first_group = min(joined_groups)
+        group_of |= dict.fromkeys(names, first_group) | {
+            name: first_group for name, group in group_of.items() if group in joined_groups
+        }
     for row in rows:
         yield Item(
             id=row.text("id"),

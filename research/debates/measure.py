@@ -22,7 +22,7 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, quadratic_weighted_kappa
 from metaprobe.eval.results import Family
 from metaprobe.papers.systems.essay_debate import ARGUMENT_STAGE
-from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
+from metaprobe.papers.systems.judging import JUDGE_STAGE
 from metaprobe.probes.decision_predictor import decision_signals
 from metaprobe.probes.features import COUNTS, PLUS_TERMS, features, schema
 from metaprobe.records.errors import RecordError

@@ -162,7 +162,7 @@ async def _stage_modules(
 
 
 def _doubts(gate: StreamingGate | None, answered: Call) -> bool:
-    """Whether the gate would have stopped this response; False without a gate or without log-probabilities."""
+    """Returns whether the gate would have stopped this response; False without a gate or without log-probabilities."""
     if gate is None or answered.logprobs is None:
         return False
     watching = gate.start(model=answered.model, logprobs_mode=answered.logprobs_mode)

@@ -67,7 +67,7 @@ def shorten(text: str, most: int) -> tuple[str, int]:
 
 
 def looks_foreign(text: str) -> bool:
-    """Whether a text is written in other letters than Latin ones, or holds hardly any common English word.
+    """Returns whether a text is written in other letters than Latin ones, or holds hardly any common English word.
 
     A text of a few words is too short to tell: False.
     """
