@@ -30,7 +30,7 @@ async def classify(session: Session) -> Run:
     """Ask for the stage and for the reasoning check, and for nothing else."""
     work = Work(session, turn_of_item(session.item), [])
     await asyncio.gather(classifiers.find_stage(work), classifiers.find_reasoning(work))
-    return session.run(work.judged[classifiers.STAGE][0].text.strip())
+    return session.run(work.module_answers[classifiers.STAGE][0].text.strip())
 
 
 async def assess(session: Session) -> Run:

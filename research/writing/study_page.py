@@ -16,7 +16,7 @@ from metaprobe_writing_assistant.study.choice_tests import (
     chi_square,
     counts_of,
     friedman,
-    likeness,
+    likeness_of,
     paired_p,
     shares_of,
 )
@@ -111,7 +111,7 @@ def _studies(readers: int, alike: float) -> dict[str, Any]:
         seen["difference_held"] += difference.low <= PLANTED["metacrit"] - PLANTED["multi"] <= difference.high
         counts, choices = _counts(EQUAL, readers, alike, seed + STUDIES)
         shares, totals = shares_of(counts), counts.sum(axis=0)
-        effect = 1 + (questions - 1) * float(np.nan_to_num(likeness(choices, 3)))
+        effect = 1 + (questions - 1) * float(np.nan_to_num(likeness_of(choices, 3)))
         seen["friedman"] += bool(friedman(shares)[1] < 0.05)
         p_pairs = holm([paired_p(shares[:, i] - shares[:, j]) for i, j in combinations(range(3), 2)])
         seen["pairs"] += bool(min(p_pairs) < 0.05)

@@ -139,8 +139,8 @@ def test_an_old_text_does_not_take_the_place_of_a_newer_one(page: Client) -> Non
 
 
 def test_a_text_with_many_versions_goes_on_and_keeps_the_newest(page: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sessions_module.MOST_VERSIONS == 500
-    monkeypatch.setattr(sessions_module, "MOST_VERSIONS", 50)
+    assert sessions_module.MAX_VERSIONS == 500
+    monkeypatch.setattr(sessions_module, "MAX_VERSIONS", 50)
     monkeypatch.setattr(sessions_module, "AUTOSAVE_S", 0)
     session = page.begin()
     path = f"/api/sessions/{session}"
@@ -602,7 +602,7 @@ def test_bad_essays_and_objections_are_refused_or_told(page: Client) -> None:
 
 def test_a_fault_of_the_program_is_told_to_the_page_and_goes_on_to_the_log() -> None:
     job = Job("a")
-    with pytest.raises(KeyError), argue_routes._told(job):  # whoever runs the job logs what it raised
+    with pytest.raises(KeyError), argue_routes._errors_told(job):  # whoever runs the job logs what it raised
         raise KeyError("what the essay said")
     assert job.events == [{"error": "the program failed (KeyError); see its log"}]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from assisted import VEINS, client_of, plain_words
 
-from metaprobe_writing_assistant.page.jobs import HEARTBEAT_S, KEPT_ENDED, Job, Jobs
+from metaprobe_writing_assistant.page.jobs import HEARTBEAT_S, MAX_ENDED_JOBS, Job, Jobs
 from metaprobe_writing_assistant.page.session_file import SessionFile
 from metaprobe_writing_assistant.page.sessions import Sessions
 
@@ -60,12 +60,14 @@ def test_jobs_that_ended_are_kept_for_late_pages_up_to_a_number_and_running_ones
             await held.wait()
 
         jobs.begin("running", waits)
-        for number in range(KEPT_ENDED + 3):
+        for number in range(MAX_ENDED_JOBS + 3):
             job = jobs.begin(f"job {number}", at_once)
             assert job.task is not None
             await job.task
         jobs.begin("last", waits)
-        found = [jobs.get(name) is not None for name in ("job 0", "job 2", "job 3", f"job {KEPT_ENDED + 2}", "running")]
+        found = [
+            jobs.get(name) is not None for name in ("job 0", "job 2", "job 3", f"job {MAX_ENDED_JOBS + 2}", "running")
+        ]
         states = [jobs.running("running"), await jobs.stop("running"), jobs.running("running")]
         states += [await jobs.stop("running"), await jobs.stop("nobody")]
         await jobs.stop_all()

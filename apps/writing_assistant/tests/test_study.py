@@ -14,7 +14,7 @@ from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe_writing_assistant.page.session_file import SessionFile
 from metaprobe_writing_assistant.page.sessions import Sessions
-from metaprobe_writing_assistant.page.study import PARTS, TASKS, StudyFile
+from metaprobe_writing_assistant.page.study import PART_COUNT, TASKS, StudyFile
 from metaprobe_writing_assistant.study.answers import Sheet, one_kind, read_sheets, write_sheets
 from metaprobe_writing_assistant.study.simulation import simulate_sheets
 from metaprobe_writing_assistant.study.survey import (
@@ -59,7 +59,7 @@ def test_after_every_order_has_come_once_the_texts_move_on_by_one(tmp_path: Path
     ids = [task.id for task in TASKS]
     for number, one in enumerate(begun):
         first = number // len(orders)
-        assert list(one.tasks) == [ids[(first + place) % len(ids)] for place in range(PARTS)]
+        assert list(one.tasks) == [ids[(first + place) % len(ids)] for place in range(PART_COUNT)]
     # So every text is written with every condition equally often.
     pairs = Counter(pair for one in begun for pair in zip(one.tasks, one.order, strict=False))
     assert len(set(pairs.values())) == 1

@@ -19,7 +19,7 @@ from metaprobe_writing_assistant.study.choice_tests import (
     cronbach_alpha,
     fleiss_kappa,
     friedman,
-    likeness,
+    likeness_of,
     paired_p,
     repeated_f,
     shares_of,
@@ -135,7 +135,7 @@ def test_no_preference_is_seen_where_none_was_planted(alike: float) -> None:
         sheets = simulate_sheets({"critical_thinking": EQUAL}, 42, likeness=alike, seed=seed)
         choices = choices_of(sheets, CONDITIONS, "critical_thinking")
         counts = counts_of(choices, 3)
-        effect = 1 + 5 * likeness(choices, 3)
+        effect = 1 + 5 * likeness_of(choices, 3)
         plain += chi_square(counts.sum(axis=0))[1] < 0.05
         corrected += chi_square(counts.sum(axis=0), effect)[1] < 0.05
         pairs += paired_p(shares_of(counts)[:, 0] - shares_of(counts)[:, 1]) < 0.05

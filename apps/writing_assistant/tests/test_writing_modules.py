@@ -18,7 +18,7 @@ from metaprobe_writing_assistant.system.quoting import looks_foreign, quote_hist
 from metaprobe_writing_assistant.system.topic_module import read_instructions, read_topic
 from metaprobe_writing_assistant.system.user_prompt import read_profile
 from metaprobe_writing_assistant.system.vocabulary import (
-    MOST_CARDS,
+    MAX_CARDS,
     cards_text,
     entry_line,
     make_card,
@@ -89,7 +89,7 @@ READ: dict[Callable[[str], object], list[tuple[str, object]]] = {
         ("1. vein\n2) light wave: a thing\n- *blood*", ["vein", "light wave", "blood"]),
         ("Here are some words that may help you today", []),
         ("12, ..., ", []),
-        ("w" + ", w".join(ascii_lowercase), [f"w{letter}" for letter in ascii_lowercase[:MOST_CARDS]]),
+        ("w" + ", w".join(ascii_lowercase), [f"w{letter}" for letter in ascii_lowercase[:MAX_CARDS]]),
     ],
     explained: [  # the line that opens with the word
         ("1. **vein**: a tube\nOxygen - a gas\nThe word blood: red", {"vein": "a tube", "oxygen": "a gas"}),

@@ -11,7 +11,7 @@ import click
 from metaprobe.option_commands import EXISTING_FILE, FOLDER_TYPE
 from metaprobe.records.errors import RecordError
 
-SESSIONS = Path("out/assist/sessions.sqlite")
+DEFAULT_SESSIONS = Path("out/assist/sessions.sqlite")
 
 
 @click.command(short_help="The writing assistant: a page on this machine.")
@@ -30,7 +30,7 @@ SESSIONS = Path("out/assist/sessions.sqlite")
 @click.option(
     "--sessions",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=SESSIONS,
+    default=DEFAULT_SESSIONS,
     show_default=True,
     help="File that holds texts, versions and conversations.",
 )
@@ -45,7 +45,7 @@ SESSIONS = Path("out/assist/sessions.sqlite")
 @click.option("--port", default=8090, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--allow-host", multiple=True, help="Name of a proxy with a login before the page; repeatable.")
 @click.option("--open/--no-open", "open_it", default=True, help="Open the page in the browser.")
-def assist(open_it: bool, out: Path | None, **named: Any) -> None:
+def assist(open_it: bool, out: Path | None, **page_options: Any) -> None:
     """Open the writing assistant in the browser: an editor, and beside it an assistant that helps without writing.
 
     Texts stay in one file on this machine. They are sent to the models that --llm names, and to nobody else. With
@@ -54,20 +54,20 @@ def assist(open_it: bool, out: Path | None, **named: Any) -> None:
     from metaprobe.records.store import RunStore
     from metaprobe_writing_assistant.page.run import listener_of, plan_page, serve_page
 
-    settings, load = plan_page(**named)
+    settings, load_systems = plan_page(**page_options)
     with listener_of(settings) as listener:
-        systems = load()
+        systems = load_systems()
         address = f"http://{settings.host}:{listener.getsockname()[1]}/"
         click.echo(f"{address}  (texts: {settings.sessions}; Ctrl-C ends)", err=True)
         if open_it:
             click.launch(address)
         store = None if out is None else RunStore(out)
         with nullcontext() if store is None else store.alone():
-            keep = (lambda run: None) if store is None else (lambda run: store.append([run]))
-            asyncio.run(serve_page(settings, systems, listener, on_run=keep))
+            keep_run = (lambda run: None) if store is None else (lambda run: store.append([run]))
+            asyncio.run(serve_page(settings, systems, listener, on_run=keep_run))
 
 
-class Shares(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
+class SharesType(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
     """Shares by condition, such as `metacrit=0.42,multi=0.26,single=0.32`."""
 
     name = "shares"
@@ -85,7 +85,9 @@ class Shares(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
 seed_option = click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of folds and fits."
 )
-shares_option = click.option("--shares", type=Shares(), required=True, help="Condition and share, for each condition.")
+shares_option = click.option(
+    "--shares", type=SharesType(), required=True, help="Condition and share, for each condition."
+)
 likeness_option = click.option(
     "--likeness",
     default=0.2,

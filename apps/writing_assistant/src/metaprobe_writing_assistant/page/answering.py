@@ -21,7 +21,7 @@ OnStage = Callable[[str], None]
 OnRun = Callable[[Run], None]
 
 
-class ToldLLM(WrappedLLM):
+class ReportingLLM(WrappedLLM):
     """A model that reports the stage of every request."""
 
     def __init__(self, llm: LLM, on_stage: OnStage) -> None:
@@ -45,11 +45,11 @@ class ToldLLM(WrappedLLM):
             yield event
 
 
-def told_models(models: Models, on_stage: OnStage) -> tuple[Models, list[ToldLLM]]:
+def reporting_models(models: Models, on_stage: OnStage) -> tuple[Models, list[ReportingLLM]]:
     """Returns models that call `on_stage` with the stage of each request, and a list of these models."""
-    reporting = {id(llm): ToldLLM(llm, on_stage) for llm in models.all}
-    by_name = {name: reporting[id(llm)] for name, llm in models.by_name.items()}
-    return Models(reporting[id(models.default)], by_name), list(reporting.values())
+    reporting_of = {id(llm): ReportingLLM(llm, on_stage) for llm in models.all}
+    by_name = {name: reporting_of[id(llm)] for name, llm in models.by_name.items()}
+    return Models(reporting_of[id(models.default)], by_name), list(reporting_of.values())
 
 
 class Answering:
@@ -77,7 +77,9 @@ class Answering:
         """
         kept_turn = self._sessions.turn(session_id, number)
         blind = self._sessions.get(session_id).blind
-        models, reporting = told_models(self._setup.models, lambda stage: None if blind else job.tell(stage=stage))
+        models, reporting_llms = reporting_models(
+            self._setup.models, lambda stage: None if blind else job.tell(stage=stage)
+        )
         pieces: list[str] = []
 
         def on_text(piece: str) -> None:
@@ -85,7 +87,7 @@ class Answering:
             job.tell(text=piece)
 
         def end(state: str, **found: object) -> None:
-            calls = [call for llm in reporting for call in llm.calls]
+            calls = [call for llm in reporting_llms for call in llm.calls]
             tokens = sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in calls)
             self._keep(job, session_id, number, state=state, calls=len(calls), tokens=tokens, **found)
 
@@ -102,11 +104,11 @@ class Answering:
             raise
         except (RecordError, MissingExtra) as error:
             end("failed", text="".join(pieces), error=str(error))
-        except Exception as error:  # a fault of ours: the writer still gets an end, and the program's log the reason
+        except Exception as error:  # a bug here: the turn still ends for the writer, and the log gets the reason
             end("failed", text="".join(pieces), error=f"the program failed ({type(error).__name__}); see its log")
             raise
         else:
-            with suppress(RecordError):  # a full disk, which the next line tells
+            with suppress(RecordError):  # on a full disk the next line fails too, and tells the page
                 self._sessions.change(session_id, found=answer["profile"])
             end("done", text=answer["text"], reply=answer)
             try:

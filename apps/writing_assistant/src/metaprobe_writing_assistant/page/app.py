@@ -25,7 +25,7 @@ from metaprobe_writing_assistant.page.tasks import TASKS
 from metaprobe_writing_assistant.page.writing_routes import add_writing
 from metaprobe_writing_assistant.system.contract import CONDITIONS
 
-KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def create_page(
 
     app = FastAPI(title="metaprobe assist", lifespan=lifespan, openapi_url=None)
     app.add_middleware(Door, settings=settings)
-    _explain(app)
+    _add_error_handlers(app)
     _add_files(app)
     can_argue = systems.arguing is not None and not settings.study
 
@@ -86,7 +86,7 @@ def create_page(
 def _add_files(app: FastAPI) -> None:
     """Adds the page's own files, read once. There are no others, and none from elsewhere."""
     folder = files("metaprobe_writing_assistant.page") / "web"
-    texts = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in KINDS}
+    texts = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES}
 
     @app.get("/")
     async def page() -> Response:
@@ -96,10 +96,10 @@ def _add_files(app: FastAPI) -> None:
     async def part(name: str) -> Response:
         if name not in texts:
             return refuse(404, f"the page has no file {name[:80]!r}")
-        return Response(texts[name], media_type=KINDS[name.rpartition(".")[2]])
+        return Response(texts[name], media_type=MEDIA_TYPES[name.rpartition(".")[2]])
 
 
-def _explain(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     """Reports every error as JSON with the field `error`."""
 
     async def wrong(_: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from metaprobe.papers.systems.session import Setup
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.types import Run
-from metaprobe_writing_assistant.page.arguing import HIGH, LOW, contest_grade, grade_essay, grading_of
+from metaprobe_writing_assistant.page.arguing import HIGHEST_LEVEL, LOWEST_LEVEL, contest_grade, grade_essay, grading_of
 from metaprobe_writing_assistant.page.door import body_of, number_in, refuse, text_in
 from metaprobe_writing_assistant.page.jobs import Job, Jobs, stream_job
 from metaprobe_writing_assistant.page.session_file import Body, SessionFile
@@ -21,9 +21,10 @@ from metaprobe_writing_assistant.page.sessions import NotThere
 from metaprobe_writing_assistant.page.settings import AssistSettings
 
 GRADING = "grading"
-MOST_WORDS = 1200
-"""Longest essay: two assistants, their reflections and the teacher read all of it."""
+MAX_ESSAY_WORDS = 1200
+"""Most words of an essay: two assistants, their reflections and the teacher read all of it."""
 KEPT_RUNS = 50
+"""Number of the latest runs that are kept in memory."""
 
 
 class Gradings:
@@ -36,8 +37,10 @@ class Gradings:
 
     def begin(self, essay: str, trait: str) -> str:
         """Keeps an essay that is to be graded, and returns its name."""
-        if len(essay.split()) > MOST_WORDS:
-            raise RecordError(f"the essay has {len(essay.split())} words; take at most {MOST_WORDS} of them for this")
+        if len(essay.split()) > MAX_ESSAY_WORDS:
+            raise RecordError(
+                f"the essay has {len(essay.split())} words; take at most {MAX_ESSAY_WORDS} of them for this"
+            )
         name = secrets.token_urlsafe(12)
         self._put(name, {"id": name, "essay": essay, "trait": trait, "grading": None, "contests": []})
         return name
@@ -52,13 +55,13 @@ class Gradings:
     async def grade(self, job: Job, name: str) -> None:
         """Grades as a job."""
         body = self.get(name)
-        with _told(job):
+        with _errors_told(job):
             run = await grade_essay(
                 self._setup, body["essay"], body["trait"], run_id=name, on_stage=lambda stage: job.tell(stage=stage)
             )
             self._runs[name] = run
-            for old in list(self._runs)[:-KEPT_RUNS]:
-                del self._runs[old]
+            for old_name in list(self._runs)[:-KEPT_RUNS]:
+                del self._runs[old_name]
             grading = asdict(grading_of(run))
             self._put(name, {**body, "grading": grading})
             job.tell(grading=grading)
@@ -72,14 +75,14 @@ class Gradings:
             text: the contest.
             level: the level that the learner asks for, or None.
         """
-        with _told(job):
+        with _errors_told(job):
             first = self._runs.get(name)
             if first is None:
                 raise RecordError("the program was started again since this was graded: grade the essay again")
             result = await contest_grade(self._setup, first, text, level, on_stage=lambda stage: job.tell(stage=stage))
-            heard, body = asdict(result), self.get(name)
-            self._put(name, {**body, "contests": [*body["contests"], heard]})
-            job.tell(contest=heard)
+            contest_result, body = asdict(result), self.get(name)
+            self._put(name, {**body, "contests": [*body["contests"], contest_result]})
+            job.tell(contest=contest_result)
 
     def _put(self, name: str, body: Body) -> None:
         self._file.put(GRADING, name, 0, body)
@@ -112,18 +115,18 @@ def add_arguing(app: FastAPI, settings: AssistSettings, gradings: Gradings, jobs
         body = await body_in(request)
         level = None if body.get("level") is None else number_in(body, "level")
         text, number = text_in(body, "text"), len(gradings.get(name)["contests"])
-        job = f"{name}-{number}"
-        if jobs.running(job):
+        job_name = f"{name}-{number}"
+        if jobs.running(job_name):
             return refuse(409, "your last objection is still being heard")
-        jobs.begin(job, lambda at_work: gradings.contest(at_work, name, text, level))
-        return JSONResponse({"id": name, "job": job, "levels": [LOW, HIGH]}, 201)
+        jobs.begin(job_name, lambda job: gradings.contest(job, name, text, level))
+        return JSONResponse({"id": name, "job": job_name, "levels": [LOWEST_LEVEL, HIGHEST_LEVEL]}, 201)
 
     @app.get("/api/gradings/jobs/{job}/events")
     async def followed(job: str, request: Request) -> Response:
-        at_work = jobs.get(job)
-        if at_work is None:
+        running_job = jobs.get(job)
+        if running_job is None:
             raise NotThere("this is not being worked on any more; load the page again")
-        return stream_job(request, at_work)
+        return stream_job(request, running_job)
 
     @app.post("/api/gradings/jobs/{job}/stop")
     async def stopped(job: str) -> Response:
@@ -131,7 +134,7 @@ def add_arguing(app: FastAPI, settings: AssistSettings, gradings: Gradings, jobs
 
 
 @contextmanager
-def _told(job: Job) -> Iterator[None]:
+def _errors_told(job: Job) -> Iterator[None]:
     """Reports an error in the block to the job's listeners."""
     try:
         yield

@@ -13,16 +13,16 @@ from metaprobe.papers.systems.caelf import TRAITS, caelf, extensions, read_level
 from metaprobe.papers.systems.session import Models, Session, Setup
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
-from metaprobe_writing_assistant.page.answering import OnStage, told_models
+from metaprobe_writing_assistant.page.answering import OnStage, reporting_models
 
-SAID = ("argue", "reflect", "contest")
+ARGUMENT_STAGES = ("argue", "reflect", "contest")
 """Stages whose calls are arguments, in the order in which they enter the framework."""
-LOW, HIGH = 0, 2
+LOWEST_LEVEL, HIGHEST_LEVEL = 0, 2
 LEARNER, LEARNER_MODEL = "user", "the learner"
 SPEAKERS = {"kind": "Sarah", "strict": "Mike", LEARNER: "You"}
 NO_CONTEST, CONTESTED = "no-contest", "caelf"
-MOST_CONTEST = 4000
-"""Characters."""
+MAX_CONTEST_CHARS = 4000
+"""Most characters of a contest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,18 @@ class RepeatingLLM(WrappedLLM):
     The learner's argument is given to it: it is the answer at the stage `contest`.
     """
 
-    def __init__(self, llm: LLM, said: Sequence[Call], contest: str) -> None:
+    def __init__(self, llm: LLM, earlier_calls: Sequence[Call], contest: str) -> None:
         super().__init__(llm)
-        self._said = {(call.stage, call.agent, call.round, call.messages): call for call in said}
+        self._earlier_calls = {(call.stage, call.agent, call.round, call.messages): call for call in earlier_calls}
         self._contest = contest
 
     async def complete(self, request: Request) -> Call:
         """Returns the earlier call, or the learner's words, or a new call."""
         if request.stage == "contest":
             return request.call(model=LEARNER_MODEL, text=self._contest)
-        before = self._said.get((request.stage, request.agent, request.round, request.messages))
-        if before is not None:
-            return replace(before, id=request.id, parent=request.parent)
+        earlier_call = self._earlier_calls.get((request.stage, request.agent, request.round, request.messages))
+        if earlier_call is not None:
+            return replace(earlier_call, id=request.id, parent=request.parent)
         return await super().complete(request)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
@@ -104,7 +104,7 @@ async def grade_essay(setup: Setup, essay: str, trait: str, *, run_id: str, on_s
     if trait not in TRAITS:
         raise RecordError(f"trait {trait!r}: expected one of {', '.join(TRAITS)}")
     item = Item(id=run_id, question="", group=run_id, fields={"essay": essay, "trait": trait})
-    models, _ = told_models(setup.models, on_stage)
+    models, _ = reporting_models(setup.models, on_stage)
     session = Session(replace(setup, models=models), item, system="caelf", variant=NO_CONTEST, run_id=run_id)
     return await caelf(session)
 
@@ -122,26 +122,26 @@ async def contest_grade(setup: Setup, first: Run, text: str, level: int | None, 
     objection = text.strip()
     if not objection:
         raise RecordError("write what you object to first")
-    if len(objection) > MOST_CONTEST:
-        raise RecordError(f"the objection has {len(objection)} characters; say it in {MOST_CONTEST} or fewer")
-    if level is not None and not LOW <= level <= HIGH:
-        raise RecordError(f"level {level}: expected {LOW} to {HIGH}")
-    if level is not None and read_level(objection, LOW, HIGH) is None:
+    if len(objection) > MAX_CONTEST_CHARS:
+        raise RecordError(f"the objection has {len(objection)} characters; say it in {MAX_CONTEST_CHARS} or fewer")
+    if level is not None and not LOWEST_LEVEL <= level <= HIGHEST_LEVEL:
+        raise RecordError(f"level {level}: expected {LOWEST_LEVEL} to {HIGHEST_LEVEL}")
+    if level is not None and read_level(objection, LOWEST_LEVEL, HIGHEST_LEVEL) is None:
         objection = f"{objection}\nLevel: {level}"
-    reporting, _ = told_models(setup.models, on_stage)
+    reporting, _ = reporting_models(setup.models, on_stage)
     names = {**reporting.by_name, LEARNER: reporting.of("contest", LEARNER)}
-    repeating = Models(
+    repeating_models = Models(
         RepeatingLLM(reporting.default, first.calls, objection),
         {name: RepeatingLLM(llm, first.calls, objection) for name, llm in names.items()},
     )
     run_id = f"{first.id}-contested"
     item = replace(first.item, id=run_id)
-    session = Session(replace(setup, models=repeating), item, system="caelf", variant=CONTESTED, run_id=run_id)
+    session = Session(replace(setup, models=repeating_models), item, system="caelf", variant=CONTESTED, run_id=run_id)
     before, after = grading_of(first), grading_of(await caelf(session))
-    n = len(after.nodes)
-    new = [pair for pair in after.attacks if n - 1 in pair]
-    standing = _standing(n, after.attacks)
-    deciding = [pair for pair in new if _standing(n, {*after.attacks} - {pair}) != standing]
+    node_count = len(after.nodes)
+    new_attacks = [pair for pair in after.attacks if node_count - 1 in pair]
+    standing = _standing_numbers(node_count, after.attacks)
+    deciding = [pair for pair in new_attacks if _standing_numbers(node_count, {*after.attacks} - {pair}) != standing]
     return Contest(
         before=before,
         after=after,
@@ -153,20 +153,25 @@ async def contest_grade(setup: Setup, first: Run, text: str, level: int | None, 
 
 def grading_of(run: Run) -> Grading:
     """Returns grade, feedback, arguments and attacks of a run of `caelf`."""
-    arguments = [call for stage in SAID for call in run.calls if call.stage == stage]
+    arguments = [call for stage in ARGUMENT_STAGES for call in run.calls if call.stage == stage]
     answers = [call for call in run.calls if call.stage == "answer"]
     if not answers or not arguments:
         raise RecordError(f"run {run.id} holds no grading of caelf")
     attacks = _attacks(run, len(arguments), contested=any(call.stage == "contest" for call in arguments))
-    standing = _standing(len(arguments), attacks)
+    standing = _standing_numbers(len(arguments), attacks)
     nodes = (
         GraphNode(
-            SPEAKERS.get(call.agent, call.agent), call.text.strip(), read_level(call.text, LOW, HIGH), i in standing
+            SPEAKERS.get(call.agent, call.agent),
+            call.text.strip(),
+            read_level(call.text, LOWEST_LEVEL, HIGHEST_LEVEL),
+            i in standing,
         )
         for i, call in enumerate(arguments)
     )
     last = answers[-1]
-    return Grading(read_level(last.text, LOW, HIGH), last.text.strip(), tuple(nodes), tuple(sorted(attacks)))
+    return Grading(
+        read_level(last.text, LOWEST_LEVEL, HIGHEST_LEVEL), last.text.strip(), tuple(nodes), tuple(sorted(attacks))
+    )
 
 
 def _attacks(run: Run, n: int, *, contested: bool) -> set[tuple[int, int]]:
@@ -188,5 +193,5 @@ def _attacks(run: Run, n: int, *, contested: bool) -> set[tuple[int, int]]:
     }
 
 
-def _standing(n: int, attacks: Collection[tuple[int, int]]) -> set[int]:
+def _standing_numbers(n: int, attacks: Collection[tuple[int, int]]) -> set[int]:
     return {number for extension in extensions(n, attacks) for number in extension}

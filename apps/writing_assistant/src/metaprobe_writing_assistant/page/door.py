@@ -16,12 +16,12 @@ from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe_writing_assistant.page.sessions import ChangedElsewhere, NotThere
 from metaprobe_writing_assistant.page.settings import AssistSettings
 
-POLICY = (
+CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 )
-HEADERS = {
-    "content-security-policy": POLICY,
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -45,13 +45,13 @@ def refuse(status: int, message: str) -> Response:
 
 def refusal_of(error: RecordError) -> Response:
     """Returns the response to a request that failed with this error."""
-    kinds: tuple[tuple[type[RecordError], int], ...] = (
+    status_of_error: tuple[tuple[type[RecordError], int], ...] = (
         (NotThere, 404),
         (ChangedElsewhere, 409),
         (TooLarge, 413),
         (Unwritable, 507),
     )
-    return refuse(next((status for kind, status in kinds if isinstance(error, kind)), 422), str(error))
+    return refuse(next((status for kind, status in status_of_error if isinstance(error, kind)), 422), str(error))
 
 
 class Door:
@@ -70,8 +70,10 @@ class Door:
 
         async def send_bound(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own_headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                other_headers = [pair for pair in message["headers"] if pair[0].decode().lower() not in HEADERS]
+                own_headers = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+                other_headers = [
+                    pair for pair in message["headers"] if pair[0].decode().lower() not in SECURITY_HEADERS
+                ]
                 message = {**message, "headers": [*other_headers, *own_headers]}
             await send(message)
 
@@ -79,7 +81,7 @@ class Door:
         await (refused or self._app)(scope, receive, send_bound)
 
     def _refused(self, request: Request) -> Response | None:
-        host = _name_of(f"//{request.headers.get('host', '')}")
+        host = _host_name_of(f"//{request.headers.get('host', '')}")
         if host not in self._names:
             return refuse(
                 421, f"this page is not served under the name {host!r}; start it with --allow-host for another name"
@@ -87,8 +89,8 @@ class Door:
         origin = request.headers.get("origin")
         if origin is not None and not self._is_own(origin, request):
             return refuse(403, "another web site may not use this page")
-        from_elsewhere = request.headers.get("sec-fetch-site") not in (None, "same-origin", "none")
-        if from_elsewhere and (request.method, request.url.path) != ("GET", "/"):  # a link to the page is welcome
+        is_from_elsewhere = request.headers.get("sec-fetch-site") not in (None, "same-origin", "none")
+        if is_from_elsewhere and (request.method, request.url.path) != ("GET", "/"):  # a link to the page is welcome
             return refuse(403, "another web site may not use this page")
         return None
 
@@ -100,9 +102,9 @@ class Door:
         host = request.headers.get("host", "").lower()
         if origin.lower() == f"{request.url.scheme}://{host}":
             return True
-        scheme, _, place = origin.lower().partition("://")
-        proxied = _name_of(origin) in self._proxies and place in (host, _name_of(origin))
-        return proxied and scheme in ("http", "https")
+        scheme, _, host_and_port = origin.lower().partition("://")
+        is_proxied = _host_name_of(origin) in self._proxies and host_and_port in (host, _host_name_of(origin))
+        return is_proxied and scheme in ("http", "https")
 
 
 async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:
@@ -123,13 +125,15 @@ async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:
         raise RecordError(f"the request is not JSON that can be read: {error}") from error
     if not isinstance(body, dict):
         raise RecordError("the request is no JSON object")
-    level: list[Any] = [body]
-    for _ in range(MAX_DEPTH):  # what is written out again, in a message or a file, nests as deep
-        level = [
-            entry for container in level for entry in (container.values() if isinstance(container, dict) else container)
+    containers: list[Any] = [body]
+    for _ in range(MAX_DEPTH):  # the request is written into messages and files, which nest as deep
+        containers = [
+            entry
+            for container in containers
+            for entry in (container.values() if isinstance(container, dict) else container)
         ]
-        level = [entry for entry in level if isinstance(entry, (dict, list))]
-    if level:
+        containers = [entry for entry in containers if isinstance(entry, (dict, list))]
+    if containers:
         raise RecordError(f"the request nests deeper than {MAX_DEPTH} levels; expected texts and numbers")
     return body
 
@@ -156,7 +160,7 @@ def number_in(body: dict[str, Any], name: str) -> int:
     return value
 
 
-def _name_of(address: str) -> str:
+def _host_name_of(address: str) -> str:
     try:
         return (urlsplit(address).hostname or "").lower()
     except ValueError:

@@ -12,9 +12,9 @@ from starlette.responses import Response, StreamingResponse
 Event = dict[str, Any]
 Work = Callable[["Job"], Awaitable[None]]
 HEARTBEAT_S = 15.0
-SILENCE = ": still at work\n\n"
-END = "event: end\ndata: {}\n\n"
-KEPT_ENDED = 200
+SILENCE_EVENT = ": still at work\n\n"
+END_EVENT = "event: end\ndata: {}\n\n"
+MAX_ENDED_JOBS = 200
 """Number of ended jobs whose events can still be read, for pages that come late."""
 
 
@@ -26,7 +26,7 @@ class Job:
         self.events: list[Event] = []
         self.ended = False
         self.task: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def tell(self, **event: Any) -> None:
         """Adds an event and wakes the listeners."""
@@ -47,15 +47,15 @@ class Job:
                 number += 1
             if self.ended:
                 return
-            news = self._news
+            changed = self._changed
             try:
-                await asyncio.wait_for(news.wait(), heartbeat_s)
+                await asyncio.wait_for(changed.wait(), heartbeat_s)
             except TimeoutError:
                 yield None
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class Jobs:
@@ -68,8 +68,8 @@ class Jobs:
         """Starts a job, which ends when `work` does; `work` itself reports its errors."""
         job = Job(name)
         self._jobs[name] = job
-        for old in [job for job in self._jobs.values() if job.ended][:-KEPT_ENDED]:
-            del self._jobs[old.name]
+        for old_job in [job for job in self._jobs.values() if job.ended][:-MAX_ENDED_JOBS]:
+            del self._jobs[old_job.name]
 
         async def run() -> None:
             try:
@@ -112,12 +112,16 @@ class Jobs:
 
 def stream_job(request: Request, job: Job) -> Response:
     """Returns the events of a job, from the one after `Last-Event-ID` on, and the event `end` after the last."""
-    seen = request.headers.get("last-event-id", "")
-    start = int(seen) + 1 if seen.isdecimal() else 0
+    last_seen = request.headers.get("last-event-id", "")
+    start = int(last_seen) + 1 if last_seen.isdecimal() else 0
 
     async def lines() -> AsyncIterator[str]:
-        async for heard in job.follow(start):
-            yield SILENCE if heard is None else f"id: {heard[0]}\ndata: {json.dumps(heard[1])}\n\n"
-        yield END
+        async for numbered_event in job.follow(start):
+            yield (
+                SILENCE_EVENT
+                if numbered_event is None
+                else f"id: {numbered_event[0]}\ndata: {json.dumps(numbered_event[1])}\n\n"
+            )
+        yield END_EVENT
 
     return StreamingResponse(lines(), media_type="text/event-stream")

@@ -77,11 +77,13 @@ def plan_page(
     )
 
     def load() -> Systems:
-        words = threading.Thread(target=wordnet, daemon=True)  # takes seconds, in which no page would be served
-        words.start()
+        wordnet_thread = threading.Thread(
+            target=wordnet, daemon=True
+        )  # takes seconds, in which no page would be served
+        wordnet_thread.start()
         signals = SignalSource.load(signal)
         models = load_models(names_of_models, ASSISTANT, signals, (), api=options_of_api)
-        words.join()
+        wordnet_thread.join()
         writing = Setup(models, _prompts(ASSISTANT), signals=signals, options=options)
         return Systems(writing, None if study else Setup(Models(models.default), _prompts(CAELF)))
 

@@ -12,7 +12,7 @@ from metaprobe.records.database import Database
 from metaprobe.records.errors import Unwritable
 
 LOG = logging.getLogger(__name__)
-APPLICATION = 0x6D705741  # "mpWA"
+SESSIONS_APPLICATION_ID = 0x6D705741  # "mpWA"
 VERSION = 1
 TABLE = """
 CREATE TABLE kept (
@@ -34,7 +34,7 @@ Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class NewEntry:
     """One entry to write."""
 
     kind: str
@@ -56,7 +56,7 @@ class SessionFile:
             path,
             what="file of writing sessions",
             table=TABLE,
-            application=APPLICATION,
+            application=SESSIONS_APPLICATION_ID,
             version=VERSION,
             lost="begin with an empty one",
         )
@@ -84,28 +84,28 @@ class SessionFile:
             number: its number.
             body: its content.
         """
-        self.write([Writing(kind, owner, body, number)])
+        self.write([NewEntry(kind, owner, body, number)])
 
-    def write(self, entries: Iterable[Writing]) -> list[int]:
+    def write(self, entries: Iterable[NewEntry]) -> list[int]:
         """Writes all of the entries or none, and returns their numbers."""
         with self._database.named(keeping=True), self._database.transaction():
             return [self._write(entry) for entry in entries]
 
-    def _write(self, one: Writing) -> int:
-        number = one.number
+    def _write(self, entry: NewEntry) -> int:
+        number = entry.number
         if number is None:
             (last,) = self._database.execute(
-                "SELECT max(number) FROM kept WHERE kind = ? AND owner = ?", (one.kind, one.owner)
+                "SELECT max(number) FROM kept WHERE kind = ? AND owner = ?", (entry.kind, entry.owner)
             ).fetchone()
             number = 0 if last is None else int(last) + 1
         self._database.execute(
             "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)",
-            (one.kind, one.owner, number, time.time(), json.dumps(one.body, ensure_ascii=False)),
+            (entry.kind, entry.owner, number, time.time(), json.dumps(entry.body, ensure_ascii=False)),
         )
-        if one.newest is not None:
+        if entry.newest is not None:
             self._database.execute(
                 "DELETE FROM kept WHERE kind = ? AND owner = ? AND number <= ?",
-                (one.kind, one.owner, number - one.newest),
+                (entry.kind, entry.owner, number - entry.newest),
             )
         return number
 

@@ -6,16 +6,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from metaprobe.records.errors import RecordError
-from metaprobe_writing_assistant.page.session_file import Body, SessionFile, Writing
+from metaprobe_writing_assistant.page.session_file import Body, NewEntry, SessionFile
 from metaprobe_writing_assistant.system.contract import Profile, Turn
 
 SESSION, VERSION, TURN = "session", "version", "turn"
 AUTOSAVE_S = 120
 """Seconds after which a changed text becomes a new version."""
-MOST_VERSIONS = 500
+MAX_VERSIONS = 500
 """Most versions of one text that are kept, the newest ones: a new version removes the oldest."""
 TITLE_WORDS = 8
-FORMAT = "metaprobe writing session 1"
+EXPORT_FORMAT = "metaprobe writing session 1"
 """Names the format of an exported session."""
 
 TurnState = Literal["running", "done", "stopped", "failed"]
@@ -125,15 +125,15 @@ class Sessions:
             revision: the revision on which it is based.
         """
         session = self.get(session_id)
-        if text == session.draft:  # also what was saved before, and whose answer did not reach the window
+        if text == session.draft:  # for example, saved before, but the response did not reach the window
             return session
         if revision != session.revision:
             raise ChangedElsewhere("this text was changed in another window; load it again to see that one")
         changed = replace(session, draft=text, revision=revision + 1)
         last = self.file.last(VERSION, session_id)
-        due = last is None or time.time() - last[1] >= AUTOSAVE_S
-        versions = self._version_of(session_id, text, "automatically") if due else []
-        self.file.write([Writing(SESSION, session_id, asdict(changed), 0), *versions])
+        is_due = last is None or time.time() - last[1] >= AUTOSAVE_S
+        versions = self._version_of(session_id, text, "automatically") if is_due else []
+        self.file.write([NewEntry(SESSION, session_id, asdict(changed), 0), *versions])
         return changed
 
     def keep_version(self, session_id: str, text: str, saved: Saved) -> None:
@@ -146,11 +146,11 @@ class Sessions:
         """
         self.file.write(self._version_of(session_id, text, saved))
 
-    def _version_of(self, session_id: str, text: str, saved: Saved) -> list[Writing]:
+    def _version_of(self, session_id: str, text: str, saved: Saved) -> list[NewEntry]:
         last = self.file.last(VERSION, session_id)
         if not text.strip() or (last is not None and last[2]["text"] == text):
             return []
-        return [Writing(VERSION, session_id, {"text": text, "saved": saved}, newest=MOST_VERSIONS)]
+        return [NewEntry(VERSION, session_id, {"text": text, "saved": saved}, newest=MAX_VERSIONS)]
 
     def versions(self, session_id: str) -> list[dict[str, Any]]:
         """Returns number, time, words and reason of every version, the oldest first."""
@@ -183,7 +183,7 @@ class Sessions:
         """
         turn = KeptTurn(message, draft, condition, "running", time.time())
         versions = self._version_of(session_id, draft, "before a message")
-        return self.file.write([*versions, Writing(TURN, session_id, asdict(turn))])[-1]
+        return self.file.write([*versions, NewEntry(TURN, session_id, asdict(turn))])[-1]
 
     def turn(self, session_id: str, number: int) -> KeptTurn:
         """Returns one turn."""
@@ -214,8 +214,8 @@ class Sessions:
         session, turn = self.get(session_id), self.turn(session_id, number)
         history = [
             pair
-            for before, earlier_turn in self.turns(session_id)
-            if before < number and earlier_turn.state == "done"
+            for earlier_number, earlier_turn in self.turns(session_id)
+            if earlier_number < number and earlier_turn.state == "done"
             for pair in (("user", earlier_turn.message), ("assistant", earlier_turn.text))
         ]
         filled_in = {name: text for name, text in session.profile.items() if text}
@@ -253,10 +253,11 @@ def as_json(sessions: Sessions, session_id: str) -> dict[str, Any]:
     """Returns everything that is kept of a session."""
     session = sessions.get(session_id)
     versions = [
-        {**about, "text": sessions.version(session_id, about["number"])} for about in sessions.versions(session_id)
+        {**version_fields, "text": sessions.version(session_id, version_fields["number"])}
+        for version_fields in sessions.versions(session_id)
     ]
     turns = [{"number": number, **asdict(turn)} for number, turn in sessions.turns(session_id)]
-    return {"format": FORMAT, **asdict(session), "versions": versions, "turns": turns}
+    return {"format": EXPORT_FORMAT, **asdict(session), "versions": versions, "turns": turns}
 
 
 def as_markdown(sessions: Sessions, session_id: str) -> str:
@@ -285,6 +286,6 @@ def _turn_parts(turn: KeptTurn) -> list[str]:
         for card in reply.get("cards", ())
     ]
     for remark in reply.get("remarks", ()):
-        about = f" On \u201c{remark['quote']}\u201d:" if remark["quote"] else ""
-        parts.append(f"> {remark['kind']}:{about} {remark['text']}")
+        target = f" On \u201c{remark['quote']}\u201d:" if remark["quote"] else ""
+        parts.append(f"> {remark['kind']}:{target} {remark['text']}")
     return parts

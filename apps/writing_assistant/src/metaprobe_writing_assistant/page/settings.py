@@ -9,9 +9,9 @@ from metaprobe.production.http.settings import is_loopback
 from metaprobe.records.errors import RecordError
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-API = "openai:"
+API_PREFIX = "openai:"
 DEFAULT_PLACE = "the address in OPENAI_BASE_URL, or OpenAI"
-ANYONE = "every module"
+EVERY_MODULE = "every module"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,17 @@ class AssistSettings:
         object.__setattr__(self, "names", frozenset(name.lower() for name in names))
 
 
-def places_of(named: dict[str, str], weak: Sequence[str]) -> tuple[ModelPlace, ...]:
-    """Returns the models of `parse_models` as the page names them. `weak` has the names of models too small
+def places_of(spec_of_part: dict[str, str], weak_models: Sequence[str]) -> tuple[ModelPlace, ...]:
+    """Returns the models of `parse_models` as the page names them. `weak_models` has the names of models too small
     to teach.
     """
     places = []
-    for part, spec in sorted(named.items()):
+    for part, spec in sorted(spec_of_part.items()):
         name, place = Path(spec).name or spec, ""
-        if spec.startswith(API):
-            name, _, url = spec.removeprefix(API).partition("@")
-            address = urlsplit(url)  # shown without what could be a secret in it
+        if spec.startswith(API_PREFIX):
+            name, _, url = spec.removeprefix(API_PREFIX).partition("@")
+            address = urlsplit(url)  # shown without user, password and query, which could be secrets
             port = f":{address.port}" if address.port else ""
             place = f"{address.scheme}://{address.hostname}{port}" if url else DEFAULT_PLACE
-        places.append(ModelPlace(part or ANYONE, name, place, weak=spec in weak))
+        places.append(ModelPlace(part or EVERY_MODULE, name, place, weak=spec in weak_models))
     return tuple(places)

@@ -24,7 +24,7 @@ from metaprobe_writing_assistant.study.survey import CONSENT, QUESTIONS, balance
 from metaprobe_writing_assistant.system.contract import CONDITIONS
 
 STUDY, WITHDRAWN = "study", "withdrawn"
-PARTS = len(CONDITIONS)
+PART_COUNT = len(CONDITIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Taking:
     @property
     def step(self) -> str:
         """The next step: `write`, `survey` or `done`."""
-        return "done" if self.done else "write" if self.finished_parts < PARTS else "survey"
+        return "done" if self.done else "write" if self.finished_parts < PART_COUNT else "survey"
 
     @property
     def sheet(self) -> Sheet:
         """The answers as `study analyse` reads them, with conditions instead of places."""
-        answers = {name: None if place is None else self.order[place] for name, place in self.answers.items()}
+        answers = {name: None if index is None else self.order[index] for name, index in self.answers.items()}
         return Sheet(self.code, self.order, answers)
 
 
@@ -68,7 +68,7 @@ class StudyFile:
         """Adds a participant: the next order, the next tasks, a new code, and the first text."""
         number = self._file.owners(STUDY) + self._file.owners(WITHDRAWN)
         orders = balanced_orders(CONDITIONS)
-        tasks = [TASKS[(number // len(orders) + place) % len(TASKS)].id for place in range(PARTS)]
+        tasks = [TASKS[(number // len(orders) + part) % len(TASKS)].id for part in range(PART_COUNT)]
         taking = Taking(secrets.token_urlsafe(12), draw_code(), orders[number % len(orders)], tuple(tasks))
         return self._begin_part(taking)
 
@@ -97,8 +97,10 @@ class StudyFile:
             raise RecordError("the survey comes after the three texts, and its answers stay as they were handed in")
         question_ids = {question.id for question in QUESTIONS}
         for name, place in answers.items():
-            if name not in question_ids or not (place is None or (type(place) is int and 0 <= place < PARTS)):
-                raise RecordError(f"answer {name!r}: {place!r}; expected a question of the survey and 0 to {PARTS - 1}")
+            if name not in question_ids or not (place is None or (type(place) is int and 0 <= place < PART_COUNT)):
+                raise RecordError(
+                    f"answer {name!r}: {place!r}; expected a question of the survey and 0 to {PART_COUNT - 1}"
+                )
         return self._put(replace(taking, answers={**taking.answers, **answers}))
 
     def finish(self, token: str) -> Taking:
@@ -126,26 +128,28 @@ class StudyFile:
 
     def shown(self, taking: Taking) -> Body:
         """Returns what the participant's page may know: nothing of the order."""
-        part = min(taking.finished_parts, PARTS - 1)
-        writing = taking.step == "write"
+        part = min(taking.finished_parts, PART_COUNT - 1)
+        is_writing = taking.step == "write"
         questions = list(QUESTIONS)
-        random.Random(taking.code).shuffle(questions)  # aspects are mixed, and nobody's order is another's
+        random.Random(taking.code).shuffle(questions)  # mixes the aspects, in another order for each participant
         return {
             "token": taking.token,
             "code": taking.code,
             "step": taking.step,
             "part": part,
-            "parts": PARTS,
-            "session": taking.sessions[part] if writing else None,
-            "task": asdict(_task(taking.tasks[part])) if writing else None,
-            "questions": [{"id": question.id, "text": question.text} for question in questions] if not writing else [],
+            "parts": PART_COUNT,
+            "session": taking.sessions[part] if is_writing else None,
+            "task": asdict(_task(taking.tasks[part])) if is_writing else None,
+            "questions": [{"id": question.id, "text": question.text} for question in questions]
+            if not is_writing
+            else [],
             "answers": dict(taking.answers),
         }
 
     def _begin_part(self, taking: Taking) -> Taking:
-        place = taking.finished_parts
-        task = _task(taking.tasks[place])
-        session = self._sessions.create(taking.order[place], task=task.text, blind=True)
+        part = taking.finished_parts
+        task = _task(taking.tasks[part])
+        session = self._sessions.create(taking.order[part], task=task.text, blind=True)
         return self._put(replace(taking, sessions=(*taking.sessions, session.id)))
 
     def _put(self, taking: Taking) -> Taking:
@@ -176,7 +180,7 @@ def add_study(app: FastAPI, settings: AssistSettings, study: StudyFile, sessions
 
     @app.get("/api/study")
     async def about() -> Response:
-        return JSONResponse({"consent": list(CONSENT), "parts": PARTS})
+        return JSONResponse({"consent": list(CONSENT), "parts": PART_COUNT})
 
     @app.post("/api/study")
     async def began(request: Request) -> Response:

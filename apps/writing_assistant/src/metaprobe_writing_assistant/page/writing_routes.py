@@ -25,10 +25,10 @@ from metaprobe_writing_assistant.page.sessions import (
 from metaprobe_writing_assistant.page.settings import AssistSettings
 from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile, check_condition
 
-MOST_PROFILE = 500
+MAX_PROFILE_CHARS = 500
 """Most characters of one field of a profile."""
-ENDED = "the program ended while this was written"
-STUDY_HIDES = "in a study, texts are exported by the person who runs it (metaprobe study export)"
+ENDED_MESSAGE = "the program ended while this was written"
+STUDY_EXPORT_MESSAGE = "in a study, texts are exported by the person who runs it (metaprobe study export)"
 
 
 def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs: Jobs, answering: Answering) -> None:
@@ -60,7 +60,7 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
 
     @app.get("/api/sessions/{session_id}")
     async def whole(session_id: str) -> Response:
-        _mend(sessions, jobs, session_id)
+        _end_lost_turns(sessions, jobs, session_id)
         return JSONResponse(shown_session(sessions.get(session_id), sessions.turns(session_id)))
 
     @app.delete("/api/sessions/{session_id}")
@@ -129,24 +129,24 @@ def _add_turns(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs:
         session, message = sessions.get(session_id), text_in(body, "message")
         if not message.strip() and not session.draft.strip():
             raise RecordError("there is nothing to answer yet: write a message, or begin your text")
-        _mend(sessions, jobs, session_id)
+        _end_lost_turns(sessions, jobs, session_id)
         if any(turn.state == "running" for _, turn in sessions.turns(session_id)):
             return refuse(409, "the assistant still answers your last message: wait for it, or stop it")
         number = sessions.begin_turn(session_id, message, session.draft, session.condition)
-        jobs.begin(_name(session_id, number), lambda job: answering.work(job, session_id, number))
+        jobs.begin(_job_name(session_id, number), lambda job: answering.work(job, session_id, number))
         turn = shown_turn(number, sessions.turn(session_id, number), blind=session.blind)
         return JSONResponse(turn, 201)
 
     @app.get("/api/sessions/{session_id}/turns/{number}/events")
     async def followed(session_id: str, number: int, request: Request) -> Response:
-        job = jobs.get(_name(session_id, number))
+        job = jobs.get(_job_name(session_id, number))
         if job is None:
             raise NotThere("this answer is not being written any more; load the session again")
         return stream_job(request, job)
 
     @app.post("/api/sessions/{session_id}/turns/{number}/stop")
     async def stopped(session_id: str, number: int) -> Response:
-        await jobs.stop(_name(session_id, number))
+        await jobs.stop(_job_name(session_id, number))
         session = sessions.get(session_id)
         return JSONResponse(shown_turn(number, sessions.turn(session_id, number), blind=session.blind))
 
@@ -160,10 +160,10 @@ async def forget_turns(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
         session_id: id of the session.
     """
     for number, _ in sessions.turns(session_id):
-        await jobs.forget(_name(session_id, number))
+        await jobs.forget(_job_name(session_id, number))
 
 
-def _mend(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
+def _end_lost_turns(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
     """Ends turns that were at work when the program was last ended, or whose end could not be written.
 
     Args:
@@ -172,26 +172,26 @@ def _mend(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
         session_id: id of the session.
     """
     for number, turn in sessions.turns(session_id):
-        if turn.state == "running" and not jobs.running(_name(session_id, number)):
+        if turn.state == "running" and not jobs.running(_job_name(session_id, number)):
             with suppress(Unwritable):  # it can still be read
-                sessions.end_turn(session_id, number, state="failed", error=ENDED)
+                sessions.end_turn(session_id, number, state="failed", error=ENDED_MESSAGE)
 
 
-def _name(session_id: str, number: int) -> str:
+def _job_name(session_id: str, number: int) -> str:
     return f"{session_id}/{number}"
 
 
 def _profile(body: dict[str, Any]) -> Profile:
     texts = {field.name: text_in(body, field.name, "").strip() for field in fields(Profile)}
-    if long := [name for name, text in texts.items() if len(text) > MOST_PROFILE]:
-        raise RecordError(f"{long[0]} is longer than {MOST_PROFILE} characters; say it shorter")
+    if too_long := [name for name, text in texts.items() if len(text) > MAX_PROFILE_CHARS]:
+        raise RecordError(f"{too_long[0]} is longer than {MAX_PROFILE_CHARS} characters; say it shorter")
     return Profile(**{name: text or None for name, text in texts.items()})
 
 
 def _refuse_in_study(session: WritingSession) -> None:
     if session.blind:
-        raise RecordError(STUDY_HIDES)
+        raise RecordError(STUDY_EXPORT_MESSAGE)
 
 
-def _download(session_id: str, ending: str) -> dict[str, str]:
-    return {"content-disposition": f'attachment; filename="text-{session_id[:6]}.{ending}"'}
+def _download(session_id: str, suffix: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="text-{session_id[:6]}.{suffix}"'}

@@ -19,14 +19,14 @@ from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.records.errors import RecordError
 from metaprobe_writing_assistant.study.answers import Sheet, one_kind
 from metaprobe_writing_assistant.study.choice_tests import (
-    FEWEST,
+    MIN_PARTICIPANTS,
     Choices,
     chi_square,
     counts_of,
     cronbach_alpha,
     fleiss_kappa,
     friedman,
-    likeness,
+    likeness_of,
     paired_p,
     repeated_f,
     shares_of,
@@ -67,7 +67,7 @@ class AspectPreference:
     p_answers: float
     """P-value of the chi-square, as if every answer were independent."""
     p_corrected: float
-    """The same p-value, with the statistic divided by the design effect."""
+    """P-value of the chi-square divided by the design effect."""
     likeness: float
     """How much one participant's answers resemble each other, from 0 to 1."""
     friedman: float
@@ -157,17 +157,17 @@ def choices_of(sheets: Sequence[Sheet], conditions: Sequence[str], aspect: str) 
 
 def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resamples: int, seed: int) -> AspectPreference:
     k = len(conditions)
-    choices = choices[(choices >= 0).any(axis=1)]  # who answered nothing here says nothing here
+    choices = choices[(choices >= 0).any(axis=1)]  # leaves out participants without an answer in this aspect
     n = len(choices)
     counts = counts_of(choices, k)
     shares, totals = shares_of(counts), counts.sum(axis=0)
     weights = cluster_weights(range(n), resamples, seed)
-    alike = likeness(choices, k)
-    # By how much the totals vary more than those of independent answers; 1 where it cannot be told.
+    resemblance = likeness_of(choices, k)
+    # Factor by which the totals vary more than those of independent answers; 1 if it is not known.
     mean_size = float(np.square(counts.sum(axis=1)).sum() / counts.sum())
-    design_effect = 1.0 if np.isnan(alike) else 1 + (mean_size - 1) * alike
-    statistic, p = friedman(shares) if n >= FEWEST else (np.array(np.nan), np.array(np.nan))
-    plain, p_answers = chi_square(totals)
+    design_effect = 1.0 if np.isnan(resemblance) else 1 + (mean_size - 1) * resemblance
+    statistic, p = friedman(shares) if n >= MIN_PARTICIPANTS else (np.array(np.nan), np.array(np.nan))
+    chi_square_plain, p_answers = chi_square(totals)
     f, p_f = repeated_f(shares)
     return AspectPreference(
         aspect=aspect,
@@ -175,10 +175,10 @@ def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resample
         choices=int(totals.sum()),
         counts={name: int(total) for name, total in zip(conditions, totals, strict=True)},
         shares={name: mean_interval(shares[:, i], weights) for i, name in enumerate(conditions)},
-        chi_square=plain,
+        chi_square=chi_square_plain,
         p_answers=p_answers,
         p_corrected=chi_square(totals, design_effect)[1],
-        likeness=alike,
+        likeness=resemblance,
         friedman=float(statistic),
         p=float(p),
         p_holm=float(p),
@@ -200,13 +200,13 @@ def _alphas(choices: Choices, conditions: tuple[str, ...], resamples: int, seed:
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
-    whole = choices[(choices >= 0).all(axis=1)]
-    if len(whole) < FEWEST or whole.shape[1] < 2:
+    complete = choices[(choices >= 0).all(axis=1)]
+    if len(complete) < MIN_PARTICIPANTS or complete.shape[1] < 2:
         return {}
-    weights = cluster_weights(range(len(whole)), resamples, seed)
+    weights = cluster_weights(range(len(complete)), resamples, seed)
     alphas = {}
     for number, name in enumerate(conditions):
-        items: Floats = (whole == number).astype(np.float64)
+        items: Floats = (complete == number).astype(np.float64)
         alphas[name] = statistic_interval(lambda weight, items=items: cronbach_alpha(items, weight), weights)  # type: ignore[misc]
     return alphas
 
@@ -215,33 +215,35 @@ def _pairs(shares: Floats, conditions: tuple[str, ...], weights: NDArray[np.int3
     pairs = list(combinations(range(len(conditions)), 2))
     differences = [shares[:, i] - shares[:, j] for i, j in pairs]
     p = [paired_p(difference) for difference in differences]
-    spread = [float(difference.std(ddof=1)) if len(difference) > 1 else 0.0 for difference in differences]
+    deviations = [float(difference.std(ddof=1)) if len(difference) > 1 else 0.0 for difference in differences]
     return tuple(
         PairPreference(
             first=conditions[i],
             second=conditions[j],
             difference=mean_interval(difference, weights),
-            standardized=float(difference.mean() / sd) if sd > 0 else float("nan"),
-            p=single,
+            standardized=float(difference.mean() / deviation) if deviation > 0 else float("nan"),
+            p=p_value,
             p_holm=float(corrected),
         )
-        for (i, j), difference, sd, single, corrected in zip(pairs, differences, spread, p, holm(p), strict=True)
+        for (i, j), difference, deviation, p_value, corrected in zip(
+            pairs, differences, deviations, p, holm(p), strict=True
+        )
     )
 
 
 def _positions(sheets: Sequence[Sheet], resamples: int, seed: int) -> tuple[dict[int, Interval], float]:
-    """Returns whether the first, second or third condition was preferred for its place alone.
+    """Returns the mean share of choices for each place in the order, and the p-value that all places are alike.
 
     Args:
         sheets: the sheets.
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
-    places = len(sheets[0].order)
+    place_count = len(sheets[0].order)
     counts = np.array(
         [[sum(chosen == name for chosen in sheet.answers.values()) for name in sheet.order] for sheet in sheets]
     )
     shares = shares_of(counts[counts.sum(axis=1) > 0])
     weights = cluster_weights(range(len(shares)), resamples, seed)
-    p = float(friedman(shares)[1]) if len(shares) >= FEWEST else float("nan")
-    return {place + 1: mean_interval(shares[:, place], weights) for place in range(places)}, p
+    p = float(friedman(shares)[1]) if len(shares) >= MIN_PARTICIPANTS else float("nan")
+    return {place + 1: mean_interval(shares[:, place], weights) for place in range(place_count)}, p

@@ -18,7 +18,7 @@ from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.lines import iter_json_lines
 from metaprobe_writing_assistant.study.survey import QUESTIONS
 
-KNOWN = {question.id for question in QUESTIONS}
+QUESTION_IDS = {question.id for question in QUESTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,14 @@ class Sheet:
     def __post_init__(self) -> None:
         if len(self.order) < 2 or len(set(self.order)) < len(self.order):
             raise RecordError(f"order is {list(self.order)}; expected the conditions that were met, each once")
-        if strangers := sorted(set(self.answers) - KNOWN):
-            raise RecordError(f"answers name the questions {strangers}; expected some of {', '.join(sorted(KNOWN))}")
-        for question, chosen in self.answers.items():
-            if chosen is not None and chosen not in self.order:
+        if unknown := sorted(set(self.answers) - QUESTION_IDS):
+            raise RecordError(
+                f"answers name the questions {unknown}; expected some of {', '.join(sorted(QUESTION_IDS))}"
+            )
+        for question, condition in self.answers.items():
+            if condition is not None and condition not in self.order:
                 raise RecordError(
-                    f"question {question} is answered {chosen!r}; expected null or one of {', '.join(self.order)}"
+                    f"question {question} is answered {condition!r}; expected null or one of {', '.join(self.order)}"
                 )
 
 

@@ -16,9 +16,10 @@ from metaprobe.eval.metrics.ranked import Floats
 
 Choices = NDArray[np.int64]
 """Number of the chosen condition, -1 for none, (n, q)."""
-FLIPS = 9999
-FEWEST = 3
-"""With fewer participants nothing is tested."""
+FLIP_COUNT = 9999
+"""Number of random flips of signs in the test of a pair."""
+MIN_PARTICIPANTS = 3
+"""Fewest participants with which anything is tested."""
 
 
 def counts_of(choices: Choices, k: int) -> Choices:
@@ -54,12 +55,12 @@ def repeated_f(shares: Floats) -> tuple[float, float]:
     nan if the values leave nothing unexplained. It is here because MetaCrit's Table 5 has an F.
     """
     n, k = shares.shape
-    middle = shares.mean()
-    conditions = n * np.square(shares.mean(axis=0) - middle).sum()
-    rest = np.square(shares - shares.mean(axis=0) - shares.mean(axis=1, keepdims=True) + middle).sum()
-    if n < 2 or rest < 1e-12:
+    grand_mean = shares.mean()
+    between_squares = n * np.square(shares.mean(axis=0) - grand_mean).sum()
+    residual_squares = np.square(shares - shares.mean(axis=0) - shares.mean(axis=1, keepdims=True) + grand_mean).sum()
+    if n < 2 or residual_squares < 1e-12:
         return float("nan"), float("nan")
-    f = (conditions / (k - 1)) / (rest / ((n - 1) * (k - 1)))
+    f = (between_squares / (k - 1)) / (residual_squares / ((n - 1) * (k - 1)))
     return float(f), float(stats.f.sf(f, k - 1, (n - 1) * (k - 1)))
 
 
@@ -76,7 +77,7 @@ def chi_square(totals: NDArray[Any], design_effect: float = 1.0) -> tuple[float,
     return statistic, float(stats.chi2.sf(statistic, len(totals) - 1))
 
 
-def likeness(choices: Choices, k: int) -> float:
+def likeness_of(choices: Choices, k: int) -> float:
     """Returns how much one participant's answers resemble each other beyond chance: 0 not at all, 1 if they are all
     equal.
 
@@ -88,10 +89,10 @@ def likeness(choices: Choices, k: int) -> float:
     pairs = (answered * (answered - 1)).sum()
     if not pairs:
         return float("nan")
-    equal = (counts * (counts - 1)).sum() / pairs
+    equal_share = (counts * (counts - 1)).sum() / pairs
     shares = counts.sum(axis=0) / counts.sum()
     chance = float(np.square(shares).sum())
-    return float("nan") if chance == 1 else float(np.clip((equal - chance) / (1 - chance), 0, 1))
+    return float("nan") if chance == 1 else float(np.clip((equal_share - chance) / (1 - chance), 0, 1))
 
 
 def paired_p(differences: Floats) -> float:
@@ -102,23 +103,23 @@ def paired_p(differences: Floats) -> float:
     """
     n = len(differences)
     observed = abs(differences.mean())
-    if n < FEWEST:
+    if n < MIN_PARTICIPANTS:
         return float("nan")
     if observed == 0:
         return 1.0
-    if n <= 13:  # every one of at most 8192 ways
+    if n <= 13:  # all 8192 or fewer ways to flip the signs are tried
         signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
         return float(np.mean(np.abs(signs @ differences) / n >= observed - 1e-12))
-    as_far = np.count_nonzero(np.abs(_drawn_signs(n) @ differences) / n >= observed - 1e-12)
-    return float((as_far + 1) / (FLIPS + 1))
+    as_extreme_count = np.count_nonzero(np.abs(_drawn_signs(n) @ differences) / n >= observed - 1e-12)
+    return float((as_extreme_count + 1) / (FLIP_COUNT + 1))
 
 
 @lru_cache(maxsize=2)
 def _drawn_signs(n: int) -> Floats:
-    """Returns random signs (FLIPS, n), the same for every pair of one study."""
-    drawn = np.random.default_rng(0).bytes(FLIPS * n // 8 + 1)
-    bits = np.unpackbits(np.frombuffer(drawn, np.uint8), count=FLIPS * n)
-    signs: Floats = bits.reshape(FLIPS, n).astype(np.float64) * 2 - 1
+    """Returns random signs (FLIP_COUNT, n), the same for every pair of one study."""
+    random_bytes = np.random.default_rng(0).bytes(FLIP_COUNT * n // 8 + 1)
+    bits = np.unpackbits(np.frombuffer(random_bytes, np.uint8), count=FLIP_COUNT * n)
+    signs: Floats = bits.reshape(FLIP_COUNT, n).astype(np.float64) * 2 - 1
     return signs
 
 
@@ -146,11 +147,11 @@ def fleiss_kappa(choices: Choices, k: int) -> float:
 
     Only participants who answered every question count. Fleiss 1971, doi:10.1037/h0031619.
     """
-    whole = choices[(choices >= 0).all(axis=1)]
-    raters = len(whole)
+    complete = choices[(choices >= 0).all(axis=1)]
+    raters = len(complete)
     if raters < 2:
         return float("nan")
-    table = (whole[:, :, None] == np.arange(k)).sum(axis=0).astype(np.float64)  # (q, k)
+    table = (complete[:, :, None] == np.arange(k)).sum(axis=0).astype(np.float64)  # (q, k)
     observed = (np.square(table).sum(axis=1) - raters).mean() / (raters * (raters - 1))
     chance = float(np.square(table.sum(axis=0) / table.sum()).sum())
     return float("nan") if chance == 1 else float((observed - chance) / (1 - chance))

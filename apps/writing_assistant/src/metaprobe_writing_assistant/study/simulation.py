@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
 from metaprobe_writing_assistant.study.answers import Sheet
-from metaprobe_writing_assistant.study.choice_tests import FEWEST, friedman
+from metaprobe_writing_assistant.study.choice_tests import MIN_PARTICIPANTS, friedman
 from metaprobe_writing_assistant.study.survey import ASPECTS, QUESTIONS, balanced_orders, questions_of
 
 SIMULATED_BY = "random numbers"
-STUDIES = 2000
+STUDY_COUNT = 2000
 """Number of simulated studies for each number of participants."""
-MOST = 2000
+MAX_PARTICIPANTS = 2000
 """Most participants; a difference that needs more is called too small."""
 
 
@@ -35,7 +35,7 @@ class Power:
     wanted: float
     """Share of studies that must find the difference."""
     participants: int | None
-    """The fewest participants that reach it, rounded up to whole rounds of orders; None if even `MOST` do not."""
+    """Fewest participants that reach `wanted`, in whole rounds of orders; None if even `MAX_PARTICIPANTS` do not."""
     curve: dict[int, float]
     """Maps a number of participants to the share of simulated studies whose Friedman test found the difference."""
 
@@ -51,25 +51,25 @@ def simulate_sheets(
         likeness: how much one reader's answers resemble each other.
         seed: seed of the simulation.
     """
-    if strangers := sorted(set(shares) - set(ASPECTS)):
-        raise RecordError(f"shares name the aspects {strangers}; expected some of {', '.join(ASPECTS)}")
+    if unknown := sorted(set(shares) - set(ASPECTS)):
+        raise RecordError(f"shares name the aspects {unknown}; expected some of {', '.join(ASPECTS)}")
     generator = np.random.default_rng(seed)
     conditions = tuple(sorted({name for planted in shares.values() for name in planted}))
     orders = balanced_orders(conditions)
-    chosen: dict[str, NDArray[np.int64]] = {}
+    choices_of_aspect: dict[str, NDArray[np.int64]] = {}
     for aspect, planted in shares.items():
         preferences = _draw_preferences(
-            _checked([planted[name] for name in conditions]), likeness, (participants,), generator
+            _check_shares([planted[name] for name in conditions]), likeness, (participants,), generator
         )
-        drawn = generator.random((participants, len(questions_of(aspect)), 1))
-        chosen[aspect] = (drawn > preferences.cumsum(axis=-1)[:, None, :-1]).sum(axis=-1)
+        draws = generator.random((participants, len(questions_of(aspect)), 1))
+        choices_of_aspect[aspect] = (draws > preferences.cumsum(axis=-1)[:, None, :-1]).sum(axis=-1)
     sheets = []
     for reader in range(participants):
         answers: dict[str, str | None] = {}
         for question in QUESTIONS:
-            if question.aspect in chosen:
-                place = questions_of(question.aspect).index(question)
-                answers[question.id] = conditions[int(chosen[question.aspect][reader, place])]
+            if question.aspect in choices_of_aspect:
+                question_index = questions_of(question.aspect).index(question)
+                answers[question.id] = conditions[int(choices_of_aspect[question.aspect][reader, question_index])]
         sheets.append(Sheet(f"SIM-{reader + 1:04d}", orders[reader % len(orders)], answers, SIMULATED_BY))
     return sheets
 
@@ -81,7 +81,7 @@ def power_of(
     questions: int,
     likeness: float,
     alpha: float = 0.05,
-    studies: int = STUDIES,
+    studies: int = STUDY_COUNT,
     seed: int = 0,
 ) -> float:
     """Returns the share of simulated studies whose Friedman test is below `alpha`.
@@ -96,7 +96,7 @@ def power_of(
         seed: seed of the simulation.
     """
     generator = np.random.default_rng([seed, participants])
-    preferences = _draw_preferences(_checked(shares), likeness, (studies, participants), generator)
+    preferences = _draw_preferences(_check_shares(shares), likeness, (studies, participants), generator)
     counts = generator.multinomial(questions, preferences)
     p = friedman(counts)[1]
     return float(np.mean(p < alpha))  # where nobody prefers anything, p is nan: not found
@@ -109,7 +109,7 @@ def participants_needed(
     likeness: float = 0.2,
     alpha: float = 0.05,
     wanted: float = 0.8,
-    studies: int = STUDIES,
+    studies: int = STUDY_COUNT,
     seed: int = 0,
 ) -> Power:
     """Returns the fewest participants with which `wanted` of the studies find these shares to differ.
@@ -131,7 +131,7 @@ def participants_needed(
     curve: dict[int, float] = {}
     step = len(balanced_orders(range(len(shares)))) if len(shares) > 1 else 1  # type: ignore[arg-type]
 
-    def reached(rounds: int) -> bool:
+    def is_reached(rounds: int) -> bool:
         n = rounds * step
         if n not in curve:
             curve[n] = power_of(
@@ -139,20 +139,20 @@ def participants_needed(
             )
         return curve[n] >= wanted
 
-    low, high = 0, max(1, -(-FEWEST // step))
-    while not reached(high) and high * step < MOST:
+    low, high = 0, max(1, -(-MIN_PARTICIPANTS // step))
+    while not is_reached(high) and high * step < MAX_PARTICIPANTS:
         low, high = high, high * 2
-    found = reached(high)
-    while found and high - low > 1:
+    is_found = is_reached(high)
+    while is_found and high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if reached(middle) else (middle, high)
+        low, high = (low, middle) if is_reached(middle) else (middle, high)
     return Power(
         shares=tuple(shares),
         questions=questions,
         likeness=likeness,
         alpha=alpha,
         wanted=wanted,
-        participants=high * step if found else None,
+        participants=high * step if is_found else None,
         curve=dict(sorted(curve.items())),
     )
 
@@ -173,7 +173,7 @@ def _draw_preferences(
     return generator.dirichlet(np.asarray(shares) * (1 / likeness - 1), size=shape)
 
 
-def _checked(shares: Sequence[float]) -> list[float]:
+def _check_shares(shares: Sequence[float]) -> list[float]:
     if len(shares) < 2 or min(shares) <= 0 or abs(sum(shares) - 1) > 0.005:
         raise RecordError(
             f"shares are {list(shares)}, whose sum is {sum(shares):g}; expected two or more above 0 that add up to 1"

@@ -40,8 +40,8 @@ class SurveyQuestion:
     text: str
 
 
-def _questions(aspect: str, short: str, *texts: str) -> tuple[SurveyQuestion, ...]:
-    return tuple(SurveyQuestion(f"{short}{number}", aspect, text) for number, text in enumerate(texts, 1))
+def _questions(aspect: str, prefix: str, *texts: str) -> tuple[SurveyQuestion, ...]:
+    return tuple(SurveyQuestion(f"{prefix}{number}", aspect, text) for number, text in enumerate(texts, 1))
 
 
 QUESTIONS: tuple[SurveyQuestion, ...] = (
@@ -110,5 +110,5 @@ def balanced_orders(conditions: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 def draw_code() -> str:
     """Returns a code such as `K7QD-2MXA`: 39 random bits, so that two participants never share one by chance."""
-    drawn = "".join(secrets.choice(ALPHABET) for _ in range(8))
-    return f"{drawn[:4]}-{drawn[4:]}"
+    characters = "".join(secrets.choice(ALPHABET) for _ in range(8))
+    return f"{characters[:4]}-{characters[4:]}"

@@ -8,7 +8,7 @@ from metaprobe.papers.systems.judging import object_schema, only_json_object
 from metaprobe.papers.systems.session import Session
 from metaprobe.records.types import Call, Message, Sampling
 from metaprobe_writing_assistant.system.contract import NOT_SAID, Profile, Turn
-from metaprobe_writing_assistant.system.quoting import MOST_WORDS, quote_history, quote_text, shorten, tame
+from metaprobe_writing_assistant.system.quoting import SHOWN_WORDS, quote_history, quote_text, shorten, tame
 
 NO_MESSAGE = "Please look at my text."
 """Replaces an empty message next to a text."""
@@ -21,13 +21,12 @@ class Work:
     session: Session
     turn: Turn
     notes: list[str]
-    told: dict[str, str] = field(default_factory=dict)
-    """Maps what is known about the turn (`stage`, `reasoning`) to its source: a model's name, or a
-    checkpoint's digest.
-    """
-    judged: dict[str, tuple[Call, str]] = field(default_factory=dict)
-    """Maps the same to the call that was first asked, and to its result in the words of the labels; empty if nothing
-    could be read. There is no entry if a trained model decided.
+    source_of: dict[str, str] = field(default_factory=dict)
+    """Maps `stage` and `reasoning` to the source of what is known: a model's name, or a checkpoint's digest."""
+    module_answers: dict[str, tuple[Call, str]] = field(default_factory=dict)
+    """Maps `stage` and `reasoning` to the first call about it, and to the result in the words of the labels.
+
+    The result is empty if nothing could be read. There is no entry if a trained model decided.
     """
 
     @property
@@ -37,7 +36,7 @@ class Work:
 
     @property
     def most_words(self) -> int:
-        return self.session.constant(MOST_WORDS)
+        return self.session.constant(SHOWN_WORDS)
 
     def note(self, text: str) -> None:
         """Adds a note, once."""
@@ -108,28 +107,28 @@ class Work:
         """Returns the first turn of a prompt file, as a part of another prompt."""
         return self.session.messages(prompt, **slots)[0].content
 
-    async def ask_in_form(self, asked: Call, name: str, values: Sequence[str | int]) -> str:
+    async def ask_in_form(self, unread_call: Call, name: str, values: Sequence[str | int]) -> str:
         """Asks once more after an answer that could not be read, and returns one of the values, as text.
 
         If the model can be held to a schema, it must write a JSON object with the field `name`. Empty if it still gives
         none of the values.
 
         Args:
-            asked: the call whose answer could not be read.
+            unread_call: the call whose answer could not be read.
             name: name of the field.
             values: the allowed values.
         """
-        kind = "integer" if isinstance(values[0], int) else "string"
-        schema = object_schema({name: {"type": kind, "enum": list(values)}})
+        json_type = "integer" if isinstance(values[0], int) else "string"
+        schema = object_schema({name: {"type": json_type, "enum": list(values)}})
         form = f"{{{json.dumps(name)}: ...}}, with one of {', '.join(json.dumps(value) for value in values)}"
-        messages = (*asked.messages, *self.session.messages("again", output=tame(asked.text), form=form))
+        messages = (*unread_call.messages, *self.session.messages("again", output=tame(unread_call.text), form=form))
         call = await self.session.send(
             messages,
-            replace(asked.sampling, json_schema=schema),
-            stage=asked.stage,
-            agent=asked.agent,
-            round=asked.round + 1,
-            parent=asked,
+            replace(unread_call.sampling, json_schema=schema),
+            stage=unread_call.stage,
+            agent=unread_call.agent,
+            round=unread_call.round + 1,
+            parent=unread_call,
         )
         value = (only_json_object(call.text) or {}).get(name)
         return str(value) if value in values and not isinstance(value, bool) else ""

@@ -51,7 +51,7 @@ from metaprobe_writing_assistant.system.contract import (
     turn_of_item,
 )
 from metaprobe_writing_assistant.system.final_response import OnText
-from metaprobe_writing_assistant.system.quoting import MOST_WORDS
+from metaprobe_writing_assistant.system.quoting import SHOWN_WORDS
 
 SINGLE, MULTI, METACRIT = CONDITIONS
 EMPTY_REPLY = "There is nothing to answer yet. Write a message, or begin your text in the editor."
@@ -64,9 +64,9 @@ async def writing_assistant(session: Session) -> Run:
     work = Work(session, turn_of_item(session.item), [])
     answer = await _reply(work, check_condition(session.variant), None, None)
     for field in (classifiers.STAGE, classifiers.REASONING):  # the item may say what is right
-        if field in work.judged and (gold := session.item.fields.get(field)):
-            asked, answer_of_module = work.judged[field]
-            session.label(asked, "correct", float(answer_of_module == gold), source="program")
+        if field in work.module_answers and (gold := session.item.fields.get(field)):
+            module_call, answer_of_module = work.module_answers[field]
+            session.label(module_call, "correct", float(answer_of_module == gold), source="program")
     return session.run(answer.text)
 
 
@@ -104,37 +104,39 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
     work.note_what_is_cut()
     if condition == SINGLE:
         stage = await classifiers.find_stage(work)
-        unfinished = Reply(text="", condition=condition, profile=work.turn.profile, stage=stage)
-        answered = await final_response.answer_alone(work, stage, on_text)
+        reply_so_far = Reply(text="", condition=condition, profile=work.turn.profile, stage=stage)
+        response_call = await final_response.answer_alone(work, stage, on_text)
     else:
         profile, stage, topic = await asyncio.gather(
             user_prompt.make_profile(work), classifiers.find_stage(work), topic_module.identify_topic(work)
         )
         cards, rubric = await _stage_modules(work, stage, topic, profile)
         guidance = await topic_module.make_guidance(work, topic, stage)
-        unfinished = Reply(
+        reply_so_far = Reply(
             text="", condition=condition, profile=profile, stage=stage, topic=topic, cards=cards, rubric=rubric
         )
         critical = ""
         if condition == METACRIT:
             reasoning = await classifiers.find_reasoning(work)
             critical, remarks = await metacrit_chain.regulate_request(work, reasoning, topic)
-            unfinished = replace(unfinished, reasoning=reasoning, remarks=remarks)
-        answered = await final_response.respond(work, unfinished, guidance=guidance, critical=critical, on_text=on_text)
+            reply_so_far = replace(reply_so_far, reasoning=reasoning, remarks=remarks)
+        response_call = await final_response.respond(
+            work, reply_so_far, guidance=guidance, critical=critical, on_text=on_text
+        )
     session = work.session
-    session.label(answered, "stage", STAGE_CODES[stage], source=work.told["stage"])
-    if unfinished.reasoning is not None:
-        session.label(answered, "reasoning", float(unfinished.reasoning), source=work.told["reasoning"])
-    quality = session.signal("quality", agent=answered.agent, call=answered)
-    if not answered.text.strip():
+    session.label(response_call, "stage", STAGE_CODES[stage], source=work.source_of["stage"])
+    if reply_so_far.reasoning is not None:
+        session.label(response_call, "reasoning", float(reply_so_far.reasoning), source=work.source_of["reasoning"])
+    quality = session.signal("quality", agent=response_call.agent, call=response_call)
+    if not response_call.text.strip():
         work.note("The model gave no answer. Ask again, or use a stronger model.")
-    elif answered.finish_reason == "length":
+    elif response_call.finish_reason == "length":
         work.note("The answer was cut at its greatest length.")
     return replace(
-        unfinished,
-        text=answered.text.strip(),
+        reply_so_far,
+        text=response_call.text.strip(),
         quality=None if quality is None else quality.value,
-        doubted=_doubts(gate, answered),
+        doubted=_would_stop(gate, response_call),
         notes=tuple(work.notes),
     )
 
@@ -161,12 +163,12 @@ async def _stage_modules(
     return (), await writing_assessor.assess(work, writing, profile)
 
 
-def _doubts(gate: StreamingGate | None, answered: Call) -> bool:
+def _would_stop(gate: StreamingGate | None, response_call: Call) -> bool:
     """Returns whether the gate would have stopped this response; False without a gate or without log-probabilities."""
-    if gate is None or answered.logprobs is None:
+    if gate is None or response_call.logprobs is None:
         return False
-    watching = gate.start(model=answered.model, logprobs_mode=answered.logprobs_mode)
-    return any(watching.push(float(logprob)) != "continue" for logprob in answered.logprobs)
+    gate_run = gate.start(model=response_call.model, logprobs_mode=response_call.logprobs_mode)
+    return any(gate_run.push(float(logprob)) != "continue" for logprob in response_call.logprobs)
 
 
 LIMITS = {
@@ -203,10 +205,10 @@ SYSTEM = System(
     fields=TURN_FIELDS,
     signals={"difficulty": metacrit_chain.ANSWER, "quality": final_response.STAGE},
     uses=("quality",),  # noted of the final response, whatever the policy makes of it
-    decides=(metacrit_chain.POINT,),
-    without=dict.fromkeys((MULTI, SINGLE), ("difficulty", metacrit_chain.POINT)),
+    decides=(metacrit_chain.REGULATE_POINT,),
+    without=dict.fromkeys((MULTI, SINGLE), ("difficulty", metacrit_chain.REGULATE_POINT)),
     answer_stages=(final_response.STAGE,),
     extract_answer=lambda item, call, variant: call.text.strip(),
     limits=LIMITS,
-    constants=(MOST_WORDS, LEARNED),
+    constants=(SHOWN_WORDS, LEARNED),
 )

@@ -16,7 +16,7 @@ from metaprobe_writing_assistant.system.contract import Stage, Turn
 
 STAGE, STAGE_AGENT, STAGE_TOKENS = "stage", "classifier", 16
 REASONING, REASONING_AGENT, REASONING_TOKENS = "reasoning", "reasoning-check", 16
-NONE = "none"
+NO_STAGE = "none"
 """Class of a message without a stage, in the trained model and in the labels of tasks."""
 STAGE_ANSWERS = ("PRE", "DURING", "POST", "NOT APPLIED")
 REASONING_ANSWERS = ("REASONING", "NON-REASONING")
@@ -39,19 +39,19 @@ async def find_stage(work: Work) -> Stage | None:
     """
     if work.session.constant(LEARNED):
         stage_class = tell_stage(work.turn)
-        work.told[STAGE] = stage_class.source
+        work.source_of[STAGE] = stage_class.source
         return _STAGES.get(stage_class.name)
     call = await work.ask("stage", stage=STAGE, agent=STAGE_AGENT, max_tokens=STAGE_TOKENS)
     name = read_stage(call.text) or read_stage(await work.ask_in_form(call, "stage", STAGE_ANSWERS))
     if name is None:
         work.note("The model did not name a stage of writing; the answer is a general one.")
-    work.judged[STAGE], work.told[STAGE] = (call, name or ""), call.model
-    return _STAGES.get(name or NONE)
+    work.module_answers[STAGE], work.source_of[STAGE] = (call, name or ""), call.model
+    return _STAGES.get(name or NO_STAGE)
 
 
 def read_stage(text: str) -> str | None:
     """Returns `pre`, `during`, `post` or `none` from a text; None if it says nothing, or several of them."""
-    names = {NONE if name.lower().startswith("not") else name.lower() for name in _STAGE_FOUND.findall(text)}
+    names = {NO_STAGE if name.lower().startswith("not") else name.lower() for name in _STAGE_FOUND.findall(text)}
     return names.pop() if len(names) == 1 else None
 
 
@@ -62,7 +62,7 @@ async def find_reasoning(work: Work) -> bool | None:
     """
     if work.session.constant(LEARNED):
         reasoning_class = _load(REASONING_CHECKPOINT).classify(turn_text(work.turn.message, work.turn.draft))
-        work.told[REASONING] = reasoning_class.source
+        work.source_of[REASONING] = reasoning_class.source
         return reasoning_class.name == YES
     call = await work.ask("reasoning", stage=REASONING, agent=REASONING_AGENT, max_tokens=REASONING_TOKENS)
     reasoning = read_reasoning(call.text)
@@ -70,8 +70,8 @@ async def find_reasoning(work: Work) -> bool | None:
         reasoning = read_reasoning(await work.ask_in_form(call, "request", REASONING_ANSWERS))
     if reasoning is None:
         work.note("The model did not say whether the request needs reasoning; only the monitor was asked.")
-    work.judged[REASONING] = (call, "" if reasoning is None else YES if reasoning else "no")
-    work.told[REASONING] = call.model
+    work.module_answers[REASONING] = (call, "" if reasoning is None else YES if reasoning else "no")
+    work.source_of[REASONING] = call.model
     return reasoning
 
 

@@ -43,9 +43,11 @@ async def _guidance(work: Work, stage: Stage | None) -> str:
     """Returns a prompt that the model makes for the stage, or the general one if there is no stage."""
     if stage is None:
         return work.text_of("feedback")
-    for_stage = stage_guide(work, stage)
-    made = await work.ask("guide_stage", stage=GUIDE, agent=META_AGENT, max_tokens=META_TOKENS, stage_guide=for_stage)
-    return made.text.strip() or for_stage
+    stage_text = stage_guide(work, stage)
+    guidance_call = await work.ask(
+        "guide_stage", stage=GUIDE, agent=META_AGENT, max_tokens=META_TOKENS, stage_guide=stage_text
+    )
+    return guidance_call.text.strip() or stage_text
 
 
 async def respond(

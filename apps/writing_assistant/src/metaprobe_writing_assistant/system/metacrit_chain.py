@@ -19,9 +19,9 @@ from metaprobe_writing_assistant.system.contract import Remark, RemarkKind
 from metaprobe_writing_assistant.system.writing_assessor import plain
 
 ANSWER, CONTROL, SYNTHESIS = "answer", "control", "synthesis"
-POINT = "regulate"
+REGULATE_POINT = "regulate"
 ANSWER_TOKENS, MONITOR_TOKENS, CONTROL_TOKENS, SYNTHESIS_TOKENS = 224, 160, 288, 288
-FEWEST_QUOTED = 2
+MIN_QUOTED_WORDS = 2
 """Fewest words that a remark must quote for its sentence to be found: a single word occurs in many sentences."""
 
 _REMARK = re.compile(
@@ -56,18 +56,21 @@ async def regulate_request(work: Work, reasoning: bool | None, topic: str | None
         topic=topic or "(not named)",
     )
     critics = _decide(work, answer, (Action.SYNTHESISE, Action.MONITOR, Action.MONITOR_CONTROL)).action.split("+")
-    monitored: Call | None = None
+    monitor_note: Call | None = None
     critique: Call | None = None
-    about: dict[str, Any] = {"parent": answer, "answer": quote(answer)}
+    critic_arguments: dict[str, Any] = {"parent": answer, "answer": quote(answer)}
     if Action.MONITOR in critics:  # A2: V, an assessment of the first answer that corrects nothing
-        monitored = await _criticise(work, "monitor", Action.MONITOR, max_tokens=MONITOR_TOKENS, **about)
+        monitor_note = await _criticise(work, "monitor", Action.MONITOR, max_tokens=MONITOR_TOKENS, **critic_arguments)
     if CONTROL in critics:  # A3: C, the critique in three steps
-        about["heard"] = heard(work, monitored, None)
-        critique = await _criticise(work, "control", CONTROL, max_tokens=CONTROL_TOKENS, **about)
-    if monitored is None and critique is None:
+        critic_arguments["heard"] = heard(work, monitor_note, None)
+        critique = await _criticise(work, "control", CONTROL, max_tokens=CONTROL_TOKENS, **critic_arguments)
+    if monitor_note is None and critique is None:
         return answer.text.strip(), ()
-    remarks = (*remarks_of(Action.MONITOR, monitored, work.turn.draft), *remarks_of(CONTROL, critique, work.turn.draft))
-    joined = await work.ask(
+    remarks = (
+        *remarks_of(Action.MONITOR, monitor_note, work.turn.draft),
+        *remarks_of(CONTROL, critique, work.turn.draft),
+    )
+    synthesis = await work.ask(
         "synthesis",
         stage=SYNTHESIS,
         agent="synthesiser",
@@ -75,9 +78,9 @@ async def regulate_request(work: Work, reasoning: bool | None, topic: str | None
         max_tokens=SYNTHESIS_TOKENS,
         hidden=True,
         answer=quote(answer),
-        heard=heard(work, monitored, critique),
+        heard=heard(work, monitor_note, critique),
     )
-    return joined.text.strip(), remarks
+    return synthesis.text.strip(), remarks
 
 
 async def _criticise(work: Work, prompt: str, critic: str, **more: Any) -> Call:
@@ -104,10 +107,10 @@ def _decide(work: Work, answer: Call | None, legal_actions: Sequence[str]) -> De
     """
     session = work.session
     if answer is None:
-        return session.decide(POINT, legal_actions, agent=Action.MONITOR)
+        return session.decide(REGULATE_POINT, legal_actions, agent=Action.MONITOR)
     read_signals = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
     signals = replace(Signals.of(answer), **read_signals)
-    return session.decide(POINT, legal_actions, agent=answer.agent, signals=signals)
+    return session.decide(REGULATE_POINT, legal_actions, agent=answer.agent, signals=signals)
 
 
 def heard(work: Work, note: Call | None, critique: Call | None) -> str:
@@ -135,29 +138,29 @@ def remarks_of(kind: str, call: Call | None, draft: str) -> tuple[Remark, ...]:
     if call is None or not call.text.strip():
         return ()
     name: RemarkKind = "monitor" if kind == Action.MONITOR else "control"
-    found = [
-        Remark(name, said.strip() if sentence else f'"{words}" {said}'.strip(), sentence)
-        for *quoted, said in _REMARK.findall(call.text)
-        for words in ["".join(quoted)]
+    remarks_on_sentences = [
+        Remark(name, remark_text.strip() if sentence else f'"{words}" {remark_text}'.strip(), sentence)
+        for *quotations, remark_text in _REMARK.findall(call.text)
+        for words in ["".join(quotations)]
         for sentence in [sentence_with(words, draft)]
-        if said.strip()
+        if remark_text.strip()
     ]
     general = _without(_CONCERN, _without(_REMARK, call.text)).strip()
-    return (*([Remark(name, general)] if general else []), *found)
+    return (*([Remark(name, general)] if general else []), *remarks_on_sentences)
 
 
 def _without(pattern: re.Pattern[str], text: str) -> str:
-    done, parts = 0, []
-    for start, found in line_matches(pattern, text):
-        parts.append(text[done:start])
-        done = found.end()
-    return "".join((*parts, text[done:]))
+    copied_until, parts = 0, []
+    for start, match in line_matches(pattern, text):
+        parts.append(text[copied_until:start])
+        copied_until = match.end()
+    return "".join((*parts, text[copied_until:]))
 
 
 def sentence_with(words: str, draft: str) -> str | None:
     """Returns the first sentence of a draft that holds these words, exactly as in the draft; None if there is none."""
-    wanted = plain(words).strip(" .!?,;:")
-    if len(wanted.split()) < FEWEST_QUOTED:
+    plain_words = plain(words).strip(" .!?,;:")
+    if len(plain_words.split()) < MIN_QUOTED_WORDS:
         return None
     sentences = (found[0].strip() for found in _SENTENCE.finditer(draft))
-    return next((sentence for sentence in sentences if wanted in plain(sentence)), None)
+    return next((sentence for sentence in sentences if plain_words in plain(sentence)), None)

@@ -9,7 +9,7 @@ TOPIC, GUIDE, AGGREGATE = "topic", "guide", "aggregate"
 AGENTS = {TOPIC: "topic-identifier", GUIDE: "prompt-generator", AGGREGATE: "prompt-aggregator"}
 TOPIC_TOKENS, GUIDE_TOKENS, AGGREGATE_TOKENS = 12, 160, 192
 TOPIC_WORDS = 6
-"""A topic is a keyword: of a longer answer the first words count."""
+"""Most words of a topic. Of a longer answer only the first words are used."""
 
 _NOT = re.compile(r"\W*(?:not[ _-]*appl|none\b|n/a)", re.IGNORECASE)
 _INSTRUCTIONS = re.compile(r"instructions\W*:\s*", re.IGNORECASE)
@@ -31,21 +31,21 @@ async def make_guidance(work: Work, topic: str | None, stage: Stage | None) -> s
         topic: the topic.
         stage: the stage.
     """
-    for_stage = stage_guide(work, stage)
+    stage_text = stage_guide(work, stage)
     if topic is None:
-        return for_stage
-    made = await work.ask("guide_topic", stage=GUIDE, agent=AGENTS[GUIDE], max_tokens=GUIDE_TOKENS, topic=topic)
-    joined = await work.ask(
+        return stage_text
+    topic_call = await work.ask("guide_topic", stage=GUIDE, agent=AGENTS[GUIDE], max_tokens=GUIDE_TOKENS, topic=topic)
+    joined_call = await work.ask(
         "aggregate",
         stage=AGGREGATE,
         agent=AGENTS[AGGREGATE],
-        parent=made,
+        parent=topic_call,
         max_tokens=AGGREGATE_TOKENS,
         topic=topic,
-        topic_guide=made.text.strip() or "(none)",
-        stage_guide=for_stage,
+        topic_guide=topic_call.text.strip() or "(none)",
+        stage_guide=stage_text,
     )
-    return read_instructions(joined.text) or for_stage
+    return read_instructions(joined_call.text) or stage_text
 
 
 def stage_guide(work: Work, stage: Stage | None) -> str:

@@ -12,12 +12,12 @@ from metaprobe_writing_assistant.system.wordnet import WordEntry, look_up
 FETCH, EXPLAIN = "words", "explain"
 AGENTS = {FETCH: "vocab-fetcher", EXPLAIN: "vocab-explainer"}
 FETCH_TOKENS, EXPLAIN_TOKENS = 48, 320
-MOST_CARDS = 6
+MAX_CARDS = 6
 """Most words that are explained: a learner cannot take in more at once."""
-LONGEST_WORD = 3
+MAX_TERM_WORDS = 3
 """Most words of a term; a longer term is a sentence."""
 
-MOST_LETTERS = 100
+MAX_TERM_CHARS = 100
 """Most characters of a term; a longer term is no word of any language."""
 
 
@@ -32,33 +32,33 @@ async def make_cards(work: Work, topic: str | None, profile: Profile) -> tuple[C
         profile: the profile.
     """
     slots: dict[str, Any] = {"topic": topic or "(not named)", "quoted_profile": quote_profile(profile)}
-    listed = await work.ask("words", stage=FETCH, agent=AGENTS[FETCH], max_tokens=FETCH_TOKENS, **slots)
-    words = read_words(listed.text)
+    words_call = await work.ask("words", stage=FETCH, agent=AGENTS[FETCH], max_tokens=FETCH_TOKENS, **slots)
+    words = read_words(words_call.text)
     if not words:
         work.note("The model listed no words to explain.")
         return ()
     entries = {word: look_up(word) for word in words}
-    explained = await work.ask(
+    explain_call = await work.ask(
         "explain",
         stage=EXPLAIN,
         agent=AGENTS[EXPLAIN],
-        parent=listed,
+        parent=words_call,
         max_tokens=EXPLAIN_TOKENS,
         entries="\n".join(entry_line(word, entry) for word, entry in entries.items()),
         **slots,
     )
-    return tuple(make_card(word, entry, read_explanations(explained.text, words)) for word, entry in entries.items())
+    return tuple(make_card(word, entry, read_explanations(explain_call.text, words)) for word, entry in entries.items())
 
 
 def read_words(text: str) -> list[str]:
-    """Returns the words of a list, each once, as written but without numbers and marks; `MOST_CARDS` at most."""
+    """Returns the words of a list, each once, as written but without numbers and marks; `MAX_CARDS` at most."""
     words: dict[str, str] = {}
     for part in re.split(r"[,;\n]", text):
         word = re.sub(r"^\W*(?:\d+\W+)?|(?<![^\w)])[^\w)]+$", "", part.split(":")[0]).strip()
-        short = len(word) <= MOST_LETTERS and len(word.split()) <= LONGEST_WORD
-        if word and short and re.search(r"[^\W\d_]", word):
+        is_short = len(word) <= MAX_TERM_CHARS and len(word.split()) <= MAX_TERM_WORDS
+        if word and is_short and re.search(r"[^\W\d_]", word):
             words.setdefault(word.lower(), word)
-    return list(words.values())[:MOST_CARDS]
+    return list(words.values())[:MAX_CARDS]
 
 
 def entry_line(word: str, entry: WordEntry | None) -> str:

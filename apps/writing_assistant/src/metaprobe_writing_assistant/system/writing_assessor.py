@@ -13,13 +13,13 @@ from metaprobe_writing_assistant.system.contract import Profile, RubricScore
 from metaprobe_writing_assistant.system.quoting import looks_foreign, quote_text
 
 EXTRACT, EXTRACT_AGENT, EXTRACT_TOKENS = "extract", "extractor", 512
-FEWEST_WORDS = 25
-"""A shorter message holds a request, and no text worth a score."""
+MIN_WORDS_TO_JUDGE = 25
+"""Fewest words of a message that may hold a text worth a score. A shorter message holds only a request."""
 
 STAGE, AGENT = "assess", "assessor"
 ASSESS_TOKENS = 320
-LOWEST, HIGHEST = 0, 5
-SCALE = "rubric"
+MIN_SCORE, MAX_SCORE = 0, 5
+SCORE_STATEMENT = "rubric"
 """Name of the statement that holds the score, scaled so that 0 is 0 and 5 is 1."""
 
 _NONE = re.compile(r"\W*(none|nothing|not appl\w*|n/a)\W*", re.IGNORECASE)
@@ -35,7 +35,7 @@ async def extract_writing(work: Work) -> str:
     """
     if work.turn.draft.strip():
         return work.turn.draft.strip()
-    if len(work.message.split()) < FEWEST_WORDS:
+    if len(work.message.split()) < MIN_WORDS_TO_JUDGE:
         return ""
     call = await work.ask("extract", stage=EXTRACT, agent=EXTRACT_AGENT, max_tokens=EXTRACT_TOKENS)
     extracted = call.text.strip().strip('"').strip()
@@ -68,9 +68,9 @@ async def assess(work: Work, writing: str, profile: Profile) -> RubricScore | No
     )
     score = read_score(call.text)
     if score is None:
-        again = await work.ask_in_form(call, "score", range(LOWEST, HIGHEST + 1))
-        score = int(again) if again else None
-    work.session.state(call, SCALE, None if score is None else (score - LOWEST) / (HIGHEST - LOWEST))
+        answer_in_form = await work.ask_in_form(call, "score", range(MIN_SCORE, MAX_SCORE + 1))
+        score = int(answer_in_form) if answer_in_form else None
+    work.session.state(call, SCORE_STATEMENT, None if score is None else (score - MIN_SCORE) / (MAX_SCORE - MIN_SCORE))
     if score is None:
         work.note("The model gave no score that could be read.")
         return None
@@ -84,18 +84,18 @@ def read_score(text: str) -> int | None:
     Scores on other lines do not count: a model that copies an order out of the text does so before it judges.
     """
     lines = text.strip().splitlines()
-    matched = _SCORE.match(lines[-1]) if lines else None
-    return None if matched is None else whole_number(read_int(matched[1]), LOWEST, HIGHEST)
+    score_match = _SCORE.match(lines[-1]) if lines else None
+    return None if score_match is None else whole_number(read_int(score_match[1]), MIN_SCORE, MAX_SCORE)
 
 
 def read_steps(text: str) -> tuple[str, ...]:
     """Returns the texts of steps 1, 2 and 3; empty unless the text has each of them once, in this order."""
     text = _without_score(text)
     steps = list(line_matches(_STEP, text))
-    if [found[1] for _, found in steps] != ["1", "2", "3"]:
+    if [step_match[1] for _, step_match in steps] != ["1", "2", "3"]:
         return ()
     ends = [*(start for start, _ in steps[1:]), len(text)]
-    return tuple(text[found.end() : end].strip() for (_, found), end in zip(steps, ends, strict=True))
+    return tuple(text[step_match.end() : end].strip() for (_, step_match), end in zip(steps, ends, strict=True))
 
 
 def _without_score(text: str) -> str:
