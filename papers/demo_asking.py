@@ -12,8 +12,8 @@ from metaprobe.papers.systems.self_report import ANSWER_STAGE, DIRECT_TOKENS, ST
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.papers.systems.votes import most_voted
-from metaprobe.papers.tasks.row_sources import read_items
+from metaprobe.papers.systems.vote_counting import most_voted
+from metaprobe.papers.tasks.item_files import read_items
 from metaprobe.papers.tasks.task import Row, Task
 
 PLACES_FILE = Path(__file__).parent / "tasks" / "rows" / "demo-places.jsonl"

@@ -82,7 +82,7 @@ class Completion(msgspec.Struct, Generic[AnyTokenEntry], gc=False):
     usage: Any = None
     error: Any = None
     n: Any = 1
-    """How many choices the usage counts together; only `production.http.wire` states it."""
+    """How many choices the usage counts together; only `production.http.completion_json` states it."""
 
 
 class PlainDelta(msgspec.Struct, gc=False):

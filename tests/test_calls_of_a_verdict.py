@@ -11,10 +11,10 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from metaprobe import QualityPredictor
+from metaprobe.production.http.completion_json import read_chat
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import read_chat
 from metaprobe.routing.watch_stream import watch
 
 FEW, MANY = 40, 240

@@ -14,10 +14,10 @@ from conftest import made_up
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.eval.gate_performance import HeldOutLooks, gate_lines, gate_report
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.http.completion_json import read_chat
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import read_chat
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import IMPORTED_SYSTEM, Call, Item, Label, Run, Sampling, Segment, Usage

@@ -14,7 +14,7 @@ from metaprobe.eval.answer_table import answer_table
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.features import features
 from metaprobe.probes.question_form import QUESTION_FORM, question_form
-from metaprobe.production.http.wire import read_chat
+from metaprobe.production.http.completion_json import read_chat
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.routing.gate import NO_QUESTION, QUESTION_INPUT, StreamingGate, threshold_name
 from metaprobe.routing.watch_stream import GatedAnswer

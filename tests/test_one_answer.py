@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from metaprobe import QualityPredictor
 from metaprobe.probes.score_lines import score_lines
+from metaprobe.production.http.completion_json import read_chat
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import read_chat
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.import_line import run_of_line
 from metaprobe.records.parse import parse_response

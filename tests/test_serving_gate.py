@@ -14,11 +14,11 @@ from serving_clients import LOGPROBS, TEXT, Served, serving, verdict_in, verdict
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.http.app import create_app
+from metaprobe.production.http.completion_json import read_chat
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import read_chat
 from metaprobe.training.evidence import Evidence
 
 checkpoint = serving_clients.checkpoint

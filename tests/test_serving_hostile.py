@@ -26,12 +26,12 @@ from metaprobe.production.dashboard import routes
 from metaprobe.production.http import bodies, decisions
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import LOOP_BYTES, Busy, FairThreads, Lease
+from metaprobe.production.http.completion_json import MAX_CHOICES, choices_of, read_chat
 from metaprobe.production.http.exchange import REASON_HEADER
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import EventSplitter, FirstEvent, ScoredStream
-from metaprobe.production.http.wire import MAX_CHOICES, choices_of, read_chat
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.tables import LogUnavailable, Tables
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.http.completion_json import read_chat
 from metaprobe.production.http.exchange import LOOP_BYTES, SLICED_BYTES, Declined, Exchange, Passing, ScoredRequest
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import read_chat
 from metaprobe.records.errors import InvalidResponse
 
 MILLION = 1_000_000

@@ -13,8 +13,8 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.http import bodies as module
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.completion_json import MAX_UNCOUNTED_COMMAS, batch
 from metaprobe.production.http.settings import Settings
-from metaprobe.production.http.wire import MAX_UNCOUNTED_COMMAS, batch
 from metaprobe.routing.watch_stream import GatedAnswer
 
 checkpoint = serving_clients.checkpoint

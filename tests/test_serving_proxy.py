@@ -13,8 +13,8 @@ from served import TOKENS, Upstream, completion
 from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.http.completion_json import hide_logprobs, read_chat
 from metaprobe.production.http.streamed_answer import EventSplitter, data_of, with_data
-from metaprobe.production.http.wire import hide_logprobs, read_chat
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

@@ -14,10 +14,10 @@ from serving_clients import LOGPROBS
 from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.http.completion_json import read_chat
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
-from metaprobe.production.http.wire import read_chat
 from metaprobe.records.answer_stream import AnswerStream
 
 predictor = watched_streams.predictor

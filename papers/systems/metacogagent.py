@@ -46,7 +46,7 @@ from metaprobe.papers.systems.self_report import CODE_TOKENS, DIRECT_TOKENS, ext
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.papers.systems.votes import most_voted
+from metaprobe.papers.systems.vote_counting import most_voted
 
 AGENTS = ("alpha", "beta", "gamma")
 """Agents for reasoning, retrieval and coding."""

@@ -18,7 +18,7 @@ from metaprobe.papers.systems.metacrit import quote
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.papers.systems.votes import most_voted
+from metaprobe.papers.systems.vote_counting import most_voted
 from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, PLAIN, PROMPT_FOLDER, RAW_CRITIQUE, ask_answer
 
 SAMPLE_COUNT = Constant("samples", 8, "answers to choose from")

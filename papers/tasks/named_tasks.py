@@ -6,10 +6,10 @@ from pathlib import Path
 
 from metaprobe.api import Item, Plugins, RecordError, is_csv
 from metaprobe.papers.tasks.bbq import TASK as BBQ
+from metaprobe.papers.tasks.bundled_tasks import ARITHMETIC, METACOG_EVAL, ROWS_SEED
 from metaprobe.papers.tasks.graded_essays import ASAP, ESSAYS
-from metaprobe.papers.tasks.made_here import ARITHMETIC, METACOG_EVAL, ROWS_SEED
+from metaprobe.papers.tasks.item_files import read_items, rows_of
 from metaprobe.papers.tasks.multiple_choice import MMLU, TRUTHFULQA
-from metaprobe.papers.tasks.row_sources import read_items, rows_of
 from metaprobe.papers.tasks.short_answers import CIAR, FACTUAL_QA, GSM8K, PLACES
 from metaprobe.papers.tasks.task import Task
 from metaprobe.papers.tasks.true_or_false import CREAK, TRUE_FALSE

@@ -27,11 +27,11 @@ from metaprobe.api import (
     spoken_text,
 )
 from metaprobe.production.http.bodies import REQUESTS, Refusal, Scoring, aside
+from metaprobe.production.http.completion_json import UNREADABLE
 from metaprobe.production.http.guard import trial_id
 from metaprobe.production.http.judges import Allowance, Judges, Scorer, plain_text
 from metaprobe.production.http.request_log import RequestLog, ServerLog
 from metaprobe.production.http.settings import Settings
-from metaprobe.production.http.wire import UNREADABLE
 
 REQUEST_FIELDS = {"model", "input", "questions", "prompt_cache_key", "prompt_cache_options", "safety_identifier"}
 TEXT_TYPES_OF_ROLE = {

@@ -32,6 +32,7 @@ from metaprobe.production.http.bodies import (
     json_response,
     read_json_body,
 )
+from metaprobe.production.http.completion_json import batch, model_of
 from metaprobe.production.http.decisions import DecisionDesk
 from metaprobe.production.http.feedback import FeedbackDesk
 from metaprobe.production.http.guard import Guard, trial_id
@@ -46,7 +47,6 @@ from metaprobe.production.http.second_answer import SecondAnswers
 from metaprobe.production.http.settings import MAX_BATCH, Settings
 from metaprobe.production.http.success import READING_COST, SuccessDesk
 from metaprobe.production.http.upstream import UpstreamClient
-from metaprobe.production.http.wire import batch, model_of
 from metaprobe.production.monitoring.labeller import Labeller
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.tables import LogError

@@ -36,6 +36,14 @@ from metaprobe.production.http.bodies import (
     reading_bytes,
     while_connected,
 )
+from metaprobe.production.http.completion_json import (
+    UNREADABLE,
+    ChatRequest,
+    beyond_limit,
+    choices_of,
+    combine_verdicts,
+    with_verdict,
+)
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics, Seldom
 from metaprobe.production.http.panels import PANEL_COST, PanelDesk, with_panel
@@ -48,14 +56,6 @@ from metaprobe.production.http.upstream import (
     UpstreamClient,
     redirect,
     to_caller,
-)
-from metaprobe.production.http.wire import (
-    UNREADABLE,
-    ChatRequest,
-    beyond_limit,
-    choices_of,
-    combine_verdicts,
-    with_verdict,
 )
 
 logger = logging.getLogger(__name__)

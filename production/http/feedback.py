@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from metaprobe.production.http.bodies import REQUESTS, Refusal, aside
+from metaprobe.production.http.completion_json import UNREADABLE, Object, bounded
 from metaprobe.production.http.metrics import Seldom
-from metaprobe.production.http.wire import UNREADABLE, Object, bounded
 from metaprobe.production.monitoring.label_words import EXPECTED, label_value
 from metaprobe.production.monitoring.labeller import Labeller, NotYours
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog

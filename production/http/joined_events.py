@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from metaprobe.api import AnswerStream, InvalidResponse
 from metaprobe.production.http.bodies import Refusal, values_bytes
+from metaprobe.production.http.completion_json import UNREADABLE, lenient_object
 from metaprobe.production.http.streamed_answer import BYTES_AROUND, DONE, MAX_EVENT_BYTES, EventSplitter, data_of
-from metaprobe.production.http.wire import UNREADABLE, lenient_object
 
 VALUE_BYTES_AROUND = 1 << 10
 """Bytes that the values of an event around its part of the answer take. They are not kept."""

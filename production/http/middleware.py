@@ -31,6 +31,7 @@ from metaprobe.production.http.bodies import (
     aside,
     is_json,
 )
+from metaprobe.production.http.completion_json import ChatRequest, read_chat
 from metaprobe.production.http.environment import from_environment
 from metaprobe.production.http.exchange import (
     ANSWER_COPIES,
@@ -45,7 +46,6 @@ from metaprobe.production.http.judges import Scorer, load_gates, load_judge
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
 from metaprobe.production.http.settings import Settings, SettingsError
-from metaprobe.production.http.wire import ChatRequest, read_chat
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from metaprobe.api import ContractMismatch, InvalidResponse, Panel, PanelAnswer, RecordError
 from metaprobe.production.http.bodies import Refusal
-from metaprobe.production.http.wire import UNREADABLE, batch
+from metaprobe.production.http.completion_json import UNREADABLE, batch
 
 PANEL_COST = 8
 """How many times longer a byte of a panel takes than a byte of a scored answer."""

@@ -43,6 +43,17 @@ from metaprobe.production.http.bodies import (
     while_connected,
 )
 from metaprobe.production.http.breaker import Breaker, BreakerState
+from metaprobe.production.http.completion_json import (
+    UNREADABLE,
+    ChatRequest,
+    for_one_answer,
+    for_stream,
+    hide_logprobs,
+    lenient_object,
+    model_of,
+    read_chat,
+    with_verdict,
+)
 from metaprobe.production.http.exchange import (
     Declined,
     ScoredRequest,
@@ -76,17 +87,6 @@ from metaprobe.production.http.upstream import (
     UpstreamClient,
     redirect,
     to_caller,
-)
-from metaprobe.production.http.wire import (
-    UNREADABLE,
-    ChatRequest,
-    for_one_answer,
-    for_stream,
-    hide_logprobs,
-    lenient_object,
-    model_of,
-    read_chat,
-    with_verdict,
 )
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from starlette.requests import Request
 
 from metaprobe.api import ParsedResponse, ParsedText, Price
 from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.completion_json import UNREADABLE, ChatRequest
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
-from metaprobe.production.http.wire import UNREADABLE, ChatRequest
 from metaprobe.production.monitoring.entry import MAX_NOTE, Entry
 
 if TYPE_CHECKING:

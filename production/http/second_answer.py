@@ -33,11 +33,11 @@ from starlette.requests import Request
 from metaprobe.api import InvalidResponse, Panel, PanelAnswer, ParsedResponse, ParsedText, Usage
 from metaprobe.production.http.bodies import Busy, Refusal, aside
 from metaprobe.production.http.breaker import Breaker
+from metaprobe.production.http.completion_json import UNREADABLE, ChatRequest, lenient_object, unstreamed
 from metaprobe.production.http.metrics import Metrics, Seldom, log_unexpected
 from metaprobe.production.http.request_log import ServerLog
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.upstream import UpstreamClient
-from metaprobe.production.http.wire import UNREADABLE, ChatRequest, lenient_object, unstreamed
 from metaprobe.production.monitoring.log import LoggedAgreement
 from metaprobe.production.monitoring.tables import LogError
 

@@ -14,9 +14,7 @@ from msgspec import Raw
 
 from metaprobe.api import AnswerStream, GatedAnswer, InvalidResponse, StreamingGate, parse_chunks
 from metaprobe.production.http.bodies import error_object
-from metaprobe.production.http.judges import Scorer
-from metaprobe.production.http.metrics import log_unexpected
-from metaprobe.production.http.wire import (
+from metaprobe.production.http.completion_json import (
     MAX_CHOICES,
     UNREADABLE,
     VERDICT_KEY,
@@ -26,6 +24,8 @@ from metaprobe.production.http.wire import (
     hide_logprobs,
     with_verdict,
 )
+from metaprobe.production.http.judges import Scorer
+from metaprobe.production.http.metrics import log_unexpected
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from metaprobe.api import RecordError, SuccessEstimator
 from metaprobe.production.http.bodies import Refusal
-from metaprobe.production.http.wire import UNREADABLE
+from metaprobe.production.http.completion_json import UNREADABLE
 
 READING_COST = 200_000
 """Weight of an estimate, in scored bytes: reading a prompt takes about as long, whatever its length."""

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from metaprobe.production.http.wire import UNREADABLE, lenient_object
+from metaprobe.production.http.completion_json import UNREADABLE, lenient_object
 
 ID_MARK = "mp1_"
 """Prefix of ids that name an agent.

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.api import RecordError
-from metaprobe.production.http.wire import UNREADABLE
+from metaprobe.production.http.completion_json import UNREADABLE
 from metaprobe.production.monitoring.label_draw import SheetRow
 from metaprobe.production.monitoring.label_words import HUMAN, label_value
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog

@@ -12,7 +12,7 @@ from metaprobe.papers.systems.self_report import (
     p_true,
 )
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.papers.systems.votes import most_voted
+from metaprobe.papers.systems.vote_counting import most_voted
 from metaprobe.probes.verbalized import parse_stated
 from metaprobe.records.types import Call, Item, Run
 

@@ -15,7 +15,7 @@ from metaprobe.eval.systems import metacogagent_figures as metacogagent
 from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.papers.policies.profiles import UNKNOWN_DIMENSION
 from metaprobe.papers.systems.metacogagent import extract_final
-from metaprobe.papers.systems.votes import most_voted
+from metaprobe.papers.systems.vote_counting import most_voted
 from metaprobe.probes.source import ReadPart, SignalSource
 from metaprobe.records.types import Item, Run
 from research.systems.figures import recorded

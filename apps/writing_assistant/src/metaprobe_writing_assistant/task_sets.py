@@ -8,7 +8,7 @@ program can check the answers; those of the stage classifier and of the reasonin
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metaprobe.papers.tasks.row_sources import read_items
+from metaprobe.papers.tasks.item_files import read_items
 from metaprobe.papers.tasks.task import Row, Task
 from metaprobe.records.types import Item
 

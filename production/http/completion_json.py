@@ -1,4 +1,4 @@
-"""Changes JSON and leaves everything else unchanged, byte by byte: numbers, unknown fields, order."""
+"""Reads and changes the JSON of requests and completions. All other bytes stay: numbers, unknown fields, order."""
 
 import json
 from collections.abc import Callable

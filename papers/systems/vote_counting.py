@@ -1,4 +1,4 @@
-"""Votes of several agents or samples: which answer has the most weight."""
+"""Counts the votes of several agents or samples: the answer with the most weight wins."""
 
 from metaprobe.api import Item, canonical
 

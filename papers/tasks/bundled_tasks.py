@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from metaprobe.api import Item, RecordError
-from metaprobe.papers.tasks.row_sources import read_items
+from metaprobe.papers.tasks.item_files import read_items
 from metaprobe.papers.tasks.task import Row, Task
 
 QUESTIONS_PER_CELL = 100

@@ -1,4 +1,4 @@
-"""Sources of items and rows: a file of items in JSON lines or CSV, a folder of JSON lines, or a hub data set.
+"""Reads items and rows: from a file of items in JSON lines or CSV, a folder of JSON lines, or a hub data set.
 
 A hub data set is read through `datasets`.
 """
