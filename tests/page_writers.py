@@ -353,6 +353,17 @@ WRITERS = (
         "page",
     ),
     Writer(
+        "research/before/intervals.py",
+        {
+            "docs/research/before.md#intervals": number(
+                "KEPT", "before_intervals", "worlds", "linear, 200 labels", 0, "held", to=0.5
+            ),
+            "docs/research/tables/before.md#interval-worlds": number(
+                "KEPT", "before_intervals", "worlds", "steps, 1000 labels", 0, "width", to=0.9
+            ),
+        },
+    ),
+    Writer(
         "research/before/choice.py",
         {
             "docs/research/before.md#targets": number(

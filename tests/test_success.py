@@ -569,6 +569,19 @@ def test_states_are_taken_and_tell_new_words_apart(reading: SuccessEstimator) ->
     assert easy.coverage > 3
 
 
+def test_the_interval_of_a_step_of_states_holds_the_planted_probability(reading: SuccessEstimator) -> None:
+    rng, held, width = np.random.default_rng(8), [], []
+    for words, p in ((EASY, 0.95), (HARD, 0.05)):
+        for _ in range(30):
+            for one in reading.estimate(" ".join(rng.choice(words, 3))):
+                if one.interval is not None:
+                    held.append(one.interval[0] <= p <= one.interval[1])
+                    width.append(one.interval[1] - one.interval[0])
+    assert len(held) > 90
+    assert np.mean(held) > 0.85
+    assert np.mean(width) < 0.5
+
+
 def test_a_foreign_request_is_told_apart_and_a_seen_one_is_not(reading: SuccessEstimator) -> None:
     rng = np.random.default_rng(9)
     seen = [reading.estimate(" ".join(rng.choice(rng.choice([EASY, HARD]), 3)))[0] for _ in range(60)]

@@ -234,8 +234,8 @@ def page() -> None:
         f"states (worst candidate {ece[READ_SET].mean(axis=0).max():.3f}) and {ece[UNREAD_SET].mean():.3f} without, on "
         f"the same splits. At the three targets the states change what `best_at_worth` reaches by "
         f"{', '.join(f'{points:+.1f}' for points, _ in changes)} points of accuracy, and its cost by "
-        f"{', '.join(f'{cost:+.0f}%' for _, cost in changes)}. It meets {kept_there[READ_SET]} of "
-        f"{len(TARGET_SHARES)} targets that often with them, and {kept_there[UNREAD_SET]} without."
+        f"{', '.join(f'{cost:+.0f}%' for _, cost in changes)}; {kept_there[READ_SET]} of "
+        f"{len(TARGET_SHARES)} are met that often, and {kept_there[UNREAD_SET]} without."
     )
     write(PAGE, "targets", [told, "", reading])
 
