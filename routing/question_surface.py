@@ -125,7 +125,8 @@ def outside_share(whole: ArrayLike, inside: ArrayLike, centred: ArrayLike) -> ND
         inside: squared length of its part along the directions.
         centred: squared distance of this part from the mean of the labelled questions.
     """
-    outside = np.maximum(np.asarray(whole, dtype=np.float64) - inside, 0.0)
+    whole, inside, centred = (np.asarray(values, dtype=np.float64) for values in (whole, inside, centred))
+    outside = np.maximum(whole - inside, 0.0)
     return np.asarray(outside / np.maximum(outside + centred, 1e-9))
 
 

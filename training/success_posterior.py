@@ -149,4 +149,5 @@ def _laplace(X: Floats, y: Floats, weight: Floats, precision: Floats, start: Flo
         + np.log(precision).sum() / 2
         - np.linalg.slogdet(hessian)[1] / 2
     )
-    return coefficients, np.linalg.inv(hessian), evidence
+    covariance = np.linalg.inv(hessian).astype(np.float64)
+    return coefficients, covariance, evidence

@@ -94,7 +94,7 @@ LABEL_BETS = tuple(
 )
 
 RANK_BINS = 1000
-MAX_LOG_ODDS = 10.0
+MAX_BINNED_LOG_ODDS = 10.0
 """Log-odds at either end of the grid for scores."""
 
 
@@ -206,7 +206,7 @@ class Ranks:
 def place_score(value: float) -> int:
     """Returns the bin of a number in [0, 1], by its log-odds: 0.99 and 0.999 differ as much as 0.5 and 0.91."""
     p = min(max(value, 1e-6), 1 - 1e-6)
-    return floor((log(p / (1 - p)) + MAX_LOG_ODDS) / (2 * MAX_LOG_ODDS) * RANK_BINS)
+    return floor((log(p / (1 - p)) + MAX_BINNED_LOG_ODDS) / (2 * MAX_BINNED_LOG_ODDS) * RANK_BINS)
 
 
 def place_count(value: float) -> int:
