@@ -22,7 +22,7 @@ from metaprobe.training.adapter.adapter_recipe import adapter_audits, control_sc
 from metaprobe.training.adapter.examples import adapter_roles, examples
 from metaprobe.training.adapter.fit_lora import FittedAdapter, fit_adapter
 from metaprobe.training.adapter.scorer import AdapterSettings
-from metaprobe.training.adapter.unfinished import PARTIAL, STATE_FILE, check_work, remove_state
+from metaprobe.training.adapter.unfinished import PARTIAL_FILE, STATE_FILE, check_work, remove_state
 from metaprobe.training.text_data import TextData, load_texts
 from metaprobe.training.training_options import AdapterOptions
 
@@ -64,7 +64,7 @@ def test_a_folder_of_the_users_is_refused_before_anything_is_read_and_left_whole
 def test_a_folder_that_is_empty_or_holds_a_state_is_taken(tmp_path: Path) -> None:
     check_work(tmp_path / "none")
     check_work(tmp_path)
-    (tmp_path / PARTIAL).write_bytes(b"killed in the first save")
+    (tmp_path / PARTIAL_FILE).write_bytes(b"killed in the first save")
     check_work(tmp_path)
     (tmp_path / STATE_FILE).write_bytes(b"")
     (tmp_path / "notes.txt").write_text("mine")
@@ -76,7 +76,7 @@ def test_a_folder_that_is_empty_or_holds_a_state_is_taken(tmp_path: Path) -> Non
 def test_only_the_state_is_removed_and_the_folder_only_if_it_is_empty(tmp_path: Path) -> None:
     for name, others in (("own", []), ("shared", ["notes.txt"])):
         (tmp_path / name).mkdir()
-        for file in (STATE_FILE, PARTIAL, *others):
+        for file in (STATE_FILE, PARTIAL_FILE, *others):
             (tmp_path / name / file).write_bytes(b"x")
         remove_state(tmp_path / name)
     remove_state(tmp_path / "never made")

@@ -141,7 +141,7 @@ def test_a_question_that_pays_at_too_few_looks_is_read_at_none(
     forms = forms_of(table.asked)
     roles = next(outer_folds(table.groups.tolist(), table.y, folds=5))
     reading = fit_gate(X, table, roles, forms=forms, alphas=[0.2])
-    monkeypatch.setattr(recipe, "FEWEST_PAYING", 1.1)  # more than all looks
+    monkeypatch.setattr(recipe, "MIN_PAYING_SHARE", 1.1)  # more than all looks
     tried, alone = (fit_gate(X, table, roles, forms=given, alphas=[0.2]) for given in (forms, None))
     assert reading.reads_question
     assert not tried.reads_question

@@ -218,7 +218,7 @@ def test_an_encoder_that_tells_more_than_the_words_reads_again_where_the_checkpo
 ) -> None:
     """The words are blinded; the planted word is then known to the encoder alone."""
     monkeypatch.setattr("metaprobe.training.recipes.train_text.MIN_WORD_ROWS", 10**9)
-    monkeypatch.setattr("metaprobe.training.recipes.train_text.SHAPED", 0.0)
+    monkeypatch.setattr("metaprobe.training.recipes.train_text.SHAPE_WEIGHT", 0.0)
     encoder, data = saved_encoder(tmp_path / "bert"), lines(tmp_path / "train.jsonl")
     made = metaprobe.train_text(data, out=tmp_path / "reader", folds=2, read_by=encoder)
     contract, reader = made.manifest.contract["states"], TextReader.load(made.path)
@@ -263,7 +263,7 @@ def test_an_adapter_that_beats_the_words_by_an_interval_is_the_checkpoint(
 ) -> None:
     """The words are blinded; the planted word is then known to the adapter alone."""
     monkeypatch.setattr("metaprobe.training.recipes.train_text.MIN_WORD_ROWS", 10**9)
-    monkeypatch.setattr("metaprobe.training.recipes.train_text.SHAPED", 0.0)
+    monkeypatch.setattr("metaprobe.training.recipes.train_text.SHAPE_WEIGHT", 0.0)
     quick = partial(AdapterOptions, epochs=8, batch_size=16, lr=1e-2, max_length=24)
     monkeypatch.setattr("metaprobe.training.recipes.train_text.AdapterOptions", quick)
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""Options of each training and of the comparison: one dataclass for the command line and for `metaprobe.train_...`.
+"""Options of each training and of the comparison. One dataclass serves the command line and `metaprobe.train_...`.
 
 Nothing heavy is imported here.
 """
@@ -51,7 +51,7 @@ SameAnswers = Annotated[
 
 
 class WrongOptions(RecordError):
-    """Options that contradict each other; no data is to blame."""
+    """Options contradict each other, whatever the data."""
 
 
 def refuse_agreement(target: str) -> None:
@@ -74,18 +74,21 @@ def refuse_ended(*targets: str) -> None:
 
 
 def question_texts(questions: Sequence[str], *targets: str) -> dict[str, dict[str, list[str]]]:
-    """Returns `{"questions": {target: texts}}` for a contract; empty where there are none. Raises `WrongOptions`."""
+    """Returns `{"questions": {target: texts}}` for a contract; empty without questions.
+
+    Raises `WrongOptions` for a question that is not TARGET=TEXT with one of these targets.
+    """
     texts: dict[str, list[str]] = {}
-    for written in questions:
-        target, _, text = written.partition("=")
+    for question in questions:
+        target, _, text = question.partition("=")
         if target not in targets or not text.strip():
-            raise WrongOptions(f"question {written!r}: expected TARGET=TEXT, with TARGET one of {', '.join(targets)}")
+            raise WrongOptions(f"question {question!r}: expected TARGET=TEXT, with TARGET one of {', '.join(targets)}")
         texts.setdefault(target, []).append(text)
     return {"questions": texts} if texts else {}
 
 
 def check_same(same: str | None, *targets: str) -> None:
-    """Raises `WrongOptions` where a reading of equal answers is given and no target is agreement."""
+    """Raises `WrongOptions` if a reading of equal answers is given and no target is agreement."""
     if same is not None and AGREEMENT not in targets:
         raise WrongOptions(
             f"same={same} says when answers agree, and the target is {', '.join(targets)}: add the target {AGREEMENT}, "
@@ -94,14 +97,14 @@ def check_same(same: str | None, *targets: str) -> None:
 
 
 def quiet(what: str) -> None:
-    """Says nothing."""
+    """Reports nothing. It is the default of `on_step` and `on_line`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutOptions:
     """Says where a checkpoint is written."""
 
-    # No slots: as `ReplaceOptions`.
+    # No slots, for the same reason as `ReplaceOptions`.
     out: Annotated[str | Path, Option("Checkpoint folder to write.", kind="folder")]
 
 
@@ -130,7 +133,7 @@ class RunOptions(OutOptions):
 class ReplaceOptions:
     """Says which existing checkpoint may be replaced."""
 
-    # No slots: the options of a training inherit these beside their own, and two bases cannot both have slots.
+    # No slots: options of a training inherit from several such classes, and two bases cannot both have slots.
     replace: Annotated[bool, Option("Replace a checkpoint of the same kind in `out`.")] = False
     pins: Annotated[
         str | Path | None,
@@ -152,23 +155,26 @@ class ReplaceOptions:
     def replacing(self) -> AbstractContextManager[None]:
         """Returns a context in which every writer replaces only what these options allow."""
         in_service = [] if self.pins is None else [pinned_in(Path(self.pins))]
-        if log := self.log or os.environ.get("METAPROBE_LOG", "").strip():  # as the middleware of an engine reads it
+        if (
+            log := self.log or os.environ.get("METAPROBE_LOG", "").strip()
+        ):  # an engine's middleware reads the same variable
             in_service.append(scored_in(log))
         return replacing(Replacing(self.replace, tuple(in_service)))
 
     def check(self, out: str | Path, kind: str) -> None:
-        """Raises as `check_target` where no checkpoint of the kind may be written to `out`, by these options."""
+        """Raises as `check_target` does if these options do not allow a checkpoint of the kind in `out`."""
         with self.replacing():
             check_target(out, kind)
 
 
 def scored_in(where: str) -> InService:
-    """Returns a function that tells whether a checkpoint, given by its digest, has scored answers of the log `where`.
+    """Returns a function that tells, for a digest, why the checkpoint is in service by the score log `where`.
 
-    The function raises `CheckpointExists` if the log cannot be read, because the answer is then unknown.
+    The function returns an empty text if the checkpoint has scored no answer of the log. It raises `CheckpointExists`
+    if the log cannot be read, because it is then unknown whether the checkpoint is in service.
     """
 
-    def known(digest: str) -> str:
+    def why_kept(digest: str) -> str:
         file = Path(where.removeprefix("sqlite:///"))
         try:
             if "://" not in where.removeprefix("sqlite:///") and not file.is_file():
@@ -181,7 +187,7 @@ def scored_in(where: str) -> InService:
             ) from error
         return f"which has scored answers of the log {where}" if scored else ""
 
-    return known
+    return why_kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +201,9 @@ NEW_ONLY = ReplaceOptions()
 
 @dataclass(frozen=True, kw_only=True)
 class LineOptions:
-    """Says what is done with the bad lines of files: by default they are left out and counted."""
+    """Says how bad lines of files are handled: by default they are left out and counted."""
 
-    # No slots: as `ReplaceOptions`.
+    # No slots, for the same reason as `ReplaceOptions`.
     strict: Annotated[bool, Option("Stop at the first bad line of a file; by default bad lines are left out.")] = False
     bad: Annotated[
         str | Path | None,
@@ -205,7 +211,7 @@ class LineOptions:
     ] = None
 
     def handling(self) -> AbstractContextManager[None]:
-        """Returns a context in which readers of files treat bad lines as these options say."""
+        """Returns a context in which readers of files handle bad lines by these options."""
         return handling(strict=self.strict, bad=self.bad)
 
 
@@ -215,7 +221,7 @@ LEFT_OUT = LineOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOptions(RunOptions):
-    """Options of everything that is learned from labelled answers in folds."""
+    """Options of trainings that learn from labelled answers in folds."""
 
     stage: Stage = None
     agent: Agent = None
@@ -277,7 +283,7 @@ class TeachOptions(RunOptions, FlagOptions, ReplaceOptions, LineOptions):
             "Sampling temperature, usually 0.7 to 1: answers to one question must sometimes differ.",
             above=0,
         ),
-    ] = 1.0  # there log-probabilities are the model's own, whether a server gives them before or after temperature
+    ] = 1.0  # at 1.0 log-probabilities before and after temperature are equal
     max_tokens: Annotated[int, Option("Most tokens of an answer. Nothing is learned from cut answers.", low=1)] = 512
     answers: Annotated[
         str | Path | None,
@@ -324,7 +330,7 @@ class TeachOptions(RunOptions, FlagOptions, ReplaceOptions, LineOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendOptions(AnswerOptions, FlagOptions, ReplaceOptions):
-    """Options of `train_blend`, and of all that is learned from hidden states."""
+    """Options of `train_blend`, and base of the options of other trainings on hidden states."""
 
     target: Target = "correct"
     layers: Layers = "all"
@@ -414,7 +420,7 @@ class RouterOptions(RunOptions, ReplaceOptions, LineOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelOptions(RunOptions, ReplaceOptions, LineOptions):
-    """Holds the options of `train_panel`."""
+    """Options of `train_panel`."""
 
     sampled: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""The recipe of the adapter probe: split, fitted, calibrated, exported, measured."""
+"""The recipe of the adapter probe: it is fitted, calibrated, exported and measured on disjoint parts of the answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ from metaprobe.training.training_options import AdapterOptions, question_texts
 
 ADAPTER_PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
-MOST_LOST = 0.01
+MAX_AUROC_LOSS = 0.01
 """Most AUROC that rounding to int8 may lose on the calibration rows, by the lower end of the interval. With a larger
 loss, float32 is kept.
 """
@@ -53,6 +53,7 @@ SMOOTHING_ROWS = 16
 rounded.
 """
 GOLDEN_ROWS = 4
+"""Number of texts that are replayed when the checkpoint is loaded."""
 GOLDEN_TOLERANCE = {"float32": MAX_TOLERANCE, "int8": ROUNDED_TOLERANCE}
 SUMMARY = """Probability that an answer is {target}, read by a language model ({base}) with LoRA of rank {rank}
 merged in, a confidence head and Platt scaling. Text in, number out:
@@ -66,7 +67,7 @@ MEASURED_TEXT = (
     "Of the exported graph itself, on the test part. Nothing was fitted again afterwards: the parts are disjoint by "
     "group ({parts} answers), and the test part was only measured."
 )
-NOT_MADE = {
+WHY_NOT_MADE = {
     "shuffled labels": "each refit is a training of its own",
     "random features": "each refit is a training of its own",
     "other domains": "each task or dimension left out is a training of its own",
@@ -77,7 +78,7 @@ NOT_MADE = {
 
 
 def control_scores(data: TextData, roles: Roles, *, seed: int) -> dict[str, Scores]:
-    """Returns the controls, fitted in the adapter's roles: name -> held-out scores of the test rows."""
+    """Maps each fitted control to its scores of the test rows. Controls are fitted in the adapter's roles."""
     return {
         method.name: method.fit(data.evidence, roles, seed=seed).score(roles.test)
         for method in control_methods(data.evidence)
@@ -88,35 +89,41 @@ def control_scores(data: TextData, roles: Roles, *, seed: int) -> dict[str, Scor
 def adapter_audits(
     data: TextData, roles: Roles, scores: Mapping[JudgementTime, Scores], controls: Mapping[str, Scores], *, seed: int
 ) -> AuditReport:
-    """Returns the audits of an adapter's scores on the test rows. Controls are fitted in the same roles. Audits of the
-    data use all rows.
+    """Returns the audits of an adapter's scores on the test rows. Audits of the data use all rows.
+
+    Args:
+        data: the labelled answers.
+        roles: rows of each role.
+        scores: maps a moment to scores of the test rows.
+        controls: maps a control, fitted in the same roles, to scores of the test rows.
+        seed: seed of the audits.
     """
-    table, tested = data.table, data.table.rows(roles.test)
-    every = free_controls(tested) | dict(controls)
+    table, test_table = data.table, data.table.rows(roles.test)
+    all_controls = free_controls(test_table) | dict(controls)
     splits = [roles.parts]
-    of_data = [class_balance(table.y), group_overlap(table.groups, splits)]
-    audited = {"group overlap"}
+    data_findings = [class_balance(table.y), group_overlap(table.groups, splits)]
+    audited_names = {"group overlap"}
     if PROMPT in controls:  # the questions were stored
-        of_data += [
+        data_findings += [
             repeated_questions(table.questions, splits, y=table.y),
             near_duplicates(table.questions, splits, y=table.y, seed=seed),
         ]
-        audited.add("repeated questions and near-duplicates")
+        audited_names.add("repeated questions and near-duplicates")
     if noise := label_noise(data.evidence.labels_by_source, table.groups, y=table.y, seed=seed):
-        of_data += noise
-        audited.add("label noise")
+        data_findings += noise
+        audited_names.add("label noise")
     reports = [
-        run_audits(AuditInputs(name=probe_name(when), table=tested, score=values, controls=every), seed=seed)
+        run_audits(AuditInputs(name=probe_name(when), table=test_table, score=values, controls=all_controls), seed=seed)
         for when, values in scores.items()
     ]
-    audits = {audit.name: audit for report in reports for audit in report.audits} | {a.name: a for a in of_data}
+    audits = {audit.name: audit for report in reports for audit in report.audits} | {a.name: a for a in data_findings}
     skipped = (line.partition(": ") for report in reports for line in report.skipped)
-    reasons = {name: NOT_MADE.get(name, why) for name, _, why in skipped if name not in audited}
+    reasons = {name: WHY_NOT_MADE.get(name, why) for name, _, why in skipped if name not in audited_names}
     return AuditReport(tuple(audits.values()), tuple(f"{name}: {why}" for name, why in reasons.items()))
 
 
 def probe_name(when: JudgementTime) -> str:
-    """Returns the name of a probe of that moment in figures and audits."""
+    """Returns the name, in figures and audits, of the probe for a moment."""
     return f"adapter probe {when} the answer"
 
 
@@ -132,8 +139,10 @@ class Base:
 
 
 def load_base(llm: str, *, dtype: str = "float32") -> Base:
-    """Returns the base model: an embedded model, a folder, a GGUF file or a hub id. Raises `LLMError` for any other
-    text."""
+    """Returns the base model. Raises `LLMError` if it cannot be loaded.
+
+    `llm` names an embedded model, a folder, a GGUF file or a hub id.
+    """
     transformers, torch = require("transformers", "train"), require("torch", "train")
     weights = resolve(llm)
     try:
@@ -151,7 +160,7 @@ def load_base(llm: str, *, dtype: str = "float32") -> Base:
 def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Checkpoint | None:
     """Returns the adapter's checkpoint, fitted on the labelled answers of these stores; raises as `write_adapter`.
 
-    Under `accelerate launch` only the first process gets it, and the others get None.
+    Under `accelerate launch` only the first process gets the checkpoint, and the others get None.
     """
     require("torch", "train")
     require("peft", "train")
@@ -189,7 +198,7 @@ class MadeAdapter:
     work: Path
 
     def write(self, *lines: str) -> Checkpoint:
-        """Returns the checkpoint, with further lines about what it reads, and deletes the state of the training."""
+        """Writes the checkpoint, with further lines for its card, and deletes the state of the training."""
         checkpoint = write_checkpoint(self.out, replace(self.export, reads=[*self.export.reads, *lines]))
         self.leave()
         return checkpoint
@@ -208,9 +217,11 @@ def make_adapter(
     """
     settings = settings or AdapterSettings.of(options)
     # Check the options and the labels before the long work.
-    target, say, out = options.target, options.on_step, Path(options.out)  # Path: "out/" may end in a slash
+    target, report_step, out = options.target, options.on_step, Path(options.out)  # Path: "out/" may end in a slash
     work = Path(f"{out}.work") if options.work is None else Path(options.work)
-    if work.resolve().is_relative_to(out.resolve()):  # the checkpoint could not be published over the state
+    if work.resolve().is_relative_to(
+        out.resolve()
+    ):  # the checkpoint's folder is replaced as a whole, so it must not hold the state
         raise RecordError(f"{work} lies in the checkpoint {out} that is to be written: give another --work folder")
     check_work(work)
     when: tuple[JudgementTime, ...] = ("before", "after") if options.when == "both" else (options.when,)
@@ -218,28 +229,32 @@ def make_adapter(
         raise RecordError(f"label {target} has levels; an adapter takes labels of 0 and 1: see `metaprobe train text`")
     # Fit the controls, and load the base model.
     roles = adapter_roles(data.table, seed=settings.seed)
-    say("fit the plain controls")  # before the training, so that data they cannot be fitted to is refused at once
+    report_step("fit the plain controls")  # before the training, so that data without enough answers is refused at once
     controls = control_scores(data, roles, seed=settings.seed)
-    say("load the base")
+    report_step("load the base")
     base = load_base(options.llm, dtype=settings.dtype)
-    room = getattr(base.decoder.config.get_text_config(), "max_position_embeddings", None)
-    if room and settings.max_length > room:
-        raise RecordError(f"max length {settings.max_length} exceeds the {room} tokens that {base.name} can read")
+    max_positions = getattr(base.decoder.config.get_text_config(), "max_position_embeddings", None)
+    if max_positions and settings.max_length > max_positions:
+        raise RecordError(
+            f"max length {settings.max_length} exceeds the {max_positions} tokens that {base.name} can read"
+        )
     encoder = Encoder(base.tokenizer, max_length=settings.max_length)
     texts = examples(data, when, encoder)
     # Choose the depth, and train.
-    say("choose how many layers it needs")
+    report_step("choose how many layers it needs")
     layers = base.decoder.config.get_text_config().num_hidden_layers
     depth = choose_depth(base.decoder, texts, data, roles, settings)
     cut_layers(base.decoder, depth)
     identity = f"{base.name} {base.revision} {depth} {when} {data.digest}"
-    fitted = fit_adapter(base.decoder, texts, data.table.y, roles, settings, work=work, of=identity, on_step=say)
+    fitted = fit_adapter(
+        base.decoder, texts, data.table.y, roles, settings, work=work, identity=identity, on_step=report_step
+    )
     if not fitted.writes:
         return None
     # Export, and measure the exported graph.
-    say("calibrate and export")
+    report_step("calibrate and export")
     fields, precision, notes, probability = _export(fitted, texts, data, roles, when, settings)
-    say("measure the exported graph")
+    report_step("measure the exported graph")
     report = adapter_audits(data, roles, probability, controls, seed=settings.seed)
     parts = {name: len(rows) for name, rows in roles.parts.items()}
     reads = [
@@ -287,8 +302,20 @@ def _export(
     when: Sequence[JudgementTime],
     settings: AdapterSettings,
 ) -> tuple[dict[str, Any], dict[str, Any], list[str], dict[JudgementTime, NDArray[np.float64]]]:
-    """Returns graph, golden rows and tolerance as fields of an `Export`, what the contract says of the precision, lines
-    about it for the card, and the outputs of the graph for the test rows, in their order."""
+    """Calibrates and exports a fitted adapter, in int8 if that loses little AUROC, else in float32.
+
+    Returns four results: fields of an `Export` (graph, golden rows and tolerance), the contract's fields about the
+    precision, lines for the card, and the graph's outputs for the test rows.
+
+    Args:
+        fitted: the fitted adapter.
+        texts: the texts.
+        data: the labelled answers.
+        roles: rows of each role.
+        when: the moments at which answers are judged.
+        settings: settings of the training.
+    """
+    # Calibrate the trained model.
     scores = np.full(len(texts.ids), np.nan)
     measured_rows = texts.of(np.concatenate([roles.calibration, roles.test]))
     scores[measured_rows] = scored_log_odds(fitted.scorer, [texts.ids[i] for i in measured_rows], settings.batch_size)
@@ -298,6 +325,7 @@ def _export(
         rows = texts.of(roles.calibration, name)
         platts[name] = fit_platt(scores[rows], labels[rows])
     trained = {name: platts[name].probability(scores[texts.of(roles.test, name)]) for name in when}
+    # The float32 graph, which must agree with the trained model.
     graph = adapter_graph(fitted.scorer, platts)
     session = GraphSession(graph)
     probability = _probability(session, texts, roles.test, when, settings.batch_size)
@@ -308,43 +336,57 @@ def _export(
             f"{ADAPTER_PARITY:g} is accepted: a base whose attention is not plainly causal cannot be exported"
         )
     notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
-    sampled = texts.of(roles.train)[:: max(1, len(texts.of(roles.train)) // SMOOTHING_ROWS)][:SMOOTHING_ROWS]
-    small = quantise(graph, [inputs for _, inputs in padded_batches([texts.ids[i] for i in sampled], 1)])
-    integers, measured_rows = GraphSession(small), roles.calibration
-    of_both = [
-        _probability(session_run, texts, measured_rows, when, settings.batch_size)
-        for session_run in (integers, session)
+    # The int8 graph, which is taken if it loses little AUROC on the calibration rows.
+    sample_rows = texts.of(roles.train)[:: max(1, len(texts.of(roles.train)) // SMOOTHING_ROWS)][:SMOOTHING_ROWS]
+    int8_graph = quantise(graph, [inputs for _, inputs in padded_batches([texts.ids[i] for i in sample_rows], 1)])
+    int8_session, calibration_rows = GraphSession(int8_graph), roles.calibration
+    probability_of_both = [
+        _probability(session_run, texts, calibration_rows, when, settings.batch_size)
+        for session_run in (int8_session, session)
     ]
     gains = {}
     for name in when:
-        small_one, whole = (Judged("p", "learned", column[name], column[name], 1.0) for column in of_both)
-        gains[name] = auroc_gain(data.table.rows(measured_rows), small_one, whole)
-    int8 = all(gain.low > -MOST_LOST for gain in gains.values())
+        judged_int8, judged_float32 = (
+            Judged("p", "learned", column[name], column[name], 1.0) for column in probability_of_both
+        )
+        gains[name] = auroc_gain(data.table.rows(calibration_rows), judged_int8, judged_float32)
+    is_int8 = all(gain.low > -MAX_AUROC_LOSS for gain in gains.values())
     notes += [
-        f"int8 against float32, {name}, on the {len(measured_rows)} calibration rows: AUROC {gain.estimate:+.4f} "
-        f"[{gain.low:+.4f}, {gain.high:+.4f}]{'' if int8 else '; float32 is kept'}"
+        f"int8 against float32, {name}, on the {len(calibration_rows)} calibration rows: AUROC {gain.estimate:+.4f} "
+        f"[{gain.low:+.4f}, {gain.high:+.4f}]{'' if is_int8 else '; float32 is kept'}"
         for name, gain in gains.items()
     ]
-    if int8:
-        graph, session = small, integers
+    if is_int8:
+        graph, session = int8_graph, int8_session
         probability = _probability(session, texts, roles.test, when, settings.batch_size)
-    # Short ones, so that loading stays quick; they are replayed as one batch, as they were recorded.
-    short = sorted(texts.of(roles.test), key=lambda i: len(texts.ids[i]))[:: max(1, len(texts.of(roles.test)) // 8)]
-    [(_, golden)] = padded_batches([texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
-    if int8:  # it is held against itself; what it loses against float32 is in the card
+    # The golden rows are short texts, so that loading stays quick. They are recorded and replayed as one batch.
+    short_rows = sorted(texts.of(roles.test), key=lambda i: len(texts.ids[i]))[
+        :: max(1, len(texts.of(roles.test)) // 8)
+    ]
+    [(_, golden)] = padded_batches([texts.ids[i] for i in short_rows[:GOLDEN_ROWS]], GOLDEN_ROWS)
+    if is_int8:  # the int8 graph is replayed against itself; the card says what it loses against float32
         expected = session.run(dict(golden))
     else:
-        raw = scored_log_odds(fitted.scorer, [texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
-        expected = {name: platt.probability(raw)[:, None].astype(np.float32) for name, platt in platts.items()}
-    precision = "int8" if int8 else "float32"
+        golden_odds = scored_log_odds(fitted.scorer, [texts.ids[i] for i in short_rows[:GOLDEN_ROWS]], GOLDEN_ROWS)
+        expected = {name: platt.probability(golden_odds)[:, None].astype(np.float32) for name, platt in platts.items()}
+    precision = "int8" if is_int8 else "float32"
     fields = {"graph": graph, "inputs": golden, "expected": expected, "tolerance": GOLDEN_TOLERANCE[precision]}
-    gained = {name: [gain.estimate, gain.low, gain.high] for name, gain in gains.items()}
-    return fields, {"precision": precision, "int8_auroc_gain": gained}, notes, probability
+    gain_of_moment = {name: [gain.estimate, gain.low, gain.high] for name, gain in gains.items()}
+    return fields, {"precision": precision, "int8_auroc_gain": gain_of_moment}, notes, probability
 
 
 def _probability(
     session: GraphSession, texts: Examples, rows: Rows, when: Sequence[JudgementTime], batch_size: int
 ) -> dict[JudgementTime, NDArray[np.float64]]:
+    """Maps each moment to the graph's outputs for these rows, in their order.
+
+    Args:
+        session: the loaded graph.
+        texts: the texts.
+        rows: rows of the table.
+        when: the moments.
+        batch_size: number of texts that are read at once.
+    """
     by_moment: dict[JudgementTime, NDArray[np.float64]] = {}
     for name in when:
         chosen = texts.of(rows, name)
@@ -357,14 +399,14 @@ def _probability(
 def _measure(
     data: TextData, roles: Roles, probability: Mapping[JudgementTime, NDArray[np.float64]]
 ) -> dict[str, Interval]:
-    """Figures of the test rows, beside the mean log-probability, which needs no selection, where there is one."""
-    table, beside = data.table.rows(roles.test), None
+    """Returns figures of the test rows, with the gain over the mean log-probability if answers have one."""
+    table, judged_mean = data.table.rows(roles.test), None
     if table.measured:
         mean = np.array([np.mean(values) for values in table.logprobs])
-        beside = Judged("mean log-probability", "log-probability", np.exp(mean), mean, 1.0)
+        judged_mean = Judged("mean log-probability", "log-probability", np.exp(mean), mean, 1.0)
     metrics: dict[str, Interval] = {}
     for name, values in probability.items():
         prefix = "" if len(probability) == 1 else f"{name}."
         judged = Judged(probe_name(name), "learned", values, values, 1.0)
-        metrics |= {f"{prefix}{figure}": value for figure, value in figures_of(table, judged, beside).items()}
+        metrics |= {f"{prefix}{figure}": value for figure, value in figures_of(table, judged, judged_mean).items()}
     return metrics

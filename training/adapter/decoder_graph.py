@@ -29,11 +29,11 @@ MASKED_ATTENTION = -1e9
 refuses infinities in a graph.
 """
 MAX_BYTES = (1 << 31) - (1 << 24)
-"""Most bytes of float32 weights: an ONNX file is a protobuf message, which ends at 2 GiB."""
+"""Most bytes of float32 weights. An ONNX file is a protobuf message, whose limit is 2 GiB."""
 
 
 class _Calibrated(nn.Module):
-    """The scorer with one calibrated P(right) output (n, 1) per moment (`When`)."""
+    """The scorer with one calibrated P(right) output (n, 1) for each moment (`JudgementTime`)."""
 
     def __init__(self, scorer: AdapterScorer, platts: Sequence[Platt]) -> None:
         super().__init__()
@@ -43,10 +43,8 @@ class _Calibrated(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         n, T = input_ids.shape
         positions = torch.arange(T)
-        # Given whole, so that no version of transformers has to build one while it is traced.
-        causal = torch.where(positions[:, None] >= positions[None, :], 0.0, MASKED_ATTENTION)[
-            None, None
-        ]  # (1, 1, T, T)
+        # The mask is given whole, (1, 1, T, T), because some versions of transformers cannot build it while traced.
+        causal = torch.where(positions[:, None] >= positions[None, :], 0.0, MASKED_ATTENTION)[None, None]
         states = self.scorer.decoder(
             input_ids=input_ids, attention_mask=causal, use_cache=False
         ).last_hidden_state  # (n, T, width)
@@ -57,7 +55,7 @@ class _Calibrated(nn.Module):
 
 
 def adapter_graph(scorer: AdapterScorer, platts: Mapping[JudgementTime, Platt]) -> bytes:
-    """Returns an ONNX graph of the scorer with one calibrated P(right) output (n, 1) per moment (`When`).
+    """Returns an ONNX graph of the scorer with one calibrated P(right) output (n, 1) for each moment.
 
     Its inputs are `input_ids` and `attention_mask`, int64 (n, T), padded on the right. Raises `RecordError` if the
     weights exceed the size limit of one ONNX file.
@@ -92,32 +90,37 @@ def adapter_graph(scorer: AdapterScorer, platts: Mapping[JudgementTime, Platt]) 
     return data
 
 
-STEPS_OF_A_WEIGHT, STEPS_OF_A_STATE = 64, 127
-"""Largest magnitudes of the integers. With 7 bits of weight beside 8 of state, pairs of products fit into 16 bits:
-processors without VNNI, which add them there, give the same sums as those with it."""
+MAX_WEIGHT_INTEGER, MAX_STATE_INTEGER = 64, 127
+"""Largest magnitudes of the integers of weights and states. With 7 bits for a weight and 8 for a state, pairs of
+products fit into 16 bits. So processors without VNNI, which add pairs in 16 bits, give the same sums as others.
+"""
 ZERO_OF_STATES = 128
 """Integer that stands for 0 in a state. ONNX Runtime is fastest with unsigned states and signed weights."""
 
 
 def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> bytes:
-    """Returns the graph with integer products: int8 weights, one scale a column (a row of the embeddings).
+    """Returns the graph with integer products: int8 weights, with one scale for each column (of embeddings, each row).
 
-    The states before a product are rounded too, with one scale for each token: a text is judged alone as in a batch,
-    and the few tokens with huge states do not flatten the others, as they do with one scale for all
-    (`quantize_dynamic` of ONNX Runtime). Units that are huge for `samples`, inputs of the graph, are divided first, and
-    their weights multiplied, to halve the spread of both (SmoothQuant, Xiao et al. 2023, arXiv:2211.10438). Standard
-    operators only, and the integers stay integers when the graph is loaded.
+    The states before a product are rounded too, with one scale for each token. So a text gets the same score alone and
+    in a batch, and the few tokens with huge states do not flatten the others. One scale for all tokens, as in
+    `quantize_dynamic` of ONNX Runtime, would do that. Units with huge states for `samples`, which are inputs of the
+    graph, are divided first, and their weights multiplied, to halve the spread of both (SmoothQuant, Xiao et al. 2023,
+    arXiv:2211.10438). Only standard operators are used, and integers stay integers when the graph is loaded.
     """
+    # The two-dimensional weights, and the divisors of the states that they multiply.
     onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)
-    del model.graph.value_info[:]  # torch leaves shapes of weights there that it has turned since
+    del model.graph.value_info[:]  # torch leaves outdated shapes of transposed weights there
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if len(t.dims) == 2}
-    readers: dict[str, list[NDArray[np.float32]]] = {}
+    weights_of_states: dict[str, list[NDArray[np.float32]]] = {}
     for node in model.graph.node:
         if node.op_type == "MatMul" and node.input[1] in weights:
-            readers.setdefault(node.input[0], []).append(weights[node.input[1]])
-    largest = _largest(onnx, graph, {name: len(products[0]) for name, products in readers.items()}, samples)
-    divisors = {name: _divisor(largest[name], products) for name, products in readers.items()}
+            weights_of_states.setdefault(node.input[0], []).append(weights[node.input[1]])
+    largest = _largest_magnitudes(
+        onnx, graph, {name: len(products[0]) for name, products in weights_of_states.items()}, samples
+    )
+    divisors = {name: _divisor(largest[name], products) for name, products in weights_of_states.items()}
+    # Products and look-ups with rounded weights.
     rounding = GraphBuilder("int8.")
     rounded: dict[str, tuple[str, str]] = {}
     for node in list(model.graph.node):
@@ -127,32 +130,40 @@ def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> byt
                     rounded[states] = _add_states(rounding, states, divisors[states])
                 integers, scale = rounded[states]
                 weight = weights[name] * divisors[states][:, None]
-                columns, scales = _add_weight(rounding, weight, STEPS_OF_A_WEIGHT, axis=0)
+                columns, scales = _add_weight(rounding, weight, MAX_WEIGHT_INTEGER, axis=0)
                 zero = rounding.constant(ZERO_OF_STATES, np.uint8)
                 sums = rounding.cast(rounding.add("MatMulInteger", integers, columns, zero), np.float32)
                 rounding.add("Mul", rounding.add("Mul", sums, scales), scale, name=node.output[0])
-            case "Gather", [name, ids] if name in weights:  # of a table that stays int8 in memory
-                table, scales = _add_weight(rounding, weights[name], STEPS_OF_A_STATE, axis=1)
+            case "Gather", [name, ids] if name in weights:  # the table stays int8 in memory
+                table, scales = _add_weight(rounding, weights[name], MAX_STATE_INTEGER, axis=1)
                 row = rounding.cast(rounding.add("Gather", table, ids), np.float32)
                 rounding.add("Mul", row, rounding.add("Gather", scales, ids), name=node.output[0])
             case _:
                 rounding.nodes.append(node)
+    # Replace the nodes, and drop weights that no node reads any more.
     model.graph.initializer.extend(rounding.initializers())
     nodes = list(rounding.nodes)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    read_still = {name for node in nodes for name in node.input}
-    still_read = [tensor for tensor in model.graph.initializer if tensor.name in read_still]
+    read_names = {name for node in nodes for name in node.input}
+    read_tensors = [tensor for tensor in model.graph.initializer if tensor.name in read_names]
     del model.graph.initializer[:]
-    model.graph.initializer.extend(still_read)
+    model.graph.initializer.extend(read_tensors)
     data: bytes = model.SerializeToString()
     return data
 
 
-def _largest(
+def _largest_magnitudes(
     onnx: Any, graph: bytes, widths: Mapping[str, int], samples: Sequence[Mapping[str, NDArray[Any]]]
 ) -> dict[str, NDArray[np.float32]]:
-    """Returns the largest magnitude of each unit of these states for the samples: name -> (width,)."""
+    """Maps the name of each state to the largest magnitude (width,) of its units for the samples.
+
+    Args:
+        onnx: the package.
+        graph: the float32 graph.
+        widths: maps the name of a state to its number of units.
+        samples: inputs of the graph.
+    """
     model = onnx.load_from_string(graph)
     model.graph.output.extend(
         onnx.helper.make_tensor_value_info(name, FLOAT, [None, None, width]) for name, width in widths.items()
@@ -173,31 +184,36 @@ def _divisor(largest: NDArray[np.float32], read: Sequence[NDArray[np.float32]]) 
         largest: largest absolute value of each unit (K,).
         read: weights (K, N) that multiply the units.
     """
-    sizes = np.maximum(largest, np.median(largest) / 8 + 1e-6)  # a unit that the samples leave at rest may yet move
-    of_weights = np.max([np.abs(weight).max(axis=1) for weight in read], axis=0)
-    divisor = np.sqrt(sizes / np.maximum(of_weights, np.median(of_weights) / 8 + 1e-6))
+    sizes = np.maximum(
+        largest, np.median(largest) / 8 + 1e-6
+    )  # a unit that is 0 for the samples may not be 0 for others
+    largest_weights = np.max([np.abs(weight).max(axis=1) for weight in read], axis=0)
+    divisor = np.sqrt(sizes / np.maximum(largest_weights, np.median(largest_weights) / 8 + 1e-6))
     scaled: NDArray[np.float32] = (divisor / np.exp(np.log(divisor).mean())).astype(np.float32)
     return scaled
 
 
 def _add_states(graph: GraphBuilder, states: str, divisor: NDArray[np.float32]) -> tuple[str, str]:
-    """Adds the rounding of states (..., K), whose units are divided first; returns their integers and their scales."""
-    even = graph.add("Mul", states, graph.number(1 / divisor))
-    most = graph.add("ReduceMax", graph.add("Abs", even), graph.constant([-1]), keepdims=1)
-    scale = graph.add("Div", graph.add("Max", most, graph.number(1e-30)), graph.number(STEPS_OF_A_STATE))
-    up = graph.number(ZERO_OF_STATES + 0.5)  # a cast cuts off: so it rounds
-    return graph.cast(graph.add("Add", graph.add("Div", even, scale), up), np.uint8), scale
+    """Adds nodes that divide the units of states (..., K) and round them. Returns the names of integers and scales."""
+    evened = graph.add("Mul", states, graph.number(1 / divisor))
+    largest = graph.add("ReduceMax", graph.add("Abs", evened), graph.constant([-1]), keepdims=1)
+    scale = graph.add("Div", graph.add("Max", largest, graph.number(1e-30)), graph.number(MAX_STATE_INTEGER))
+    rounding_shift = graph.number(ZERO_OF_STATES + 0.5)  # a cast truncates, so adding 0.5 rounds
+    return graph.cast(graph.add("Add", graph.add("Div", evened, scale), rounding_shift), np.uint8), scale
 
 
 def _add_weight(graph: GraphBuilder, weight: NDArray[np.float32], steps: int, *, axis: int) -> tuple[str, str]:
-    """Adds a weight rounded to integers of at most `steps`; returns it and its scales along the axis."""
+    """Adds a weight rounded to integers of at most `steps`. Returns the names of the integers and their scales.
+
+    There is one scale for each slice along `axis`.
+    """
     scale = np.maximum(np.abs(weight).max(axis=axis, keepdims=True), np.float32(1e-30)) / np.float32(steps)
     return graph.constant(np.rint(weight / scale), np.int8), graph.number(scale)
 
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """Silences the exporters: deprecations inside torch, and optional packages that are not installed."""
+    """Silences the exporters, which warn of deprecations inside torch and of optional packages."""
     levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "torch.export")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -35,7 +35,7 @@ each fold would take too long.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """m texts to judge: each row of the table once for each moment at which it is judged."""
+    """m texts to judge. Each row of the table has a text for each moment at which it is judged."""
 
     ids: tuple[tuple[int, ...], ...]
     rows: Rows
@@ -44,16 +44,16 @@ class Examples:
     """Whether each example (m,) is read `before` or `after` the answer."""
 
     def of(self, rows: Rows, when: JudgementTime | None = None) -> Rows:
-        """Returns the places of the examples of these rows (and of this moment), ascending."""
-        chosen = np.isin(self.rows, rows)
-        return np.flatnonzero(chosen if when is None else chosen & (self.when == when))
+        """Returns the indices of the examples of these rows (and of this moment, if one is given), ascending."""
+        is_chosen = np.isin(self.rows, rows)
+        return np.flatnonzero(is_chosen if when is None else is_chosen & (self.when == when))
 
 
 def adapter_roles(table: AnswerTable, *, seed: int = 0) -> Roles:
     """Returns train, selection, calibration and test rows, disjoint by group: the first of five outer folds.
 
-    What is compared with an adapter probe is fitted in the same roles. Raises `RecordError` where the groups do not
-    suffice, or where all labels are the same.
+    Methods that are compared with an adapter probe are fitted in the same roles. Raises `RecordError` if the groups do
+    not suffice, or if all labels are the same.
     """
     groups = table.groups.tolist()
     usable_groups(groups, table.y, folds=TEST_FOLDS)
@@ -61,7 +61,7 @@ def adapter_roles(table: AnswerTable, *, seed: int = 0) -> Roles:
 
 
 def examples(data: TextData, whens: Sequence[JudgementTime], encoder: Encoder) -> Examples:
-    """Returns every answer as text, `before` without and `after` with the answer itself."""
+    """Returns every row as a text for each moment: `before` holds the prompt alone, `after` prompt and answer."""
     n = len(data.table)
     texts = [
         layout(prompt, answer if when == "after" else None)
@@ -72,38 +72,46 @@ def examples(data: TextData, whens: Sequence[JudgementTime], encoder: Encoder) -
     return Examples(ids, np.tile(np.arange(n), len(whens)), np.repeat(np.array(whens), n))
 
 
-LEAST_DEPTH = 1 / 3
+MIN_DEPTH_SHARE = 1 / 3
 """Least share of the base model's layers that is kept. With fewer layers, too little is left to adapt."""
-LAST = "answer_last"
+LAST_POSITION = "answer_last"
+"""Position whose states choose the depth."""
 
 
 def choose_depth(decoder: Any, examples: Examples, data: TextData, roles: Roles, settings: AdapterSettings) -> int:
     """Returns how many of the base's lower layers the adapter keeps. Higher layers would only cost time.
 
-    It is the lowest layer, of at least `LEAST_DEPTH`, whose last-token states predict the label as well as any layer's.
-    Layers are compared by probes on inner folds of the learning rows, by group. Raises `RecordError` if the base holds
-    NaN or infinity.
+    The depth is the lowest layer, from `MIN_DEPTH_SHARE` on, whose last-token states predict the label as well as those
+    of any layer. Layers are compared by probes on inner folds of the learning rows, by group. Raises `RecordError` if
+    the base holds NaN or infinity.
+
+    Args:
+        decoder: the base model.
+        examples: the texts.
+        data: the labelled answers.
+        roles: rows of each role.
+        settings: settings of the training.
     """
-    if bad := next((name for name, p in decoder.named_parameters() if not torch.isfinite(p).all()), None):
-        raise RecordError(f"the base model holds NaN or infinity, as in {bad}; take another base")
+    if bad_name := next((name for name, p in decoder.named_parameters() if not torch.isfinite(p).all()), None):
+        raise RecordError(f"the base model holds NaN or infinity, as in {bad_name}; take another base")
     rows = examples.of(roles.learning)
     decoder.to(require("accelerate", "train").PartialState().device)
     values = last_states(decoder, [examples.ids[i] for i in rows], settings.batch_size)
-    numbers = tuple(range(1, values.shape[1] + 1))
-    states = InMemory(Activations(tuple(map(str, rows.tolist())), values[:, :, None], numbers, (LAST,)))
-    every, nothing = np.arange(len(rows)), np.arange(0)
+    layer_numbers = tuple(range(1, values.shape[1] + 1))
+    states = InMemory(Activations(tuple(map(str, rows.tolist())), values[:, :, None], layer_numbers, (LAST_POSITION,)))
+    all_rows, no_rows = np.arange(len(rows)), np.arange(0)
     judged = data.table.rows(examples.rows[rows])
-    places = [(number, LAST) for number in numbers if number >= LEAST_DEPTH * len(numbers)]
-    learning = Roles(every, nothing, nothing, nothing)
-    reached = held_out_folds(states, judged.y, judged.groups.tolist(), learning, places, seed=settings.seed)
-    return places[int(near_best(reached).any(axis=1).argmax())][0]
+    places = [(layer, LAST_POSITION) for layer in layer_numbers if layer >= MIN_DEPTH_SHARE * len(layer_numbers)]
+    learning = Roles(all_rows, no_rows, no_rows, no_rows)
+    aurocs = held_out_folds(states, judged.y, judged.groups.tolist(), learning, places, seed=settings.seed)
+    return places[int(near_best(aurocs).any(axis=1).argmax())][0]
 
 
 @torch.inference_mode()
 def last_states(decoder: Any, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float32]:
-    """Returns the states of the last token after each layer, (n, layers, width), each of root mean square 1.
+    """Returns the states of the last token after each layer, (n, layers, width), scaled to a root mean square of 1.
 
-    A decoder that ends at the layer scales them likewise before the head reads them.
+    A decoder that ends at this layer scales its states in the same way before the head reads them.
     """
     rows_of_states = []
     order: list[int] = []
@@ -117,7 +125,7 @@ def last_states(decoder: Any, ids: Sequence[Sequence[int]], batch_size: int) -> 
 
 
 def cut_layers(decoder: Any, depth: int) -> None:
-    """Leaves the decoder its lower layers alone."""
+    """Removes all layers of the decoder except the lower `depth` ones."""
     config = decoder.config.get_text_config()
     name, layers = next(
         (name, child)
@@ -129,5 +137,6 @@ def cut_layers(decoder: Any, depth: int) -> None:
 
 
 def tensors_of(inputs: dict[str, NDArray[np.int64]], device: torch.device) -> Iterator[Tensor]:
+    """Yields the arguments of `AdapterScorer.forward`: token ids (n, T), and the index of each last token (n,)."""
     for values in (inputs[IDS], inputs[MASK].sum(axis=1) - 1):
         yield torch.as_tensor(values, device=device)

@@ -18,7 +18,9 @@ class AdapterSettings:
     rank: int = 8
     """Rank of the LoRA matrices on every linear layer of attention and MLP. They are scaled by 2."""
     epochs: int = 3
+    """Most passes over the train rows."""
     batch_size: int = 8
+    """Number of texts that are read at once."""
     accumulate: int = 1
     """Number of batches whose gradients are added for one step."""
     lr: float = 2e-4
@@ -59,7 +61,7 @@ class AdapterScorer(nn.Module):
         self.head = head
 
     def forward(self, input_ids: Tensor, last: Tensor) -> Tensor:
-        """Returns log-odds (n,) of ids (n, T) padded on the right. `last` (n,): place of the last token."""
+        """Returns log-odds (n,) of ids (n, T) padded on the right. `last` (n,) is the index of each last token."""
         states = self.decoder(input_ids=input_ids, use_cache=False).last_hidden_state  # (n, T, width)
         log_odds: Tensor = self.head(states[torch.arange(len(last)), last].float())[:, 0]
         return log_odds

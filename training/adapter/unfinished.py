@@ -1,4 +1,4 @@
-"""The state of an unfinished adapter training: one file in a folder that may be the user's own."""
+"""The state of an unfinished adapter training: one file in a folder that may hold files of the user."""
 
 import pickle
 from contextlib import suppress
@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from metaprobe.records.errors import RecordError
 
 STATE_FILE = "state.pt"
-PARTIAL = f"{STATE_FILE}.tmp"
+PARTIAL_FILE = f"{STATE_FILE}.tmp"
 
 
 @dataclass(slots=True, eq=False)
 class AdapterProgress:
-    """Progress of a training that is saved beside the optimizer's state."""
+    """Progress of a training, which is saved with the optimizer's state."""
 
     step: int = 0
+    """Number of steps that were taken."""
     losses: list[float] = field(default_factory=list)
     """Log loss on the selection rows at each evaluation."""
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -28,15 +29,16 @@ class AdapterProgress:
 
     @property
     def since_best(self) -> int:
+        """Number of evaluations since the one with the lowest log loss."""
         return len(self.losses) - 1 - int(np.argmin(self.losses)) if self.losses else 0
 
 
 def check_work(work: Path) -> None:
-    """Raises `RecordError` if `work` is a file, or a folder that holds something else than the state of a training."""
+    """Raises `RecordError` if `work` is a file, or a folder with other files and no state of a training."""
     if work.exists() and not work.is_dir():
         raise RecordError(f"{work} is a file; expected a folder for the state of the training: give another one")
     file_names = {entry.name for entry in work.iterdir()} if work.exists() else set()
-    if STATE_FILE not in file_names and (others := sorted(file_names - {PARTIAL})):
+    if STATE_FILE not in file_names and (others := sorted(file_names - {PARTIAL_FILE})):
         raise RecordError(
             f"{work} holds {', '.join(others[:3])}{' and more' if len(others) > 3 else ''} and no state of a training: "
             f"give a folder that is empty or not there yet"
@@ -46,7 +48,7 @@ def check_work(work: Path) -> None:
 def remove_state(work: Path) -> None:
     """Deletes the files that a training wrote to `work`, and then the folder if it is empty."""
     with suppress(OSError):  # the folder holds something else, or was never made
-        for name in (STATE_FILE, PARTIAL):
+        for name in (STATE_FILE, PARTIAL_FILE):
             (work / name).unlink(missing_ok=True)
         work.rmdir()
 
@@ -57,7 +59,15 @@ def collect_trained(scorer: nn.Module) -> dict[str, Tensor]:
 
 
 def save(work: Path, started_with: str, progress: AdapterProgress, scorer: nn.Module, optimizer: Any) -> None:
-    """Writes one file, which appears under its name at once, so that a kill leaves the last file whole."""
+    """Writes the state to one file. It is renamed into place, so that a kill leaves the previous file whole.
+
+    Args:
+        work: the folder.
+        started_with: text that identifies base, data and settings.
+        progress: the progress.
+        scorer: the model that is trained.
+        optimizer: its optimizer.
+    """
     work.mkdir(parents=True, exist_ok=True)
     state = {
         **asdict(progress),
@@ -65,15 +75,16 @@ def save(work: Path, started_with: str, progress: AdapterProgress, scorer: nn.Mo
         "weights": collect_trained(scorer),
         "optimizer": optimizer.state_dict(),
     }
-    partial = work / PARTIAL
+    partial = work / PARTIAL_FILE
     torch.save(state, partial)
     partial.replace(work / STATE_FILE)
 
 
 def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) -> AdapterProgress:
-    """Returns the stored progress, with its weights put back; the initial progress if `work` holds no state.
+    """Returns the stored progress and restores weights and optimizer; the initial progress if `work` holds no state.
 
-    Raises `RecordError` where the state is damaged, none of ours, or of a training that started with something else.
+    Raises `RecordError` if the file is damaged, is no state of a training, or is of a training with another base, other
+    data or other settings.
     """
     path = work / STATE_FILE
     if not path.exists():

@@ -42,14 +42,14 @@ from metaprobe.training.training_options import OnStep, ReplaceOptions
 
 RIGHT_LABEL = "correct"
 SHOWN_FLAGS, SHOWN_KEPT = 3, 2
-"""Numbers of flagged and of kept answers that are printed. They are the first by the alphabet, so that nobody picks
-them.
+"""Numbers of flagged and of kept answers that are printed. The first in alphabetical order are taken, so that nobody
+picks them.
 """
 SHOWN_CHARS = 36
 """Longest question, and longest answer, in a line of the printed table; a longer text is shortened."""
 FLAGS_FILE = "flags.json"
 """File beside the report: every answer that was flagged or kept, with the truth, the counts, and the printed lines."""
-NEEDS = {
+NEEDS_OF_METHOD = {
     STATED: "explicit: the model is asked",
     MEAN_LOGPROB: "free number",
     TAUGHT: "implicit, without labels",
@@ -59,21 +59,24 @@ NEEDS = {
     AFTER: "implicit, with labels: hidden states of the answer",
     BLEND: "implicit, with labels: both of these",
 }
-"""Maps a method of the short table to what it needs, in the table's order. The report also shows every other control.
+"""Maps a method of the short table to its kind and what it needs, in the table's order. The report shows all controls.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """One answer that no fit has seen, as the loaded checkpoint judges it, and the truth."""
+    """One answer that no fit has seen, with the verdict of the loaded checkpoint and the truth."""
 
     question: str
     answer: str
     gold: str
+    """The first right answer of the item; empty if the item states none."""
     group: str
     score: float
+    """P(right) by the checkpoint."""
     flagged: bool
     right: bool
+    """Whether the label calls the answer right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class CaughtMistakes:
     cost: Metric
     """Share of the right answers that is flagged."""
     unjudged: int = 0
-    """Number of further labelled answers, which the checkpoint cannot score. Nothing else counts them."""
+    """Number of further labelled answers, which the checkpoint cannot score. No other figure counts them."""
 
     @property
     def mistakes(self) -> int:
@@ -107,8 +110,8 @@ class CaughtMistakes:
 
     @property
     def sentence(self) -> str:
-        """Three sentences: the wrong answers found and the right answers lost, beside flags by lot; the share of right
-        answers among those kept; the answers that could not be judged.
+        """Up to three sentences: wrong answers found and right answers lost, beside flags at random; the share of right answers among those
+        kept; answers that could not be judged.
         """
         n, right = len(self.answers), len(self.answers) - self.mistakes
         kept_count = n - self.found - self.lost
@@ -168,35 +171,51 @@ class TrainedRuns:
             stores: run stores of one model with hidden states, in which some questions were asked at least twice.
             unseen: run store of other questions. Nothing is fitted to its answers and nothing is chosen on them.
             folder: gets `checkpoints/NAME` and `report/`; what was made there before is replaced.
-            notes: sentences that the report shall hold.
+            notes: sentences to add to the report.
             folds: outer folds by group.
             seed: seed of folds and resamples.
-            command: the line that asked for this, for the records of what is made.
-            on_step: is told each step in words.
+            command: the command line, which checkpoint and report record.
+            on_step: called with each step in words.
 
-        Raises `RecordError` where questions of `unseen` are among those of `stores`, and where the answers do not
-        suffice for the comparison or for a flag.
+        Raises `RecordError` if questions of `unseen` are among those of `stores`, and if the answers do not suffice for
+        the comparison or for a flag.
         """
+        # The questions of the two sides must differ.
         learned_names = {name for store in stores for run in RunStore(store) for name in _names_of(run.item)}
-        if twice := sorted({name for run in RunStore(unseen) for name in _names_of(run.item)} & learned_names):
-            raise RecordError(f"{unseen} holds questions that are learned from, such as {twice[0]!r}; expected others")
-        further = sample_methods(stores)
-        answers = study(stores, own_methods=lambda evidence, names: further, folds=folds, seed=seed, on_step=on_step)
+        if shared_names := sorted({name for run in RunStore(unseen) for name in _names_of(run.item)} & learned_names):
+            raise RecordError(
+                f"{unseen} holds questions that are learned from, such as {shared_names[0]!r}; expected others"
+            )
+        # Compare, export, and write the report.
+        sample_based = sample_methods(stores)
+        answers = study(
+            stores, own_methods=lambda evidence, names: sample_based, folds=folds, seed=seed, on_step=on_step
+        )
         with ReplaceOptions(replace=True).replacing():
             on_step("intervals")
             compared = comparison_of_study(answers, notes=notes, command=command, on_step=on_step)
-            use = _exportable(compared)
-            on_step(f"audit and export: {use.name}")
-            path = folder / "checkpoints" / use.name.replace(",", "").replace(" ", "-")
-            checkpoint = write_method(path, answers, use.name, command=command)
+            exported_method = _exportable(compared)
+            on_step(f"audit and export: {exported_method.name}")
+            path = folder / "checkpoints" / exported_method.name.replace(",", "").replace(" ", "-")
+            checkpoint = write_method(path, answers, exported_method.name, command=command)
             on_step("report: tables and figures")
-            report = write_report(folder / "report", with_place_read(compared, use.name, checkpoint), answers)
+            report = write_report(
+                folder / "report", with_place_read(compared, exported_method.name, checkpoint), answers
+            )
+        # Flag the answers of the other store.
         on_step("load it, and flag the answers that nobody has seen")
         advised = recommended(compared)
         used = flag_answers(path, unseen, seed=seed)
-        follows_advice = advised is not None and advised.name == use.name
+        follows_advice = advised is not None and advised.name == exported_method.name
         trained = cls(
-            compared, report, use.name, follows_advice, checkpoint, used, unseen, stage_of_labels(load_runs(stores))
+            compared,
+            report,
+            exported_method.name,
+            follows_advice,
+            checkpoint,
+            used,
+            unseen,
+            stage_of_labels(load_runs(stores)),
         )
         trained.write_flags()
         return trained
@@ -207,22 +226,27 @@ class TrainedRuns:
         require_report()
 
     def lines(self) -> list[str]:
-        """Returns the lines to print: the short comparison, the exported method, its flags beside the truth, and the
-        next commands.
+        """Returns the lines to print: the short comparison, the exported method, its flags and the truth, and the next
+        commands.
         """
         comparison = self.comparison
         items, model = comparison.provenance["items"], comparison.provenance["model"]
         answers_clause = f"{items} questions, {len(comparison.y)} answers of {model}"
-        chosen = "The report recommends" if self.recommended else "The report recommends no method yet; shown is"
-        new, path = len(self.used.answers), shlex.quote(str(self.checkpoint.path))
+        recommendation = (
+            "The report recommends" if self.recommended else "The report recommends no method yet; shown is"
+        )
+        new_count, path = len(self.used.answers), shlex.quote(str(self.checkpoint.path))
         return [
             f"{answers_clause}, {comparison.base_rate:.0%} right. AUROC on questions left out (0.50 is guessing):",
             "",
             *Table.of(["signal", "what it is", "AUROC"], short_rows(comparison)).text(width=None),
             "",
-            *textwrap.wrap(f"{chosen} {self.method}: {_against(comparison, self.method)}", TERMINAL_CHARS),
             *textwrap.wrap(
-                f"Exported, loaded, and used on {new} answers to other questions, to which nothing was fitted and on "
+                f"{recommendation} {self.method}: {_gain_sentence(comparison, self.method)}", TERMINAL_CHARS
+            ),
+            *textwrap.wrap(
+                f"Exported, loaded, and used on {new_count} answers to other questions, to which nothing was fitted "
+                "and on "
                 "which nothing was chosen. By the alphabet the first that it flags, and the first that it keeps:",
                 TERMINAL_CHARS,
             ),
@@ -239,18 +263,21 @@ class TrainedRuns:
         ]
 
     def flag_lines(self) -> list[str]:
-        """Returns the lines of a table of flagged and kept answers beside the truth, and below it how many wrong
-        answers were found and how many right ones were lost.
+        """Returns the lines of a table of flagged and kept answers with the truth, then how many wrong answers were
+        found and how many right ones were lost.
         """
-        shown, (before, after) = self.used.shown(), common_ends([answer.question for answer in self.used.answers])
-        question_column = f"{before}...{after}" if before or after else "question"
+        shown, (common_prefix, common_suffix) = (
+            self.used.shown(),
+            common_ends([answer.question for answer in self.used.answers]),
+        )
+        question_column = f"{common_prefix}...{common_suffix}" if common_prefix or common_suffix else "question"
         rows = [
             [
                 "FLAG" if answer.flagged else "keep",
                 f"{answer.score:.2f}",
                 "right" if answer.right else "wrong",
-                _brief(answer.question[len(before) : len(answer.question) - len(after)]),
-                _brief(answer.answer),
+                _shorten(answer.question[len(common_prefix) : len(answer.question) - len(common_suffix)]),
+                _shorten(answer.answer),
                 answer.gold,
             ]
             for answer in shown
@@ -275,21 +302,21 @@ class TrainedRuns:
 
 
 def _names_of(item: Item) -> list[str]:
-    """Returns keys by which two items are the same question: the group, and the normalised text if there is one."""
+    """Returns the item's keys: its group, and its normalised text if there is one. Equal keys mean equal questions."""
     question_text = " ".join(" ".join((item.question, *item.choices, *item.fields.values())).casefold().split())
     return [group_of(item), *[question_text] * bool(item.question.strip())]
 
 
 def common_ends(texts: Sequence[str]) -> tuple[str, str]:
-    """Returns the common prefix and suffix of all texts, in whole words; empty if a text has nothing else."""
+    """Returns the common prefix and suffix of all texts, in whole words; both empty if a text has nothing else."""
     words = [text.split(" ") for text in texts]
-    before = " ".join(_same_at_first(words))
-    after = " ".join(reversed(_same_at_first([list(reversed(each)) for each in words])))
-    before, after = f"{before} " if before else "", f" {after}" if after else ""
-    return (before, after) if all(len(text) > len(before) + len(after) for text in texts) else ("", "")
+    prefix = " ".join(_common_first_words(words))
+    suffix = " ".join(reversed(_common_first_words([list(reversed(word_list)) for word_list in words])))
+    prefix, suffix = f"{prefix} " if prefix else "", f" {suffix}" if suffix else ""
+    return (prefix, suffix) if all(len(text) > len(prefix) + len(suffix) for text in texts) else ("", "")
 
 
-def _same_at_first(texts: Sequence[Sequence[str]]) -> list[str]:
+def _common_first_words(texts: Sequence[Sequence[str]]) -> list[str]:
     """Returns the words that all texts begin with."""
     shared = itertools.takewhile(lambda words: len(set(words)) == 1, zip(*texts, strict=False))
     return [words[0] for words in shared]
@@ -299,7 +326,7 @@ def short_rows(comparison: Comparison) -> list[list[str]]:
     """Returns the rows of the short table: explicit, free and implicit signals, each with its AUROC and interval."""
     by_name = {method.name: method for method in comparison.methods}
     strongest = comparison.controls[0]
-    needs = dict(NEEDS)
+    needs = dict(NEEDS_OF_METHOD)
     needs.setdefault(strongest.name, "strongest simple control")
     return [
         [
@@ -315,13 +342,13 @@ def short_rows(comparison: Comparison) -> list[list[str]]:
 def flag_answers(checkpoint: Path, store: Path, *, seed: int = 0) -> CaughtMistakes:
     """Loads a checkpoint and returns its flags on the labelled answers of a store, measured against the labels.
 
-    Raises `RecordError` where the checkpoint flags none of them, and where the answers are all right or all wrong.
+    Raises `RecordError` if the checkpoint judges none of them, and if the judged answers are all right or all wrong.
     """
     loaded = load_checkpoint(checkpoint)
     kind = loaded.manifest.kind
-    makers: Mapping[str, Callable[[Checkpoint], Any]] = {"text": TextReader, "hidden": HiddenProbe.of}
+    reader_of_kind: Mapping[str, Callable[[Checkpoint], Any]] = {"text": TextReader, "hidden": HiddenProbe.of}
     predictor: Callable[[Checkpoint], Any] = QualityPredictor.of
-    reader = makers.get(kind, predictor)(loaded)
+    reader = reader_of_kind.get(kind, predictor)(loaded)
     calls: dict[str, tuple[Run, Call]] = {call.id: (run, call) for run in RunStore(store) for call in run.calls}
     judged = []
     for line in store_lines(reader, store):
@@ -349,26 +376,32 @@ def flag_answers(checkpoint: Path, store: Path, *, seed: int = 0) -> CaughtMista
 
 
 def _exportable(comparison: Comparison) -> MethodResult:
-    """Returns the recommended method where there is a checkpoint of it, else the learned one that the folds chose."""
+    """Returns the recommended method if there is a checkpoint of it; else the headline method."""
     advised = recommended(comparison)
     if advised is not None and comparison.exported:
         return advised
     return next(method for method in comparison.methods if method.name == comparison.headline)
 
 
-def _against(comparison: Comparison, name: str) -> str:
-    """Returns the method's gain over the strongest simple control, with its interval."""
+def _gain_sentence(comparison: Comparison, name: str) -> str:
+    """Returns sentences on the method's gain over the strongest simple control, with its interval."""
     method = next(method for method in comparison.methods if method.name == name)
-    over = method.controls
-    if over is None:
+    comparison_of_controls = method.controls
+    if comparison_of_controls is None:
         return "no learned method is shown to beat it."
-    gain, first = over.strongest.difference, describe_control(over.strongest.name)
-    count = len(over.controls)
-    gain_clause = f"{format_interval(gain, signed=True)} AUROC over {first}, the strongest of {count} controls."
-    return f"{gain_clause} It is shown to beat {count - len(over.standing)} of them."
+    gain, strongest_control = (
+        comparison_of_controls.strongest.difference,
+        describe_control(comparison_of_controls.strongest.name),
+    )
+    count = len(comparison_of_controls.controls)
+    gain_clause = (
+        f"{format_interval(gain, signed=True)} AUROC over {strongest_control}, the strongest of {count} controls."
+    )
+    return f"{gain_clause} It is shown to beat {count - len(comparison_of_controls.standing)} of them."
 
 
-def _brief(text: str) -> str:
+def _shorten(text: str) -> str:
+    """Returns the text on one line, of at most `SHOWN_CHARS` characters."""
     text = " ".join(text.split())
     return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."
 

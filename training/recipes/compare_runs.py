@@ -89,42 +89,51 @@ from metaprobe.training.study import ENOUGH_FOR_ECE, CrossFit, Study, audit_meth
 from metaprobe.training.training_options import CompareOptions, OnStep, TextOptions, WrongOptions, quiet, refuse_ended
 
 SCORE_COLUMNS = ("call_id", "score")
+"""Columns that a file of scores must have."""
 
 
 def own_methods(
     paths: Sequence[Path], table: AnswerTable, call_ids_of_runs: Collection[str], names_taken: Collection[str]
 ) -> list[GivenScore]:
-    """Returns a method for each CSV file with the columns `call_id` and `score`, called like the file.
+    """Returns a method for each CSV file with the columns `call_id` and `score`, named like the file.
 
-    A higher score stands for an answer that is likelier right. Every answer of the table needs a row; rows of other
-    calls among `call_ids_of_runs` are passed over. Raises `RecordError` for a file that cannot be read so, for
-    an id that is unknown, given twice or missing, for a score that is no finite number, and for a name in
-    `names_taken`.
+    A higher score stands for an answer that is likelier right. Every answer of the table needs a row. Rows of other
+    calls among `call_ids_of_runs` are ignored. Raises `RecordError` for a file without these columns, for an id that is
+    unknown, given twice or missing, for a score that is no finite number, and for a name in `names_taken`.
+
+    Args:
+        paths: the CSV files.
+        table: the answers.
+        call_ids_of_runs: ids of all calls of the runs.
+        names_taken: names of other methods.
     """
     methods: list[GivenScore] = []
     for path in paths:
         if path.stem in {*names_taken, *(method.name for method in methods)}:
             raise RecordError(f"{path}: a method is called {path.stem!r} already; rename the file")
         scores = _read_scores(path)
-        strangers = [call_id for call_id in scores if call_id not in call_ids_of_runs]
-        missing = [call_id for call_id in table.call_ids.tolist() if call_id not in scores]
-        wrong = strangers or missing
-        named_calls = f"{', '.join(map(repr, wrong[:3]))}{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}"
-        if strangers:
+        unknown_ids = [call_id for call_id in scores if call_id not in call_ids_of_runs]
+        missing_ids = [call_id for call_id in table.call_ids.tolist() if call_id not in scores]
+        faulty_ids = unknown_ids or missing_ids
+        named_calls = (
+            f"{', '.join(map(repr, faulty_ids[:3]))}{f' and {len(faulty_ids) - 3} more' if len(faulty_ids) > 3 else ''}"
+        )
+        if unknown_ids:
             example = str(table.call_ids[0])
             raise RecordError(f"{path}: these runs hold no call {named_calls}; expected ids such as {example!r}")
-        if missing:
+        if missing_ids:
             raise RecordError(f"{path} has no score of {named_calls}; expected one of each of {len(table)} answers")
 
         def in_order(table: AnswerTable, scores: Mapping[str, float] = scores) -> Scores:
             return np.array([scores[call_id] for call_id in table.call_ids.tolist()])
 
-        likely = all(0 <= score <= 1 for score in scores.values())
-        methods.append(GivenScore(path.stem, "own", in_order, probability=likely))
+        are_probabilities = all(0 <= score <= 1 for score in scores.values())
+        methods.append(GivenScore(path.stem, "own", in_order, probability=are_probabilities))
     return methods
 
 
 def _read_scores(path: Path) -> dict[str, float]:
+    """Maps the id of a call to its score in a CSV file."""
     scores: dict[str, float] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -135,29 +144,32 @@ def _read_scores(path: Path) -> dict[str, float]:
                     f"the columns {' and '.join(SCORE_COLUMNS)} ({', '.join(absent)} is missing)"
                 )
             for row in rows:
-                call_id, where = row["call_id"], f"{path}:{rows.line_num}"
+                call_id, line_place = row["call_id"], f"{path}:{rows.line_num}"
                 try:
                     score = float(row["score"] or "")
                 except ValueError:
                     score = math.nan
                 if not math.isfinite(score):
-                    raise RecordError(f"{where}: {call_id!r} has the score {row['score']!r}; expected a finite number")
+                    raise RecordError(
+                        f"{line_place}: {call_id!r} has the score {row['score']!r}; expected a finite number"
+                    )
                 if call_id in scores:
-                    raise RecordError(f"{where}: {call_id!r} was given before; expected one row a call")
+                    raise RecordError(f"{line_place}: {call_id!r} was given before; expected one row a call")
                 scores[call_id] = score
     except (UnicodeDecodeError, csv.Error) as error:
         raise RecordError(f"{path} is no CSV file in UTF-8: {error}") from error
     return scores
 
 
-FIRST_TOKENS = f"{TREES}, first tokens"
+TREES_OF_FIRST_TOKENS = f"{TREES}, first tokens"
+"""Name of the method that reads only the first k tokens."""
 
 
 def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str, dict[int, Scores]]:
-    """Maps a name to k to out-of-fold scores (n,) of the trees on the features of the first k tokens; for
-    `seen_tokens`.
+    """Maps the method's name and k to out-of-fold scores (n,) of trees on features of the first k tokens.
 
-    A k at which the trees find nothing to split is left out; of answers of a token or two that may be every one.
+    The result is for `auroc_by_tokens_seen`. A k for which the trees find nothing to split is left out. For very short
+    answers that may be every k.
     """
     if not evidence.table.measured:
         return {}
@@ -174,24 +186,24 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
         )
         with suppress(RecordError):
             by_count[k] = crossfit(seen, [FeatureTrees()], folds=folds, seed=seed)[TREES].ranking
-    return {FIRST_TOKENS: by_count} if by_count else {}
+    return {TREES_OF_FIRST_TOKENS: by_count} if by_count else {}
 
 
-NUMBER_BY_NAME = {name: number for number, name in NUMBERS.items()}
-"""Name of a control -> the step of the ladder that is this free number."""
-WORDED = {PROMPT: "", ANSWER: "", JOINED: " --with-logprobs"}
+STEP_OF_CONTROL = {name: number for number, name in NUMBERS.items()}
+"""Maps the name of a control to the step of the ladder that is this free number."""
+TEXT_OPTIONS_OF_CONTROL = {PROMPT: "", ANSWER: "", JOINED: " --with-logprobs"}
 """Maps a control on words to the options with which `metaprobe train text` reads the same texts."""
-EXPORTED = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
-EXPORTED |= {DECISIONS: "quality --reads decisions"}
-"""Methods of which there are checkpoints: what of `metaprobe train` writes them."""
+TRAINING_OF_METHOD = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
+TRAINING_OF_METHOD |= {DECISIONS: "quality --reads decisions"}
+"""Maps a method to the arguments of `metaprobe train` that write its checkpoint."""
 
 
 def headline_method(results: Sequence[MethodResult], chosen: Sequence[str] = ()) -> MethodResult:
-    """Returns the method that a report is about. It is chosen without a look at the answers it is then measured on.
+    """Returns the method that a report is about. It is chosen without the answers on which it is measured.
 
-    `chosen`: the learned method that each fold chose on its learning rows (`CrossFit.best_learned`); the one of most
-    folds is returned. The best on the test rows would look better than it is. If no fold chose, it is the method that
-    learns from decisions, else the user's own method, else the first method.
+    `chosen` holds the learned method that each fold chose on its learning rows (`CrossFit.best_learned`). The method of
+    most folds is returned; the best method on the test rows would look better than it is. If no fold chose, it is the
+    first learned method in a fixed order, else the user's own method, else the first method.
     """
     by_name = {result.name: result for result in results}
     folds = [name for name, _ in Counter(chosen).most_common()]
@@ -201,8 +213,8 @@ def headline_method(results: Sequence[MethodResult], chosen: Sequence[str] = ())
 
 
 def options_of(study: Study) -> dict[str, str]:
-    """Maps the options of a study that are not at their defaults to values, for a command that repeats the study."""
-    usual = {field.name: field.default for field in fields(CompareOptions)}
+    """Maps the study's options that differ from their defaults to values, for a command that repeats the study."""
+    defaults = {field.name: field.default for field in fields(CompareOptions)}
     values = {
         "target": study.target,
         "stage": study.stage,
@@ -210,51 +222,53 @@ def options_of(study: Study) -> dict[str, str]:
         "folds": len(study.fits.roles),
         "seed": study.seed,
     }
-    return {name: str(value) for name, value in values.items() if value != usual[name]}
+    return {name: str(value) for name, value in values.items() if value != defaults[name]}
 
 
 def recommended_checkpoint(
-    use: MethodResult | None, runs: str = "RUNS", *, options: Mapping[str, str] | None = None
+    method: MethodResult | None, runs: str = "RUNS", *, options: Mapping[str, str] | None = None
 ) -> str:
     """Returns a sentence with the command that writes the checkpoint of the method that a report recommends.
 
-    It is empty where the report recommends none, or where there is no checkpoint of it.
+    It is empty if the report recommends no method, or if there is no checkpoint of the method.
 
     Args:
-        use: the method.
+        method: the recommended method.
         runs: the stores, as a command line names them.
-        options: what `options_of` found; the command gets those that it takes.
+        options: the result of `options_of`; the command gets the options that it takes.
     """
 
-    def given(*left_out: str) -> str:
+    def option_text(*left_out: str) -> str:
         kept_options = {name: value for name, value in (options or {}).items() if name not in left_out}
         return "".join(f" --{name} {shlex.quote(value)}" for name, value in kept_options.items())
 
-    if use is None:
+    if method is None:
         return ""
-    if use.name in EXPORTED:
-        return f"`metaprobe train {EXPORTED[use.name]} {runs}{given()} --out C` writes its checkpoint."
-    if use.name in WORDED:
-        words = f"{WORDED[use.name]}{given()}"
+    if method.name in TRAINING_OF_METHOD:
+        return (
+            f"`metaprobe train {TRAINING_OF_METHOD[method.name]} {runs}{option_text()} --out C` writes its checkpoint."
+        )
+    if method.name in TEXT_OPTIONS_OF_CONTROL:
+        words = f"{TEXT_OPTIONS_OF_CONTROL[method.name]}{option_text()}"
         return f"`metaprobe train text {runs}{words} --out C` writes a checkpoint that reads the same."
-    if use.name == SCALED and "target" not in (options or {}):  # bundled:quality has no head for another label
-        return f"`metaprobe adapt bundled:quality {runs}{given('folds')} --out C` makes a flag of it."
-    if _step_of(use.name) or use.name.startswith(DECISION) or use.name in (STATED, P_TRUE):
-        return f"`metaprobe compare {runs}{given()} --out REPORT --export C` writes its checkpoint, with a flag."
+    if method.name == SCALED and "target" not in (options or {}):  # bundled:quality has no head for another label
+        return f"`metaprobe adapt bundled:quality {runs}{option_text('folds')} --out C` makes a flag of it."
+    if _step_of(method.name) or method.name.startswith(DECISION) or method.name in (STATED, P_TRUE):
+        return f"`metaprobe compare {runs}{option_text()} --out REPORT --export C` writes its checkpoint, with a flag."
     return ""
 
 
 def _step_of(name: str) -> str:
     """Returns the step of the ladder that equals the control `name`; empty if there is no such step."""
-    bare = name.removesuffix(REVERSED)
-    step = ALL_TERMS if bare == TERMS else NUMBER_BY_NAME.get(bare, "")
-    return f"{step}{REVERSED}" if step and bare != name else step
+    unreversed = name.removesuffix(REVERSED)
+    step = ALL_TERMS if unreversed == TERMS else STEP_OF_CONTROL.get(unreversed, "")
+    return f"{step}{REVERSED}" if step and unreversed != name else step
 
 
 def answer_texts(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], list[str | None]]:
-    """Returns the item and the answer itself of every row; None for an answer whose text was not stored.
+    """Returns the item and the extracted answer of every row; None for an answer whose text was not stored.
 
-    Raises `KeyError` where a row's run is not among them.
+    Raises `KeyError` if the run of a row is not among `runs`.
     """
     call_by_id: dict[str, tuple[Run, Call]] = {call.id: (run, call) for run in runs for call in run.calls}
     pairs = [call_by_id[call_id] for call_id in table.call_ids.tolist()]
@@ -272,7 +286,7 @@ def answer_texts(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], l
 def efficiency_of(
     table: AnswerTable, fits: CrossFit, runs: Sequence[Run], *, target: str, seed: int = 0
 ) -> tuple[TwoChoice | None, str]:
-    """Returns the metacognitive efficiency, or the reason why it cannot be computed."""
+    """Returns the metacognitive efficiency, or None and the reason why it cannot be computed."""
     if not runs:
         return None, "the runs were not given"
     if target != "correct":
@@ -307,31 +321,34 @@ def comparison(
         command: command that made the comparison.
         on_step: called with the name of each audited method.
     """
+    # Figures of the methods.
     evidence, fits, seed = study.evidence, study.fits, study.seed
     table, stores = evidence.table, shlex.join(map(str, study.stores))
-    plain = method_results(table, fits.methods, fold=fits.fold, seed=seed)
-    results = add_details(table, fits.methods, plain, seed=seed)
-    first = headline_method(results, fits.best_learned).name
+    basic_results = method_results(table, fits.methods, fold=fits.fold, seed=seed)
+    results = add_details(table, fits.methods, basic_results, seed=seed)
+    headline = headline_method(results, fits.best_learned).name
     strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == DIFFICULTY_METHOD), None))
-    equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
-    efficiency, refused = efficiency_of(table, fits, runs, target=study.target, seed=seed)
+    equal_difficulty = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
+    efficiency, refusal = efficiency_of(table, fits, runs, target=study.target, seed=seed)
     first_tokens = first_token_scores(evidence, folds=len(fits.roles), seed=seed)
     sections: dict[str, Any] = {"coupling": coupling(runs, seed=seed)}
     if criticised := [run for run in runs if run.system == "metacrit"]:
-        # Ablations are other systems: the table is of the variant with most runs.
+        # Variants are ablations, that is, other systems. The table shows the variant with most runs.
         variant = Counter(run.variant for run in criticised).most_common(1)[0][0]
         rows = metacrit.agreement([run for run in criticised if run.variant == variant], seed=seed)
         if any(row.n for row in rows):
             sections |= {"agreement": rows, "failures": metacrit.failure_types(runs)}
-    # Each audit of what was learned, of the blend and of the user's own methods once, in their order.
-    audited = [each for each in fits.methods if each.family in ("learned", "own") or each.name == DECISIONS]
+    # Audits of the learned methods and the user's own methods. An audit of the answers, which all share, appears once.
+    audited_methods = [
+        method for method in fits.methods if method.family in ("learned", "own") or method.name == DECISIONS
+    ]
     reports = []
-    for place, each in enumerate(audited, 1):
-        on_step(f"audit {place} of {len(audited)}: {each.name}")
-        reports.append(audit_method(evidence, fits, each, seed=seed))
+    for audit_index, method in enumerate(audited_methods, 1):
+        on_step(f"audit {audit_index} of {len(audited_methods)}: {method.name}")
+        reports.append(audit_method(evidence, fits, method, seed=seed))
     compared = Comparison(
         title="Which signals tell right from wrong",
-        headline=first,
+        headline=headline,
         chosen=dict(Counter(fits.best_learned).most_common()),
         provenance=_provenance(evidence, command, seed),
         y=table.y,
@@ -341,17 +358,17 @@ def comparison(
         runs=stores,
         accuracy=accuracy_rows(table),
         learning=learning,
-        by_model=headline_by_model(table, fits.methods, first, fold=fits.fold, seed=seed),
+        by_model=headline_by_model(table, fits.methods, headline, fold=fits.fold, seed=seed),
         sweeps=tuple(
             _sweep(fits.probes[method.name], next(r for r in results if r.name == method.name))
             for method in study.methods
             if isinstance(method, HiddenProbeMethod) and not method.layers
         ),
         trajectories=trajectories(table),
-        difficulty=equal,
+        difficulty=equal_difficulty,
         overconfidence=overconfidence(table, fits.methods, strata, seed=seed),
         two_choice=efficiency,
-        two_choice_refused=refused,
+        two_choice_refused=refusal,
         seen=auroc_by_tokens_seen(table, learned=first_tokens, seed=seed),
         **sections,
         audits=tuple(dict.fromkeys(audit for report in reports for audit in report.audits)),
@@ -364,8 +381,8 @@ def comparison(
 
 
 def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
-    """Returns a sentence for each thing that these answers do not allow to be shown."""
-    n, without = len(evidence.table), evidence.without_hidden
+    """Returns a sentence for each part that the report cannot show of these answers."""
+    n, without_count = len(evidence.table), evidence.without_hidden
     limits = [f"{evidence.regrouped}."] if evidence.regrouped else []
     if not has_difficulty:
         limits.append(
@@ -374,8 +391,8 @@ def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
         )
     if not evidence.table.measured:
         limits.append("The answers hold no log-probabilities: no method that reads them is shown.")
-    if 0 < without < n:
-        limits.append(f"{without} of {n} answers have no hidden states: no probes.")
+    if 0 < without_count < n:
+        limits.append(f"{without_count} of {n} answers have no hidden states: no probes.")
     if evidence.states_refused:
         limits.append(f"No probes: {evidence.states_refused}.")
     if n < ENOUGH_FOR_ECE:
@@ -384,7 +401,7 @@ def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
 
 
 def _sweep(probes: Sequence[LinearProbe], result: MethodResult) -> LayerSweep:
-    """Returns selection AUROC, averaged over the folds, and what each of them chose."""
+    """Returns the selection AUROC of every layer and position, averaged over the folds, and each fold's choice."""
     first = probes[0].sweep
     layers = tuple(dict.fromkeys(point.layer for point in first))
     positions = tuple(dict.fromkeys(point.position for point in first))
@@ -424,7 +441,7 @@ def _provenance(evidence: Evidence, command: str, seed: int) -> Mapping[str, str
 
 
 def require_report() -> None:
-    """Raises `MissingExtra` now rather than after minutes of collecting and fitting."""
+    """Raises `MissingExtra` if a package of the report is missing. Call it before minutes of collecting and fitting."""
     for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib", "pandas"):
         require(module, "report")
 
@@ -437,7 +454,7 @@ def write_comparison(
     learning: LearningCurve | None = None,
     command: str,
 ) -> tuple[Comparison, Path]:
-    """Returns the comparison of a study, and the path of its report, which is written (`write_report`)."""
+    """Makes the comparison of a study and writes its report (`write_report`). Returns both: comparison and path."""
     compared = comparison_of_study(study, notes=notes, learning=learning, command=command)
     return compared, write_report(folder, compared, study)
 
@@ -450,7 +467,7 @@ def comparison_of_study(
     command: str,
     on_step: OnStep = quiet,
 ) -> Comparison:
-    """Returns the comparison of a study, with what its stored runs say. Raises `MissingExtra` without the report's."""
+    """Returns the comparison of a study, with figures of its stored runs. Raises `MissingExtra` as `require_report`."""
     require_report()
     runs = load_runs(study.stores, warned=True)
     return comparison(study, runs=runs, notes=notes, learning=learning, command=command, on_step=on_step)
@@ -475,7 +492,7 @@ def write_report(folder: str | Path, compared: Comparison, study: Study) -> Path
 def with_place_read(compared: Comparison, name: str, checkpoint: Checkpoint) -> Comparison:
     """Returns the comparison with the layer and the position that the checkpoint of a probe reads.
 
-    `name`: the exported method. If it is no probe, the comparison is returned unchanged.
+    `name` is the exported method. If it is no probe, the comparison is returned unchanged.
     """
     contract = checkpoint.manifest.contract
     return replace(
@@ -493,10 +510,11 @@ def with_place_read(compared: Comparison, name: str, checkpoint: Checkpoint) -> 
 def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
     """Returns the comparison of every method on these stores, and writes its report into the folder `out`.
 
-    With `export` the checkpoint of the method that the report recommends is written too. Raises `CheckpointExists`
-    where that folder is there already, and `RecordError` where the report recommends no method, or one of which there
-    is no checkpoint; the report is written then.
+    With `export` the checkpoint of the method that the report recommends is written too. Raises `CheckpointExists` if
+    that folder exists. Raises `RecordError` if the report recommends no method, or a method without a checkpoint; the
+    report is written even if it recommends none.
     """
+    # Refuse wrong options before anything is computed.
     if options.target == AGREEMENT:
         raise WrongOptions(
             "target agreement: a report compares signals by labels of right and wrong answers; `train quality --target "
@@ -509,19 +527,20 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
     score_files = [options.scores] if isinstance(options.scores, str | Path) else options.scores
     files = [Path(path) for path in score_files]
 
-    def own(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
+    def own_score_methods(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
         call_ids = {call.id for run in load_runs(stores, warned=True) for call in run.calls} if files else set()
         return own_methods(files, evidence.table, call_ids, (*names, BLEND, BEST_BASELINE))
 
-    faster = ["--folds 3"] if options.folds > 3 else []
-    faster += ["a run without --learning-curves"] if options.learning_curves else []
+    # Fit and compare.
+    faster_ways = ["--folds 3"] if options.folds > 3 else []
+    faster_ways += ["a run without --learning-curves"] if options.learning_curves else []
     options.on_line(
         f"compare     each method is fitted in {options.folds} folds, then audited"
-        + (f"; {' or '.join(faster)} takes less time" if faster else "")
+        + (f"; {' or '.join(faster_ways)} takes less time" if faster_ways else "")
     )
     study_result = study(
         stores,
-        own_methods=own,
+        own_methods=own_score_methods,
         bare=True,
         target=options.target,
         stage=options.stage,
@@ -534,15 +553,18 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
     options.on_step("intervals")
     command = options.recorded("compare")
     compared = comparison_of_study(study_result, learning=learning, command=command, on_step=options.on_step)
-    use = recommended(compared)
-    if options.export is not None and use is not None:
-        options.on_step(f"audit and export: {use.name}")
-        checkpoint = write_method(options.export, study_result, use.name, options=options, command=command)
-        compared = with_place_read(compared, use.name, checkpoint)
-        options.on_line(f"checkpoint  {checkpoint.path} ({use.name})")
+    # Export the recommended method, and write the report.
+    recommended_method = recommended(compared)
+    if options.export is not None and recommended_method is not None:
+        options.on_step(f"audit and export: {recommended_method.name}")
+        checkpoint = write_method(
+            options.export, study_result, recommended_method.name, options=options, command=command
+        )
+        compared = with_place_read(compared, recommended_method.name, checkpoint)
+        options.on_line(f"checkpoint  {checkpoint.path} ({recommended_method.name})")
     options.on_step("report: tables and figures")
     write_report(options.out, compared, study_result)
-    if options.export is not None and use is None:
+    if options.export is not None and recommended_method is None:
         raise RecordError(
             f"the report in {options.out} recommends no method yet, so no checkpoint was written to "
             f"{options.export}: {' '.join(brief(compared).do)}"
@@ -555,10 +577,17 @@ def write_method(
 ) -> Checkpoint:
     """Writes the checkpoint of a study's method, learned or a control.
 
-    `options`: those of the comparison, for a reader of words, which loads the texts anew. Raises `RecordError` for a
-    method of which there is no checkpoint.
+    Raises `RecordError` for a method without a checkpoint.
+
+    Args:
+        path: folder of the checkpoint.
+        study: the study.
+        name: name of the method.
+        options: options of the comparison, for a reader of words, which loads the texts again.
+        command: command that made the checkpoint.
     """
-    if name in WORDED:
+    # Controls: readers of words, steps of the ladder, single decisions, and stated numbers.
+    if name in TEXT_OPTIONS_OF_CONTROL:
         option_values = (
             {key: getattr(options, key) for key in ("stage", "agent", "folds", "on_step", "on_line")} if options else {}
         )
@@ -571,30 +600,31 @@ def write_method(
         return write_quality(path, {study.target: step_study}, command=command)
     if name.startswith(DECISION):
         ladder = replace(DECISION_LADDER, only=name.removeprefix(DECISION))
-        decided = study_of(read_decisions(study.evidence), folds=folds, seed=seed, ladder=ladder)
-        return write_quality(path, {study.target: decided}, command=command)
+        decision_study = study_of(read_decisions(study.evidence), folds=folds, seed=seed, ladder=ladder)
+        return write_quality(path, {study.target: decision_study}, command=command)
     if name in (STATED, P_TRUE):
-        alone = Blend((CONFIDENCE if name == STATED else TRUE,))
-        methods = (*(method for method in study.methods if not isinstance(method, Blend)), alone)
-        stated = replace(study, methods=methods, fits=crossfit(study.evidence, methods, folds=folds, seed=seed))
-        return write_blend(path, stated, target=study.target, command=command)
-    if name not in EXPORTED:
-        exportable = (*EXPORTED, *WORDED, *NUMBER_BY_NAME, STATED, P_TRUE)
+        stated_blend = Blend((CONFIDENCE if name == STATED else TRUE,))
+        methods = (*(method for method in study.methods if not isinstance(method, Blend)), stated_blend)
+        stated_study = replace(study, methods=methods, fits=crossfit(study.evidence, methods, folds=folds, seed=seed))
+        return write_blend(path, stated_study, target=study.target, command=command)
+    if name not in TRAINING_OF_METHOD:
+        exportable = (*TRAINING_OF_METHOD, *TEXT_OPTIONS_OF_CONTROL, *STEP_OF_CONTROL, STATED, P_TRUE)
         raise RecordError(
             f"the report recommends {name!r}, of which there is no checkpoint: it is known of an answer without a "
             f"predictor, or it is your own; there is one of {', '.join(exportable)}"
         )
+    # Learned methods.
     if name == BLEND:
         return write_blend(path, study, target=study.target, command=command)
     if name == LADDER:
         return write_quality(path, {study.target: study}, command=command)
     if name == DECISIONS:
-        decided = study_of(read_decisions(study.evidence), seed=study.seed, ladder=DECISION_LADDER)
-        return write_quality(path, {study.target: decided}, command=command)
+        decision_study = study_of(read_decisions(study.evidence), seed=study.seed, ladder=DECISION_LADDER)
+        return write_quality(path, {study.target: decision_study}, command=command)
     return write_hidden(path, study, when="before" if name == BEFORE else "after", target=study.target, command=command)
 
 
-# How good the methods become with more labels: the folds are fitted again, each on fewer of them.
+# The learning curve: the folds are fitted again, each on fewer labels.
 
 LABEL_COUNTS = (100, 300, 1000, 3000)
 """Numbers of labels that a fold learns from, in the curve that papers on probes show."""
@@ -604,30 +634,30 @@ METHODS_SHOWN = (MEAN_LOGPROB, LADDER, BEFORE, AFTER, BLEND)
 def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | None:
     """Returns the AUROC of the learned methods and of the mean log-probability by the number of labels.
 
-    Each size is one draw of groups, the same for all methods. Sizes beyond the folds' labels, and those whose groups
-    do not suffice for the folds, are left out; None where only the whole is left.
+    Each size is one draw of groups, the same for all methods. Sizes beyond the folds' labels, and sizes with too few
+    groups for the folds, are left out. Returns None if no size is left besides all labels.
     """
-    table, whole = study.evidence.table, min(len(roles.seen) for roles in study.fits.roles)
+    table, all_labels = study.evidence.table, min(len(roles.seen) for roles in study.fits.roles)
     methods = [method for method in study.methods if method.name in METHODS_SHOWN]
-    shown = [method.name for method in methods]
+    method_names = [method.name for method in methods]
     weights = cluster_weights(table.groups.tolist(), seed=study.seed)
 
-    def measured(fits: CrossFit) -> dict[str, Interval]:
-        return {name: interval(auroc, table.y, fits[name].ranking, weights) for name in shown}
+    def aurocs(fits: CrossFit) -> dict[str, Interval]:
+        return {name: interval(auroc, table.y, fits[name].ranking, weights) for name in method_names}
 
     points: dict[int, dict[str, Interval]] = {}
-    for labels in (size for size in LABEL_COUNTS if size < whole):
+    for labels in (size for size in LABEL_COUNTS if size < all_labels):
         on_step(f"learning curve: {labels} labels")
         with suppress(RecordError):
             fits = crossfit(study.evidence, methods, folds=len(study.fits.roles), seed=study.seed, labels=labels)
-            points[labels] = measured(fits)
-    if not points or not shown:
+            points[labels] = aurocs(fits)
+    if not points or not method_names:
         return None
-    points[whole] = measured(study.fits)
+    points[all_labels] = aurocs(study.fits)
     family = {judged.name: judged.family for judged in study.fits.methods}
     return LearningCurve(
         labels=tuple(points),
         methods=tuple(
-            SeenMethod(name, family[name], tuple(point[name] for point in points.values())) for name in shown
+            SeenMethod(name, family[name], tuple(point[name] for point in points.values())) for name in method_names
         ),
     )

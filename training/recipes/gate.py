@@ -1,10 +1,12 @@
 """The recipe of the streaming gate: a head for each look at the first tokens, and thresholds for all looks together.
 
-A look judges by the ladder of `metaprobe.training.ladder`: by the best free number of the first tokens, or by what is
-shown to be better than it. In each fold, and for the model that is exported: heads are fitted on learning rows, looks
-are made comparable on learning rows that what is compared did not see, heads are calibrated and the joint thresholds
-found on calibration rows. Where the form of the question pays at most looks, it is read too, and answers that come with
-their question have thresholds of their own (`metaprobe.training.gate_question`).
+A look judges by the ladder of `metaprobe.training.ladder`: by the best free number of the first tokens, or by a step
+that is shown to be better. In each fold, and for the exported model, three things are fitted. Heads are fitted on
+learning rows. The surprise that makes looks comparable is fitted on learning rows, with scores by fits that did not see
+the row. Calibrators and joint thresholds are fitted on calibration rows.
+
+If the form of the question pays at enough looks, it is read too. Answers that come with their question then have
+thresholds of their own (`metaprobe.training.gate_question`).
 """
 
 import math
@@ -69,6 +71,7 @@ from metaprobe.training.thresholds import (
 from metaprobe.training.training_options import GateOptions, OnStep, quiet
 
 GATE_SCHEMA = schema("prefix-50")
+"""Features of all looks. A look reads only those of the tokens that it has seen."""
 LEARNING_ROLES = ("train", "selection", "calibration")
 """Roles whose rows a head learns from: for weights, choices or calibration."""
 REFERENCE_FOLDS = 3
@@ -77,7 +80,7 @@ MIN_LOOK_ANSWERS = 5
 """Fewest good answers, and fewest bad ones, in each role for fitting a look."""
 ROLE_PARTS = 5
 """Number of parts into which the groups are divided between the roles. The smallest role gets one part."""
-FEWEST_PAYING = 0.5
+MIN_PAYING_SHARE = 0.5
 """Least share of the looks at which the form of the question must pay. At one look of six it pays by chance in a third
 of the trainings.
 """
@@ -99,12 +102,12 @@ Thresholds = Mapping[float, Mapping[int, float]]
 """Maps alpha to a mapping from a look to the P(good) below which an answer is stopped."""
 
 
-def readings_of(look: int) -> LadderColumns:
-    """Returns the columns that the linear part reads at a look: the mean of the first tokens, the lowest ones, and
-    means at earlier looks.
+def columns_at(look: int) -> LadderColumns:
+    """Returns the columns that the linear part reads at a look: mean and minimum of the first tokens, and earlier
+    means.
 
-    Every answer is as long at a look, so that total and scaled total order answers as the mean does. The mean of the
-    three lowest is not read, because a stream does not keep it.
+    All answers have the same length at a look, so total and scaled total order answers as the mean does. The mean of
+    the three lowest is not read, because a stream does not keep it.
     """
     names = [f"first{look}.mean", f"first{look}.min", *(f"first{count}.mean" for count in COUNTS if count < look)]
     rest = (0.0,) * (len(names) - 2)
@@ -127,8 +130,8 @@ class GateHead:
         """Returns log-odds (n,), not yet calibrated.
 
         Args:
-            X: (n, d) features of `GATE_SCHEMA`.
-            forms: (n, 5) of the questions; None for answers that come without their question.
+            X: features (n, d) of `GATE_SCHEMA`.
+            forms: forms (n, 5) of the questions; None for answers that come without their question.
         """
         by_logprobs = self.scorer.score(X)
         return by_logprobs if forms is None or self.question is None else self.question.score(by_logprobs, forms)
@@ -158,33 +161,47 @@ class GateHead:
 def fit_head(
     X: Features, table: AnswerTable, roles: Roles, look: int, *, forms: Features | None = None, seed: int = 0
 ) -> GateHead:
-    """Returns the head of a look from the answers that long. Raises `RecordError` where they are too few.
+    """Returns the head of a look, fitted on answers of at least `look` tokens. Raises `RecordError` for too few.
 
-    The ladder knows no runs: the stream that the gate watches may be of any.
+    The ladder knows no runs, because the gate may watch a stream of any run.
 
     Args:
-        X: (n, d) features of `GATE_SCHEMA`.
+        X: features (n, d) of `GATE_SCHEMA`.
         table: the answers.
         roles: the answers of each role: train, selection, calibration and test.
         look: the number of tokens that the head sees.
-        forms: (n, 5) of the questions, read where they pay; None for a head that is not to read the question.
+        forms: forms (n, 5) of the questions, read if they pay; None for a head that does not read the question.
         seed: seed of the folds.
     """
-    y, long = table.y, table.tokens >= look
+    # The answers that are long enough, and the features of the tokens that the look has seen.
+    y, is_long = table.y, table.tokens >= look
     long_roles = replace(
-        roles, **{role: rows[long[rows]] for role in LEARNING_ROLES for rows in (getattr(roles, role),)}
+        roles,
+        **{
+            role: learning_rows[is_long[learning_rows]]
+            for role in LEARNING_ROLES
+            for learning_rows in (getattr(roles, role),)
+        },
     )
     if any(np.bincount(y[getattr(long_roles, role)], minlength=2).min() < MIN_LOOK_ANSWERS for role in LEARNING_ROLES):
         raise RecordError(_too_few(table.rows(roles.seen), look, ROLE_PARTS * MIN_LOOK_ANSWERS))
-    # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
-    seen = np.where(np.isin(GATE_SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
-    groups, runs, rows, calibrating = table.groups, np.full(len(y), ""), long_roles.learning, long_roles.calibration
-    sample = LadderRows(seen, y, groups, runs, GATE_SCHEMA.names, readings_of(look))
+    # Other columns are NaN, so trees never split on them. The graph takes all columns.
+    seen_features = np.where(np.isin(GATE_SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
+    groups, runs, learning_rows, calibration_rows = (
+        table.groups,
+        np.full(len(y), ""),
+        long_roles.learning,
+        long_roles.calibration,
+    )
+    # Score, calibrator and surprise by the log-probabilities, then with the question.
+    sample = LadderRows(seen_features, y, groups, runs, GATE_SCHEMA.names, columns_at(look))
     ladder = fit_ladder(sample, long_roles, seed=seed)
-    unseen = unseen_scores(ladder, sample, rows, folds=REFERENCE_FOLDS, seed=seed)
-    calibration_scores = ladder.score(X[calibrating])
-    calibrator = rising_calibrator(calibration_scores, y[calibrating], groups[calibrating].tolist(), seed=seed)
-    head = GateHead(ladder, calibrator, Surprise.fit(unseen[y[rows] == 1]))
+    unseen = unseen_scores(ladder, sample, learning_rows, folds=REFERENCE_FOLDS, seed=seed)
+    calibration_scores = ladder.score(X[calibration_rows])
+    calibrator = rising_calibrator(
+        calibration_scores, y[calibration_rows], groups[calibration_rows].tolist(), seed=seed
+    )
+    head = GateHead(ladder, calibrator, Surprise.fit(unseen[y[learning_rows] == 1]))
     if forms is None:
         return head
     question = join_question(
@@ -201,11 +218,12 @@ def fit_head(
 
 
 def _too_few(table: AnswerTable, look: int, needed: int) -> str:
-    """Returns how many answers a look needs, and how many of these there are."""
-    long = table.tokens >= look
-    bad, good = np.bincount(table.y[long], minlength=2)
+    """Returns an error text: how many good and bad answers are long enough for a look, and how many it needs."""
+    is_long = table.tokens >= look
+    bad, good = np.bincount(table.y[is_long], minlength=2)
     return (
-        f"{good} good and {bad} bad answers, to questions of {len(np.unique(table.groups[long]))} groups, have {look} "
+        f"{good} good and {bad} bad answers, to questions of {len(np.unique(table.groups[is_long]))} groups, have "
+        f"{look} "
         f"tokens or more; a gate needs at least {needed} good and {needed} bad ones, spread evenly over the groups"
     )
 
@@ -233,15 +251,15 @@ class FittedGate:
         """Returns P(good) (n, len(COUNTS)); NaN beyond an answer's end, and at looks without a head.
 
         Args:
-            X: (n, d) features of `GATE_SCHEMA`.
-            tokens: (n,) tokens of each answer.
-            forms: (n, 5) of the questions; None for answers that come without their question.
+            X: features (n, d) of `GATE_SCHEMA`.
+            tokens: number of tokens of each answer (n,).
+            forms: forms (n, 5) of the questions; None for answers that come without their question.
         """
         result = np.full((len(X), len(COUNTS)), np.nan)
         for look, head in self.heads.items():
             if (rows := tokens >= look).any():
-                here = None if forms is None else forms[rows]
-                result[rows, COUNTS.index(look)] = head.probability(X[rows], here)
+                forms_of_rows = None if forms is None else forms[rows]
+                result[rows, COUNTS.index(look)] = head.probability(X[rows], forms_of_rows)
         return result
 
     def limits(self, alpha: float, *, with_question: bool) -> Scores:
@@ -264,16 +282,16 @@ def fit_gate(
     alphas: Sequence[float] = (),
     seed: int = 0,
 ) -> FittedGate:
-    """Returns heads and thresholds. Raises `RecordError` where no look can be fitted.
+    """Returns heads and thresholds. Raises `RecordError` if no look can be fitted.
 
-    A look is left out where too few answers are that long to fit a head or a calibrator.
+    A look is left out if too few answers are long enough to fit a head or a calibrator.
 
     Args:
-        X: (n, d) features of `GATE_SCHEMA`.
+        X: features (n, d) of `GATE_SCHEMA`.
         table: the answers.
         roles: the answers of each role: train, selection, calibration and test.
-        forms: (n, 5) of the questions; read where they pay at `FEWEST_PAYING` of the looks or more. None for a gate
-            that is not to read the question.
+        forms: forms (n, 5) of the questions; read if they pay at `MIN_PAYING_SHARE` of the looks or more. None for a
+            gate that does not read the question.
         alphas: the rates of false alarms; a rate that the calibration groups do not allow is left out.
         seed: seed of the folds and draws.
     """
@@ -287,14 +305,14 @@ def fit_gate(
     if not heads:
         raise RecordError(left_out[COUNTS[0]])
     good = roles.calibration[table.y[roles.calibration] == 1]
-    drawn = one_a_group(good, table.groups, seed=seed)
-    paying = sum(head.question is not None for head in heads.values())
-    if forms is None or paying < FEWEST_PAYING * len(heads):
+    drawn_rows = one_a_group(good, table.groups, seed=seed)
+    paying_count = sum(head.question is not None for head in heads.values())
+    if forms is None or paying_count < MIN_PAYING_SHARE * len(heads):
         heads, with_question = {look: replace(head, question=None) for look, head in heads.items()}, {}
     else:
-        with_question = _joint_thresholds(heads, X[drawn], table.tokens[drawn], forms[drawn], alphas)
-    alone = _joint_thresholds(heads, X[drawn], table.tokens[drawn], None, alphas)
-    return FittedGate(heads, alone, with_question, len(drawn), left_out)
+        with_question = _joint_thresholds(heads, X[drawn_rows], table.tokens[drawn_rows], forms[drawn_rows], alphas)
+    without_question = _joint_thresholds(heads, X[drawn_rows], table.tokens[drawn_rows], None, alphas)
+    return FittedGate(heads, without_question, with_question, len(drawn_rows), left_out)
 
 
 def _joint_thresholds(
@@ -304,10 +322,16 @@ def _joint_thresholds(
     forms: Features | None,
     alphas: Sequence[float],
 ) -> dict[float, dict[int, float]]:
-    """Maps alpha to look to the P(good) below which an answer is stopped. With `forms`, P(good) is read with the
-    question.
+    """Maps alpha and look to the P(good) below which an answer is stopped.
 
-    X (n, d), `tokens` (n,) and `forms` (n, 5) belong to good calibration answers, one for each group.
+    The arrays belong to n good calibration answers, one of each group.
+
+    Args:
+        heads: the head of each look.
+        X: features (n, d) of `GATE_SCHEMA`.
+        tokens: number of tokens of each answer (n,).
+        forms: forms (n, 5) of the questions, with which P(good) is then computed; None to leave the question out.
+        alphas: the rates of false alarms.
     """
     judgements = {look: head.judgement(with_question=forms is not None) for look, head in heads.items()}
     surprises = {look: judgement.surprise for look, judgement in judgements.items()}
@@ -317,7 +341,7 @@ def _joint_thresholds(
     thresholds: dict[float, dict[int, float]] = {}
     for alpha, scores in score_thresholds(surprises, joint_statistic(surprise), alphas).items():
         thresholds[alpha] = {}
-        for look, score in scores.items():  # a rounding lower, so that ties are never stopped
+        for look, score in scores.items():  # lower by the rounding of a graph, so that ties are never stopped
             calibrator = judgements[look].calibrator
             p = float(calibrator.probability(np.array([score]))[0]) - PARITY if np.isfinite(score) else 0.0
             thresholds[alpha][look] = 1.0 if score == np.inf else max(0.0, p)
@@ -334,8 +358,8 @@ def judge_gates(
     seed: int = 0,
     on_step: OnStep = quiet,
 ) -> tuple[HeldOutLooks, list[Roles]]:
-    """Judges each answer by the gate of its outer fold, which saw no answer of its group. Returns the held-out looks,
-    and the roles of each fold.
+    """Returns each answer's looks by the gate of its outer fold, which saw no answer of its group, and the folds'
+    roles.
 
     A false-alarm rate is left out if a fold has too few calibration groups for it. Finished answers are judged too,
     unless the label is whether they end by themselves.
@@ -351,48 +375,50 @@ def judge_gates(
     """
     table = evidence.table
     n = len(table)
-    ended = bool(evidence.token_limit)
-    probability, full = np.full((n, len(COUNTS)), np.nan), None if ended else np.full(n, np.nan)
+    is_ended_target = bool(evidence.token_limit)
+    probability, full_probability = np.full((n, len(COUNTS)), np.nan), None if is_ended_target else np.full(n, np.nan)
     fold = np.zeros(n, np.int64)
     fired: dict[float, NDArray[np.int64]] = {alpha: np.zeros(n, np.int64) for alpha in alphas}
     splits = list(outer_folds(table.groups.tolist(), table.y, folds=folds, seed=seed))
-    for number, roles in enumerate(splits):
-        on_step(f"fold {number + 1} of {folds}")
+    for fold_index, roles in enumerate(splits):
+        on_step(f"fold {fold_index + 1} of {folds}")
         test, rows = roles.test, roles.calibration
-        fold[test] = number
+        fold[test] = fold_index
         gate = fit_gate(X, table, roles, forms=forms, alphas=alphas, seed=seed)
-        here = None if forms is None else forms[test]
-        probability[test] = gate.probability(X[test], table.tokens[test], here)
+        test_forms = None if forms is None else forms[test]
+        probability[test] = gate.probability(X[test], table.tokens[test], test_forms)
         for alpha in [*fired]:
             if alpha not in gate.thresholds:
                 del fired[alpha]
                 continue
-            below = gate.limits(alpha, with_question=forms is not None)
-            fired[alpha][test] = first_below(probability[test], below, COUNTS)
-        if full is not None:
+            limits = gate.limits(alpha, with_question=forms is not None)
+            fired[alpha][test] = first_below(probability[test], limits, COUNTS)
+        if full_probability is not None:
             scores = USUAL_LADDER.fit(evidence, roles, seed=seed).score(np.arange(n))
             calibrator = calibrator_on(rows, scores, table, seed, calibrators_of(USUAL_LADDER))
-            full[test] = calibrator.probability(scores[test])
-    return HeldOutLooks(table, COUNTS, probability, full, fired, fold, ENDED if ended else ""), splits
+            full_probability[test] = calibrator.probability(scores[test])
+    return HeldOutLooks(
+        table, COUNTS, probability, full_probability, fired, fold, ENDED if is_ended_target else ""
+    ), splits
 
 
 def at_one_look(held_out: HeldOutLooks) -> tuple[NDArray[np.int64], HeldOutLooks]:
-    """Returns rows, and these answers as the gates saw them at one look, cut after its tokens.
+    """Returns the rows that were judged at one look, and these answers as seen at that look, cut after its tokens.
 
-    Over several looks, how many tokens of an answer were seen would say which short answers ended by themselves. The
-    look is the one with the most answers of the rarer label; of equal looks the latest.
+    With several looks, the number of tokens seen would tell which short answers ended by themselves. The look is the
+    one with the most answers of the rarer label; the latest of equal looks.
     """
-    judged, table = np.isfinite(held_out.probability), held_out.table
-    rarer = [np.bincount(table.y[column], minlength=2).min() for column in judged.T]
-    place = max(range(len(rarer)), key=lambda column: (rarer[column], column))
-    rows, look = np.flatnonzero(judged[:, place]), held_out.looks[place]
+    is_judged, table = np.isfinite(held_out.probability), held_out.table
+    rarer_counts = [np.bincount(table.y[column], minlength=2).min() for column in is_judged.T]
+    look_index = max(range(len(rarer_counts)), key=lambda column: (rarer_counts[column], column))
+    rows, look = np.flatnonzero(is_judged[:, look_index]), held_out.looks[look_index]
     logprobs = np.empty(len(rows), dtype=object)
     logprobs[:] = [values[:look] for values in table.logprobs[rows]]
-    alike = replace(
+    table_at_look = replace(
         table.rows(rows), logprobs=logprobs, tokens=np.full(len(rows), look), cut=np.zeros(len(rows), dtype=bool)
     )
-    probability = held_out.probability[rows, place : place + 1]
-    return rows, HeldOutLooks(alike, (look,), probability, None, {}, held_out.fold[rows], held_out.target)
+    probability = held_out.probability[rows, look_index : look_index + 1]
+    return rows, HeldOutLooks(table_at_look, (look,), probability, None, {}, held_out.fold[rows], held_out.target)
 
 
 def audit_gate(
@@ -404,7 +430,7 @@ def audit_gate(
     forms: Features | None = None,
     seed: int,
 ) -> AuditReport:
-    """Returns the audits of the last judgement of each answer; of one look (`at_one_look`) for the target `ended`.
+    """Returns the audits of each answer's last judgement; for the target `ended`, of one look (`at_one_look`).
 
     Args:
         evidence: the labelled answers.
@@ -414,49 +440,51 @@ def audit_gate(
         forms: forms of the questions (n, 5); None for gates that do not read the question.
         seed: seed of folds and fits.
     """
+    # The answers as the gate saw them, without what came after its last look.
     labels = evidence.labels_by_source
     if held_out.target == ENDED:
         rows, held_out = at_one_look(held_out)
         evidence, X, forms = replace(evidence, table=held_out.table), X[rows], None if forms is None else forms[rows]
-        splits = [Roles(**{role: _places(part, rows) for role, part in roles.parts.items()}) for roles in splits]
+        splits = [Roles(**{role: _indices_among(part, rows) for role, part in roles.parts.items()}) for roles in splits]
         labels = {source: values[rows] for source, values in labels.items()}
-    table, unknown = evidence.table, np.full(len(evidence.table), np.nan)
+    table, no_numbers = evidence.table, np.full(len(evidence.table), np.nan)
     seen_logprobs = np.empty(len(table), dtype=object)  # the tokens that the gate has seen at its last look
     seen_logprobs[:] = [
         values[: max((look for look in COUNTS if look <= len(values)), default=len(values))]
         for values in table.logprobs
     ]
-    seen = replace(table, logprobs=seen_logprobs, answers=None, stated_confidence=unknown, p_true=unknown)
+    seen = replace(table, logprobs=seen_logprobs, answers=None, stated_confidence=no_numbers, p_true=no_numbers)
     seen_evidence = replace(evidence, table=seen, features=X[:, :0], feature_names=(), states=None)
+    # The controls, and a refit on other labels.
     fits = crossfit(seen_evidence, control_methods(seen_evidence), folds=len(splits), splits=splits, seed=seed)
 
-    def refitted(y: NDArray[np.int64]) -> Scores:
+    def refit_labels(y: NDArray[np.int64]) -> Scores:
         relabelled = replace(table, y=y)
         probability = np.full((len(y), len(COUNTS)), np.nan)
         for roles in outer_folds(table.groups.tolist(), y, folds=AUDIT_FOLDS, seed=seed):
             gate = fit_gate(X, relabelled, roles, forms=forms, seed=seed)
-            here = None if forms is None else forms[roles.test]
-            probability[roles.test] = gate.probability(X[roles.test], table.tokens[roles.test], here)
-        return _last(probability)
+            test_forms = None if forms is None else forms[roles.test]
+            probability[roles.test] = gate.probability(X[roles.test], table.tokens[roles.test], test_forms)
+        return _last_judgement(probability)
 
-    audited = AuditInputs(
+    audit_inputs = AuditInputs(
         name=GATE_METHOD,
         table=seen,
-        score=_last(held_out.probability),
+        score=_last_judgement(held_out.probability),
         splits=[roles.parts for roles in splits],
         controls={name: fits[name].ranking for name in control_names(fits.methods)},
-        refit_labels=refitted,
+        refit_labels=refit_labels,
         labels=labels,
     )
-    return run_possible_audits(audited, seed=seed)
+    return run_possible_audits(audit_inputs, seed=seed)
 
 
-def _places(part: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the places among `rows`, which rise, of those that are in `part` too."""
+def _indices_among(part: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the indices, ascending, of the entries of `rows` that are also in `part`."""
     return np.flatnonzero(np.isin(rows, part))
 
 
-def _last(probability: Scores) -> Scores:
+def _last_judgement(probability: Scores) -> Scores:
     """Returns the last judgement of each answer (n,). Answers that ended before the first look get the median."""
     last = np.full(len(probability), np.nan)
     for column in probability.T:
@@ -484,19 +512,20 @@ def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint
 
 
 def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, GateReport]:
-    """Returns the gate's checkpoint, and what the folds say of it.
+    """Returns the gate's checkpoint, and its held-out figures.
 
-    `options` name neither stores nor answers here. Raises `RecordError` for a rate asked for that the calibration
-    groups do not allow, and where no look has enough answers.
+    The options that choose stores and answers are not read here. Raises `RecordError` for a requested rate that the
+    calibration groups do not allow, and if no look has enough answers.
     """
     table, target, seed, wanted_alphas = evidence.table, options.target, options.seed, tuple(options.alpha)
-    # The gates of the folds learn from all but one part of the answers, and need as many.
+    # There must be enough answers for the gates of the folds, which learn from all folds but one.
     needed = math.ceil(ROLE_PARTS * MIN_LOOK_ANSWERS * options.folds / max(options.folds - 1, 1))
     if np.bincount(table.y[table.tokens >= COUNTS[0]], minlength=2).min() < needed:
-        more = "collect more answers, for good are those that end by themselves and bad those that are cut"
+        advice = "collect more answers, for good are those that end by themselves and bad those that are cut"
         raise RecordError(
-            f"{_too_few(table, COUNTS[0], needed)}: {more if evidence.token_limit else 'label more answers'}"
+            f"{_too_few(table, COUNTS[0], needed)}: {advice if evidence.token_limit else 'label more answers'}"
         )
+    # Fit on all groups, and check the requested rates.
     X, forms = features(GATE_SCHEMA, list(table.logprobs)), forms_of(table.asked)
     options.on_step("fit on all groups")
     roles = final_roles(table.groups.tolist(), table.y, seed=seed)
@@ -507,6 +536,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
             f"{too_few_groups(refused[0], gate.calibration_groups)}. A fifth of the groups calibrate; of the usual "
             f"rates these runs allow {', '.join(f'{alpha:g}' for alpha in allowed) or 'none'}"
         )
+    # Figures and audits from the folds.
     held_out, splits = judge_gates(
         evidence,
         X,
@@ -519,12 +549,17 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     report = gate_report(held_out, seed=seed)
     options.on_step("audits")
     audits = audit_gate(evidence, X, held_out, splits, forms=forms, seed=seed)
-    # Looks that are shown to order answers worse than the mean log-probability of the tokens that they have seen.
-    behind = [look for look in report.looks if look.gain.high < 0]
-    look_gains = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
-    kept_up = Finding(
-        f"{GATE_METHOD} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {look_gains} tokens"
+    # Looks whose order is shown to be worse than that of the mean log-probability of the same tokens.
+    looks_behind = [look for look in report.looks if look.gain.high < 0]
+    look_gains = ", ".join(
+        f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in looks_behind or report.looks
     )
+    order_finding = Finding(
+        f"{GATE_METHOD} is nowhere behind the mean log-probability",
+        not looks_behind,
+        f"gain in AUROC {look_gains} tokens",
+    )
+    # Write the checkpoint.
     heads = {head_name(look): head for look, head in gate.heads.items()}
     metrics = {
         f"{head_name(look_result.look)}.auroc": look_result.auroc
@@ -541,7 +576,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     graph_inputs = {GATE_INPUT: X}
     if (
         forms_read is not None
-    ):  # gaps in every second row, so that golden rows are of answers without their question too
+    ):  # every second row gets gaps, so that golden rows test answers without their question too
         graph_inputs[QUESTION_INPUT] = np.where((np.arange(len(X)) % 2 == 0)[:, None], forms_read, np.float32(np.nan))
     export = Export(
         kind=GATE,
@@ -563,7 +598,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
         logprobs_reader=evidence.logprobs_reader,
         calibration=", ".join(dict.fromkeys(head.calibrator.name for head in gate.heads.values())),
         metrics=metrics,
-        audits=(*audits.audits, kept_up),
+        audits=(*audits.audits, order_finding),
         not_audited=audits.skipped,
         thresholds={
             threshold_name(alpha, look, with_question=with_question): below
@@ -588,7 +623,7 @@ def question_contract(forms: Features) -> dict[str, object]:
 
 
 def _graph(heads: Mapping[str, GateHead], inputs: Mapping[str, Features]) -> bytes:
-    """Returns the heads for ONNX: float32 (n, d) of each input in, (n, 1) a head out."""
+    """Returns the graph of the heads. Each input is float32 (n, d), and each head is an output (n, 1)."""
     graph = GraphBuilder()
     for name, head in heads.items():
         head.add_to(graph, name)
@@ -596,23 +631,25 @@ def _graph(heads: Mapping[str, GateHead], inputs: Mapping[str, Features]) -> byt
 
 
 def _expected(head: GateHead, X: Features, forms: Features | None) -> Scores:
-    """Returns P(good) (n,), without the question in rows whose form (n, 5) is NaN."""
+    """Returns P(good) (n,); the question is not read in rows whose form (n, 5) is NaN."""
     if forms is None:
         return head.probability(X)
-    result, came = np.empty(len(X)), np.isfinite(forms).all(axis=1)
-    result[came] = head.probability(X[came], forms[came])
-    result[~came] = head.probability(X[~came])
+    result, has_form = np.empty(len(X)), np.isfinite(forms).all(axis=1)
+    result[has_form] = head.probability(X[has_form], forms[has_form])
+    result[~has_form] = head.probability(X[~has_form])
     return result
 
 
 def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: str) -> str:
-    """Returns what the card says of the gate first: what it gives, what it promises, and what was left out."""
+    """Returns the first paragraph of the card: what the gate gives, what it promises, and what was left out."""
     words, limit = words_for(target), evidence.token_limit
-    made_of: dict[str, list[str]] = {}
+    looks_of_step: dict[str, list[str]] = {}
     for look, head in gate.heads.items():
-        bare = head.scorer.reached.removesuffix(REVERSED)
-        made_of.setdefault(f"{STEP_WORDS[bare]}{head.scorer.reached.removeprefix(bare)}", []).append(str(look))
-    judged = "; ".join(f"at {', '.join(looks)} by {what}" for what, looks in made_of.items())
+        unreversed = head.scorer.reached.removesuffix(REVERSED)
+        looks_of_step.setdefault(f"{STEP_WORDS[unreversed]}{head.scorer.reached.removeprefix(unreversed)}", []).append(
+            str(look)
+        )
+    judged_text = "; ".join(f"at {', '.join(looks)} by {what}" for what, looks in looks_of_step.items())
     left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
     if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
         left_out += (
@@ -643,15 +680,16 @@ def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: s
             " It was learned without labels and is no probability of being right. Another token limit makes it another "
             f"question: train again. Good answers are here those that end by themselves. {evidence.ends}."
         )
-    n = gate.calibration_groups
-    scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
+    group_count = gate.calibration_groups
+    rates_text = ", ".join(f"{rate_at_most(alpha, group_count):.2g} (for {alpha:g})" for alpha in gate.thresholds)
     return (
         f"{meaning}, given its first {', '.join(map(str, gate.heads))} tokens "
-        f"({judged}; then a calibrator, for each look). An answer "
+        f"({judged_text}; then a calibrator, for each look). An answer "
         f"below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the {words.good} at most a share "
         "ALPHA, at all looks together, on average over new groups and over the calibration data (conformal "
-        f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
-        f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
+        f"quantile of the largest surprise over the looks; {group_count} calibration groups). With so many, the rate "
+        "of "
+        f"this one gate is, with a confidence of 90 %, at most {rates_text}. The promise is for answers that come as "
         "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
         f"where answers have become longer more good ones may be stopped.{with_question}{by_task}{left_out}"
     )

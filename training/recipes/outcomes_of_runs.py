@@ -25,11 +25,13 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
     """Returns the checkpoints of `confidence[@AGENT]=[stated+]CHECKPOINT`, for the runs that a router will learn from.
 
     A checkpoint that was trained on these runs is refused: it has seen their labels, so its scores here are too sure.
-    This is detected only if it was trained on exactly these runs, not if they were a part of its training data. Raises
-    `RecordError` for a name other than `confidence`, the only signal that a router reads, and `ContractMismatch` for a
-    probe of hidden states.
+    This is detected only if it was trained on exactly these runs, not if they were a part of its training data.
+
+    Raises `RecordError` for a name other than `confidence`, the only signal that a router reads, and `ContractMismatch`
+    for a probe of hidden states.
     """
-    answering = sorted({c.agent for run in store.runs(hidden=False) for c in run.calls if c.stage == ANSWER})
+    # Names and agents must be known.
+    answering = sorted({call.agent for run in store.runs(hidden=False) for call in run.calls if call.stage == ANSWER})
     for spec in specs:
         name, _, agent = spec.partition("=")[0].partition("@")
         if name != ROUTER_SIGNAL:
@@ -37,7 +39,8 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
         if agent and agent not in answering:
             agent_names = ", ".join(answering)
             raise RecordError(f"signal {spec!r}: no agent {agent!r} answers in {store.path}; there are {agent_names}")
-    source, data = SignalSource.load(specs), fingerprint(store)
+    # Each checkpoint must be usable here.
+    source, data_fingerprint = SignalSource.load(specs), fingerprint(store)
     for spec in specs:
         replacement = source.replacement(*spec.partition("=")[0].split("@"))
         assert replacement is not None
@@ -52,7 +55,7 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
                 "is; give a predictor of that"
             )
         training = replacement.reader.checkpoint.manifest.training
-        if training is not None and training.fingerprint == data:
+        if training is not None and training.fingerprint == data_fingerprint:
             raise RecordError(
                 f"{spec}: the checkpoint was trained on these very runs, and is surer of their answers than of new "
                 "ones; give one of other runs"
@@ -63,14 +66,18 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
 def outcomes_of(
     runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, source: SignalSource | None = None
 ) -> list[QuestionOutcomes]:
-    """Returns the outcomes of each item: for every agent that answered, whether it was right, how sure it was, and the
-    price.
+    """Returns the outcomes of each item: for every agent that answered, whether it was right, how sure it was, and
+    cost.
 
-    `source`: gives each agent's confidence; by default the run does. The cost of stating a confidence is left out if
-    the confidence is not read from the statement. `prices`: prices by agent or by model; without one, an agent's calls
-    state their cost. If an item has several runs, the run with the most agents and confidences counts. So give runs of
-    the variant `every-agent`: a policy's run tells little about the agents that it did not ask. Raises `RecordError`
-    where no agent answered, or a call has no price.
+    If an item has several runs, the run with the most agents and confidences is used. So give runs of the variant
+    `every-agent`: a policy's run tells little about the agents that it did not ask. The cost of stating a confidence is
+    left out if the confidence is not read from the statement. Raises `RecordError` if no agent answered, or if a call
+    has no price.
+
+    Args:
+        runs: runs of MetaCogAgent.
+        prices: maps an agent or a model to its price; without a price, the cost that a call states is used.
+        source: gives each agent's confidence; by default the run does.
     """
     fullest: dict[str, tuple[int, QuestionOutcomes]] = {}
     for run in runs:
@@ -98,7 +105,15 @@ def outcomes_of(
 def _outcome(
     run: Run, agent: str, outcome: AgentOutcome, prices: Mapping[str, Price], source: SignalSource | None
 ) -> AgentOutcome:
-    """Returns the outcome of one agent in one run, with the wanted confidence and its source."""
+    """Returns the outcome of one agent in one run, with the confidence and its source.
+
+    Args:
+        run: the run.
+        agent: the agent.
+        outcome: the agent's outcome by the run alone.
+        prices: as in `outcomes_of`.
+        source: as in `outcomes_of`.
+    """
     paid_calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
     if source is None:
         calls = {call.id for call in paid_calls}
@@ -128,24 +143,23 @@ def _outcome(
 def assessment_part(
     runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, source: SignalSource | None = None
 ) -> float | None:
-    """Returns the share of the agents' cost that was spent on asking how sure they are before they answer; None if
-    nothing cost anything.
+    """Returns the share of the agents' cost that was spent on assessments before the answer; None if all was free.
 
-    Only agents that were asked for both count. The share is 1 if the confidence is read in an answer (`source`),
-    because the draft is then paid for. Raises `RecordError` if this holds for some agents only: a router has one such
-    share.
+    Only agents that gave an assessment and an answer are counted. The share is 1 if the confidence is read in an answer
+    (`source`), because the draft is then paid for. Raises `RecordError` if this holds only for some agents, because a
+    router has a single share.
     """
-    paid: dict[bool, float] = {True: 0.0, False: 0.0}
+    cost_by_part: dict[bool, float] = {True: 0.0, False: 0.0}
     runs = list(runs)
     if source is not None:
         agents = {call.agent for run in runs for call in run.calls if call.agent}
-        drafts = {name: source.reads(ROUTER_SIGNAL, name) == "answer" for name in sorted(agents)}
-        if len(set(drafts.values())) > 1:
+        reads_answer = {name: source.reads(ROUTER_SIGNAL, name) == "answer" for name in sorted(agents)}
+        if len(set(reads_answer.values())) > 1:
             raise RecordError(
-                f"the confidence of {', '.join(name for name, d in drafts.items() if d)} is read in the answer, and "
-                "that of the others before it: give a signal for all agents, or for none"
+                f"the confidence of {', '.join(name for name, is_answer in reads_answer.items() if is_answer)} is read "
+                "in the answer, and that of the others before it: give a signal for all agents, or for none"
             )
-        if all(drafts.values()):
+        if all(reads_answer.values()):
             return 1.0
     for run in runs:
         agent_calls = [call for call in run.calls if call.stage in ASKING]
@@ -153,12 +167,13 @@ def assessment_part(
         asked_both = assessed & {call.agent for call in agent_calls if call.stage == ANSWER}
         for call in agent_calls:
             if call.agent in asked_both:
-                paid[call.stage != ANSWER] += _price(call, prices or {})
-    total = sum(paid.values())
-    return paid[True] / total if total else None
+                cost_by_part[call.stage != ANSWER] += _price(call, prices or {})
+    total = sum(cost_by_part.values())
+    return cost_by_part[True] / total if total else None
 
 
 def _price(call: Call, prices: Mapping[str, Price]) -> float:
+    """Returns the cost of a call in US dollars. Raises `RecordError` if it is not known."""
     price = prices.get(call.agent) or Price.of_model(call.model, "", prices)
     if price is None:
         if call.cost_usd is not None:

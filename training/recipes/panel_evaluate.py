@@ -1,7 +1,7 @@
-"""Measures a panel on questions that it has not learned from, beside every simple way; as JSON.
+"""Measures a panel and every simple way on questions that the panel has not learned from. The result is JSON.
 
-The simple ways to stop, and to keep an answer then, are tuned on the very file that is evaluated, which favours them;
-the panel's own plan is its checkpoint's.
+The simple ways to stop, and to keep an answer, are tuned on the evaluated file itself, which favours them. The panel's
+own plan is its checkpoint's.
 """
 
 import math
@@ -43,10 +43,11 @@ from metaprobe.training.recipes.panel import sizes_shown, statistics_of, stop_se
 MEAN_ANSWERS = (2, 3, 4, 5, 6, 8, 10, 12)
 """Mean numbers of answers at which ways to stop are compared."""
 BUDGET_STEP = 4
-"""Distance between two budgets of the checkpoint's curves that are shown."""
+"""Step between the shown budgets of the checkpoint's curves: every fourth budget is shown."""
 SIMPLE = (FIXED, FIRST_TO, IN_A_ROW, CONSISTENT)
 """Ways to stop that need no checkpoint."""
 SIMPLE_PICKS = tuple(way for way in PICKS if way != JOINT)
+"""Ways to keep an answer that need no checkpoint."""
 
 
 def evaluate_panel(
@@ -54,12 +55,19 @@ def evaluate_panel(
 ) -> dict[str, Any]:
     """Returns accuracy by number of answers for every way to pick, and by mean answers for every way to stop.
 
-    Of several agents with prices also by budget for every way to choose whom to ask, and at one `budget` (US dollars
-    for 1,000 questions) what was asked of each question. Answers without costs have no figures by budget, and `reason`
-    says so. Raises `RecordError` where the panel knows none of the agents, and for a `budget` where costs are missing.
+    For several agents with prices there are also figures by budget, for every way to choose whom to ask. Answers
+    without costs have no figures by budget, and `reason` says so. Raises `RecordError` if the panel knows none of the
+    agents, and for a `budget` if costs are missing.
+
+    Args:
+        panel: the panel.
+        data: the questions with all answers.
+        budget: US dollars for 1,000 questions. With a budget, the result holds the decisions for each question.
+        resamples: number of bootstrap resamples.
+        seed: seed of plays and bootstrap.
     """
     known_agents = [name for name in data.agents if name in panel.agents.names]
-    # Check that the panel can judge these answers. Samples of one agent need not have the panel's name of it.
+    # Check that the panel can judge these answers. With a single agent, its name may differ from the panel's.
     one_agent = len(panel.agents.names) == 1 and len(data.agents) == 1
     if not known_agents and not one_agent:
         raise RecordError(
@@ -114,32 +122,33 @@ def evaluate_panel(
             curves[way] = dict(sorted(pairs, key=lambda pair: pair[0].cost))
         result["budgets"] = {f"{limit:.4g}": _at_cost(panel, view, curves, limit, weights) for limit in budgets}
         result["decisions"] = _decisions(panel, view, by_agents, panel.ask_plan(budget=budget)) if budget else []
-    plain: dict[str, Any] = _plain(result)
-    return plain
+    jsonable: dict[str, Any] = _jsonable(result)
+    return jsonable
 
 
 def evaluate_logged(
     panel: Panel, questions: Sequence[QuestionOutcomes], *, budget: float | None = None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Returns figures of the agent that the panel asks first, and one decision a question.
+    """Returns figures of the agent that the panel asks first, and the decision for each question.
 
-    Single decisions show no second agent, so that a panel which would go on asking is judged by its first alone. The
-    doubly robust estimates expect of each agent its rate and its price on the dimension, from the panel's training.
-    Raises `NoSupport` if the panel takes an action that was never tried, `RecordError` as `logged_panels`, and for
-    agents that the panel does not know.
+    A logged decision shows one agent, so a panel that would continue asking is judged by its first agent alone. The
+    doubly robust estimates use each agent's rate and price on the dimension, from the panel's training.
+
+    Raises `NoOverlap` if the panel takes an action that was never tried. Raises `RecordError` as `logged_panels` does,
+    and for agents that the panel does not know.
     """
     data = logged_panels(questions)
     names = data.single.agents
-    if strangers := [name for name in names if name not in panel.agents.names]:
+    if unknown_names := [name for name in names if name not in panel.agents.names]:
         panel_agents = ", ".join(panel.agents.names)
-        raise RecordError(f"the panel knows nothing of {', '.join(strangers)}; it knows {panel_agents}")
+        raise RecordError(f"the panel knows nothing of {', '.join(unknown_names)}; it knows {panel_agents}")
     # The agent that the panel asks first, for each logged question.
     plan = panel.ask_plan(budget=budget)
     assert panel.asks is not None
     n, A = data.propensity.shape
     policy, rate, dollars = np.zeros((n, A)), np.zeros((n, A)), np.zeros((n, A))
     columns = [panel.agents.agent(name) for name in names]
-    decided = []
+    decisions = []
     chosen = {q.id: q.chosen for q in questions}
     for row, identity in enumerate(data.single.ids):
         dimension_index = data.single.dimension[row]
@@ -157,19 +166,19 @@ def evaluate_logged(
         column_of_dimension = panel.agents.dimension(dimension)
         rate[row] = probability_of(panel.agents.rate[columns, column_of_dimension])
         dollars[row] = panel.asks.price[columns, column_of_dimension]
-        decided.append({"id": identity, "asked": [step.agent], "logged": chosen[identity], "reason": step.reason})
+        decisions.append({"id": identity, "asked": [step.agent], "logged": chosen[identity], "reason": step.reason})
 
     # Off-policy estimates of its accuracy and cost.
-    def logged(reward: Floats) -> Logged:
+    def log_of(reward: Floats) -> Logged:
         return Logged(data.action, reward, data.propensity, np.array(data.single.groups))
 
-    score = logged(data.score)
+    score = log_of(data.score)
     estimates = {
         "ips": ips(score, policy),
         "snips": snips(score, policy),
         "doubly_robust": doubly_robust(score, policy, rate),
     }
-    cost = doubly_robust(logged(1000 * data.cost), policy, dollars)
+    cost = doubly_robust(log_of(1000 * data.cost), policy, dollars)
     gain = doubly_robust_gain(score, policy, data.propensity, rate)
     robust_estimate = estimates["doubly_robust"]
     return {
@@ -186,7 +195,7 @@ def evaluate_logged(
         "largest_weight": robust_estimate.largest_weight,
         "mean_weight": ends_of(robust_estimate.mean_weight),
         "reliable": robust_estimate.reliable,
-    }, decided
+    }, decisions
 
 
 def _at_cost(
@@ -200,6 +209,13 @@ def _at_cost(
 
     Ways and panel were tuned on the checkpoint's training data. The settings of each way are mixed so that it spends as
     much on these questions as the panel does. The best single agent and the oracle are chosen on these questions.
+
+    Args:
+        panel: the panel.
+        view: the questions as the panel sees them.
+        curves: the plays of each way, by setting.
+        budget: US dollars for 1,000 questions.
+        weights: the resamples.
     """
     plan = panel.ask_plan(budget=budget)
     expected = expected_at(view, plan, panel.pick)
@@ -237,9 +253,9 @@ def _at_cost(
 
 
 def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[dict[str, Any]]:
-    """Returns for each question who was asked, in order, whose answer was kept, and the outcome.
+    """Returns for each question the agents that were asked, in order, the agent whose answer was kept, and the outcome.
 
-    `correct` is the label of the kept answer in [0, 1], from the outcomes: no estimate of the panel.
+    `correct` is the label of the kept answer in [0, 1], from the outcomes. It is no estimate of the panel.
     """
     played = {setting: play_setting(view, setting, panel.pick) for setting in (plan.first, plan.second)}
     lines = []
@@ -259,6 +275,15 @@ def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[di
 
 
 def _at_size(panel: Panel, plays: PlayedPanels, rows: Ints, size: int, weights: NDArray[np.int32]) -> dict[str, Any]:
+    """Returns the figures after `size` answers.
+
+    Args:
+        panel: the panel.
+        plays: the plays of the panel.
+        rows: the questions with at least `size` answers.
+        size: number of answers.
+        weights: the resamples of these questions.
+    """
     right = {way: plays.right[way][:, rows, size - 1] for way in PICKS}
     y, p = right[JOINT][0], plays.score[0, rows, size - 1]
     share = plays.counts[0, rows, size - 1, 0] / size
@@ -279,6 +304,7 @@ def _at_size(panel: Panel, plays: PlayedPanels, rows: Ints, size: int, weights: 
 
 
 def _at_budget(panel: Panel, plays: PlayedPanels, budget: float, weights: NDArray[np.int32]) -> dict[str, Any]:
+    """Returns the figures at a mean number of answers: of the panel, and of each simple way to stop."""
     panel_accuracy, spent, others = at_budget(panel, plays, budget)
     best = max(others, key=lambda way: float(others[way].mean()))
     return {
@@ -296,10 +322,11 @@ def _at_budget(panel: Panel, plays: PlayedPanels, budget: float, weights: NDArra
 def at_budget(
     panel: Panel, plays: PlayedPanels, budget: float, keeps: Sequence[str] = SIMPLE_PICKS
 ) -> tuple[Floats, Floats, dict[str, Floats]]:
-    """Returns P(right) of the kept answer, and the number of answers asked for, by question (n,), at a mean budget.
+    """Returns three results at a mean number of answers, each by question (n,).
 
-    The third value maps each simple way to stop to its P(right) by question (n,). The thresholds of a simple way, and
-    the rule of `keeps` that chooses its answer, are tuned on these questions.
+    They are the panel's P(right) of the kept answer, the number of answers that it asks for, and a mapping from each
+    simple way to stop to its P(right). The thresholds of a simple way, and the rule of `keeps` that chooses its answer,
+    are tuned on these questions.
     """
     panel_accuracy, spent = _expected(plays, panel.plan(samples=budget), panel.pick)
     others: dict[str, Floats] = {}
@@ -314,7 +341,7 @@ def at_budget(
 
 
 def _expected(plays: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]:
-    """Returns P(right) of the kept answer, and the number of answers asked for, on each question (n,) by a plan."""
+    """Returns P(right) of the kept answer, and the number of answers asked for, by question (n,), under a plan."""
     right, spent = np.zeros(len(plays.groups)), np.zeros(len(plays.groups))
     for setting, share in ((plan.first, plan.share), (plan.second, 1 - plan.share)):
         stop_places = stopped(plays, statistics_of(plays)[setting.way], setting)
@@ -323,15 +350,15 @@ def _expected(plays: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats
     return right, spent
 
 
-def _plain(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
     """Returns a value for JSON: intervals as objects."""
     if isinstance(value, Interval):
         return ends_of(value)
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    return [_jsonable(item) for item in value] if isinstance(value, list) else value
 
 
 def ends_of(interval: Interval) -> dict[str, float]:
-    """Returns an interval as the evaluation of a panel gives it."""
+    """Returns an interval as the JSON object of an evaluation."""
     return {"estimate": interval.estimate, "low": interval.low, "high": interval.high}

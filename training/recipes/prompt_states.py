@@ -1,7 +1,7 @@
 """States of prompts for training: the reader's graph, exported once, and the states, recorded once and cached.
 
 The graph holds the lower layers of a small language model with integer products. Its outputs are the pooled states of a
-few layers, of which training chooses one; `cut_reader` leaves the graph that output alone.
+few layers. A training chooses one of them, and `cut_reader` removes the others from the graph.
 """
 
 import hashlib
@@ -22,18 +22,19 @@ from metaprobe.probes.prompt_reader import POOLINGS, READER_GRAPH, PromptLayout,
 from metaprobe.records.extras import require
 
 LAYER_SHARES = (0.47, 0.6, 0.73)
-"""Depths that are read, as shares of the model's layers: 14, 18 and 22 of 30. The states of the middle tell most about
-the difficulty of a prompt, and what lies above them costs time."""
+"""Depths that are read, as shares of the model's layers: 14, 18 and 22 of 30. The states in the middle tell most about
+the difficulty of a prompt, and higher layers cost time.
+"""
 PROMPT_MARK = "PROMPT"
 """Placeholder for the prompt while the chat template is split around it."""
 SHARD = 256
-"""Number of prompts in a cached shard. After an interruption at most so many are read again."""
-EVENING_PROMPTS = 16
+"""Number of prompts in a cached shard. After an interruption at most this many are read again."""
+SCALE_PROMPTS = 16
 """Number of prompts on which the scales of the states are measured. The scales are evened out before states are rounded
 to integers.
 """
-FORMAT = 1
-"""Version of the reader's graph and of the cached states; another one is read again."""
+READER_FORMAT = 1
+"""Version of the reader's graph and of the cached states. Entries of another version are not used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,11 +42,14 @@ class ReaderFiles:
     """An exported reader with all its outputs, before training chooses one."""
 
     graph: bytes
+    """ONNX graph with an output for each layer and pooling (`output_name`)."""
     tokenizer: bytes
+    """Contents of the file tokenizer.json."""
     layout: PromptLayout
     model: str
     revision: str
     layers: tuple[int, ...]
+    """Layers that the graph gives."""
 
     @property
     def digest(self) -> str:
@@ -66,18 +70,19 @@ def output_name(layer: int, pooling: str) -> str:
 
 
 def reader_files(model: str, samples: Sequence[str], *, rounded: bool = True) -> ReaderFiles:
-    """Returns the reader of a local model, from the cache folder where it was exported before.
+    """Returns the reader of a local model. It is exported once, and then read from the cache folder.
 
     Args:
         model: name of an embedded model, folder, GGUF file or hub id of a causal language model.
-        samples: prompts by which the states are evened out before rounding, at the first export.
+        samples: prompts on which the scales of the states are measured at the export.
         rounded: whether products are of integers (int8 weights); float32 otherwise.
 
-    Raises `LLMError` where the model cannot be loaded, and `MissingExtra` without the extra `train` at the first
-    export.
+    Raises `LLMError` if the model cannot be loaded, and `MissingExtra` if the reader has to be exported without the
+    extra `train`.
     """
+    # The reader in the cache, if it is sound.
     weights = resolve(model)
-    name = hashlib.sha256(f"{FORMAT};{weights.name};{weights.revision};{rounded}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{READER_FORMAT};{weights.name};{weights.revision};{rounded}".encode()).hexdigest()[:16]
     folder = cache_folder() / "readers" / f"{weights.name.replace('/', '+')}-{name}"
     entry = folder / "reader.json"
     if weights.revision and entry.is_file():
@@ -86,6 +91,7 @@ def reader_files(model: str, samples: Sequence[str], *, rounded: bool = True) ->
         if hashlib.sha256(graph).hexdigest() == record["graph"]:
             layout = PromptLayout(tuple(record["prefix"]), tuple(record["suffix"]), record["head"], record["tail"])
             return ReaderFiles(graph, tokenizer, layout, weights.name, record["revision"], tuple(record["layers"]))
+    # A new export, written to the cache.
     files = export_reader(model, samples, rounded=rounded)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / READER_GRAPH, files.graph)
@@ -104,7 +110,10 @@ def reader_files(model: str, samples: Sequence[str], *, rounded: bool = True) ->
 
 
 def export_reader(model: str, samples: Sequence[str], *, rounded: bool = True) -> ReaderFiles:
-    """Exports the reader of a local model; takes and raises what `reader_files` does."""
+    """Returns a local model cut after the layers that are read, exported to ONNX, with its tokenizer.
+
+    The cache folder is neither read nor written. Arguments and errors are those of `reader_files`.
+    """
     torch, transformers = require("torch", "train"), require("transformers", "train")
     from metaprobe.training.adapter import cut_layers, quantise
 
@@ -120,31 +129,34 @@ def export_reader(model: str, samples: Sequence[str], *, rounded: bool = True) -
     depth = decoder.config.get_text_config().num_hidden_layers
     layers = tuple(sorted({max(1, round(share * depth)) for share in LAYER_SHARES}))
     layout = _layout(tokenizer)
-    # One more layer than is read: a decoder scales the states of its last one.
+    # One more layer than is read is kept, because a decoder scales the states of its last layer.
     cut_layers(decoder, min(layers[-1] + 1, depth))
     graph = _graph(decoder, layers, len(layout.prefix))
-    bare = tokenizer.backend_tokenizer.to_str().encode()
+    tokenizer_json = tokenizer.backend_tokenizer.to_str().encode()
     if rounded:
-        ids = PromptTokens(bare, layout).ids(list(samples)[:EVENING_PROMPTS])
+        ids = PromptTokens(tokenizer_json, layout).ids(list(samples)[:SCALE_PROMPTS])
         graph = quantise(graph, [inputs for _, inputs in padded_batches(ids, 1)])
     revision = weights.revision_loaded(network.config)
-    return ReaderFiles(graph, bare, layout, weights.name, revision, layers)
+    return ReaderFiles(graph, tokenizer_json, layout, weights.name, revision, layers)
 
 
 def _layout(tokenizer: Any) -> PromptLayout:
-    """Returns the ids around a prompt by the model's chat template, with an empty system message where it takes one."""
+    """Returns the token ids around a prompt by the model's chat template.
+
+    The system message is empty if the template takes one; else there is none.
+    """
     chats: tuple[list[dict[str, str]], ...] = ([{"role": "system", "content": ""}], [])
     text = ""
     for chat in chats:
         try:
             messages = [*chat, {"role": "user", "content": PROMPT_MARK}]
             text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception:  # a template raises errors of its own (jinja2) for roles that it does not know
+        except Exception:  # templates raise various errors for roles that they do not know
             continue
         if text.count(PROMPT_MARK) == 1:
             break
-    before, marked, after = text.partition(PROMPT_MARK)
-    if not marked:
+    before, found_mark, after = text.partition(PROMPT_MARK)
+    if not found_mark:
         raise LLMError(f"the chat template of {tokenizer.name_or_path} does not show the user's message")
     return PromptLayout(tuple(encode_text(tokenizer, before)), tuple(encode_text(tokenizer, after)))
 
@@ -198,22 +210,22 @@ def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
 
 
 def cut_reader(graph: bytes, output: str) -> bytes:
-    """Returns the graph with one of its outputs, and without the nodes and weights that only others need."""
+    """Returns the graph with only this output, without the nodes and weights that only other outputs need."""
     onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)
-    wanted, kept_nodes = {output}, []
+    needed_names, kept_nodes = {output}, []
     for node in reversed(model.graph.node):
-        if wanted & set(node.output):
+        if needed_names & set(node.output):
             kept_nodes.append(node)
-            wanted |= set(node.input)
+            needed_names |= set(node.input)
     outputs = [graph_part for graph_part in model.graph.output if graph_part.name == output]
-    tensors = [tensor for tensor in model.graph.initializer if tensor.name in wanted]
-    for field, left in (
+    tensors = [tensor for tensor in model.graph.initializer if tensor.name in needed_names]
+    for field, remaining in (
         (model.graph.node, kept_nodes[::-1]),
         (model.graph.output, outputs),
         (model.graph.initializer, tensors),
     ):
-        copies = [type(graph_part).FromString(graph_part.SerializeToString()) for graph_part in left]
+        copies = [type(graph_part).FromString(graph_part.SerializeToString()) for graph_part in remaining]
         del field[:]
         field.extend(copies)
     del model.graph.value_info[:]
@@ -228,69 +240,77 @@ def prompt_states(
     reader: PromptReader | None = None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> dict[str, NDArray[np.float16]]:
-    """Returns the states (n, D) of n prompts by output of the graph, each prompt read once and kept in the cache.
+    """Maps each output of the graph to the states (n, D) of n prompts. Each prompt is read once and cached.
+
+    After an interruption it continues after the last whole shard of `SHARD` prompts. At most one shard is in memory as
+    float32.
 
     Args:
         files: the exported reader.
         prompts: texts, which may repeat.
-        reader: the reader of these files, where it is open already.
-        on_step: is told how many prompts were read.
-
-    Interrupted, it goes on after the last whole shard of `SHARD` prompts; no more than a shard is held in float32.
+        reader: the reader of these files, if it is open already.
+        on_step: called with the number of prompts that were read, in words.
     """
+    # Prompts that are not cached, the shortest first.
     folder = cache_folder() / "prompt-states" / files.digest[:24]
-    names = [hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest() for prompt in prompts]
-    places = _cached(folder)
-    missing = {name: prompt for name, prompt in zip(names, prompts, strict=True) if name not in places}
-    order = sorted(missing, key=lambda name: len(missing[name]))
+    digests = [hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest() for prompt in prompts]
+    location_of_digest = _cached(folder)
+    missing = {
+        digest: prompt for digest, prompt in zip(digests, prompts, strict=True) if digest not in location_of_digest
+    }
+    order = sorted(missing, key=lambda digest: len(missing[digest]))
     if order and reader is None:
         reader = files.reader()
+    # Read them, and write a shard at a time.
     for start in range(0, len(order), SHARD):
-        part = order[start : start + SHARD]
+        shard_digests = order[start : start + SHARD]
         assert reader is not None
         states = {
-            key: values.astype(np.float16) for key, values in reader.read([missing[name] for name in part]).items()
+            key: values.astype(np.float16)
+            for key, values in reader.read([missing[digest] for digest in shard_digests]).items()
         }
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{hashlib.sha256(''.join(part).encode()).hexdigest()[:24]}.npz"
+        path = folder / f"{hashlib.sha256(''.join(shard_digests).encode()).hexdigest()[:24]}.npz"
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
-            np.savez(file, prompts=np.array(part), **states)  # type: ignore[arg-type]
+            np.savez(file, prompts=np.array(shard_digests), **states)  # type: ignore[arg-type]
         Path(file.name).replace(path)
         on_step(f"read {min(start + SHARD, len(order))} of {len(order)} prompts")
-    places = _cached(folder)
-    return _collected(names, places)
+    location_of_digest = _cached(folder)
+    return _collect_states(digests, location_of_digest)
 
 
 def _cached(folder: Path) -> dict[str, tuple[Path, int]]:
-    """Returns where each cached prompt is: its digest -> shard and row."""
-    places: dict[str, tuple[Path, int]] = {}
+    """Maps the digest of each cached prompt to its shard and row."""
+    location_of_digest: dict[str, tuple[Path, int]] = {}
     for path in sorted(folder.glob("*.npz")):
         with np.load(path, allow_pickle=False) as shard:
-            places.update({name: (path, row) for row, name in enumerate(shard["prompts"].tolist())})
-    return places
+            location_of_digest.update({digest: (path, row) for row, digest in enumerate(shard["prompts"].tolist())})
+    return location_of_digest
 
 
-def _collected(names: Sequence[str], places: dict[str, tuple[Path, int]]) -> dict[str, NDArray[np.float16]]:
-    """Returns the states (n, D) of the named prompts, shard by shard."""
-    rows: dict[Path, list[tuple[int, int]]] = {}
-    for place, name in enumerate(names):
-        path, row = places[name]
-        rows.setdefault(path, []).append((place, row))
+def _collect_states(
+    digests: Sequence[str], location_of_digest: dict[str, tuple[Path, int]]
+) -> dict[str, NDArray[np.float16]]:
+    """Maps each output to the states (n, D) of the prompts with these digests. Shards are read one at a time."""
+    rows_of_shard: dict[Path, list[tuple[int, int]]] = {}
+    for target_row, digest in enumerate(digests):
+        path, row = location_of_digest[digest]
+        rows_of_shard.setdefault(path, []).append((target_row, row))
     collected: dict[str, NDArray[np.float16]] = {}
-    for path, pairs in rows.items():
-        places_of, rows_of = (np.array(side) for side in zip(*pairs, strict=True))
+    for path, pairs in rows_of_shard.items():
+        target_rows, shard_rows = (np.array(side) for side in zip(*pairs, strict=True))
         with np.load(path, allow_pickle=False) as shard:
             for key in shard.files:
                 if key == "prompts":
                     continue
                 values = shard[key]
-                whole = collected.setdefault(key, np.empty((len(names), values.shape[1]), dtype=np.float16))
-                whole[places_of] = values[rows_of]
+                states = collected.setdefault(key, np.empty((len(digests), values.shape[1]), dtype=np.float16))
+                states[target_rows] = values[shard_rows]
     return collected
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Writes a file that is whole as soon as it has its name."""
+    """Writes a file under another name and renames it, so that the file is whole as soon as it has its name."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)
     Path(file.name).replace(path)

@@ -1,7 +1,7 @@
-"""Teaches a predictor without labels: asks a model each question a few times, and learns on which answers it agrees.
+"""Teaches a predictor without labels: asks a model each question a few times, and learns which answers agree.
 
-Each finished call is kept at once in a call cache, so that the same command goes on where it was stopped and pays for
-no call twice. The answers are written as lines before anything is learned from them: they can be labelled later.
+Each finished call is stored at once in a call cache. So a stopped command continues when it is started again, and pays
+for no call twice. The answers are written as lines before the training, so that they can be labelled later.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from metaprobe.training.export import writes
 from metaprobe.training.recipes.train_quality import train_quality
 from metaprobe.training.training_options import OnStep, QualityOptions, TeachOptions, WrongOptions
 
-LEAST_ALTERNATIVES = 1
-"""Number of alternatives asked for at each token. llama.cpp's server gives log-probabilities only with at least one.
-The alternatives are not stored, so no predictor comes to need them.
+ALTERNATIVES_ASKED = 1
+"""Number of alternatives that are asked for at each token. llama.cpp's server gives log-probabilities only with at
+least one. The alternatives are not stored, so no predictor reads them.
 """
-BYTES_A_TOKEN = 4
+BYTES_PER_TOKEN = 4
 """Bytes of a prompt that count as one token, for the estimate of the price before asking."""
-CALIBRATING_SHARE = 0.2
+CALIBRATION_SHARE = 0.2
 """Share of the compared pairs on which the flag's threshold is set (`training.folds`)."""
-MOST_FAILURES = 10
-"""Number of failed calls after which asking stops: the endpoint is gone, or something is wrong with all requests."""
+MAX_FAILURES = 10
+"""Number of failed calls after which asking stops. By then the endpoint is gone, or all requests are wrong."""
 LINE_ROLES = ("system", "developer", "user", "assistant")
 """Roles of messages that can be asked again. Conversations with turns of tools cannot."""
 
@@ -63,7 +63,7 @@ class QuestionToAsk:
 
 @dataclass(frozen=True, slots=True)
 class TaughtCheckpoint:
-    """Says what `teach` asked, what it wrote, and what it learned."""
+    """Result of `teach`: the new checkpoint, the file of answers, and counts of questions and calls."""
 
     checkpoint: Checkpoint | None
     """The new checkpoint; None after a dry run."""
@@ -85,18 +85,18 @@ class TaughtCheckpoint:
 def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
     """Asks each question of the file several times, and trains a quality predictor on which answers agree.
 
-    Raises `RecordError` before anything is asked for questions that cannot be asked, a file of answers that holds
-    labels, a price table that cannot be read, and flags that need labels; after the first call where the endpoint gives
-    no log-probabilities; and where too few answers, or none, differ. Answers until then are kept.
+    Raises `RecordError` in three cases. Before any call: for questions that cannot be asked, a file of answers that
+    holds labels, a price table that cannot be read, and flags that need labels. After the first call: if the endpoint
+    gives no log-probabilities. After all calls: if too few answers differ. Answers until then are kept.
     """
-    # Everything that can be refused without a call.
+    # Refuse what can be refused without a call.
     if refused := promise_refused(options):
         raise WrongOptions(refused)
     options.on_step("reading questions")
     questions = draw_questions(questions_to_ask(file), options.limit, options.seed)
     check_overwritten(options.answers_file)
     llm = load_llm(options)
-    # Ask, then write what came, and only then learn.
+    # Ask, then write the answers, and only then train.
     taught, calls = asyncio.run(_ask_questions(llm, questions, options))
     if options.dry_run:
         return taught
@@ -109,48 +109,49 @@ def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
         )
     except RecordError as error:
         raise RecordError(f"{error}. The answers are kept in {options.answers_file}") from error
-    return TaughtCheckpoint(**{**_shallow(taught), "checkpoint": checkpoint})
+    return TaughtCheckpoint(**{**_fields_of(taught), "checkpoint": checkpoint})
 
 
 QUALITY_KEYS = ("out", "seed", "folds", "same", "on_step", "on_line", "replace", "pins", "log")
 """Options of `teach`, besides the flags, that are passed on to the training."""
 
 
-def _shallow(taught: TaughtCheckpoint) -> dict[str, Any]:
+def _fields_of(taught: TaughtCheckpoint) -> dict[str, Any]:
+    """Returns the fields by name, without copies of their values."""
     return {name: getattr(taught, name) for name in TaughtCheckpoint.__dataclass_fields__}
 
 
-# Questions
+# Questions.
 
 
 def questions_to_ask(path: Path) -> list[QuestionToAsk]:
     """Returns the questions of a file of lines `{"question"}` or `{"messages"}`, with "id" and "group" where stated.
 
-    Bad lines are left out and counted (`records.bad_lines`). Raises `RecordError` where fewer than `MIN_QUESTIONS` are
+    Bad lines are left out and counted (`records.bad_lines`). Raises `RecordError` if fewer than `MIN_QUESTIONS` are
     left.
     """
-    found: dict[str, QuestionToAsk] = {}
+    question_of_id: dict[str, QuestionToAsk] = {}
     with BadFile.reading(path) as bad:
         for number, record in records_of(path, on_error=bad.leave_out):
             try:
                 question = _question_of(record, f"line-{number}")
-                if question.id in found:
+                if question.id in question_of_id:
                     raise ImportFileError(f'"id" is {question.id!r}, as of an earlier line; expected another one')
             except ImportFileError as error:
                 bad.leave_out(at_line(path, number, error, record))
                 continue
-            found[question.id] = question
+            question_of_id[question.id] = question
             bad.sound += 1
-    if len(found) < MIN_QUESTIONS:
+    if len(question_of_id) < MIN_QUESTIONS:
         raise RecordError(
-            f"{path} holds {len(found)} questions; expected at least {MIN_QUESTIONS}, and better 100, of the kind that "
-            "will be asked"
+            f"{path} holds {len(question_of_id)} questions; expected at least {MIN_QUESTIONS}, and better 100, of the "
+            "kind that will be asked"
         )
-    return list(found.values())
+    return list(question_of_id.values())
 
 
 def _question_of(record: dict[str, Any], default_id: str) -> QuestionToAsk:
-    """Returns the question of one line. Raises `ImportFileError`, without file and line, where it cannot be asked."""
+    """Returns the question of one line. Raises `ImportFileError`, without file and line, if it cannot be asked."""
     line = spelled_out({key: value for key, value in record.items() if key not in ("answer", "response")})
     line_messages = line.get("messages")
     if not isinstance(line_messages, list) or not line_messages:
@@ -173,17 +174,21 @@ def _question_of(record: dict[str, Any], default_id: str) -> QuestionToAsk:
 
 
 def draw_questions(questions: Sequence[QuestionToAsk], count: int, seed: int) -> list[QuestionToAsk]:
-    """Returns at most `count` questions, drawn without replacement. More of them hold the fewer of the same seed."""
+    """Returns at most `count` questions, drawn without replacement.
+
+    A larger draw of the same seed contains every smaller draw.
+    """
     order = np.random.default_rng(seed).permutation(len(questions))
-    return [questions[place] for place in order[:count]]
+    return [questions[index] for index in order[:count]]
 
 
-# Asking
+# Asking.
 
 
 class ScorableLLM(WrappedLLM):
-    """Passes calls to a model, and raises for an answer in words without log-probabilities. A cache then does not store
-    the call, so it is made again once the server is corrected.
+    """Passes calls to a model, and raises for an answer in words without log-probabilities.
+
+    A cache does not store a call that raises, so the call is made again once the server is corrected.
     """
 
     @property
@@ -209,11 +214,11 @@ class WithoutLogprobs(LLMError):
 
 
 def load_llm(options: TeachOptions) -> LLM:
-    """Returns the model that is asked. Raises `RecordError` for an unknown one, `MissingExtra` without its extra."""
-    name, url = options.llm, options.llm.startswith(("http://", "https://"))
-    if options.model and not url:
+    """Returns the model that is asked. Raises `RecordError` for an unknown model, `MissingExtra` without its extra."""
+    name, is_url = options.llm, options.llm.startswith(("http://", "https://"))
+    if options.model and not is_url:
         raise WrongOptions(f"model {options.model!r} belongs to a URL, and {name!r} is none: leave it out")
-    if url:
+    if is_url:
         served_models = require("metaprobe.llms.openai_client", "api").served_models
         name = f"{API}{options.model or _only_one(asyncio.run(served_models(name)), name)}@{name}"
     model = ModelName(name)
@@ -223,7 +228,7 @@ def load_llm(options: TeachOptions) -> LLM:
         raise WrongOptions("api and prices are for an endpoint, and a model of this machine is asked: leave them out")
     return model.open(
         api=ModelName.api_options(options.api, options.prices),
-        top_logprobs=LEAST_ALTERNATIVES if model.elsewhere else 0,
+        top_logprobs=ALTERNATIVES_ASKED if model.elsewhere else 0,
         batch_size=options.concurrency,
         concurrency=options.concurrency,
     )
@@ -239,8 +244,10 @@ def _only_one(models: Sequence[str], url: str) -> str:
 async def _ask_questions(
     llm: LLM, questions: Sequence[QuestionToAsk], options: TeachOptions
 ) -> tuple[TaughtCheckpoint, list[Call]]:
-    """Asks the questions. Returns the number of questions and calls with the largest cost, and the finished calls in
-    the order of the questions; no calls after a dry run."""
+    """Asks the questions. Returns the plan with its counts and cost, and the finished calls in the questions' order.
+
+    After a dry run there are no calls.
+    """
     sampling = Sampling(temperature=options.temperature, max_tokens=options.max_tokens)
     requests = [
         Request(id=f"{question.id}/{sample}", messages=question.messages, sampling=sampling, stage="answer")
@@ -250,14 +257,14 @@ async def _ask_questions(
     async with AsyncExitStack() as stack:
         if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
             await stack.enter_async_context(llm)
-        # Counts what is there already, and what the rest costs.
+        # Count the calls that the cache holds, and estimate the cost of the others.
         options.cache_file.parent.mkdir(parents=True, exist_ok=True)
         cache = stack.enter_context(CallCache(options.cache_file))
         asking = cache.wrap(ScorableLLM(llm))
-        waiting = [request for request in requests if cache.get(asking.key(request)) is None]
-        cost = most_usd(waiting, getattr(llm, "price", None))
+        missing_requests = [request for request in requests if cache.get(asking.key(request)) is None]
+        cost = most_usd(missing_requests, getattr(llm, "price", None))
         taught = TaughtCheckpoint(
-            None, options.answers_file, len(questions), len(requests), len(requests) - len(waiting), cost
+            None, options.answers_file, len(questions), len(requests), len(requests) - len(missing_requests), cost
         )
         options.on_line(plan_in_words(taught, llm, options))
         if options.dry_run:
@@ -269,44 +276,44 @@ async def _ask_questions(
 
 
 async def ask_all(llm: LLM, requests: Sequence[Request], options: TeachOptions) -> tuple[list[Call], Counter[str]]:
-    """Returns the finished calls in the order of the requests, and how many failed, by what went wrong.
+    """Returns the finished calls in the order of the requests, and the number of failed calls by reason.
 
-    Until one answer has come in words with log-probabilities, one call is made at a time: a failure then raises, so
-    that no more is paid for. Later failures are left out, up to `MOST_FAILURES` of them.
+    Until one answer in words with log-probabilities has come, one call is made at a time, and a failure raises, so that
+    no further call is paid for. Later failures are left out, up to `MAX_FAILURES` of them.
     """
     finished_calls: dict[str, Call] = {}
     failures: Counter[str] = Counter()
-    free = asyncio.Semaphore(options.concurrency)
+    slots = asyncio.Semaphore(options.concurrency)
 
     async def ask(request: Request) -> None:
-        async with free:
+        async with slots:
             try:
                 finished_calls[request.id] = await llm.complete(request)
-            except Unwritable:  # no call's own fault: the next one could not be kept either
+            except Unwritable:  # the cache cannot be written, so the next call could not be stored either
                 raise
             except LLMError as error:
                 failures[_without_name(str(error), request)] += 1
-                if failures.total() >= MOST_FAILURES:
+                if failures.total() >= MAX_FAILURES:
                     raise LLMError(
                         f"{failures.total()} calls failed, the last: {error}. {len(finished_calls)} are kept in "
                         f"{options.cache_file}: the same command goes on from there"
                     ) from error
             options.on_step(f"asked {len(finished_calls)} of {len(requests)}")
 
-    rest = list(requests)
+    waiting = list(requests)
     options.on_step(f"asked 0 of {len(requests)}")
-    while rest and not any(answers_in_words(call) and call.text.strip() for call in finished_calls.values()):
-        first = rest.pop(0)
+    while waiting and not any(answers_in_words(call) and call.text.strip() for call in finished_calls.values()):
+        first_request = waiting.pop(0)
         try:
-            finished_calls[first.id] = await llm.complete(first)
+            finished_calls[first_request.id] = await llm.complete(first_request)
         except LLMError as error:
             raise _first_failure(error, llm) from error
     try:
         async with asyncio.TaskGroup() as group:
-            for request in rest:
+            for request in waiting:
                 group.create_task(ask(request))
     except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # the others are the same, or follow from it
+        raise errors.exceptions[0] from None  # the other errors are the same, or follow from the first
     return [finished_calls[request.id] for request in requests if request.id in finished_calls], failures
 
 
@@ -316,7 +323,7 @@ def _without_name(message: str, request: Request) -> str:
 
 
 def _first_failure(error: LLMError, llm: LLM) -> LLMError:
-    """Returns the error of the first call, with what to do where log-probabilities are to blame."""
+    """Returns the error of the first call; if log-probabilities are the reason, with advice on what to do."""
     refused = getattr(error, "refused", False)
     if not refused and not isinstance(error, WithoutLogprobs):
         return error
@@ -326,30 +333,29 @@ def _first_failure(error: LLMError, llm: LLM) -> LLMError:
     return LLMError(f"{message}; nothing more was asked")
 
 
-# The price
+# The price.
 
 
 def most_usd(requests: Sequence[Request], price: Price | None) -> float | None:
     """Returns the approximate cost in US dollars if every answer uses all its tokens; None without a price."""
     if price is None:
         return None
-    written = [sum(len(message.content.encode()) for message in request.messages) for request in requests]
+    prompt_bytes = [sum(len(message.content.encode()) for message in request.messages) for request in requests]
     return sum(
-        price.cost_usd(Usage(-(-count // BYTES_A_TOKEN), request.sampling.max_tokens or 0))
-        for count, request in zip(written, requests, strict=True)
+        price.cost_usd(Usage(-(-byte_count // BYTES_PER_TOKEN), request.sampling.max_tokens or 0))
+        for byte_count, request in zip(prompt_bytes, requests, strict=True)
     )
 
 
 def plan_in_words(taught: TaughtCheckpoint, llm: LLM, options: TeachOptions) -> str:
-    """Returns how many calls are to be made, of which model, what they cost, and whether a flag takes more of them, as
-    one line."""
-    new = taught.calls - taught.kept_before
+    """Returns one line: number of calls, model, cost, and whether a flag would take more calls."""
+    new_count = taught.calls - taught.kept_before
     text = (
         f"{taught.calls} calls of {llm.name}: {taught.questions} questions, {options.samples} answers each, at "
         f"temperature {options.temperature:g}, at most {options.max_tokens} tokens an answer"
     )
     if taught.kept_before:
-        text += f"; {taught.kept_before} are kept in {options.cache_file}, so that {new} are asked"
+        text += f"; {taught.kept_before} are kept in {options.cache_file}, so that {new_count} are asked"
     if not hasattr(llm, "endpoint"):
         text += "; on this machine"
     elif taught.most_usd is None:
@@ -357,8 +363,8 @@ def plan_in_words(taught: TaughtCheckpoint, llm: LLM, options: TeachOptions) -> 
     else:
         text += f"; at most about ${taught.most_usd:.4f}"
     pairs = taught.questions * options.samples * min(options.samples - 1, MAX_PARTNERS)
-    if CALIBRATING_SHARE * pairs < MIN_THRESHOLD_GROUPS:
-        needed = round(MIN_THRESHOLD_GROUPS / CALIBRATING_SHARE)
+    if CALIBRATION_SHARE * pairs < MIN_THRESHOLD_GROUPS:
+        needed = round(MIN_THRESHOLD_GROUPS / CALIBRATION_SHARE)
         text += (
             f". These are {pairs} pairs of answers, and a flag takes about {needed}: expect a score without a flag, or "
             "ask more questions"
@@ -366,22 +372,22 @@ def plan_in_words(taught: TaughtCheckpoint, llm: LLM, options: TeachOptions) -> 
     return text
 
 
-# Answers as lines
+# Answers as lines.
 
 
 def check_overwritten(path: Path) -> None:
-    """Raises `RecordError` where the file holds labels, or lines that `teach` has not written: they would be lost."""
+    """Raises `RecordError` if the file holds labels, or lines that `teach` has not written: they would be lost."""
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return
-    other = f"{path} exists, and would be replaced; expected a new file: give another one (`--answers`), or move it"
+    refusal = f"{path} exists, and would be replaced; expected a new file: give another one (`--answers`), or move it"
     if not path.is_file():
-        raise RecordError(other)
+        raise RecordError(refusal)
     try:
         for number, line in iter_json_lines(path):
             if not line.keys() <= LINE_KEYS:
-                raise RecordError(f"{other} (line {number} holds {', '.join(sorted(line.keys() - LINE_KEYS))[:80]})")
+                raise RecordError(f"{refusal} (line {number} holds {', '.join(sorted(line.keys() - LINE_KEYS))[:80]})")
     except ImportFileError as error:
-        raise RecordError(f"{other} ({error})") from error
+        raise RecordError(f"{refusal} ({error})") from error
 
 
 LINE_KEYS = frozenset(
@@ -396,25 +402,32 @@ LINE_KEYS = frozenset(
 def write_answers(
     path: Path, questions: Sequence[QuestionToAsk], calls: Sequence[Call], on_line: OnStep = lambda line: None
 ) -> int:
-    """Writes a line for each answer in words, the file as a whole, and returns how many; says what is left out.
+    """Writes a line for each answer in words, and returns the number of lines. Raises `RecordError` if there are none.
 
-    Raises `RecordError` where no answer is left.
+    The file appears at once as a whole.
+
+    Args:
+        path: the file.
+        questions: the questions that were asked.
+        calls: the finished calls.
+        on_line: called with each sentence about answers that are left out.
     """
     question_of_id = {question.id: question for question in questions}
     left_out: Counter[str] = Counter()
     lines: list[dict[str, Any]] = []
-    cut = 0
+    cut_count = 0
     for call in calls:
-        if why := _left_out(call):
+        if why := _why_left_out(call):
             left_out[why] += 1
             continue
-        cut += call.finish_reason != STOP
+        cut_count += call.finish_reason != STOP
         lines.append(line_of(call, question_of_id[call.id.rpartition("/")[0]]))
     for why, count in left_out.items():
         on_line(f"left out: {count} x {why}")
-    if cut:
+    if cut_count:
         on_line(
-            f"{cut} of {len(lines)} answers did not end by themselves, and teach nothing: --max-tokens sets the limit"
+            f"{cut_count} of {len(lines)} answers did not end by themselves, and teach nothing: --max-tokens sets the "
+            "limit"
         )
     if not lines:
         raise RecordError(f"none of {len(calls)} calls was answered in words; expected answers to learn from")
@@ -425,8 +438,8 @@ def write_answers(
     return len(lines)
 
 
-def _left_out(call: Call) -> str:
-    """Returns why nothing can be learned from a call; empty where something can."""
+def _why_left_out(call: Call) -> str:
+    """Returns why nothing can be learned from a call; empty if something can be learned."""
     if not answers_in_words(call):
         return f"an answer that is no words ({call.finish_reason})"
     logprobs = answer_logprobs(call)
@@ -450,8 +463,10 @@ def line_of(call: Call, question: QuestionToAsk) -> dict[str, Any]:
         "sampling": {"temperature": call.sampling.temperature, "max_tokens": call.sampling.max_tokens},
         "logprobs_mode": call.logprobs_mode,
     }
-    places = tokens_of(call.segments, "answer", len(call.tokens))
-    tokens = [call.tokens[place] for place in places]
-    if "".join(tokens) == call.text:  # not where a letter is spread over tokens, or blanks around it are left out
+    indices = tokens_of(call.segments, "answer", len(call.tokens))
+    tokens = [call.tokens[index] for index in indices]
+    if (
+        "".join(tokens) == call.text
+    ):  # not equal if a letter is spread over tokens, or if blanks around the text were removed
         line["tokens"] = tokens
     return line

@@ -1,7 +1,7 @@
-"""The recipe of the blend: hidden states, log-probabilities and what the model stated, in one graph of several inputs.
+"""The recipe of the blend: hidden states, log-probabilities and stated numbers, in one graph of several inputs.
 
-Any input may be missing when an answer is scored. Each set of inputs has weights and a calibration of its own in the
-graph, which sees a missing input by its NaN.
+Any input may be missing when an answer is scored; a missing input is NaN. The graph has weights and a calibration for
+each set of inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,9 +48,9 @@ from metaprobe.training.training_options import BlendOptions, WrongOptions
 def train_blend(stores: Sequence[str | Path], options: BlendOptions) -> Checkpoint:
     """Returns the blend's checkpoint, fitted on the labelled answers of these stores that have hidden states.
 
-    Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
+    Raises `RecordError` if data or options do not suffice, and `CheckpointExists` if `out` holds something else.
     """
-    check_target_of(options.target)
+    refuse_inverted(options.target)
     if options.target == AGREEMENT and (refused := promise_refused(options)):
         raise WrongOptions(refused)
     evidence = load_with_states(stores, options)
@@ -65,10 +65,17 @@ def write_blend(
 ) -> Checkpoint:
     """Fits the study's blend on all groups and writes it; held-out metrics come from the study's folds.
 
-    `flags`: what the stored threshold flags. Raises `RecordError` where the study has no blend, and `WrongOptions` for
-    a target whose 1 is the bad one.
+    Raises `RecordError` if the study has no blend, and `WrongOptions` for a target whose 1 means a bad answer.
+
+    Args:
+        path: folder of the checkpoint.
+        study: the study.
+        target: name of the label.
+        command: command that made the checkpoint.
+        flags: which answers the stored threshold flags.
     """
-    check_target_of(target)
+    # Fit and calibrate the blend on all groups.
+    refuse_inverted(target)
     evidence, table, seed = study.evidence, study.evidence.table, study.seed
     method = next((method for method in study.methods if isinstance(method, Blend)), None)
     if method is None:
@@ -83,21 +90,22 @@ def write_blend(
     held_out = study.fits[method.name].probability, study.fits.places[method.name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
     inputs = inputs_of(joined, evidence)
-    # Gaps in every second row, so that golden rows are of sets of inputs too.
-    every = np.arange(len(table))
-    members = np.where(every % 2, every // 2 % ((1 << len(inputs)) - 1) + 1, -1)
+    # Every second row gets gaps, so that golden rows test sets of inputs too.
+    all_rows = np.arange(len(table))
+    members = np.where(all_rows % 2, all_rows // 2 % ((1 << len(inputs)) - 1) + 1, -1)
     for i, (name, values) in enumerate(inputs.items()):
         inputs[name] = np.where((members >> i & 1).astype(bool)[:, None], values, np.float32(np.nan))
+    # Write the checkpoint.
     states = {
         input_name(part_method): {
-            "layers": list(p.layers),
-            "position": p.position,
-            "width": len(p.weights) // len(p.layers),
+            "layers": list(probe.layers),
+            "position": probe.position,
+            "width": len(probe.weights) // len(probe.layers),
         }
-        for part_method, p in (
+        for part_method, probe in (
             (part_method, part.probe) for part_method, part in zip(joined.methods, joined.parts, strict=True)
         )
-        if p is not None
+        if probe is not None
     }
     fields = held_out_fields(study, method, answers, target=target, flags=flags, command=command)
     return write_checkpoint(
@@ -130,8 +138,8 @@ def write_blend(
     )
 
 
-def check_target_of(target: str) -> None:
-    """Raises `WrongOptions` for a label whose 1 is the bad one."""
+def refuse_inverted(target: str) -> None:
+    """Raises `WrongOptions` for a label whose 1 means a bad answer."""
     if target in INVERTED:
         raise WrongOptions(f"target {target}: a blend gives the probability of what is good; train a quality predictor")
 
@@ -144,7 +152,7 @@ def input_name(part: Method) -> str:
 
 
 def inputs_of(joined: JoinedFit, evidence: Evidence) -> dict[str, FloatArray]:
-    """Maps each input of the graph to its values float32 (n, d) for all answers; NaN for answers without this input."""
+    """Maps each input of the graph to its values (n, d) for all answers; NaN for answers without this input."""
     inputs: dict[str, FloatArray] = {}
     for method, part in zip(joined.methods, joined.parts, strict=True):
         if part.probe is not None:
@@ -164,9 +172,9 @@ class FittedBlend:
     parts: Mapping[str, LinearScore]
     """Maps an input to the linear map that gives its calibrated log-odds."""
     weights: Floats
-    """Weights (2^k, k) of the inputs. Row j is used if exactly the inputs i with bit 2^i in j are there."""
+    """Weights (2^k, k) of the inputs. Row j is for answers that have exactly the inputs i with bit 2^i in j."""
     shifts: Floats
-    """Intercept (2^k,) for each set of inputs that are there, in the rows' order of `weights`."""
+    """Intercept (2^k,) for each set of inputs, in the order of the rows of `weights`."""
 
     @classmethod
     def of(cls, joined: JoinedFit, calibrator: Platt) -> "FittedBlend":
@@ -201,13 +209,13 @@ class FittedBlend:
             x = graph.add("Sub", part_input, graph.number(part.mean))
             weighted = graph.add("MatMul", x, graph.number((part.weights / part.scale)[:, None]))
             logits.append(graph.add("Add", weighted, graph.number([part.intercept])))
-        every = graph.add("Concat", *logits, axis=1)
-        missing = graph.add("IsNaN", every)
+        all_odds = graph.add("Concat", *logits, axis=1)
+        missing = graph.add("IsNaN", all_odds)
         powers = graph.constant(1 << np.arange(len(self.parts)))
         place_values = graph.add("Mul", graph.cast(graph.add("Not", missing), np.int64), powers)
         members = graph.add("ReduceSum", place_values, graph.constant([1]), keepdims=0)  # (n,)
         weights = graph.add("Gather", graph.number(self.weights), members, axis=0)
-        known_odds = graph.add("Where", missing, graph.number(0.0), every)
+        known_odds = graph.add("Where", missing, graph.number(0.0), all_odds)
         summed = graph.add("ReduceSum", graph.add("Mul", weights, known_odds), graph.constant([1]), keepdims=1)
         shift = graph.add("Gather", graph.number(self.shifts[:, None]), members, axis=0)
         graph.add("Sigmoid", graph.add("Add", summed, shift), name=output)
@@ -232,33 +240,33 @@ def parts_alone(study: Study, method: Blend) -> dict[str, Interval]:
         "what_is_stated": GivenScore,
     }
     weights = cluster_weights(table.groups.tolist(), seed=study.seed)
-    found = {}
+    aurocs = {}
     for name, kind in kinds.items():
         scores = np.full(len(table), np.nan)
         for roles, joined in zip(fits.roles, fits.joined[method.name], strict=True):
-            among = sum(1 << i for i, part in enumerate(joined.methods) if isinstance(part, kind))
-            scores[roles.test] = joined.score(among)[roles.test]
+            allowed_parts = sum(1 << i for i, part in enumerate(joined.methods) if isinstance(part, kind))
+            scores[roles.test] = joined.score(allowed_parts)[roles.test]
         if np.isfinite(scores).all():
-            found[f"auroc_from_{name}_alone"] = interval(auroc, table.y, scores, weights)
-    return found
+            aurocs[f"auroc_from_{name}_alone"] = interval(auroc, table.y, scores, weights)
+    return aurocs
 
 
 def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:
     """Returns the card's first paragraph."""
-    whole, _ = joined.of((1 << len(joined.parts)) - 1)
+    weight_of_part, _ = joined.of((1 << len(joined.parts)) - 1)
     input_clauses = []
-    for method, part, weight in zip(joined.methods, joined.parts, whole, strict=True):
+    for method, part, weight in zip(joined.methods, joined.parts, weight_of_part, strict=True):
         probe = part.probe
         probe_place = "" if probe is None else f" (layer {', '.join(map(str, probe.layers))} at {probe.position})"
         input_clauses.append(f"{INPUT_NAMES[input_name(method)]}{probe_place}, weight {weight:.2f}")
-    several = len(np.unique(runs_of(evidence.table)))
-    meant = SAID_AGAIN_AFTER if target == AGREEMENT else f"Probability that the answer is {target}"
+    run_count = len(np.unique(runs_of(evidence.table)))
+    meaning = SAID_AGAIN_AFTER if target == AGREEMENT else f"Probability that the answer is {target}"
     return (
-        f"{meant}, from {'; '.join(input_clauses)}. {f'{NOT_RIGHT} ' * (target == AGREEMENT)}Each input gives "
+        f"{meaning}, from {'; '.join(input_clauses)}. {f'{NOT_RIGHT} ' * (target == AGREEMENT)}Each input gives "
         "calibrated "
         "log-odds, and their weighted sum is calibrated again. Any input may be missing: each set of inputs has "
         "weights and a calibration of its own, and the verdict's reason names what was missing. Layer 0 is the "
         "embeddings' output, layer i the output of block i."
-        + (f" The answers are of {several} runs, whose base rates it does not tell apart." if several > 1 else "")
+        + (f" The answers are of {run_count} runs, whose base rates it does not tell apart." if run_count > 1 else "")
         + "".join(f" {line}." for line in origin_of_states(evidence))
     )

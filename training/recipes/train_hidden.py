@@ -31,7 +31,7 @@ from metaprobe.training.training_options import HiddenOptions, WrongOptions
 def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkpoint:
     """Returns the probe's checkpoint, fitted on the labelled answers of these stores that have hidden states.
 
-    Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
+    Raises `RecordError` if data or options do not suffice, and `CheckpointExists` if `out` holds something else.
     """
     if options.target in INVERTED:
         raise WrongOptions(
@@ -42,7 +42,7 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
     if options.target == AGREEMENT and (refused := promise_refused(options)):
         raise WrongOptions(refused)
     evidence = load_with_states(stores, options)
-    positions_of(evidence, options.when)  # before minutes of fitting
+    positions_of(evidence, options.when)  # raises now rather than after minutes of fitting
     study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
     options.on_step("audit and export")
     command, flags = options.recorded("train_hidden"), options.as_flags()
@@ -52,18 +52,19 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
 def write_hidden(
     path: str | Path, study: Study, *, when: str, target: str, command: str, flags: FlagOptions = USUAL_FLAGS
 ) -> Checkpoint:
-    """Fits the probe `before` the answer (difficulty) or `after` it (confidence) on all groups, and writes it.
+    """Fits the probe `is_before` the answer (difficulty) or `after` it (confidence) on all groups, and writes it.
 
     The checkpoint's graph includes a calibrator, and the held-out metrics come from the study's folds.
 
     Args:
         path: folder of the checkpoint.
         study: the study.
-        when: `before` or `after`.
+        when: `is_before` or `after`.
         target: name of the label.
         command: command that made the checkpoint.
         flags: which answers the stored threshold flags.
     """
+    # Fit and calibrate the probe on all groups.
     evidence, table, seed = study.evidence, study.evidence.table, study.seed
     positions_of(evidence, when)
     states, name = evidence.states, BEFORE if when == "before" else AFTER
@@ -78,16 +79,17 @@ def write_hidden(
     calibrator = calibrator_on(np.flatnonzero(np.isfinite(unseen)), unseen, table, seed)
     held_out = study.fits[name].probability, study.fits.places[name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
-    before = probe.position == "prompt_last"
-    meant = f"Probability that the answer {'will be' if before else 'is'} {target}"
-    inverse = "Difficulty is one minus that probability."
+    # Write the checkpoint.
+    is_before = probe.position == "prompt_last"
+    meaning = f"Probability that the answer {'will be' if is_before else 'is'} {target}"
+    addition = "Difficulty is one minus that probability."
     if target == AGREEMENT:
-        meant, inverse = SAID_AGAIN_BEFORE if before else SAID_AGAIN_AFTER, NOT_RIGHT
+        meaning, addition = SAID_AGAIN_BEFORE if is_before else SAID_AGAIN_AFTER, NOT_RIGHT
     summary = (
-        f"{meant}, from the hidden state of layer "
+        f"{meaning}, from the hidden state of layer "
         f"{', '.join(map(str, probe.layers))} at {probe.position} (logistic, then a calibrator; chosen among "
         f"{probe.tried} combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block "
-        f"i. {inverse}" + "".join(f" {line}." for line in origin_of_states(evidence))
+        f"i. {addition}" + "".join(f" {line}." for line in origin_of_states(evidence))
     )
     return write_checkpoint(
         path,
@@ -125,9 +127,12 @@ def positions_of(evidence: Evidence, when: str) -> tuple[str, ...]:
     return positions
 
 
-# A probe from plain arrays of hidden states, wherever they come from: no run store, no log-probabilities.
+# A probe from plain arrays of hidden states, without a run store and without log-probabilities.
 
-ALONE = "no groups were given, so each row stands for itself: rows that share a question make the numbers too good"
+NO_GROUPS_NOTE = (
+    "no groups were given, so each row stands for itself: rows that share a question make the numbers too good"
+)
+"""Note of a checkpoint whose rows had no groups."""
 
 
 def fit_arrays(
@@ -160,7 +165,7 @@ def fit_arrays(
         layers: the layers of X; by default 0, 1, ...
         position: token position of the states.
         target: name of the label.
-        model: name of the model of the states.
+        model: name of the model whose states these are; empty if it is not known.
         folds: outer folds, for held-out metrics.
         seed: seed of folds and fits.
         command: command that made the checkpoint.
@@ -174,17 +179,17 @@ def fit_arrays(
     n = len(values)
     if labels.shape != (n,):
         raise RecordError(f"y has shape {labels.shape}; expected one label a row of X, ({n},)")
-    if strangers := sorted({*labels.tolist()} - {0, 1})[:3]:
+    if other_values := sorted({*labels.tolist()} - {0, 1})[:3]:
         raise RecordError(
-            f"y holds {', '.join(map(str, strangers))}; expected 0 and 1. For the success rate of samples, give "
+            f"y holds {', '.join(map(str, other_values))}; expected 0 and 1. For the success rate of samples, give "
             "each sample a row, and one group to the samples of a question"
         )
     groups, questions, answers, logprobs = (
         None if texts_or_groups is None else list(texts_or_groups)
         for texts_or_groups in (groups, questions, answers, logprobs)
     )
-    of_rows = {"groups": groups, "questions": questions, "answers": answers, "logprobs": logprobs}
-    for name, column in of_rows.items():
+    columns = {"groups": groups, "questions": questions, "answers": answers, "logprobs": logprobs}
+    for name, column in columns.items():
         if column is not None and len(column) != n:
             raise RecordError(f"{name} has {len(column)} entries; expected one a row of X, {n}")
     for name, texts in (("questions", questions), ("answers", answers)):
@@ -219,7 +224,7 @@ def fit_arrays(
         states=states,
         generator=Generator(model) if model else None,
         fingerprint=digest.hexdigest(),
-        regrouped="" if groups is not None else ALONE,
+        regrouped="" if groups is not None else NO_GROUPS_NOTE,
     )
     # Fit the probe beside its controls, and write it.
     name = BEFORE if position == "prompt_last" else AFTER
@@ -231,6 +236,7 @@ def fit_arrays(
 
 
 def _states(X: Any, layers: Sequence[int] | None, position: str) -> InMemory:
+    """Returns hidden states (n, d) or (n, layers, d) of the caller. Raises `RecordError` for wrong shapes or values."""
     if position not in POSITIONS:
         raise RecordError(f"position {position!r}: expected one of {', '.join(POSITIONS)}")
     values = _array(X, "X")
@@ -254,7 +260,7 @@ def _states(X: Any, layers: Sequence[int] | None, position: str) -> InMemory:
 
 
 def _array(values: Any, name: str) -> NDArray[Any]:
-    """Returns the values as NumPy has them; a torch tensor may be on any device and of any type."""
+    """Returns the values as a NumPy array; a torch tensor may be on any device and of any type."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().float().numpy()
     try:

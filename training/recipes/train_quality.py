@@ -1,4 +1,4 @@
-"""The recipe of the quality predictor: a calibrated head a target on log-probabilities, from a study of each head."""
+"""The recipe of the quality predictor: a calibrated head for each target on log-probabilities, from a study of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,8 +74,8 @@ from metaprobe.training.trees import Trees, fit_trees, on_cluster
 
 # The fitted heads: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
 #
-# A head is named by its label. `critical` is the one whose label 1 is the bad one: what is fitted learns the opposite,
-# so that higher raw scores are better answers in every head, and its probability is turned round at the end.
+# A head is named by its label. For `critical` the label 1 means a bad answer. Its model learns the opposite, so that
+# higher raw scores mean better answers in every head, and the probability is inverted at the end.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ class Probability:
         return (self.calibrator.name,)
 
     def learned(self, X: NDArray[np.float32]) -> Floats:
-        """Returns P(good), (n,), of answers of a run of average base rate."""
+        """Returns P(good) (n,) for features X (n, d) of answers, in a run of average base rate."""
         return self.calibrator.probability(self.scorer.score(X))
 
     def value(self, X: NDArray[np.float32]) -> Floats:
@@ -108,12 +108,12 @@ class Probability:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """Expected level of an ordinal label: the lowest, plus P(y >= k) of every level k above it.
+    """Expected level of an ordinal label: the lowest level, plus P(y >= k) of every level k above it.
 
-    One classifier a step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal label; here each is
-    calibrated, and the expectation is returned instead of the likeliest level. The calibrated steps may cross: P(y >=
-    3) > P(y >= 2). They need no correction, because replacing both by their mean would not change the sum, which is the
-    expected level.
+    There is one classifier for each step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal
+    label. Here each classifier is calibrated, and the expected level is returned instead of the likeliest. Calibrated
+    steps may cross: P(y >= 3) > P(y >= 2). They need no correction, because replacing both by their mean would not
+    change the sum, which is the expected level.
     """
 
     base: float
@@ -137,8 +137,8 @@ class Level:
         names = output_names or [""] * len(self.steps)
         parts = [step.add_to(graph, features, width, name) for step, name in zip(self.steps, names, strict=True)]
         for level, share in self.shares.items() if output else ():
-            nothing = graph.add("Mul", parts[0], graph.number(0.0))
-            graph.add("Add", nothing, graph.number(share), name=QualityPredictor.level_output(output, level))
+            zero = graph.add("Mul", parts[0], graph.number(0.0))
+            graph.add("Add", zero, graph.number(share), name=QualityPredictor.level_output(output, level))
         return graph.add("Sum", graph.number([[self.base]]), *parts, name=output)
 
     def at_least(self, X: NDArray[np.float32]) -> dict[int, Floats]:
@@ -149,11 +149,11 @@ class Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Amount:
-    """A regression for Q: the trees' value on a line that corrects its mean, clipped to the scale.
+    """A regression for Q: the trees' value, corrected by a line and clipped to the scale.
 
-    Composing Q of the other heads, (1 - P(critical)) times the sum of the levels, is the other choice. It orders
-    unseen answers as well, but errs more, since failures and levels go together; and it needs every part to be
-    learnable, the critical flag too, which some judges never raise.
+    Q could also be composed of the other heads: (1 - P(critical)) times the sum of the levels. That orders unseen
+    answers equally well but has a larger error, because failures and levels are correlated. It also needs every part to
+    be learnable, including the critical flag, which some judges never raise.
     """
 
     trees: Trees
@@ -175,7 +175,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunProbability(Probability):
-    """A probability by the ladder of models, which knows the base rates of the runs it was fitted on."""
+    """A probability by the ladder, which knows the base rates of the runs that it was fitted on."""
 
     scorer: Ladder
     calibrator: Platt
@@ -208,20 +208,20 @@ def fit_probability(
     bar: Bar = USUAL_BAR,
     seed: int = 0,
 ) -> RunProbability:
-    """Fits the ladder as far as the data support it (`fit_ladder`), and Platt's map on the scores of all rows seen.
+    """Fits the ladder as far as the data support it (`fit_ladder`), and Platt's map on the scores of all seen rows.
 
-    Each score for the map is of a ladder that saw no answer of the row's group (`scores_to_calibrate`). Without trees
-    the ladder has so few weights that its scores of its own rows are spread like those of new answers. The intercept is
-    then chosen so that their mean probability is the share of good answers.
+    Each score for the map comes from a ladder that saw no answer of the row's group (`scores_to_calibrate`). A ladder
+    without trees has so few weights that scores of its own rows are spread like those of new answers. The intercept is
+    then chosen so that the mean probability of its own rows is the share of good answers.
 
-    Only Platt's map is used, because after it a base rate is still an amount added to the log-odds. It must rise,
+    Only Platt's map is used, because with it a base rate is still an amount added to the log-odds. It must rise,
     because the ladder has already decided the direction of its number.
 
     Args:
         sample: the labelled answers.
         roles: rows of each role.
         inverted: whether the label 1 means a bad answer.
-        climb: as in `fit_ladder`. Without, for new runs, the map is fitted on scores without base rates.
+        climb: as in `fit_ladder`. If false, for new runs, the map is fitted on scores without base rates.
         only: as in `fit_ladder`.
         bar: as in `fit_ladder`.
         seed: seed of folds and fits.
@@ -239,10 +239,15 @@ def fit_probability(
 def trees_graph(
     heads: Mapping[str, FittedHead | tuple[Ladder | Trees, Calibrator]], *, width: int, input_name: str = "features"
 ) -> bytes:
-    """Returns the graph of fitted heads on one input: (n, width) float32 features in, one (n, 1) value per head out.
+    """Returns the graph of fitted heads: float32 features (n, width) in, one value (n, 1) for each head out.
 
-    A pair is a model that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them. After the
-    heads come, for each head with levels, the probabilities of reaching each level (`outputs_of`).
+    After the heads come, for each head with levels, the probabilities of reaching each level (`outputs_of`). NaN
+    features are treated as LightGBM treats them.
+
+    Args:
+        heads: maps a name to a head, or to a pair of a model that gives log-odds and its calibrator.
+        width: number of features.
+        input_name: name of the graph's input.
     """
     graph, outputs = GraphBuilder(), list(heads)
     for name, head in heads.items():
@@ -262,10 +267,10 @@ def outputs_of(heads: Mapping[str, FittedHead], X: NDArray[np.float32]) -> dict[
     return values
 
 
-# Labelled answers of each head, and what is learned of them.
+# Labelled answers of each head.
 
-FEW = 10
-"""Fewest groups on either side of a step between two grades, as for a binary label."""
+MIN_GRADE_GROUPS = 10
+"""Fewest groups on each side of a step between two grades, as for a binary label."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,14 +287,16 @@ class Graded:
 
     @property
     def strata(self) -> NDArray[np.int64]:
-        """Returns the stratum (n,) of each answer, by which folds are balanced: how many steps it passes. Few answers
-        join the stratum above."""
+        """The stratum (n,) of each answer, by which folds are balanced: the number of steps that its grade passes.
+
+        A stratum of few answers is joined with the stratum above.
+        """
         if not self.steps:
             return self.evidence.table.y
         passed: NDArray[np.int64] = np.sum([self.grades >= step for step in self.steps], axis=0, dtype=np.int64)
         counts = np.bincount(passed, minlength=len(self.steps) + 1)
         for stratum in range(len(self.steps)):
-            if counts[stratum] < FEW:
+            if counts[stratum] < MIN_GRADE_GROUPS:
                 counts[stratum + 1] += counts[stratum]
                 passed[passed == stratum] = stratum + 1
         return passed
@@ -323,44 +330,47 @@ def load_heads(
     Raises `RecordError` if a head has no labels, if a label is not on its scale, and if too few groups have another
     grade.
     """
+    # The runs with the labels of the source.
     chosen_runs = runs = load_runs(stores)  # evidence has the labels of all sources: an audit compares them
     if source is not None:
         label_sources = sorted({label.source for run in runs for label in run.labels})
-        wanted = {name for name in label_sources if source in (name, name.partition(":")[0])}
-        if not wanted:
+        wanted_sources = {name for name in label_sources if source in (name, name.partition(":")[0])}
+        if not wanted_sources:
             raise RecordError(f"no label of source {source!r}; sources found: {', '.join(label_sources) or 'none'}")
         chosen_runs = [
-            replace(run, labels=tuple(run_label for run_label in run.labels if run_label.source in wanted))
+            replace(run, labels=tuple(run_label for run_label in run.labels if run_label.source in wanted_sources))
             for run in runs
         ]
+    # A table of each head.
     tables: dict[str, AnswerTable] = {}
-    graded: dict[str, Mapping[str, float]] = {}
+    grades_of_target: dict[str, Mapping[str, float]] = {}
     pairs = agreement_pairs(runs, stage=stage, agent=agent, same=same) if AGREEMENT in targets else None
     for target in dict.fromkeys(targets):
-        present = chosen_runs
+        labelled_runs = chosen_runs
         if target in SCALES:
             # A table holds labels of 0 and 1 only: each graded answer gets 1.
             names = ("q", QUALITY) if target == QUALITY else (target,)  # judges write `q`
-            graded[target] = _grades(chosen_runs, target, names)
-            present = []
+            grades_of_target[target] = _grades(chosen_runs, target, names)
+            labelled_runs = []
             for run in chosen_runs:
                 labels = (
                     replace(run_label, name=target, value=1.0) if run_label.name in names else run_label
                     for run_label in run.labels
                 )
-                present.append(replace(run, labels=tuple(labels)))
+                labelled_runs.append(replace(run, labels=tuple(labels)))
         elif target == AGREEMENT and pairs is not None:
-            present = with_agreement_labels(runs, pairs)
-        tables[target] = answer_table(present, target=target, stage=stage, agent=agent, bare=decisions)
+            labelled_runs = with_agreement_labels(runs, pairs)
+        tables[target] = answer_table(labelled_runs, target=target, stage=stage, agent=agent, bare=decisions)
+    # The evidence of each head.
     heads: dict[str, Evidence | Graded] = {}
-    gathered = evidence_of(runs, tables)
-    for target, evidence in (read_decisions_alike(gathered) if decisions else gathered).items():
+    evidence_of_target = evidence_of(runs, tables)
+    for target, evidence in (read_decisions_alike(evidence_of_target) if decisions else evidence_of_target).items():
         if target in INVERTED:
             evidence = invert(evidence)
         if target == AGREEMENT and pairs is not None:
             evidence = paired(evidence, pairs)
-        if target in graded:
-            grades = [graded[target][call_id] for call_id in evidence.table.call_ids.tolist()]
+        if target in grades_of_target:
+            grades = [grades_of_target[target][call_id] for call_id in evidence.table.call_ids.tolist()]
             heads[target] = collect_graded(evidence, grades, target)
         else:
             heads[target] = evidence
@@ -368,7 +378,10 @@ def load_heads(
 
 
 def _grades(runs: Sequence[Run], target: str, names: Sequence[str]) -> dict[str, float]:
-    """Returns call id -> grade, by the labels of these names. Raises `RecordError` for one that is off the scale."""
+    """Maps the id of a call to its grade, by the labels of these names.
+
+    Raises `RecordError` for a grade that is not on the scale.
+    """
     low, high = SCALES[target]
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name in names}
     for call_id, value in grades.items():
@@ -379,35 +392,35 @@ def _grades(runs: Sequence[Run], target: str, names: Sequence[str]) -> dict[str,
 
 
 def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded:
-    """Returns the answers with their grades (n,), and with labels: whether the grade is above the most even cut.
+    """Returns the answers with their grades (n,), labelled by whether the grade is at least the most even cut.
 
     Raises `RecordError` if for every cut one side has too few groups.
     """
     groups, (low, high) = evidence.table.groups, SCALES[target]
     grades = np.asarray(grades, dtype=np.float64)
     cuts = range(low + 1, high + 1)
-    sides = {cut: [len(np.unique(groups[side])) for side in (grades >= cut, grades < cut)] for cut in cuts}
-    middle = max(cuts, key=lambda cut: min(sides[cut]))
-    if min(sides[middle]) < FEW:
-        above, below = sides[middle]
+    groups_of_cut = {cut: [len(np.unique(groups[side])) for side in (grades >= cut, grades < cut)] for cut in cuts}
+    middle_cut = max(cuts, key=lambda cut: min(groups_of_cut[cut]))
+    if min(groups_of_cut[middle_cut]) < MIN_GRADE_GROUPS:
+        above, below = groups_of_cut[middle_cut]
         raise RecordError(
-            f"label {target}: {above} groups have at least {middle} and {below} less, and no other cut is more even; "
-            f"{FEW} of either are needed: there is nothing to distinguish"
+            f"label {target}: {above} groups have at least {middle_cut} and {below} less, and no other cut is more "
+            f"even; {MIN_GRADE_GROUPS} of either are needed: there is nothing to distinguish"
         )
-    evidence = replace(evidence, table=replace(evidence.table, y=(grades >= middle).astype(np.int64)))
+    evidence = replace(evidence, table=replace(evidence.table, y=(grades >= middle_cut).astype(np.int64)))
     if target not in LABEL_LEVELS:
         return Graded(target, evidence, grades)
-    return Graded(target, evidence, grades, tuple(cut for cut in cuts if min(sides[cut]) >= FEW))
+    return Graded(target, evidence, grades, tuple(cut for cut in cuts if min(groups_of_cut[cut]) >= MIN_GRADE_GROUPS))
 
 
-# Held-out values of the heads that are no probability, and what they are worth beside a plain signal.
+# Held-out values of the heads that are no probability, compared with controls.
 
 RANK_RESAMPLES = 400
 """Number of bootstrap resamples for rank correlations, which cannot be computed in one array operation."""
 NOT_AUDITED = ("refits on shuffled labels, near duplicates, agreement of sources: made for binary heads only",)
 
 
-MADE_OF = {
+WORDS_OF_STEP = {
     "scaled": "the total log-probability over the root of the length",
     "lowest3": "the mean of the three lowest log-probabilities",
     "mean": "the mean log-probability",
@@ -420,7 +433,7 @@ MADE_OF = {
     WITH_TREES: "terms and trees",
 }
 """Maps a step of the ladder to its name in words."""
-DECIDED_OF = {ALL_TERMS: "all numbers of the decisions"}
+WORDS_OF_DECISION_STEP = {ALL_TERMS: "all numbers of the decisions"}
 """Maps a step of the ladder on decisions to its name in words. A step that is not listed is the number of one question.
 """
 
@@ -442,24 +455,24 @@ class GradedStudy:
 
 
 def study_grades(data: Graded, *, folds: int = 5, seed: int = 0, on_step: OnStep = quiet) -> GradedStudy:
-    """Fits and calibrates the head in every outer fold, by group. Raises `RecordError` where groups do not suffice."""
+    """Fits and calibrates the head in every outer fold, by group. Raises `RecordError` for too few groups."""
     X, groups = data.evidence.features, data.evidence.table.groups.tolist()
     values = np.full(len(X), np.nan)
-    for number, roles in enumerate(outer_folds(groups, data.strata, folds=folds, seed=seed)):
-        on_step(f"fold {number + 1} of {folds}")
+    for fold_index, roles in enumerate(outer_folds(groups, data.strata, folds=folds, seed=seed)):
+        on_step(f"fold {fold_index + 1} of {folds}")
         values[roles.test] = fit_graded(data, roles, seed).value(X[roles.test])
     on_step("controls")
-    decided = decision_methods(data.evidence) if data.evidence.schema == DECIDED else []
-    fits = crossfit(data.evidence, [*decided, *control_methods(data.evidence)], folds=folds, seed=seed)
-    names = (*control_names(fits.methods), *(method.name for method in decided))
+    decisions = decision_methods(data.evidence) if data.evidence.schema == DECIDED else []
+    fits = crossfit(data.evidence, [*decisions, *control_methods(data.evidence)], folds=folds, seed=seed)
+    names = (*control_names(fits.methods), *(method.name for method in decisions))
     return GradedStudy(data, values, {name: fits[name].ranking for name in names}, seed)
 
 
 def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
-    """Returns the head of these roles.
+    """Returns the head, fitted in these roles.
 
-    A level has a classifier for each step that can be learned; any other step is taken to be its share of the rows
-    seen. An amount has a line by least squares on the calibration rows, which never falls.
+    A level has a classifier for each step that can be learned. For any other step its share of the seen rows is used.
+    An amount has a line by least squares on the calibration rows, with a slope of at least 0.
     """
     evidence, grades, (low, high) = data.evidence, data.grades, SCALES[data.target]
     if data.target not in LABEL_LEVELS:
@@ -469,19 +482,20 @@ def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
         variance = float(raw.var())
         slope = max(float(np.mean((raw - raw.mean()) * (truth - truth.mean()))) / variance, 0.0) if variance else 0.0
         return Amount(trees, slope, float(truth.mean() - slope * raw.mean()), (low, high))
-    passed = [evidence.sample((grades >= step).astype(np.int64)) for step in data.steps]
-    steps = [fit_probability(sample, roles, seed=seed) for sample in passed]
-    rest = [step for step in range(low + 1, high + 1) if step not in data.steps]
-    shares = {step: float((grades[roles.seen] >= step).mean()) for step in rest}
+    samples = [evidence.sample((grades >= step).astype(np.int64)) for step in data.steps]
+    steps = [fit_probability(sample, roles, seed=seed) for sample in samples]
+    unlearned_steps = [step for step in range(low + 1, high + 1) if step not in data.steps]
+    shares = {step: float((grades[roles.seen] >= step).mean()) for step in unlearned_steps}
     return Level(low + sum(shares.values()), tuple(steps), data.steps, shares)
 
 
 def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
     """Returns Spearman, quadratic weighted kappa of the rounded value and mean absolute error, with their audits.
 
-    It also returns the gain of the rank correlation over the mean log-probability, if it is given, and the larger error
-    of the best constant: the median of these very answers, which a real constant could not know. The audits say whether
-    the values order better than each control.
+    Two gains are returned too. The first is that of the rank correlation over the mean log-probability, if answers have
+    one. The second is the error of the best constant minus the head's. That constant is the median of these same
+    answers, which is more than a real constant could know. The audits say whether the values order answers better than
+    each control.
     """
     table, truth, values = study.evidence.table, study.data.grades, study.values
     weights = cluster_weights(table.groups.tolist(), RANK_RESAMPLES, seed)
@@ -509,8 +523,8 @@ def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Inte
 def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Checkpoint:
     """Returns the predictor's checkpoint, fitted on the labelled answers of these stores.
 
-    Raises `RecordError` where data or options do not suffice, `MissingExtra` without the extra `fit`, and
-    `CheckpointExists` where `out` holds something else.
+    Raises `RecordError` if data or options do not suffice, `MissingExtra` without the extra `fit`, and
+    `CheckpointExists` if `out` holds something else.
     """
     if options.new_tasks and (graded := sorted(set(options.targets) & set(SCALES))):
         raise WrongOptions(f"new_tasks makes predictors of labels that are 0 or 1, not of {', '.join(graded)}")
@@ -545,24 +559,24 @@ def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[
     selection = {"stage": options.stage, "agent": options.agent, "source": options.label_source}
     decisions = options.reads == "decisions"
     heads = load_heads(stores, options.targets, **selection, decisions=decisions, same=options.same)
-    for place, (target, data) in enumerate(heads.items(), 1):
-        head = f"head {place} of {len(heads)}, {target}"
+    for head_index, (target, data) in enumerate(heads.items(), 1):
+        head = f"head {head_index} of {len(heads)}, {target}"
 
-        def step(what: str, head: str = head) -> None:
+        def report_step(what: str, head: str = head) -> None:
             options.on_step(f"{head}: {what}")
 
         evidence = data.evidence if isinstance(data, Graded) else data
         if evidence.compared:
             options.on_line(f"{target}: {evidence.compared}")
         for note in filter(None, (evidence.regrouped, evidence.without_decisions)):
-            step(note)
+            report_step(note)
         if isinstance(data, Graded):
-            studies[target] = study_grades(data, folds=options.folds, seed=options.seed, on_step=step)
+            studies[target] = study_grades(data, folds=options.folds, seed=options.seed, on_step=report_step)
         else:
             ladder = DECISION_LADDER if decisions else LogprobLadder(options.new_tasks)
             if target == AGREEMENT and not options.new_tasks:
                 ladder = agreement_ladder(len(set(evidence.table.call_ids.tolist())))
-            studies[target] = study_of(data, folds=options.folds, seed=options.seed, ladder=ladder, on_step=step)
+            studies[target] = study_of(data, folds=options.folds, seed=options.seed, ladder=ladder, on_step=report_step)
     return studies
 
 
@@ -574,33 +588,40 @@ def write_quality(
     flags: FlagOptions = USUAL_FLAGS,
     questions: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
 ) -> Checkpoint:
-    """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
+    """Fits one calibrated head for each target on all groups, writes them in one graph, and returns the checkpoint.
 
-    There is one study a target; that of `critical` must have `y` turned round, as `head_studies` makes it. `flags`:
-    what the stored threshold flags. `questions`: what `question_texts` says of them. Nothing is said of
-    whether an answer is like the training data: ranges and densities of the features were the wrong way round on
-    models left out (docs/research/travel.md).
+    The checkpoint does not say whether an answer is like the training data: on models left out, ranges and densities of
+    the features pointed the wrong way (docs/research/travel.md).
+
+    Args:
+        path: folder of the checkpoint.
+        studies: maps a target to its study. The study of `critical` must have inverted labels, as from `head_studies`.
+        command: command that made the checkpoint.
+        flags: which answers the stored threshold flags.
+        questions: the contract's questions, from `question_texts`.
     """
+    # The heads.
     heads = _Heads(flags, several=len(studies) > 1, scored=bool(set(MAIN_HEADS) & set(studies)))
     for target, study in studies.items():
         if isinstance(study, GradedStudy):
             heads.add_graded(target, study)
         else:
             heads.add_probability(target, study)
+    # The features that the heads read, and the graph.
     evidence = max((study.evidence for study in studies.values()), key=lambda evidence: len(evidence.table))
-    decided = evidence.schema == DECIDED
-    if decided:
-        kept_places = heads.narrow(len(evidence.feature_names))
-        schema_name, used = DECIDED, tuple(evidence.feature_names[place] for place in kept_places)
-        X = evidence.features[:, kept_places]
+    reads_decisions = evidence.schema == DECIDED
+    if reads_decisions:
+        kept_columns = heads.narrow(len(evidence.feature_names))
+        schema_name, feature_names = DECIDED, tuple(evidence.feature_names[column] for column in kept_columns)
+        X = evidence.features[:, kept_columns]
     else:
         feature_schema = schema(evidence.schema if heads.grown else ALONE)
-        schema_name, used = feature_schema.name, feature_schema.names
-        X = evidence.features[:, len(evidence.feature_names) - len(used) :]
+        schema_name, feature_names = feature_schema.name, feature_schema.names
+        X = evidence.features[:, len(evidence.feature_names) - len(feature_names) :]
     graph = trees_graph(heads.fitted, width=X.shape[1], input_name=FEATURES_INPUT)
     names = list(heads.fitted)
     origin = evidence.origin(next(iter(studies.values())).seed, command)
-    # The model or models that all heads' answers are from; None where one is not named, or modes differ.
+    # The models of all heads' answers; None if a model has no name, or if modes differ.
     generator, *others = {study.evidence.generator for study in studies.values()}
     known_models = [model for model in (generator, *others) if model is not None]
     if len({model.logprobs_mode for model in known_models}) > 1 or len(known_models) <= len(others):
@@ -613,14 +634,18 @@ def write_quality(
         Export(
             kind=QUALITY_KIND,
             title=f"Quality predictor: {' and '.join(names)}",
-            summary=heads.summary(used, decided=decided),
+            summary=heads.summary(feature_names, reads_decisions=reads_decisions),
             graph=graph,
             inputs={FEATURES_INPUT: X},
             expected=outputs_of(heads.fitted, X),
             contract={
                 "schema": schema_name,
-                "features": list(used),
-                **({JUDGES: list(evidence.decisions.judges)} if decided and evidence.decisions is not None else {}),
+                "features": list(feature_names),
+                **(
+                    {JUDGES: list(evidence.decisions.judges)}
+                    if reads_decisions and evidence.decisions is not None
+                    else {}
+                ),
                 "targets": names,
                 "kinds": {name: head.kind for name, head in heads.fitted.items()},
                 "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
@@ -645,12 +670,12 @@ def write_quality(
 
 @dataclass(slots=True)
 class _Heads:
-    """The heads of one checkpoint, with what each of them brings to it."""
+    """The heads of one checkpoint, and what each head adds to it: metrics, audits, thresholds and lines of the card."""
 
     flags: FlagOptions
     several: bool
     scored: bool
-    """Whether one of the heads gives the score; else the flag may lie on `agreement`."""
+    """Whether one of the heads gives the score; otherwise the flag may be about `agreement`."""
     fitted: dict[str, FittedHead] = field(default_factory=dict)
     metrics: dict[str, Interval] = field(default_factory=dict)
     checks: list[Finding] = field(default_factory=list)
@@ -660,10 +685,13 @@ class _Heads:
     stored: StoredFlags = field(default_factory=StoredFlags)
     """Thresholds and curve of the head that gives the score."""
     runs: int = 1
-    """Number of runs whose answers this head learned from."""
+    """Number of runs from which the head that gives the score learned."""
     lines: list[str] = field(default_factory=list)
+    """Lines of the card about the heads."""
     average: dict[str, float] = field(default_factory=dict)
+    """Maps a head to the share of answers with its label."""
     scale: dict[str, float] = field(default_factory=dict)
+    """Maps a head to how much the scales of its runs differ."""
     flagged_by: str = ""
     """Head that the threshold `flag` is about, if it is not the score; else empty."""
     strangers: bool = False
@@ -686,7 +714,7 @@ class _Heads:
         linear = [part for part in parts if isinstance(part, RunProbability) and part.scorer.trees is None]
         if len(linear) < len(parts):
             return list(range(width))
-        kept_places = sorted(
+        kept_columns = sorted(
             {
                 linear_head.scorer.read.places[int(i)]
                 for linear_head in linear
@@ -694,18 +722,18 @@ class _Heads:
             }
         )
 
-        def narrowed(part: RunProbability) -> RunProbability:
+        def narrow_head(part: RunProbability) -> RunProbability:
             before = part.scorer.read
-            closest = tuple(np.array(before.closest)[kept_places].tolist()) if before.closest else ()
-            columns = LadderColumns(tuple(range(len(kept_places))), {}, before.logprobs, closest=closest)
-            return replace(part, scorer=replace(part.scorer, weights=part.scorer.weights[kept_places], read=columns))
+            closest = tuple(np.array(before.closest)[kept_columns].tolist()) if before.closest else ()
+            columns = LadderColumns(tuple(range(len(kept_columns))), {}, before.logprobs, closest=closest)
+            return replace(part, scorer=replace(part.scorer, weights=part.scorer.weights[kept_columns], read=columns))
 
         for name, head in self.fitted.items():
             if isinstance(head, Level):
-                self.fitted[name] = replace(head, steps=tuple(map(narrowed, head.steps)))
+                self.fitted[name] = replace(head, steps=tuple(map(narrow_head, head.steps)))
             elif isinstance(head, RunProbability):
-                self.fitted[name] = narrowed(head)
-        return kept_places
+                self.fitted[name] = narrow_head(head)
+        return kept_columns
 
     def base_rates(self) -> dict[str, Any]:
         """Returns the contract's entry with the runs' base rates; empty if the predictor was trained on one run."""
@@ -727,14 +755,15 @@ class _Heads:
         figures, audits = measure_grades(study, seed=study.seed)
         self._note(target, figures, audits, NOT_AUDITED)
         low, high = SCALES[target]
-        line = f"{target}: {head.kind}, {low} to {high}, {len(study.evidence.table)} answers"
-        fixed = [str(step) for step in range(low + 1, high + 1) if step not in study.data.steps]
-        if study.data.steps and fixed:
-            line += f"; too few answers to learn the step to {', '.join(fixed)}: its share is taken"
-        self.lines.append(line)
+        head_line = f"{target}: {head.kind}, {low} to {high}, {len(study.evidence.table)} answers"
+        unlearned_steps = [str(step) for step in range(low + 1, high + 1) if step not in study.data.steps]
+        if study.data.steps and unlearned_steps:
+            head_line += f"; too few answers to learn the step to {', '.join(unlearned_steps)}: its share is taken"
+        self.lines.append(head_line)
 
     def add_probability(self, target: str, study: Study) -> None:
-        """Fits the head of a target of two classes, and the thresholds that it carries."""
+        """Fits the head of a target of two classes, and sets its thresholds."""
+        # Fit the head.
         evidence, ladder, seed = study.evidence, study.ladder, study.seed
         table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
         roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
@@ -745,24 +774,30 @@ class _Heads:
         self.strangers = self.strangers or ladder.new_tasks
         share = float(table.y.mean())
         self.average[target] = 1 - share if inverted else share
-        learned = roles.learning
-        self.scale[target] = scales_between(head.scorer.score(X[learned]), table.y[learned], runs[learned])
+        learning_rows = roles.learning
+        self.scale[target] = scales_between(
+            head.scorer.score(X[learning_rows]), table.y[learning_rows], runs[learning_rows]
+        )
+        # Held-out figures and audits.
         fits = study.fits
         if not ladder.new_tasks and len(set(runs.tolist())) == 1 and head.scorer.number:
             fits = fits.made_of(ladder.name, head.scorer.number)
         figures, report = measure_held_out(evidence, fits, ladder, seed)
         held_out = fits[ladder.name].probability
         if inverted:
-            # The AUPRC is that of the failures, the rarer class; AUROC and Brier skill are the same for either.
+            # The AUPRC is that of failures, the rarer class. AUROC and Brier skill are the same for both classes.
             weights = cluster_weights(table.groups.tolist(), RANK_RESAMPLES, seed)
             figures["auprc"] = interval(auprc, 1 - table.y, 1 - held_out, weights)
         self._note(target, figures, report.audits, report.skipped)
-        line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
-        if not ladder.new_tasks:  # a threshold of these runs says nothing of another one
-            scores, rows = head.scorer.score_of(X, runs), roles.calibration  # the base rates of the runs included
+        head_line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
+        # Thresholds. A threshold of these runs says nothing of new tasks.
+        if not ladder.new_tasks:
+            scores, rows = head.scorer.score_of(X, runs), roles.calibration  # with the base rates of the runs
             places = fits.places[ladder.name]
-            few = head.scorer.trees is None
-            answers = ScoredAnswers.of(table, rows, scores, head.calibrator, held_out, places, few_weights=few)
+            has_few_weights = head.scorer.trees is None
+            answers = ScoredAnswers.of(
+                table, rows, scores, head.calibrator, held_out, places, few_weights=has_few_weights
+            )
             if target == CRITICAL:
                 self.thresholds |= critical_thresholds(answers, seed=seed)
             elif target == AGREEMENT:
@@ -772,47 +807,62 @@ class _Heads:
                         len(np.unique(runs)),
                     )
                     self.flagged_by = AGREEMENT
-                    line += self.stored.lacking
+                    head_line += self.stored.lacking
             elif target in MAIN_HEADS:
                 self.stored, self.runs = flagging_of(answers, self.flags, seed=seed), len(np.unique(runs))
                 calibrated = head.calibrator.probability(scores[rows])
                 self.thresholds |= operating_points(calibrated, table.call_ids[rows].tolist(), evidence.evaluated)
-                line += self.stored.lacking
+                head_line += self.stored.lacking
+        # Lines of the card about the steps of the ladder.
         columns, reached = head.scorer.read, head.scorer.reached
-        notes = [f"made of {in_words(reached, columns)}"]
+        notes = [f"made of {step_in_words(reached, columns)}"]
         notes += [
-            f"{in_words(step.name, columns)} over {in_words(step.against, columns)}: log loss {-step.gain:+.4f} "
-            f"(standard error {step.se:.4f}) on groups left out{_within_in_words(step)}, "
+            f"{step_in_words(step.name, columns)} over {step_in_words(step.against, columns)}: log loss "
+            f"{-step.gain:+.4f} (standard error {step.se:.4f}) on groups left out{_within_in_words(step)}, "
             f"{'taken' if step.taken else 'not taken'}"
             for step in head.scorer.steps
         ]
-        if chosen := fits.decided:
-            # The card's figures are of what each fold reached. To fit every fold with the step that all labels chose
-            # would take the labels of the test rows into the choice.
-            alike = sum(number == head.scorer.number for number in chosen)
+        if numbers_of_folds := fits.decided:
+            # The card's figures are of the step that each fold reached. If every fold were fitted with the step that
+            # all labels chose, labels of test rows would influence the choice.
+            same_step_count = sum(number == head.scorer.number for number in numbers_of_folds)
             calibration_note = (
                 f"the order is that of {fits[ladder.name].calibrated_control}, and "
                 if fits[ladder.name].calibrated_control
                 else ""
             )
             notes.append(
-                f"{alike} of {len(chosen)} folds reached the same step by themselves; {calibration_note}the "
+                f"{same_step_count} of {len(numbers_of_folds)} folds reached the same step by themselves; "
+                f"{calibration_note}the "
                 f"{'other ' * bool(calibration_note)}held-out figures are of what each fold reached"
             )
         notes += raw_number(evidence, target, head.scorer, held_out, seed)
-        self.lines += [line, *(f"{target}: {step}" for step in notes)]
+        self.lines += [head_line, *(f"{target}: {step}" for step in notes)]
 
     def _note(
         self, target: str, figures: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]
     ) -> None:
+        """Adds figures and audits of a head, under the head's name if there are several heads.
+
+        Args:
+            target: name of the head.
+            figures: the held-out figures.
+            audits: the findings.
+            skipped: audits that could not be made, and why.
+        """
         prefix = f"{target}." if self.several else ""
         self.metrics.update({f"{prefix}{name}": value for name, value in figures.items()})
-        prefix = f"not {target}." if target in INVERTED else prefix  # what the audits saw
+        prefix = f"not {target}." if target in INVERTED else prefix  # audits saw inverted labels
         self.checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
         self.not_made.extend(f"{prefix}{reason}" for reason in skipped)
 
-    def summary(self, used: Sequence[str], *, decided: bool) -> str:
-        """Returns the card's first paragraph, but for what the thresholds mean. `used`: features that are read."""
+    def summary(self, feature_names: Sequence[str], *, reads_decisions: bool) -> str:
+        """Returns the card's first paragraph, without the meaning of the thresholds.
+
+        Args:
+            feature_names: features that are read.
+            reads_decisions: whether they are numbers of decisions.
+        """
         names, parts = list(self.fitted), []
         if binary := [name for name in names if name not in SCALES and name != AGREEMENT]:
             parts.append(f"Probability that an answer is {' and '.join(binary)}")
@@ -825,12 +875,13 @@ class _Heads:
             parts.append(f"expected level of {', '.join(levels)}")
         if QUALITY in names:
             parts.append("expected Q (the sum of the three levels, 0 where critical)")
-        if decided:
-            questions = ", ".join(dict.fromkeys(map(question_of, used)))
+        if reads_decisions:
+            questions = ", ".join(dict.fromkeys(map(question_of, feature_names)))
             source_text = f"what a decision model said of it ({questions}): what each head is made of stands below"
         elif self.grown:
             source_text = (
-                f"{len(used)} statistics of its token log-probabilities over windows (LightGBM, then a calibrator)"
+                f"{len(feature_names)} statistics of its token log-probabilities over windows (LightGBM, then a "
+                "calibrator)"
             )
         else:
             source_text = "its token log-probabilities: what each head is made of stands below"
@@ -839,10 +890,16 @@ class _Heads:
 
 
 def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floats, seed: int) -> list[str]:
-    """Returns a sentence about the calibration error of a predicate's probability before any recalibration; empty if
-    there is no predicate.
+    """Returns a sentence on the Brier score of a predicate's own probability, in a list; an empty list without one.
 
-    The predicate is the one named like the target, or else the one that is exported alone.
+    The predicate is the one named like the target, else the one that is exported alone.
+
+    Args:
+        evidence: the labelled answers.
+        target: name of the label.
+        exported: the exported ladder.
+        held_out: held-out probabilities (n,) of the head.
+        seed: seed of the bootstrap.
     """
     names, y = evidence.feature_names, evidence.table.y
     question = target if target in names else exported.reached
@@ -864,15 +921,17 @@ def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floa
 
 
 def _within_in_words(step: LadderStep) -> str:
-    """Returns what a step gains within runs as a clause; empty where that was not looked at."""
+    """Returns the gain of a step within runs, as a clause; empty if it was not computed."""
     if np.isnan(step.within):
         return ""
     return f", AUROC within runs {step.within:+.4f} (standard error {step.within_se:.4f})"
 
 
-def in_words(step: str, columns: LadderColumns) -> str:
+def step_in_words(step: str, columns: LadderColumns) -> str:
     """Returns a step of the ladder in words."""
-    bare = step.removesuffix(REVERSED)
-    return (
-        f"{MADE_OF[bare] if columns is WHOLE else DECIDED_OF.get(bare, f'the number {bare}')}{step.removeprefix(bare)}"
-    )
+    unreversed = step.removesuffix(REVERSED)
+    if columns is WHOLE:
+        words = WORDS_OF_STEP[unreversed]
+    else:
+        words = WORDS_OF_DECISION_STEP.get(unreversed, f"the number {unreversed}")
+    return f"{words}{step.removeprefix(unreversed)}"

@@ -1,5 +1,7 @@
-"""The recipe of a text reader: words, hidden states read over the text, an adapter, each only where it beats what is
-below."""
+"""The recipe of a text reader: words, then hidden states of the text, then an adapter.
+
+Each step is taken only if it beats the step below.
+"""
 
 import math
 import os
@@ -44,20 +46,22 @@ if TYPE_CHECKING:
 UNSEEN_FOLDS = 5
 """Number of folds, by group, of the learning rows. Each is scored for the calibrator by a fit on the other folds."""
 READER_PENALTIES = (0.3, 1.0, 3.0, 10.0)
-"""Values of 1 / penalty for the words' weights that are tried on the selection rows."""
+"""Values of 1 / penalty of the words' weights that are tried on the selection rows."""
 MIN_WORD_ROWS = 2
 """Fewest learning rows that must hold a word for the word to count."""
-ASKED, SHAPED = 0.5, 0.3
+QUESTION_WEIGHT, SHAPE_WEIGHT = 0.5, 0.3
 """Weights of the question's words and of the text's shape, relative to the answer's words. They were chosen on one data
 set (TruthfulQA).
 """
-TINY = 1e-12
-TERMS_PLACE = "terms"
-"""Name of the position if log-probabilities are read beside the words. Their terms are read in the form of states of
-one layer and one position.
+MIN_SQUARE_SUM = 1e-12
+"""Smallest sum of squares that a row is divided by, so that a row without words stays 0."""
+TERMS_POSITION = "terms"
+"""Name of the position that holds the terms of the log-probabilities, if they are read too. The terms have the form of
+states of one layer and one position.
 """
 WORDS, STATES, BOTH, ADAPTER = "words", "states", "words and states", "adapter"
 RANK_RESAMPLES = 400
+"""Number of bootstrap resamples for rank correlations, which are slow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,12 +110,12 @@ class WordsModel:
         mean, spread = shape.mean(axis=0), shape.std(axis=0)
         scale = np.where(spread > 0, spread, 1.0)
         used = np.flatnonzero(idf)
-        X = sparse.hstack([_tfidf(texts.counts[rows], idf)[:, used], SHAPED * (shape - mean) / scale]).tocsr()
+        X = sparse.hstack([_tfidf(texts.counts[rows], idf)[:, used], SHAPE_WEIGHT * (shape - mean) / scale]).tocsr()
         model = linear.LogisticRegression(C=strength, max_iter=500).fit(X, y[rows])
         weights = np.zeros(2 * WORD_BUCKETS, dtype=np.float32)
         weights[used] = model.coef_[0, : len(used)]
         return cls(
-            idf, weights, mean, scale, SHAPED * model.coef_[0, len(used) :], float(model.intercept_[0]), strength
+            idf, weights, mean, scale, SHAPE_WEIGHT * model.coef_[0, len(used) :], float(model.intercept_[0]), strength
         )
 
     def score(self, texts: TextRows) -> Scores:
@@ -128,35 +132,37 @@ class WordsModel:
         is_question = graph.cast(graph.add("Greater", TERMS, graph.constant(WORD_BUCKETS - 1)), np.float32)
         is_answer = graph.add("Sub", unit, is_question)
         scaled = []
-        for part, weight in ((is_question, ASKED), (is_answer, 1.0)):
+        for part, weight in ((is_question, QUESTION_WEIGHT), (is_answer, 1.0)):
             total = graph.add("ReduceSum", graph.add("Mul", square, part), axis, keepdims=1)
-            log = graph.add("Log", graph.add("Max", total, graph.number(TINY)))  # 1 / root, by operators of any graph
+            log = graph.add(
+                "Log", graph.add("Max", total, graph.number(MIN_SQUARE_SUM))
+            )  # 1 / root, by operators of any graph
             scaled.append(graph.add("Mul", part, graph.add("Exp", graph.add("Mul", log, graph.number(-0.5)))))
             scaled[-1] = graph.add("Mul", scaled[-1], graph.number(weight))
         length = graph.add("Add", *scaled)
-        weighed = graph.add(
+        weighted = graph.add(
             "Mul", graph.add("Mul", value, length), graph.add("Gather", graph.number(self.weights), TERMS)
         )
-        words = graph.add("ReduceSum", weighed, axis, keepdims=1)
+        words = graph.add("ReduceSum", weighted, axis, keepdims=1)
         centred = graph.add("Div", graph.add("Sub", SHAPE, graph.number(self.mean)), graph.number(self.scale))
         shape = graph.add("MatMul", centred, graph.number(self.shape_weights[:, None]))
         return graph.add("Add", graph.add("Add", words, shape), graph.number(self.intercept))
 
 
 def _tfidf(counts: Any, idf: NDArray[np.float32]) -> Any:
-    """Returns the counts times idf; the answer's part of each row has length 1, the question's part length `ASKED`."""
+    """Returns counts times idf. In each row the answer part has length 1, the question part `QUESTION_WEIGHT`."""
     sparse = require("scipy.sparse", "fit")
     X = (counts @ sparse.diags(idf)).tocsr()
     parts = []
-    for part, weight in ((X[:, :WORD_BUCKETS], 1.0), (X[:, WORD_BUCKETS:], ASKED)):
+    for part, weight in ((X[:, :WORD_BUCKETS], 1.0), (X[:, WORD_BUCKETS:], QUESTION_WEIGHT)):
         total = np.asarray(part.multiply(part).sum(axis=1)).ravel()
-        parts.append(sparse.diags(weight / np.sqrt(np.maximum(total, TINY))) @ part)
+        parts.append(sparse.diags(weight / np.sqrt(np.maximum(total, MIN_SQUARE_SUM))) @ part)
     return sparse.hstack(parts).tocsr()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextModel:
-    """Holds the fitted parts: words, a probe on states, or both, joined by weights of their calibrated log-odds."""
+    """The fitted parts: words, a probe on states, or both, joined by weights of their calibrated log-odds."""
 
     words: WordsModel | None
     probe: LinearProbe | None
@@ -203,15 +209,17 @@ class TextMethod:
     def model(self, evidence: Evidence, roles: Roles, *, seed: int) -> TextModel:
         """Returns the model fitted on the train and selection rows of these roles."""
         table, words = evidence.table, None
-        if self.name != STATES:  # at the penalty that selection rows choose
+        if self.name != STATES:  # fit words at the penalty that is best on the selection rows
             y, selection = table.y, roles.selection
-            chosen = TextRows(self.texts.counts[selection], self.texts.shape[selection])
-            tried = {
-                penalty: WordsModel.fit(self.texts, y, roles.train, penalty).score(chosen)
+            selection_texts = TextRows(self.texts.counts[selection], self.texts.shape[selection])
+            scores_of_penalty = {
+                penalty: WordsModel.fit(self.texts, y, roles.train, penalty).score(selection_texts)
                 for penalty in READER_PENALTIES
             }
-            best = max(READER_PENALTIES, key=lambda penalty: float(auroc(y[selection], tried[penalty])))
-            words = WordsModel.fit(self.texts, y, roles.learning, best)
+            best_penalty = max(
+                READER_PENALTIES, key=lambda penalty: float(auroc(y[selection], scores_of_penalty[penalty]))
+            )
+            words = WordsModel.fit(self.texts, y, roles.learning, best_penalty)
         if self.states is None:
             return TextModel(words, None)
         groups, positions = table.groups.tolist(), self.states.positions
@@ -227,9 +235,9 @@ class TextMethod:
     def unseen(self, model: TextModel, table: AnswerTable, roles: Roles, *, seed: int) -> Scores:
         """Returns a score (n,) of each seen row by a fit that saw no answer of the row's group; NaN for other rows.
 
-        Calibration rows have the scores of `model`, which these roles gave. Learning rows have those of the same words
-        and states at the same penalties, fitted on the other folds, or none where their groups do not suffice for
-        folds. If the model reads words and states, their weights are the model's.
+        Calibration rows have the scores of `model`, which was fitted in these roles. Learning rows have scores of the
+        same words and states at the same penalties, fitted on the other folds; NaN if they have too few groups for
+        folds. If the model reads words and states, the weights that join them are the model's.
         """
         y, groups, parts = table.y, table.groups.tolist(), list[Scores]()
         with suppress(RecordError):  # too few groups
@@ -248,7 +256,7 @@ class TextMethod:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         model = self.model(evidence, roles, seed=seed)
         scores, calibration = model.score(self.texts, self.states), roles.calibration
-        # Nothing is chosen by the AUROC: steps of the ladder are compared on held-out rows.
+        # This AUROC chooses nothing, because steps of the ladder are compared on held-out rows.
         selected = float(auroc(evidence.table.y[calibration], scores[calibration]))
         unseen = self.unseen(model, evidence.table, roles, seed=seed)
         return Fitted(lambda rows: scores[rows], selected, unseen=unseen)
@@ -256,7 +264,7 @@ class TextMethod:
 
 @dataclass(frozen=True, slots=True)
 class TextLadderStep:
-    """Holds the gain of a step of the ladder over the step that was reached before."""
+    """Gain of a step of the ladder over the step that was reached before."""
 
     name: str
     against: str
@@ -275,7 +283,10 @@ class TextLadderStep:
 
 
 def climb(evidence: Evidence, fits: CrossFit, methods: Sequence[TextMethod]) -> tuple[TextMethod, list[TextLadderStep]]:
-    """Returns the highest step whose gains over the steps below have intervals above 0, and the gain of each step."""
+    """Returns the step that is reached, and the gain of each step.
+
+    A step is taken if the interval of its gain over the step reached before lies above 0.
+    """
     reached, steps = methods[0], []
     for method in methods[1:]:
         gain = auroc_gain(evidence.table, fits[method.name], fits[reached.name], fits.fold)
@@ -296,13 +307,13 @@ def terms_as_states(texts: TextData) -> InMemory:
             "with_logprobs: the answers have no log-probabilities; leave the option out to read words alone"
         )
     values = terms_of(table)[:, None, None, :]
-    return InMemory(Activations(tuple(table.call_ids.tolist()), values, (0,), (TERMS_PLACE,)))
+    return InMemory(Activations(tuple(table.call_ids.tolist()), values, (0,), (TERMS_POSITION,)))
 
 
 def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dict[str, str]]:
     """Returns the states of a local model over the texts, and the contract's entry that names the model.
 
-    Raises `MissingExtra` without the extra `train`, `LLMError` where the model cannot be loaded or read the texts.
+    Raises `MissingExtra` without the extra `train`, and `LLMError` if the model cannot be loaded or read the texts.
     """
     reader = require("metaprobe.llms.text_pairs", "train").PairReader(model)
     numbers, call_ids = reader.layers(layers), tuple(texts.table.call_ids.tolist())
@@ -312,7 +323,7 @@ def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dic
 
 
 def adapter_step(texts: TextData, reached: TextMethod, options: TextOptions) -> tuple["MadeAdapter", TextLadderStep]:
-    """Trains an adapter. Returns it, and its gain over the method reached so far, fitted on the same split."""
+    """Trains an adapter. Returns the adapter, and its gain over the method reached so far, fitted on the same split."""
     shared_options = {
         name: getattr(options, name) for name in ("out", "target", "seed", "questions", "on_step", "stage", "agent")
     }
@@ -321,28 +332,33 @@ def adapter_step(texts: TextData, reached: TextMethod, options: TextOptions) -> 
     )
     adapter = require("metaprobe.training.adapter", "train").make_adapter(texts, adapter_options)
     roles = require("metaprobe.training.adapter", "train").adapter_roles(texts.table, seed=options.seed)
-    below = reached.fit(texts.evidence, roles, seed=options.seed).score(roles.test)
-    scores = [(ADAPTER, adapter.probability["after"]), (reached.name, below)]
-    own_scores, other = (Judged(name, "learned", values, values, 1.0) for name, values in scores)
-    return adapter, TextLadderStep(ADAPTER, reached.name, auroc_gain(texts.table.rows(roles.test), own_scores, other))
+    reached_scores = reached.fit(texts.evidence, roles, seed=options.seed).score(roles.test)
+    scores = [(ADAPTER, adapter.probability["after"]), (reached.name, reached_scores)]
+    judged_adapter, judged_reached = (Judged(name, "learned", values, values, 1.0) for name, values in scores)
+    return adapter, TextLadderStep(
+        ADAPTER, reached.name, auroc_gain(texts.table.rows(roles.test), judged_adapter, judged_reached)
+    )
 
 
 @writes(TEXT_KIND)
 def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     """Returns the reader's checkpoint, fitted on the labelled texts of these files of lines and run stores.
 
-    With `options.adapter` that is an adapter's where one beats the other steps.
+    With `options.adapter` it is an adapter's checkpoint, if the adapter beats the other steps.
 
-    Raises `RecordError` where the texts do not suffice, `MissingExtra` without the extra `fit`, or the extras that
-    states and an adapter need.
+    Raises `RecordError` if the texts do not suffice, and `MissingExtra` without the extra `fit`, or without the extras
+    that states and an adapter need.
     """
+    # Refuse wrong options.
     require("sklearn", "fit")
     if options.adapter:
         require("peft", "train")
-        check_target(options.out, ADAPTER)  # before hours of training: it may be of either kind
+        check_target(
+            options.out, ADAPTER
+        )  # checked before hours of training, because the checkpoint may be of either kind
         if os.environ.get("WORLD_SIZE", "1") != "1":
             raise WrongOptions("adapter: several processes train together; expected one, or `metaprobe train adapter`")
-    target, say = options.target, options.on_step
+    target, report_step = options.target, options.on_step
     if target in INVERTED:
         raise WrongOptions(f"target {target}: a reader gives the probability of what is good; label its opposite")
     texts = grouped_by_content(load_texts(data, target=target, stage=options.stage, agent=options.agent))
@@ -354,25 +370,28 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
             f"{threshold_options[0]} sets a threshold, and an adapter has none: leave out adapter or "
             f"{threshold_options[0]}"
         )
+    # The ladder of readers, and its controls.
     evidence, table = texts.evidence, texts.table
-    rows = TextRows.of(texts.prompts, texts.answers)
-    ladder = [TextMethod(WORDS, rows)]
+    reader_rows = TextRows.of(texts.prompts, texts.answers)
+    ladder = [TextMethod(WORDS, reader_rows)]
     states: InMemory | None = None
     contract: dict[str, str] = {}
     if options.read_by:
-        say(f"read the texts with {options.read_by}")
+        report_step(f"read the texts with {options.read_by}")
         states, contract = read_states(texts, options.read_by, options.layers)
-        ladder += [TextMethod(BOTH, rows, states)]
+        ladder += [TextMethod(BOTH, reader_rows, states)]
     if options.with_logprobs:
         states = terms_as_states(texts)
-        ladder += [TextMethod(JOINED, rows, states)]
-    # Words of the answer alone are no control of a reader: they are most of its first step. Nor are both together.
+        ladder += [TextMethod(JOINED, reader_rows, states)]
+    # The control on the answer's words is left out, because the reader's first step contains it. So is the control on
+    # words and log-probabilities, if the reader reads both.
     own_methods = {ANSWER, JOINED} if options.with_logprobs else {ANSWER}
     controls = [method for method in control_methods(evidence) if method.name not in own_methods]
-    methods = [*controls, *ladder, *([TextMethod(STATES, rows, states)] if options.read_by else [])]
-    fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=say)
+    methods = [*controls, *ladder, *([TextMethod(STATES, reader_rows, states)] if options.read_by else [])]
+    # Climb the ladder on held-out answers.
+    fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=report_step)
     method, gained_steps = climb(evidence, fits, ladder)
-    if options.with_logprobs:  # they were asked for, and are read also where nothing is shown of them
+    if options.with_logprobs:  # the user asked for log-probabilities, so they are read even if they show no gain
         method = ladder[-1]
     if options.adapter:
         adapter, step = adapter_step(texts, method, options)
@@ -383,7 +402,8 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
         options.on_line(line)
     if options.adapter and gained_steps[-1].taken:
         return adapter.write(*map(str, gained_steps))
-    say("audit and export")
+    # Fit the reached step on all groups, and write it.
+    report_step("audit and export")
     roles = final_roles(table.groups.tolist(), table.y, seed=options.seed)
     head = _fit_head(texts, method, roles, seed=options.seed)
     metrics, report = measure_held_out(evidence, fits, method, options.seed)
@@ -394,8 +414,8 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
         stored = flagging_of(answers, options.as_flags(), seed=options.seed)
     else:
         metrics |= _figures_of_levels(texts, method, fits, options)
-    golden, inputs = _golden(texts, states, head)
-    made_of = f"{target}: {'expected level' if texts.learnable_levels else 'a probability'}, by {method.name}"
+    golden_rows, inputs = _golden_rows(texts, states, head)
+    head_line = f"{target}: {'expected level' if texts.learnable_levels else 'a probability'}, by {method.name}"
     return write_checkpoint(
         options.out,
         Export(
@@ -412,7 +432,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
             ),
             graph=head.graph(target),
             inputs=inputs,
-            expected={name: values[golden] for name, values in head.outputs(target).items()},
+            expected={name: values[golden_rows] for name, values in head.outputs(target).items()},
             contract={
                 "target": target,
                 "buckets": WORD_BUCKETS,
@@ -428,7 +448,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
             audits=report.audits,
             not_audited=report.skipped,
             stored=stored,
-            heads=[f"{made_of}{stored.lacking}", *map(str, gained_steps)],
+            heads=[f"{head_line}{stored.lacking}", *map(str, gained_steps)],
             packages=("onnx", "scikit-learn"),
         ),
     )
@@ -459,11 +479,11 @@ class TextHead:
 
     @property
     def value(self) -> Scores:
-        """(n,) of all rows."""
+        """Value of the target for all rows, (n,)."""
         return np.asarray(self.base + sum(s.calibrator.probability(s.scores) for s in self.steps), dtype=np.float64)
 
     def outputs(self, target: str) -> dict[str, Scores]:
-        """Returns the value, and the probability of at least each level, by the outputs' names, (n,) of all rows."""
+        """Maps the name of an output to its values (n,) for all rows: the target, and P(level >= k) of each level."""
         outputs = {target: self.value}
         for level, step in zip(self.levels, self.steps if self.levels else (), strict=True):
             outputs[QualityPredictor.level_output(target, level)] = step.calibrator.probability(step.scores)
@@ -487,8 +507,8 @@ class TextHead:
         ]
         graph.add("Sum", graph.number([[self.base]]), *parts, name=target)
         for level, share in self.shares.items():
-            nothing = graph.add("Mul", parts[0], graph.number(0.0))
-            graph.add("Add", nothing, graph.number(share), name=QualityPredictor.level_output(target, level))
+            zero = graph.add("Mul", parts[0], graph.number(0.0))
+            graph.add("Add", zero, graph.number(share), name=QualityPredictor.level_output(target, level))
         inputs: dict[str, int | tuple[Any, int | None]] = {TERMS: (np.int64, None), COUNTS: (np.float32, None)}
         inputs[SHAPE] = len(SHAPES)
         if (probe := self.steps[0].model.probe) is not None:
@@ -497,21 +517,21 @@ class TextHead:
 
 
 def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -> TextHead:
-    """Returns the head of these roles; all steps of a level read the layer that the step in the middle chose."""
+    """Returns the head, fitted in these roles. All steps read the layer and position that the first step chose."""
     grades, evidence = texts.grades, texts.evidence
-    fitted: list[FittedStep] = []
+    fitted_steps: list[FittedStep] = []
     for step in texts.learnable_levels or (1,):
         table = replace(texts.table, y=(grades >= step).astype(np.int64))
-        resampled_method, probe = method, fitted[0].model.probe if fitted else None
-        if method.states is not None and probe is not None:  # the states of its layer and position alone
+        method_at_layer, probe = method, fitted_steps[0].model.probe if fitted_steps else None
+        if method.states is not None and probe is not None:  # only the states of the first step's layer and position
             states = method.states.read(probe.layers[0], probe.position)
             names = tuple(map(str, range(len(states))))
-            only = Activations(names, states[:, None, None], probe.layers, (probe.position,))
-            resampled_method = replace(method, states=InMemory(only))
-        model = resampled_method.model(replace(evidence, table=table), roles, seed=seed)
+            layer_states = Activations(names, states[:, None, None], probe.layers, (probe.position,))
+            method_at_layer = replace(method, states=InMemory(layer_states))
+        model = method_at_layer.model(replace(evidence, table=table), roles, seed=seed)
         scores, unseen = (
             model.score(method.texts, method.states),
-            resampled_method.unseen(model, table, roles, seed=seed),
+            method_at_layer.unseen(model, table, roles, seed=seed),
         )
         rows = np.flatnonzero(np.isfinite(unseen))
         calibrator = (
@@ -519,31 +539,35 @@ def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -
             if texts.learnable_levels
             else calibrator_on(rows, unseen, table, seed)
         )
-        fitted.append(FittedStep(model, calibrator, scores))
+        fitted_steps.append(FittedStep(model, calibrator, scores))
     if not texts.learnable_levels:
-        return TextHead(tuple(fitted), 0.0, [0.0, 1.0])
+        return TextHead(tuple(fitted_steps), 0.0, [0.0, 1.0])
     low, high = int(grades.min()), int(grades.max())
-    rest = [level for level in range(low + 1, high + 1) if level not in texts.learnable_levels]
-    shares = {level: float((grades[roles.seen] >= level).mean()) for level in rest}
+    unlearned_levels = [level for level in range(low + 1, high + 1) if level not in texts.learnable_levels]
+    shares = {level: float((grades[roles.seen] >= level).mean()) for level in unlearned_levels}
     return TextHead(
-        tuple(fitted), low + sum(shares.values()), [float(low), float(high)], texts.learnable_levels, shares
+        tuple(fitted_steps), low + sum(shares.values()), [float(low), float(high)], texts.learnable_levels, shares
     )
 
 
 def _figures_of_levels(
     texts: TextData, method: TextMethod, fits: CrossFit, options: TextOptions
 ) -> Mapping[str, Interval]:
-    """Returns rank correlation and root mean square error of the expected level in the folds, beside a constant's."""
-    values, constant = np.full(len(texts.grades), np.nan), np.full(len(texts.grades), np.nan)
-    for number, roles in enumerate(fits.roles):
-        options.on_step(f"levels, fold {number + 1} of {len(fits.roles)}")
-        values[roles.test] = _fit_head(texts, method, roles, seed=options.seed).value[roles.test]
-        constant[roles.test] = texts.grades[roles.seen].mean()
+    """Returns rank correlation and root mean square error of the expected level in the folds, and the gain over a
+    constant.
+    """
+    expected_levels, constant_levels = np.full(len(texts.grades), np.nan), np.full(len(texts.grades), np.nan)
+    for fold_index, roles in enumerate(fits.roles):
+        options.on_step(f"levels, fold {fold_index + 1} of {len(fits.roles)}")
+        expected_levels[roles.test] = _fit_head(texts, method, roles, seed=options.seed).value[roles.test]
+        constant_levels[roles.test] = texts.grades[roles.seen].mean()
     weights = cluster_weights(texts.table.groups.tolist(), RANK_RESAMPLES, options.seed)
     return {
-        "spearman": interval(spearman, texts.grades, values, weights),
-        "rmse": interval(rmse, texts.grades, values, weights),
-        "rmse_of_a_constant_minus_rmse": paired_difference(rmse, texts.grades, constant, values, weights),
+        "spearman": interval(spearman, texts.grades, expected_levels, weights),
+        "rmse": interval(rmse, texts.grades, expected_levels, weights),
+        "rmse_of_a_constant_minus_rmse": paired_difference(
+            rmse, texts.grades, constant_levels, expected_levels, weights
+        ),
     }
 
 
@@ -553,8 +577,8 @@ def rmse(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Val
     return math.sqrt(mean) if isinstance(mean, float) else np.sqrt(mean)
 
 
-def _golden(texts: TextData, states: States | None, head: TextHead) -> tuple[Rows, dict[str, NDArray[Any]]]:
-    """Returns a few short texts, so that the checkpoint stays small, and their inputs."""
+def _golden_rows(texts: TextData, states: States | None, head: TextHead) -> tuple[Rows, dict[str, NDArray[Any]]]:
+    """Returns the rows of a few short texts, and their inputs. Short texts keep the checkpoint small."""
     lengths = [len(prompt) + len(answer) for prompt, answer in zip(texts.prompts, texts.answers, strict=True)]
     rows = np.argsort(lengths, kind="stable")[: max(len(lengths) // 4, 8) : max(len(lengths) // 32, 1)][:8]
     inputs = text_rows([texts.prompts[i] for i in rows], [texts.answers[i] for i in rows])
