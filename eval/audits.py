@@ -3,9 +3,9 @@
     report = run_audits(AuditInputs(name="probe", table=table, score=held_out, splits=folds))
     report.failed, report.audits, report.skipped, report.controls.strongest
 
-A method is compared with simpler predictors, with recipes that have nothing to learn from, with the optimism of having
-chosen the best layer, and with its figures on domains that were left out. Audits of the data themselves are in
-`eval.audits_of_data`.
+A method is compared with simpler predictors and with recipes that have nothing to learn from. It is also compared with
+the optimism of having chosen the best layer, and with its figures on domains that were left out. Audits of the data
+themselves are in `eval.audits_of_data`.
 """
 
 import dataclasses

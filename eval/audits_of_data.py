@@ -126,10 +126,10 @@ def near_duplicates(
 
     A near-duplicate has the same numbers in the same order, and a Jaccard similarity of word 3-grams of at least
     `MIN_SIMILARITY`. Questions that differ only in digits ("what is 3 + 5", "what is 4 + 9") are different questions
-    with different answers, so a fold that holds one of them tells nothing about the other. They do share how hard their
-    template is, which can be learned without any signal of the model; the prompt-only control shows that. So they are
-    counted in the detail and do not fail the split. To be judged on new templates, give a template's questions one
-    group.
+    with different answers. A fold that holds one of them tells nothing about the answer to the other. The two do share
+    how hard their template is. That can be learned without any signal of the model, as the prompt-only control shows.
+    So they are counted in the detail and do not fail the split. To be judged on new templates, give a template's
+    questions one group.
 
     If the audit fails, the detail says how many answers that touches. If labels `y` are given, it also says by how much
     AUROC can move at most. The severity is `leak_reach`'s. Time and memory are bounded: if there are very many
@@ -326,9 +326,9 @@ def label_noise(
 def auroc_ceiling(agreement: float, share: float) -> float:
     """Returns the AUROC of a score that knows the truth z, measured against a source that errs.
 
-    `share` of this source's labels y are 1. If two sources each err with probability e, independently of each other and
-    of the answer given z, they agree with probability a = (1 - e)^2 + e^2. So e = (1 - sqrt(2a - 1)) / 2 (1/2 if a <=
-    1/2). Then P(z = 1) is p = (share - e) / (1 - 2e), held in [0, 1]. With z itself as the score
+    `share` of this source's labels y are 1. Let two sources each err with probability e, independently of each other
+    and, given z, of the answer. They then agree with probability a = (1 - e)^2 + e^2. So e = (1 - sqrt(2a - 1)) / 2
+    (1/2 if a <= 1/2). Then P(z = 1) is p = (share - e) / (1 - 2e), held in [0, 1]. With z itself as the score
 
         AUROC = (P(z = 1 | y = 1) + P(z = 0 | y = 0)) / 2 = (p (1 - e) / share + (1 - p) (1 - e) / (1 - share)) / 2.
 

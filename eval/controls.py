@@ -1,8 +1,8 @@
 """All controls: simple scores that may explain a method's numbers, in comparisons, audits and cards.
 
-A control is one of four things: a number that comes with the answer or the question, a number that the model states
-about itself, the answer to a further question (P(true)), or a fitted predictor. Controls without a fit are computed
-here, the fitted ones in `metaprobe.training.methods`.
+There are four kinds of controls: numbers that come with the answer or the question, numbers that the model states about
+itself, answers to a further question (P(true)), and fitted predictors. Controls without a fit are computed here, the
+fitted ones in `metaprobe.training.methods`.
 """
 
 import numpy as np

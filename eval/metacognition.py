@@ -194,8 +194,8 @@ def two_choice_responses(items: Sequence[Item], answers: Sequence[str | None], y
     """Returns signal and response of each answer, both for the first choice, which is `true` in true-false tasks.
 
     A wrong answer counts as the other choice only if a program reads it so. Raises `NotTwoChoice` if an item does not
-    have the same two choices as the others, if its gold answer is neither of them, or if a wrong answer's text was not
-    stored (None).
+    have the same two choices as the others, or if its gold answer is neither of them. It is also raised if a wrong
+    answer's text was not stored (None).
 
     Args:
         items: the item of each answer.
@@ -243,8 +243,8 @@ def metacognitive_efficiency(
     """Returns d' of the answers, and type-2 AUROC, meta-d' and M-ratio of every method as the confidence in them.
 
     Only answers that can be read count. Scores are graded into quarters of the answers before resampling. meta-d' is
-    refused, with the reason, if the answers are no better than guessing (the interval of d' is not above 0, so the
-    ratio would be noise), or if all scores are equal. Raises `NotTwoChoice` if one of the two choices was never right,
+    refused, with the reason, if all scores are equal, or if the interval of d' is not above 0. The answers are then no
+    better than guessing, and the ratio would be noise. Raises `NotTwoChoice` if one of the two choices was never right,
     or if too few answers can be read.
 
     Args:

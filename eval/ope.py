@@ -1,8 +1,8 @@
 """Off-policy estimates: the mean reward of another policy, from decisions that were logged with their propensities.
 
 One decision a question; needs scipy (the extra `fit`). Letters: n questions, A actions; x a question, a the action
-taken, r its reward, p(b|x) the probability with which the logging policy took action b, q(b|x) that of the evaluated
-policy, m(x, b) a fitted model of the reward.
+taken, r its reward. The logging policy took action b with probability p(b|x), the evaluated policy takes it with
+q(b|x); m(x, b) is a fitted model of the reward.
 """
 
 from collections.abc import Sequence

@@ -135,8 +135,9 @@ def agreement_pairs(
         agent: only calls of this agent; by default of any.
         same: the reading of all answers, one of `READINGS`; by default that of the check, or of the answers' own form.
 
-    Raises `RecordError` where fewer than `MIN_QUESTIONS` questions have two answers, where answers of several stages do
-    and none is named, and where fewer than `MIN_QUESTIONS_OF_A_KIND` questions have answers that agree, or that differ.
+    Raises `RecordError` if fewer than `MIN_QUESTIONS` questions have two answers, or if answers of several stages do
+    and no stage is named. Fewer than `MIN_QUESTIONS_OF_A_KIND` questions with answers that agree, or with answers that
+    differ, are an error too.
     """
     # The questions with several answers, and answers whose agreement was logged.
     questions, cut, alone = sampled_questions(runs, stage=stage, agent=agent)

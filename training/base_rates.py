@@ -1,9 +1,9 @@
 """Logistic regression with a base rate for every run.
 
 The base rates separate differences between runs from differences between answers of one run. A run is a model, a task
-and a way of asking. Its base rate is an offset to the log-odds with the prior N(0, between^2) around the mean of all
-runs, so that a run with few answers stays near that mean. `between` is estimated from the runs themselves (empirical
-Bayes, by EM with Laplace's approximation).
+and a way of asking. Its base rate is an offset to the log-odds, with the prior N(0, between^2) around the mean of all
+runs. So a run with few answers stays near that mean. `between` is estimated from the runs themselves (empirical Bayes,
+by EM with Laplace's approximation).
 """
 
 import math
@@ -50,9 +50,9 @@ AGREEMENT_SD = 0.5
 the difference between the share of right answers and the mean agreement over the five stores of samples of the 0.5B
 coder (docs/research/no-labels.md). It keeps 25 labels from moving the mean by their own chance."""
 BESIDE_SD = 0.2
-"""Standard deviation of the normal prior, around 0, of the weight that each term gets beside agreement when labels are
-added to it, in log-odds per standard deviation of the term. Of 0.05, 0.1, 0.2 and 0.3 it had the highest mean AUROC at
-25 and 50 labels on the five stores of the 0.5B coder (docs/research/no-labels.md)."""
+"""Standard deviation of the normal prior, around 0, of each term's weight beside agreement when labels are added to it.
+Its unit is log-odds per standard deviation of the term. Of 0.05, 0.1, 0.2 and 0.3 it had the highest mean AUROC at 25
+and 50 labels on the five stores of the 0.5B coder (docs/research/no-labels.md)."""
 LEAST_SCALE = 0.05
 """Smallest scale. If labels show that higher scores are worse, the order is kept and the scale is set to this."""
 SAME_VALUE = 1e-9

@@ -134,8 +134,8 @@ def sigmoid(logit: Floats) -> Floats:
 # too sure, not sure enough or shifted, a straight line of the log-odds repairs them, which is Platt's map.
 
 EDGE_PART = 6
-"""Probabilities of 0 and 1 are moved by 1 / PART of their distance to the nearest other value. Simulated judges that
-answer in steps of 0.01 to 0.25 have the least calibration error for parts between 5 and 8.
+"""Probabilities of 0 and 1 are moved by 1 / `EDGE_PART` of their distance to the nearest other value. Simulated judges
+that answer in steps of 0.01 to 0.25 have the least calibration error for parts between 5 and 8.
 """
 EXTREMES_DISTANCE = 0.05
 """Distance from 0 and 1 to which probabilities are moved if all of them are 0 or 1. Any distance gives the same fit."""
@@ -144,9 +144,9 @@ EXTREMES_DISTANCE = 0.05
 def closest_of(values: NDArray[np.floating]) -> float:
     """Returns the distance from 0 and 1 to which probabilities are moved before their log-odds are taken.
 
-    The distance is 1 / `EDGE_PART` of that of the value nearest to 0 or 1 but not at it, so that 0 and 1 stay the
-    extremes. For a judge that answers in steps of 0.1, a 1 then counts as 0.983, which its rounding allows. The
-    distance is at least `CERTAIN`, and exact in float32. `values` are probabilities; NaN stands for an unknown one.
+    The value nearest to 0 or 1, but not at it, is `EDGE_PART` times as far away. So 0 and 1 stay the extremes. For a
+    judge that answers in steps of 0.1, a 1 then counts as 0.983, which its rounding allows. The distance is at least
+    `CERTAIN`, and exact in float32. `values` are probabilities; NaN stands for an unknown one.
     """
     probabilities = np.asarray(values, dtype=np.float64)
     inside = probabilities[(probabilities > 0) & (probabilities < 1)]
@@ -258,10 +258,9 @@ def fit_beta(score: Floats, y: Labels) -> Beta:
     """Fits beta calibration (Kull et al. 2017, AISTATS, PMLR 54:623-631, Eq. 2), a and b >= 0.
 
     The paper calibrates probabilities, but scores are none. So p is the sigmoid of the standardised score: the family
-    then contains every rising line of Platt's and bends at the mean score. (With Platt's probability in place of p, a,
-    b and c could not be separated for scores that say little, because that probability hardly varies.) The fit uses
-    Platt's targets and bounds a and b. The paper drops a negative one and fits again, which ends at the same bound.
-    Raises as `fit_platt` does.
+    then contains every rising line of Platt's and bends at the mean score. (Platt's probability in place of p hardly
+    varies for scores that say little; a, b and c could then not be separated.) The fit uses Platt's targets and bounds
+    a and b. The paper drops a negative one and fits again, which ends at the same bound. Raises as `fit_platt` does.
     """
     targets = _targets(score, y)
     z, centre, spread = _standardise(score)

@@ -604,8 +604,8 @@ def _scored(
 def run_before(name: str, known_runs: Sequence[str]) -> str | None:
     """Returns the known run that a run had before its engine, model or prompt changed; None if no known run fits.
 
-    It is the run of the same name, else the only run of the same task and way of asking, else the only run of the same
-    task.
+    It is the run of the same name. Without one it is the only run of the same task and way of asking, else the only run
+    of the same task.
     """
     if name in known_runs:
         return name

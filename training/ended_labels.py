@@ -51,8 +51,8 @@ def with_ended_labels(
         token_limit: the limit. Longer answers are cut there, and answers with a lower limit are left out. By default
             the only limit by which answers were cut.
 
-    Raises `RecordError` where the calls are of several stages and none is named, where no answer was cut, and where
-    answers were cut by several limits and none is chosen.
+    Raises `RecordError` if the calls are of several stages and none is named. It is also raised if no answer was cut,
+    or if answers were cut by several limits and none is chosen.
     """
     calls = [
         (run, call) for run in runs for call in run.calls if stage in (None, call.stage) and agent in (None, call.agent)

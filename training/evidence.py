@@ -222,6 +222,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
     Groups that ask the same question become one group. Raises `RecordError` if log-probabilities were recorded in
     different modes, or come from several reading models.
     """
+    # The features of every answer in any of the tables.
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row_of_call = {call_id: i for i, call_id in enumerate(logprobs)}
     feature_schema = schema(SCHEMA)
@@ -231,6 +232,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
         if measured
         else np.empty((len(logprobs), 0), dtype=np.float32)
     )
+    # What the runs say about these answers: model, reader of the log-probabilities, decisions.
     calls = _calls_with_ids(runs, row_of_call)
     generator, data_fingerprint, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
     readers = sorted({call.reader for call in calls})
@@ -245,6 +247,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
     for run in runs:
         for answer in run.decision_answers:
             decisions_of_call.setdefault(answer.call_id, []).append(answer)
+    # Each target's evidence: its rows of the features, with its own labels.
     by_target = {}
     for target, labelled in tables.items():
         table, regrouped = join_table(labelled)

@@ -56,8 +56,8 @@ tell runs apart: with 200 labels of `token_logprobs_qa` the AUROC of all terms w
 """
 SURE = 0.84
 """One-sided confidence that a further step's gain is above 0, about one standard error. Of 99, 95, 84 and 50 % it has
-the lowest log loss on data sets and planted worlds, and is nowhere 0.005 AUROC behind the free number alone
-(research/quality/bar.py, docs/research/ladder.md).
+the lowest log loss on data sets and planted worlds (research/quality/bar.py, docs/research/ladder.md). It is nowhere
+0.005 AUROC behind the free number alone.
 """
 TIED_LOSS = 1e-6
 """Difference in log loss, in nats per answer, below which two free numbers count as equally good. Rounding differs by

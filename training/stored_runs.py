@@ -18,8 +18,8 @@ def load_runs(paths: Sequence[str | Path], *, plain: bool = False, warned: bool 
     Lines without log-probabilities are left out, with a warning that counts them. Bad lines are left out too, counted
     by reason and named (`records.bad_lines`).
 
-    Raises `RecordError` where two stores hold a run of the same id, and `ImportFileError` where more than half of the
-    lines of a file are bad, or none holds log-probabilities.
+    Raises `RecordError` if two stores hold a run of the same id. Raises `ImportFileError` if more than half of the
+    lines of a file are bad, or if none holds log-probabilities.
 
     Args:
         paths: run stores and files of lines.

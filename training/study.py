@@ -1,8 +1,8 @@
 """A study: evidence, methods, and the methods' held-out scores. All training and comparing begins with a study.
 
-Every method is fitted and calibrated in the same outer folds by group, so that each answer is judged by a model that
-saw no answer of its group. A recipe of `metaprobe.training.recipes` then fits on all groups and writes a checkpoint,
-whose figures are those of the folds.
+Every method is fitted and calibrated in the same outer folds by group. So each answer is judged by a model that saw no
+answer of its group. A recipe of `metaprobe.training.recipes` then fits on all groups and writes a checkpoint, whose
+figures are those of the folds.
 """
 
 from collections.abc import Callable, Mapping, Sequence

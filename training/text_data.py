@@ -56,9 +56,9 @@ def load_texts(
 
     Answers without a text, or without a text of a user message, are left out with a warning.
 
-    Raises `RecordError` if no answer is labelled, if labels are neither 0 and 1 nor whole levels, and if more than half
-    of the answers have no text of a user message, as in a store without texts. Raises `ImportFileError` for an invalid
-    line, and the errors of the store.
+    Raises `RecordError` if no answer is labelled, or if labels are neither 0 and 1 nor whole levels. It is also raised
+    if more than half of the answers have no text of a user message, as in a store without texts. Raises
+    `ImportFileError` for an invalid line, and the errors of the store.
     """
     runs = load_runs(data, plain=True)
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name == target}

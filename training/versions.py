@@ -92,12 +92,12 @@ class Promotion:
     ) -> "Promotion":
         """Returns the decision by labelled runs that neither version was trained on.
 
-        The new version is better if the 95 % interval of the gain in AUROC lies above 0, and the interval of the gain
-        in the Brier score above -margin, so that no better order is bought with worse probabilities. Both conditions
-        must hold, so two looks give no second chance.
+        The new version is better if the 95 % interval of the gain in AUROC lies above 0, and that of the gain in the
+        Brier score above -margin. So no better order is bought with worse probabilities. Both conditions must hold, so
+        two looks give no second chance.
 
         Raises `RecordError` for runs that one of the versions was trained on. This is checked by the fingerprint of all
-        the runs together. It does not find runs that are only a part of the training's runs, or more than these, so
+        the runs together. It does not find runs that are only a part of the training's runs, or more than these. So
         keep held-out runs in a store of their own. Raises `ContractMismatch` where a version gives no probability of
         `target`.
 

@@ -183,9 +183,9 @@ class StratifiedAuroc:
 def auroc_within(*strata: NDArray[np.generic] | None) -> MetricFunction:
     """Returns the AUROC over pairs of answers that agree in each of these columns (n,); a column of None is ignored.
 
-    Scores of two outer folds come from two models with different scales. Over pairs of one fold, a method that is in
-    each fold a rising map of a number gets exactly that number's AUROC (Forman and Scholz 2010,
-    doi:10.1145/1882471.1882479).
+    Scores of two outer folds come from two models with different scales. So only pairs of one fold are compared (Forman
+    and Scholz 2010, doi:10.1145/1882471.1882479). A method that is in each fold a rising map of a number then gets
+    exactly that number's AUROC.
     """
     columns = [np.unique(column, return_inverse=True)[1] for column in strata if column is not None]
     if not columns:

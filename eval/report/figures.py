@@ -52,8 +52,8 @@ CURVE_POINTS = 120
 SMALLEST_COVERAGE = 0.02
 """A risk-coverage curve starts at this coverage. Below it, the risk depends on a handful of answers."""
 NAME_WIDTH, LINE_IN, FAMILY_GAP, WITHIN_RUNS_OFFSET_LINES = 23, 0.135, 0.7, 0.44
-"""Measures of the forest plot: letters in a line of names, height of a line in inches, free lines between two families,
-and by how many lines a method's figure within runs is below its pooled figure.
+"""Measures of the forest plot: letters in a line of names, height of a line in inches, and free lines between two
+families. The last is the number of lines by which a method's figure within runs is below its pooled figure.
 """
 
 AS_STATED, RECALIBRATED = "as stated", "recalibrated"

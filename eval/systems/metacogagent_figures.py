@@ -3,10 +3,10 @@
 An item is *asked about* if the agent that got it did not answer alone. It was then *delegated* to one other agent, or
 all agents *collaborated*. By the paper's remark on cross-domain tasks, its 218 delegated tasks are those asked about.
 
-The paper's delegation precision ("routed to an agent that produces the correct answer") is computed here over the items
-that one other agent got, because no count out of 218 gives its 0.841. It needs only that agent's answer. Whether a
-delegation *improved* on the first agent needs the first agent's own answer as well. Only the variant `every-agent` has
-it for every item.
+The paper defines delegation precision by "routed to an agent that produces the correct answer". It is computed here
+over the items that one other agent got, because no count out of 218 gives the paper's 0.841. It needs only that agent's
+answer. Whether a delegation *improved* on the first agent needs the first agent's own answer as well. Only the variant
+`every-agent` has it for every item.
 """
 
 import dataclasses

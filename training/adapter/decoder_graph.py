@@ -103,9 +103,9 @@ def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> byt
 
     The states before a product are rounded too, with one scale for each token. So a text gets the same score alone and
     in a batch, and the few tokens with huge states do not flatten the others. One scale for all tokens, as in
-    `quantize_dynamic` of ONNX Runtime, would do that. Units with huge states for `samples`, which are inputs of the
-    graph, are divided first, and their weights multiplied, to halve the spread of both (SmoothQuant, Xiao et al. 2023,
-    arXiv:2211.10438). Only standard operators are used, and integers stay integers when the graph is loaded.
+    `quantize_dynamic` of ONNX Runtime, would flatten them. Units with huge states for `samples`, which are inputs of
+    the graph, are divided first, and their weights multiplied. This halves the spread of both (SmoothQuant, Xiao et al.
+    2023, arXiv:2211.10438). Only standard operators are used, and integers stay integers when the graph is loaded.
     """
     # The two-dimensional weights, and the divisors of the states that they multiply.
     onnx = require("onnx", "fit")

@@ -263,8 +263,9 @@ class TrainedRuns:
         ]
 
     def flag_lines(self) -> list[str]:
-        """Returns the lines of a table of flagged and kept answers with the truth, then how many wrong answers were
-        found and how many right ones were lost.
+        """Returns the lines of a table of flagged and kept answers with the truth.
+
+        The lines below the table say how many wrong answers were found and how many right ones were lost.
         """
         shown, (common_prefix, common_suffix) = (
             self.used.shown(),

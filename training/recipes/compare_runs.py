@@ -98,8 +98,8 @@ def own_methods(
     """Returns a method for each CSV file with the columns `call_id` and `score`, named like the file.
 
     A higher score stands for an answer that is likelier right. Every answer of the table needs a row. Rows of other
-    calls among `call_ids_of_runs` are ignored. Raises `RecordError` for a file without these columns, for an id that is
-    unknown, given twice or missing, for a score that is no finite number, and for a name in `names_taken`.
+    calls among `call_ids_of_runs` are ignored. Raises `RecordError` for a file without these columns, for a score that
+    is no finite number, and for a name in `names_taken`. An id that is unknown, given twice or missing is an error too.
 
     Args:
         paths: the CSV files.

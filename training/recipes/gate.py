@@ -642,7 +642,8 @@ def _expected(head: GateHead, X: Features, forms: Features | None) -> Scores:
 
 def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: str) -> str:
     """Returns the first paragraph of the card: what the gate gives, what it promises, and what was left out."""
-    words, limit = words_for(target), evidence.token_limit
+    words, token_limit = words_for(target), evidence.token_limit
+    # What is read at each look.
     looks_of_step: dict[str, list[str]] = {}
     for look, head in gate.heads.items():
         unreversed = head.scorer.reached.removesuffix(REVERSED)
@@ -650,12 +651,14 @@ def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: s
             str(look)
         )
     judged_text = "; ".join(f"at {', '.join(looks)} by {what}" for what, looks in looks_of_step.items())
+    # What was left out: looks, and rates that were not measured.
     left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
     if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
         left_out += (
             f" What is kept of the rates {', '.join(f'{alpha:g}' for alpha in unmeasured)} was not measured: the folds "
             "have too few calibration groups for them."
         )
+    # Conditions of the promise: all tasks together, answers with their question.
     by_task = ", ".join(
         f"at {rate.alpha:g} {rate.by_task[rate.worst_task].estimate:.0%} of those of {rate.worst_task}"
         for rate in report.rates
@@ -673,13 +676,17 @@ def _summary(gate: FittedGate, report: GateReport, evidence: Evidence, target: s
         if gate.reads_question
         else ""
     )
+    # What the probability means.
     meaning = f"Probability that an answer will be {target}"
-    if limit:
-        meaning = f"{words.probability}: probability that an answer ends before its token limit of {limit} cuts it"
+    if token_limit:
+        meaning = (
+            f"{words.probability}: probability that an answer ends before its token limit of {token_limit} cuts it"
+        )
         left_out += (
             " It was learned without labels and is no probability of being right. Another token limit makes it another "
             f"question: train again. Good answers are here those that end by themselves. {evidence.ends}."
         )
+    # The paragraph.
     group_count = gate.calibration_groups
     rates_text = ", ".join(f"{rate_at_most(alpha, group_count):.2g} (for {alpha:g})" for alpha in gate.thresholds)
     return (

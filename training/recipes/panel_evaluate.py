@@ -324,9 +324,9 @@ def at_budget(
 ) -> tuple[Floats, Floats, dict[str, Floats]]:
     """Returns three results at a mean number of answers, each by question (n,).
 
-    They are the panel's P(right) of the kept answer, the number of answers that it asks for, and a mapping from each
-    simple way to stop to its P(right). The thresholds of a simple way, and the rule of `keeps` that chooses its answer,
-    are tuned on these questions.
+    The first is the panel's P(right) of the kept answer, the second the number of answers that it asks for. The third
+    maps each simple way to stop to its P(right). The thresholds of a simple way, and the rule of `keeps` that chooses
+    its answer, are tuned on these questions.
     """
     panel_accuracy, spent = _expected(plays, panel.plan(samples=budget), panel.pick)
     others: dict[str, Floats] = {}

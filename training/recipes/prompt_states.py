@@ -169,6 +169,7 @@ def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
 
     require("onnxscript", "train")
 
+    # The module that is exported: the decoder, then both poolings of each layer's states.
     class Pooled(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -190,6 +191,7 @@ def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
                 outputs.append(states.gather(1, last[:, None, None].expand(n, 1, states.shape[-1]))[:, 0])
             return tuple(outputs)
 
+    # The export. Number and length of the texts stay free.
     decoder.set_attn_implementation("eager")
     length = prefix + 3
     inputs = (torch.ones(2, length, dtype=torch.int64), torch.ones(2, length, dtype=torch.int64))
