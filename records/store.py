@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -102,6 +103,7 @@ CALL_TYPE = _struct(
     latency_ms=_DOUBLE,
     cost_usd=_DOUBLE,
 )
+_CALL_FIELDS = tuple(field.name for field in CALL_TYPE)
 STATEMENT = _struct("call_id kind", value=_DOUBLE)
 LABEL_TYPE = _struct("call_id name source", value=_DOUBLE)
 DECISION_TYPE = _struct("id point action reason", scores=_ACTION_VALUES, propensities=_ACTION_VALUES)
@@ -260,13 +262,22 @@ def as_stored(run: Run) -> Run:
 
 def _as_plain(record: Any) -> Any:
     """Returns a record as nested dictionaries. `dataclasses.asdict` would copy every array of the calls."""
-    if dataclasses.is_dataclass(record):
-        return {f.name: _as_plain(getattr(record, f.name)) for f in dataclasses.fields(record) if f.name != "calls"}
+    names = _names_of_fields(type(record))
+    if names is not None:
+        return {name: _as_plain(getattr(record, name)) for name in names}
     return [_as_plain(entry) for entry in record] if isinstance(record, tuple) else record
 
 
+@cache  # `dataclasses.fields` takes longer than to read the fields
+def _names_of_fields(kind: type) -> tuple[str, ...] | None:
+    """Returns the names of a record's fields, without its calls; None for a class that is no dataclass."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name != "calls")
+
+
 def _call_row(call: Call) -> dict[str, Any]:
-    row = {field.name: getattr(call, field.name) for field in CALL_TYPE}
+    row = {name: getattr(call, name) for name in _CALL_FIELDS}
     for name, dtype in _ARRAYS.items():
         if row[name] is not None:
             row[name] = np.asarray(row[name], dtype=dtype)
