@@ -51,18 +51,26 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_table(tmp_path_factory.mktemp("tables") / "outcomes.csv", rows)
 
 
-def test_every_command_of_outcomes_reads_a_table(table: Path, tmp_path: Path) -> None:
-    for recipe in ("router", "panel", "success"):
+@pytest.fixture(scope="module")
+def router(table: Path) -> Path:
+    """The router that the command learns from the table."""
+    code, _, errors = run("train", "router", table, "--out", table.with_name("router"))
+    assert code == 0, errors
+    return table.with_name("router")
+
+
+def test_every_command_of_outcomes_reads_a_table(table: Path, router: Path, tmp_path: Path) -> None:
+    for recipe in ("panel", "success"):
         code, _, errors = run("train", recipe, table, "--out", tmp_path / recipe)
         assert code == 0, errors
-    code, out, errors = run("evaluate", "router", tmp_path / "router", table, "--json")
+    code, out, errors = run("evaluate", "router", router, table, "--json")
     assert code == 0, errors
     assert json.loads(out)["questions"] == 120
     assert run("evaluate", "panel", tmp_path / "panel", table)[0] == 0
     code, out, _ = run("advise", table)
     assert code == 0
     assert f"metaprobe train router {table}" in out.replace("\n", " ")
-    code, _, errors = run("promote", tmp_path / "router", table, "--over", tmp_path / "router")
+    code, _, errors = run("promote", router, table, "--over", router)
     assert code == 1
     assert "was trained on" in errors  # so the table was read
 
@@ -110,21 +118,19 @@ def test_keys_that_resemble_no_missing_field_are_ignored_in_silence(tmp_path: Pa
         assert read_outcomes(tmp_path / "o.jsonl")[0].agents["a"].cost_usd == 0.1
 
 
-def test_a_table_of_questions_that_nobody_was_asked_is_routed(table: Path, tmp_path: Path) -> None:
-    assert run("train", "router", table, "--out", tmp_path / "router")[0] == 0
+def test_a_table_of_questions_that_nobody_was_asked_is_routed(router: Path, tmp_path: Path) -> None:
     asked = write_table(tmp_path / "asked.csv", [{"id": "a", "question": "An easy question?"}])
-    code, out, errors = run("route", tmp_path / "router", asked)
+    code, out, errors = run("route", router, asked)
     assert code == 0, errors
     assert json.loads(out)["action"] == "ask"
     later = write_table(tmp_path / "later.csv", [{"id": "a", "question": "An easy one?", "small.confidence": 0.9}])
-    assert json.loads(run("route", tmp_path / "router", later)[1])["agent"] in ("small", "large")
+    assert json.loads(run("route", router, later)[1])["agent"] in ("small", "large")
 
 
-def test_a_table_keeps_candidates_and_propensities(table: Path, tmp_path: Path) -> None:
-    assert run("train", "router", table, "--out", tmp_path / "router")[0] == 0
+def test_a_table_keeps_candidates_and_propensities(router: Path, tmp_path: Path) -> None:
     for only in ("small", "large"):
         asked: list[dict[str, object]] = [{"question": "An odd question?", "candidates": json.dumps([only])}]
-        code, out, errors = run("route", tmp_path / "router", write_table(tmp_path / "asked.csv", asked))
+        code, out, errors = run("route", router, write_table(tmp_path / "asked.csv", asked))
         assert code == 0, errors
         assert json.loads(out)["agent"] == only
     logged: list[dict[str, object]] = [

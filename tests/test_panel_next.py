@@ -47,7 +47,7 @@ from metaprobe.training.training_options import PanelOptions, RouterOptions
 TOPICS = ("maths", "history")
 
 
-def specialists(n: int = 300, **changes: Any) -> list[QuestionOutcomes]:
+def specialists(n: int = 200, **changes: Any) -> list[QuestionOutcomes]:
     """Two cheap agents, each right on its own topic nine times of ten and else hardly ever, and a dear one, right six
     times of ten. The dimension is not told: the question's words say the topic. `changes`: fields of every outcome."""
     rng = np.random.default_rng(3)

@@ -72,7 +72,7 @@ def planted(n: int, *, tells: float, seed: int = 0) -> list[QuestionOutcomes]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A panel of agents whose confidences tell a lot."""
     options = RouterOptions(out=tmp_path_factory.mktemp("policy") / "tells")
-    return train_router(planted(500, tells=3.0), options).path
+    return train_router(planted(300, tells=3.0), options).path
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def policy(folder: Path) -> AgentPolicy:
 def deaf(tmp_path_factory: pytest.TempPathFactory) -> Panel:
     """A panel of agents whose confidences tell nothing."""
     options = RouterOptions(out=tmp_path_factory.mktemp("policy") / "deaf")
-    return Panel(train_router(planted(300, tells=0.0), options))
+    return Panel(train_router(planted(200, tells=0.0), options))
 
 
 def stated(confidence: float | None) -> Signals:

@@ -43,8 +43,12 @@ def one_states(made_once: MadeOnce) -> Panel:
 
 @pytest.fixture(scope="module")
 def few_state(made_once: MadeOnce) -> Panel:
-    """Each agent states it on a fifth of its answers."""
-    return Panel.load(made_once("few state", lambda out: panel_of(stating(lambda i, _: i % 5 == 0), out)))
+    """Each agent states it on a fifth of its answers. They have no costs, so whom to ask is not learned."""
+    free = [
+        dataclasses.replace(q, agents={name: dataclasses.replace(one, cost_usd=None) for name, one in q.agents.items()})
+        for q in stating(lambda i, _: i % 5 == 0)
+    ]
+    return Panel.load(made_once("few state", lambda out: panel_of(free, out)))
 
 
 def test_the_confidence_of_one_agent_alone_is_read(one_states: Panel) -> None:
