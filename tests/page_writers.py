@@ -682,6 +682,11 @@ WRITERS = (
             "docs/research/states.md#answer": number("MEASURED", "states_check", "honest", "requests"),
             "docs/research/tables/states.md#faults": number("MEASURED", "states_check", "faults", "none", "head"),
             "docs/research/states.md#honest": number("MEASURED", "states_check", "honest", "batches", 0, "worst"),
+            "docs/research/states.md#vllm": number("MEASURED", "states_vllm", "relative", "requests"),
+            "docs/research/tables/states.md#vllm-faults": number(
+                "MEASURED", "states_vllm", "faults", "none", "head", "nats"
+            ),
+            "docs/research/tables/states.md#vllm-layers": number("MEASURED", "states_vllm", "by_layer", 6, 0),
         },
     ),
     Writer(

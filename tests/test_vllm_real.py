@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from metaprobe.llms.weights import resolve
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_lines import store_lines
+from metaprobe.records.canaries import CanaryStates, compare_canaries
 from metaprobe.records.store import RunStore
 from metaprobe.train import train_blend
 from research.engines import vllm_server
@@ -172,6 +174,24 @@ def test_hidden_states_are_of_the_layer_and_the_token_that_they_are_named_for(tm
         differences.extend(np.abs(said - found[f"said{i}"]))
     # bfloat16 by other kernels, over some forty tokens; a shifted token is 1 and more off.
     assert np.mean(differences) < 0.1, differences
+
+
+def test_canaries_from_the_prefix_cache_and_read_in_parts_are_those_of_transformers(
+    tmp_path: Path, here: LocalLLM
+) -> None:
+    module(PYTHON, "research.states.vllm_capture", "canaries", str(tmp_path))
+    engine = json.loads((tmp_path / "metrics-float32.json").read_text())
+    assert engine["tokens_from_cache"] > engine["prompt_tokens"] / 4
+    assert engine["requests_in_parts"] > engine["requests"] / 4
+    wide = LocalLLM(deepcopy(here.model).float(), here.tokenizer, name=here.name, revision=here.revision)
+    golden = StateReplay(wide, layers="all").canaries()
+    assert golden is not None
+    for name in ("canaries-float32", "canaries-float32-again"):
+        seen = CanaryStates.from_json((tmp_path / f"{name}.json").read_bytes())
+        assert seen.source.startswith("vllm")
+        for layer in golden.layers:
+            checked = compare_canaries(golden, seen, (layer,))
+            assert checked.passed, (name, layer, checked.reason)
 
 
 def test_a_blend_scores_states_that_the_engine_extracted_as_it_scores_those_of_transformers(tmp_path: Path) -> None:

@@ -1,0 +1,358 @@
+"""Runs inside vLLM's own environment: answers, and hidden states with prefix caching and chunked prefill switched on.
+
+    PYTHON -m research.states.vllm_capture answers OUT     # answers of vLLM's engine, into OUT/answers.json
+    PYTHON -m research.states.vllm_capture bfloat16 OUT    # states of canaries and answers, and those of planted faults
+    PYTHON -m research.states.vllm_capture float32 OUT     # states of canaries and some answers
+    PYTHON -m research.states.vllm_capture canaries OUT    # states of canaries in float32, for the slow tests
+
+`research.states.vllm_check` compares them with those of transformers. A fault that is there is not planted again.
+Faults are planted between the engine and the cache of its states, or in the connector that reads this cache.
+"""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from metaprobe import RunStore
+from metaprobe.llms.base import Request
+from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
+from metaprobe.records.canaries import CANARY_POSITIONS
+from metaprobe.records.types import Call, Message, Sampling
+from research.blocks import ROOT
+
+MODEL = "smollm2-135m"
+STORE = ROOT / "recorded" / "smollm2-metacog-eval"
+"""Store whose prompts are asked: they begin with worked examples, which the prefix cache then holds."""
+REQUESTS, AT_ONCE, TOKENS_EACH = 500, 32, 24
+FEW, FLOAT32_REQUESTS = 8, 64
+"""Requests that are read beside one as long as the context, and in float32."""
+CONTEXT, BATCHED_TOKENS = 1024, 64
+"""Tokens of the context, and most tokens of one step. These are fewer than nearly every prompt has, so that prompts are
+read in parts."""
+BOTH_ON: dict[str, Any] = {
+    "enable_prefix_caching": True,
+    "enable_chunked_prefill": True,
+    "max_num_batched_tokens": BATCHED_TOKENS,
+    "max_num_seqs": AT_ONCE,
+    "max_model_len": CONTEXT,
+    "block_size": 32,  # the cache holds whole blocks: with the usual 128 hardly a canary would come from it
+    "disable_log_stats": False,
+}
+EVERY = 3
+"""A fault of chunks meets each third step of the engine."""
+
+
+def main() -> None:
+    """Runs the part that the first argument names."""
+    part, out = sys.argv[1], Path(sys.argv[2])
+    out.mkdir(parents=True, exist_ok=True)
+    answers(out) if part == "answers" else states(part, out)
+
+
+def answers(out: Path) -> None:
+    """Keeps an answer of the engine to each prompt."""
+    from metaprobe.llms.vllm_engine import EngineLLM
+
+    prompts = islice(((call.id, call.messages) for run in RunStore(STORE).runs() for call in run.calls), REQUESTS)
+    sampling = Sampling(max_tokens=TOKENS_EACH, temperature=1.0)
+    requests = [Request(id=name, messages=messages, sampling=sampling) for name, messages in prompts]
+    llm = EngineLLM.load(MODEL, **BOTH_ON)
+
+    async def ask() -> list[Call]:
+        async with llm:
+            return list(await asyncio.gather(*(llm.complete(request) for request in requests)))
+
+    calls = asyncio.run(ask())
+    (out / "answers.json").write_text(json.dumps([as_json(call) for call in calls]))
+
+
+def as_json(call: Call) -> dict[str, Any]:
+    """Returns what is kept of a call."""
+    assert call.prompt_token_ids is not None
+    assert call.token_ids is not None
+    assert call.logprobs is not None
+    return {
+        "id": call.id,
+        "messages": [[message.role, message.content] for message in call.messages],
+        "prompt": call.prompt_token_ids.tolist(),
+        "answer": call.token_ids.tolist(),
+        "tokens": list(call.tokens),
+        "text": call.text,
+        "logprobs": call.logprobs.tolist(),
+    }
+
+
+def read_answers(out: Path) -> list[Call]:
+    """Returns the kept answers that have a token."""
+    return [
+        Call(
+            id=one["id"],
+            messages=tuple(Message(role, content) for role, content in one["messages"]),
+            model=MODEL,
+            text=one["text"],
+            tokens=tuple(one["tokens"]),
+            prompt_token_ids=np.array(one["prompt"], np.int32),
+            token_ids=np.array(one["answer"], np.int32),
+            logprobs=np.array(one["logprobs"], np.float32),
+            logprobs_mode="raw",
+        )
+        for one in json.loads((out / "answers.json").read_text())
+        if one["answer"]
+    ]
+
+
+def states(part: str, out: Path) -> None:
+    """Keeps states of the canaries, of answers, and in bfloat16 those that each fault makes."""
+    dtype = "float32" if part == "canaries" else part
+    engine = StatesEngine(MODEL, "all", dtype=dtype, **BOTH_ON)
+    replay = EngineReplay(engine, positions=CANARY_POSITIONS)
+    if not (out / f"metrics-{dtype}.json").exists():
+        steps = watch_schedule(engine)
+        keep_canaries(replay, out / f"canaries-{dtype}.json")
+        keep_canaries(replay, out / f"canaries-{dtype}-again.json")  # from the cache
+        if part != "canaries":
+            keep_answers(replay, engine.context, dtype, out)
+        keep_metrics(engine, steps, out / f"metrics-{dtype}.json")
+    if part == "bfloat16":
+        keep_faults(engine, replay, out)
+
+
+def keep_answers(replay: EngineReplay, context: int, dtype: str, out: Path) -> None:
+    """Keeps states of answers, in batches, and in bfloat16 those of the canaries after each batch."""
+    calls, wide = read_answers(out), dtype == "float32"
+    if not wide:
+        np.save(out / "longest.npy", states_of(replay, [longest(calls, context), *calls[:FEW]]))
+    kept = []
+    for start in range(0, FLOAT32_REQUESTS if wide else len(calls), AT_ONCE):
+        kept.append(states_of(replay, calls[start : start + AT_ONCE]))
+        if not wide:
+            keep_canaries(replay, out / f"canaries-after-{start:03d}.json")
+    np.save(out / f"states-{dtype}.npy", np.concatenate(kept))
+
+
+def keep_faults(engine: StatesEngine, replay: EngineReplay, out: Path) -> None:
+    """Keeps the states of answers and canaries that each fault makes."""
+    calls = read_answers(out)[:AT_ONCE]
+    for name, planted in FAULTS.items():
+        folder = out / "faults" / name
+        if folder.exists():
+            continue
+        folder.mkdir(parents=True)
+
+        def read(folder: Path = folder) -> None:
+            np.save(folder / "states.npy", states_of(replay, calls))
+            keep_canaries(replay, folder / "canaries.json")
+
+        engine._engine.reset_prefix_cache()
+        with planted(engine, read):
+            read()
+        print(name, flush=True)
+
+
+def longest(calls: Sequence[Call], context: int) -> Call:
+    """Returns a call as long as the engine's context: the prompts of several calls in one."""
+    answer = calls[0].token_ids
+    prompts = np.concatenate([call.prompt_token_ids for call in calls if call.prompt_token_ids is not None])
+    assert answer is not None
+    return replace(calls[0], id="longest", prompt_token_ids=prompts[: context - len(answer)])
+
+
+def keep_canaries(replay: EngineReplay, path: Path) -> None:
+    """Keeps the states of the canaries in a file."""
+    seen = replay.canaries()
+    assert seen is not None
+    path.write_bytes(seen.to_json())
+
+
+def states_of(replay: EngineReplay, calls: Sequence[Call]) -> np.ndarray:
+    """Returns the states of calls that are read in one batch, float16 (n, layers, positions, width)."""
+    return np.stack([one.hidden.values for one in replay.read([replay.reading(call, "") for call in calls])])
+
+
+def watch_schedule(engine: StatesEngine) -> dict[str, int]:
+    """Returns the number of steps in which the engine's own schedule holds each request; it goes on counting."""
+    steps: Counter[str] = Counter()
+    scheduler = engine._engine.llm_engine.engine_core.engine_core.scheduler
+    schedule = scheduler.schedule
+
+    def counted(*given: Any, **named: Any) -> Any:
+        output = schedule(*given, **named)
+        steps.update(output.num_scheduled_tokens.keys())
+        return output
+
+    scheduler.schedule = counted
+    return steps
+
+
+def keep_metrics(engine: StatesEngine, steps: Mapping[str, int], path: Path) -> None:
+    """Keeps how many prompt tokens came from the cache, and how many requests were read in parts.
+
+    Each request draws one token, so a request that is in several steps of the schedule is read in parts.
+    """
+    counters = {metric.name: metric.value for metric in engine._engine.get_metrics() if hasattr(metric, "value")}
+    found = {
+        "prompt_tokens": counters["vllm:prefix_cache_queries"],
+        "tokens_from_cache": counters["vllm:prefix_cache_hits"],
+        "requests": len(steps),
+        "requests_in_parts": sum(count > 1 for count in steps.values()),
+    }
+    path.write_text(json.dumps(found))
+
+
+Written = Callable[[list[torch.Tensor], Sequence[int]], list[torch.Tensor] | None]
+"""Maps the states of a step by layer, each (tokens, width), and the row at which each request begins, with the end, to
+what is written into the cache; None writes nothing."""
+
+
+@contextmanager
+def steps_written(change: Written) -> Iterator[None]:
+    """Changes what the engine writes into the cache of states in each step."""
+    from vllm.v1.spec_decode.extract_hidden_states import ExtractHiddenStatesProposer
+
+    sound = ExtractHiddenStatesProposer.propose
+
+    def propose(self: Any, count: int, sampled: Any, target: list[torch.Tensor], meta: Any, slots: Any = None) -> Any:
+        changed = change(target, meta.query_start_loc_cpu.tolist())
+        return sampled[:, :1] if changed is None else sound(self, count, sampled, changed, meta, slots)
+
+    def by_name(self: Any, **given: Any) -> Any:
+        return propose(
+            self,
+            given["num_speculative_tokens"],
+            given["sampled_token_ids"],
+            given["target_hidden_states"],
+            given["common_attn_metadata"],
+            given.get("slot_mappings"),
+        )
+
+    ExtractHiddenStatesProposer.propose = by_name
+    try:
+        yield
+    finally:
+        ExtractHiddenStatesProposer.propose = sound
+
+
+def rows_exchanged(states: list[torch.Tensor], starts: Sequence[int]) -> list[torch.Tensor]:
+    """The newest rows of two requests of a step change places."""
+    order = list(range(len(states[0])))
+    for first in range(0, len(starts) - 2, 2):
+        begin, middle, end = starts[first : first + 3]
+        for back in range(1, min(middle - begin, end - middle) + 1):
+            order[middle - back], order[end - back] = order[end - back], order[middle - back]
+    return [layer[order] for layer in states]
+
+
+def rows_late(states: list[torch.Tensor], starts: Sequence[int]) -> list[torch.Tensor]:
+    """The first row of a step is written twice, so that every later row of the step stands one place too late."""
+    return [torch.cat([layer[:1], layer[:-1]]) for layer in states]
+
+
+class OfSteps:
+    """A fault that meets each third step."""
+
+    def __init__(self, *, twice: bool) -> None:
+        """`twice`: whether the states of the step before are written again; else nothing is written."""
+        self.twice, self.count, self.before = twice, 0, None
+
+    def __call__(self, states: list[torch.Tensor], starts: Sequence[int]) -> list[torch.Tensor] | None:
+        self.count += 1
+        before, self.before = self.before, [layer.clone() for layer in states]
+        if self.count % EVERY or before is None:
+            return states
+        if not self.twice:
+            return None
+        places = torch.arange(len(states[0])) % len(before[0])
+        return [layer[places] for layer in before]
+
+
+def layers_moved(step: int) -> Written:
+    """The states of a layer are written as those of a neighbour."""
+
+    def change(states: list[torch.Tensor], starts: Sequence[int]) -> list[torch.Tensor]:
+        last = len(states) - 1
+        return [states[min(max(layer + step, 0), last)] for layer in range(len(states))]
+
+    return change
+
+
+@contextmanager
+def weights_changed(engine: StatesEngine) -> Iterator[None]:
+    """The weights of the norms before attention are up to some 10 % larger or smaller."""
+    model = engine._engine.llm_engine.model_executor.driver_worker.worker.model_runner.model
+    torch.manual_seed(1)
+    sound = [block.input_layernorm.weight.data for block in model.model.layers]
+    for block, weight in zip(model.model.layers, sound, strict=True):
+        block.input_layernorm.weight.data = weight * (1 + 0.1 * torch.randn_like(weight))
+    try:
+        yield
+    finally:
+        for block, weight in zip(model.model.layers, sound, strict=True):
+            block.input_layernorm.weight.data = weight
+
+
+@contextmanager
+def cache_of_other_weights(engine: StatesEngine, read: Callable[[], None]) -> Iterator[None]:
+    """The prefix cache is kept from before a change of the weights."""
+    with weights_changed(engine):
+        read()
+    yield
+
+
+@contextmanager
+def prefix_cut(engine: StatesEngine) -> Iterator[None]:
+    """The connector leaves out the first block of 32 tokens, as if it had been computed for another request."""
+    from metaprobe.llms import vllm_connector  # imports vLLM, which the comparison does not have
+
+    connector = vllm_connector.CpuHiddenStatesConnector
+    sound = connector._submit_async_write
+
+    def submit(self: Any, pending: Any) -> None:
+        blocks = pending.block_ids
+        sound(self, replace(pending, block_ids=[*blocks[1:], blocks[-1]] if len(blocks) > 1 else blocks))
+
+    connector._submit_async_write = submit
+    try:
+        yield
+    finally:
+        connector._submit_async_write = sound
+
+
+@contextmanager
+def other_template(engine: StatesEngine) -> Iterator[None]:
+    """The chat template begins with a sentence of its own."""
+    sound = engine.tokenizer.chat_template
+    engine.tokenizer.chat_template = "Answer briefly.\n\n" + sound
+    try:
+        yield
+    finally:
+        engine.tokenizer.chat_template = sound
+
+
+FAULTS: dict[str, Callable[[StatesEngine, Callable[[], None]], Any]] = {
+    "none": lambda engine, read: steps_written(lambda states, starts: states),
+    "rows exchanged": lambda engine, read: steps_written(rows_exchanged),
+    "rows one place late": lambda engine, read: steps_written(rows_late),
+    "chunk dropped": lambda engine, read: steps_written(OfSteps(twice=False)),
+    "chunk captured twice": lambda engine, read: steps_written(OfSteps(twice=True)),
+    "layer +1": lambda engine, read: steps_written(layers_moved(1)),
+    "layer -1": lambda engine, read: steps_written(layers_moved(-1)),
+    "prefix cache cut": lambda engine, read: prefix_cut(engine),
+    "prefix cache of other weights": cache_of_other_weights,
+    "other weights": lambda engine, read: weights_changed(engine),
+    "other template": lambda engine, read: other_template(engine),
+}
+"""Fault -> what plants it, given the engine and a function that reads once."""
+
+
+if __name__ == "__main__":
+    main()
