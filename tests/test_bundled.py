@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ from metaprobe.loading import BUILDER_OF_KIND
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
+from metaprobe.records.canaries import CANARY_POSITIONS
+from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel.asking import Panel
 from research.stores import bundle
@@ -145,6 +149,20 @@ def test_the_default_predictor_ranks_recorded_answers_far_above_chance() -> None
     wrong = [score for score, (_, y) in zip(scores, calls, strict=True) if y == 0]
     # It has seen them; what it is worth on others stands in its card.
     assert sum(right) / len(right) > sum(wrong) / len(wrong) + 0.2
+
+
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
+@pytest.mark.parametrize("name", ["smollm2-135m-confidence", "smollm2-135m-difficulty"])
+def test_a_probe_of_the_embedded_model_reads_states_of_a_checked_source_alone(name: str) -> None:
+    probe = metaprobe.load(f"bundled:{name}")
+    golden, generator = probe.guard.golden, probe.checkpoint.manifest.generator
+    assert (golden.model, golden.revision) == (generator.model, generator.revision)
+    states = Hidden(golden.values[0, [golden.layers.index(probe.layers[0])]], probe.layers, CANARY_POSITIONS)
+    assert 0 < probe.read(Call(id="c", model=generator.model, hidden=replace(states, canaries=golden))) < 1
+    twice = replace(golden, values=golden.values * 2)
+    for wrong in (None, twice):
+        with pytest.raises(InvalidResponse, match="the source of the hidden states"):
+            probe.read(Call(id="c", model=generator.model, hidden=replace(states, canaries=wrong)))
 
 
 def test_the_default_loads_with_the_base_install_alone() -> None:

@@ -267,12 +267,16 @@ def test_what_no_text_can_give_is_refused(
 @pytest.mark.slow
 def test_the_bundled_probe_reads_the_embedded_model() -> None:
     from metaprobe.llms.local import LocalLLM
+    from metaprobe.llms.readings import StateReplay
 
     llm = LocalLLM.load("smollm2-135m")
     probe = ConfidenceProbe.load("bundled:smollm2-135m-confidence")
     found = probe.score_text(llm.model, llm.tokenizer, "What is the capital of France?", "Paris.", tokens=True)
     assert "".join(found.tokens) == "Paris."
     assert 0 < found.score < 1
+    canaries = StateReplay(llm, layers="18").canaries()
+    assert canaries is not None
+    assert probe.guard.check(canaries).passed
 
 
 def test_what_has_no_state_before_the_answer_and_messages_that_are_no_text_are_refused(

@@ -2,25 +2,31 @@
 
     python -m research.stores.bundle [--models MODELS] [NAME ...]         # write checkpoints/bundled/
     python -m research.stores.bundle --check [--models MODELS] [NAME ...] # make them in out/bundle, compare
+    python -m research.stores.bundle --canaries [--models MODELS] NAME ... # give probes golden states; the rest stays
 
 Predictors, gate and router come from files in this folder alone. The probes need hidden states, which are read again
 with the models' weights: MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`.
 """
 
+import hashlib
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+import metaprobe
 from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.checkpoint import difference_from_rows
 from metaprobe.checkpoints.files import BUNDLED_FOLDER, bundled_names
-from metaprobe.checkpoints.manifest import GOLDEN, Manifest
+from metaprobe.checkpoints.manifest import GOLDEN, MANIFEST, FileEntry, Manifest, manifest_bytes
+from metaprobe.checkpoints.save import place
+from metaprobe.training.stored_states import canaries_file
 from research.blocks import ROOT, markdown, shown, write
 
 PAGE = ROOT / "docs" / "research" / "travel.md"
@@ -55,7 +61,7 @@ HIGH_IS_BAD = frozenset({"critical"})
 taken as confidence, is upside down there, and a gain over it says nothing."""
 SHOWN = 4
 """How many those are. All stand in the card."""
-WORK = Path("out/bundle")
+WORK, LAYERS = Path("out/bundle"), "every:2"
 STATES = WORK / "states"
 """Copies of the recorded runs, with hidden states beside them."""
 TOLERANCE = 1e-5
@@ -109,9 +115,14 @@ COMMANDS = {
 @click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
 @click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--check", is_flag=True, help="Compare with what is there, and leave both.")
+@click.option("--canaries", is_flag=True, help="Add golden states to the named probes that are there, and stop.")
 @click.option("--page", is_flag=True, help="Make none; write the table of those that are there.")
-def main(names: tuple[str, ...], models: Path | None, check: bool, page: bool) -> None:
+def main(names: tuple[str, ...], models: Path | None, check: bool, canaries: bool, page: bool) -> None:
     """Make the named checkpoints, or all."""
+    if canaries:
+        for name in names:
+            add_canaries(name, models)
+        return
     worst: list[str] = []
     for name in () if page else names or COMMANDS:
         of_states = str(STATES) in COMMANDS[name]
@@ -141,13 +152,38 @@ def read_states(model: str, models: Path | None) -> None:
     store = STATES / model
     if not (ROOT / store).exists():
         shutil.copytree(ROOT / "recorded" / "metacog-every-agent", ROOT / store)
+    llm = weights_of(model, models)
+    run(f"extract {store} --llm {shlex.quote(llm)} --layers {LAYERS} --stage answer --agent {agent}")
+
+
+def weights_of(model: str, models: Path | None) -> str:
+    """Returns the name under which the weights of a model are loaded."""
     if model == "smollm2-135m":
-        llm = model
-    elif models is None:
+        return model
+    if models is None:
         raise click.UsageError(f"the probes of {model} need its weights: give --models")
-    else:
-        llm = str((models / model / "model.gguf").resolve())
-    run(f"extract {store} --llm {shlex.quote(llm)} --layers every:2 --stage answer --agent {agent}")
+    return str((models / model / "model.gguf").resolve())
+
+
+def add_canaries(name: str, models: Path | None) -> None:
+    """Adds the golden states of the canaries to a probe that was trained without them. Graph, golden rows and card stay
+    equal to the byte."""
+    from metaprobe.llms.local import LocalLLM  # only this needs torch
+    from metaprobe.llms.readings import StateReplay
+
+    checkpoint = load_checkpoint(BUNDLED_FOLDER / name)
+    manifest, layers = checkpoint.manifest, metaprobe.load(f"bundled:{name}").layers
+    llm = LocalLLM.load(weights_of(name.rsplit("-", 1)[0], models))
+    if manifest.generator is None or llm.revision != manifest.generator.revision:
+        raise click.ClickException(f"{name} was trained on states of other weights than {llm.revision}")
+    added = canaries_file(StateReplay(llm, layers=LAYERS).canaries(), layers)
+    files = {file: data for file, data in checkpoint.files().items() if file != MANIFEST} | added
+    entries = {file: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for file, data in files.items()}
+    made = ROOT / WORK / name
+    shutil.rmtree(made, ignore_errors=True)
+    place(made, files | {MANIFEST: manifest_bytes(replace(manifest, files=entries))})
+    shutil.rmtree(BUNDLED_FOLDER / name)
+    shutil.move(made, BUNDLED_FOLDER / name)
 
 
 def run(command: str) -> None:
