@@ -192,11 +192,12 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         score_findings.append(Finding(f"{name} is {inputs.calibrated_control}, calibrated", True, level_detail))
     elif controls is None:
         score_findings.append(Finding(f"{name} was held against a control", False, NO_CONTROL_DETAIL, "unaudited"))
-    if controls is not None:
-        score_findings += beats_controls(controls, name=name)
     within: ControlComparison | None = None
     if inputs.controls and (runs := run_of_answers(table)).any():
         within = against_controls(y, score, inputs.controls, weights, metric=auroc_within(fold, runs))
+    if controls is not None:
+        score_findings += beats_controls(controls, name=name, within=within)
+    if within is not None:
         score_findings.append(beats_controls_within(within, name=name))
     else:
         skipped.append("controls within runs: needs answers of several runs (models, tasks, ways of asking)")
@@ -246,21 +247,29 @@ def above_chance(method_auroc: Interval, *, name: str) -> Finding:
 
 
 def beats_controls(
-    comparison: ControlComparison, *, name: str, metric: str = "AUROC", chance: float = 0.5
+    comparison: ControlComparison,
+    *,
+    name: str,
+    within: ControlComparison | None = None,
+    metric: str = "AUROC",
+    chance: float = 0.5,
 ) -> list[Finding]:
     """Checks for each control, the strongest first, that the method's AUROC exceeds it on the same answers.
 
     Passes if the paired interval over groups lies above 0 and the difference stands after Holm's correction over all
     controls. Otherwise the audit fails as `weak`. It fails as `invalid` if the way of collecting explains the numbers:
     the control is in `COLLECTION` and carries information, and the interval's upper end is below `NEGLIGIBLE_AUROC`.
+    A method that beats this control within runs is not explained by it.
 
     Args:
         comparison: the method and its controls.
         name: name of the method.
+        within: the same within runs; None if there is one run.
         metric: name of the compared metric, if it is not AUROC.
         chance: the metric's value for a score that knows nothing.
     """
     audits = []
+    beaten_within = {control.name for control in within.controls if control.beaten} if within else set()
     for control in comparison.controls:
         gain = control.difference
         detail = (
@@ -274,6 +283,7 @@ def beats_controls(
         is_informative = control.estimate > chance + NEGLIGIBLE_AUROC
         is_of_collection = control.name.removesuffix(REVERSED) in COLLECTION
         is_explained = is_of_collection and is_informative and gain.high < NEGLIGIBLE_AUROC
+        is_explained = is_explained and control.name not in beaten_within
         severity: Severity = "invalid" if is_explained else "weak"
         audits.append(Finding(f"{name} beats {control.name}", control.beaten, detail, severity, control=control.name))
     return audits

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from metaprobe.eval.metrics.bootstrap import (
     MetricValues,
     cluster_weights,
     control_comparison,
+    holm,
     interval,
     metric_values,
     paired_difference,
@@ -34,7 +35,7 @@ from metaprobe.eval.metrics.ranked import (
     error_fall,
     prediction_rejection_ratio,
 )
-from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, ModelResult
+from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, ModelResult, SignalResult, Signals
 from metaprobe.records.extras import require
 
 BEST_BASELINE = "best plain baseline"
@@ -87,6 +88,8 @@ def method_results(
 ) -> tuple[MethodResult, ...]:
     """Returns figures with intervals from a bootstrap over groups. Differences are paired, on the same resamples.
 
+    Differences in AUROC are those within runs if there are several runs with right and wrong answers.
+
     Controls are the methods of `CONTROL_FAMILIES`, except the control that was chosen in each fold.
 
     Args:
@@ -106,11 +109,19 @@ def method_results(
         if run_of_answer.max()
         else None
     )
+    if within_runs and not all(math.isfinite(values.estimate) for values in within_runs.values.values()):
+        within_runs = None
+    # Only some methods know the base rates of runs, so differences are those within runs.
+    on_equal_terms = within_runs or pooled
 
     def result(method: Judged) -> MethodResult:
         is_compared = method.family in ("explicit", "decision", "learned", "own")
         controls = pooled.comparison(method) if is_compared else None
-        strongest = controls.strongest.name if controls else "" if method.calibrated_control else pooled.strongest
+        controls_within = within_runs.comparison(method) if within_runs and is_compared else None
+        compared = controls_within or controls
+        strongest = (
+            compared.strongest.name if compared else "" if method.calibrated_control else on_equal_terms.strongest
+        )
         return MethodResult(
             name=method.name,
             family=method.family,
@@ -124,11 +135,11 @@ def method_results(
             else stated_calibration(table.y, method.stated_probability, weights, min_distance=MIN_BIN_DISTANCE),
             brier_skill=interval(brier_skill, table.y, method.probability, weights),
             aurc=interval(aurc, table.y, method.ranking, weights),
-            diff_stated=pooled.difference(method.name, STATED),
-            diff_control=pooled.difference(method.name, strongest),
+            diff_stated=on_equal_terms.difference(method.name, STATED),
+            diff_control=on_equal_terms.difference(method.name, strongest),
             calibrated_control=method.calibrated_control,
             controls=controls,
-            controls_within=within_runs.comparison(method) if within_runs and is_compared else None,
+            controls_within=controls_within,
             probability=method.probability,
             ranking=method.ranking,
             reliability=reliability_table(table.y, method.probability, min_distance=MIN_BIN_DISTANCE),
@@ -283,6 +294,74 @@ def headline_by_model(
     return tuple(sorted(model_results, key=lambda row: (row.parameters or math.inf, row.model)))
 
 
+def explicit_and_implicit(
+    table: AnswerTable,
+    judged: Sequence[Judged],
+    names: tuple[str, str, str],
+    *,
+    fold: NDArray[np.int64] | None = None,
+    seed: int = 0,
+) -> Signals:
+    """Returns the comparison of a stated number with a learned method, on all answers, by task and by model.
+
+    Args:
+        table: the n answers.
+        judged: the methods.
+        names: names of the explicit, the implicit and the joining method; the last may be empty.
+        fold: as in `method_results`.
+        seed: seed of the bootstrap.
+    """
+    explicit, implicit, joined = names
+    ranking = {method.name: method.ranking for method in judged}
+    weights, runs = cluster_weights(list(table.groups), RESAMPLES, seed), run_of_answers(table)
+    left_out: list[str] = []
+
+    def result(by: Literal["all", "task", "model"], name: str, rows: NDArray[np.bool_]) -> tuple[SignalResult, float]:
+        y, drawn = table.y[rows], weights[:, rows]
+        metric = auroc_within(None if fold is None else fold[rows], runs[rows])
+        values = {each: metric_values(metric, y, ranking[each][rows], drawn) for each in names if each}
+        over_explicit = control_comparison(values[implicit], {explicit: values[explicit]}, drawn).controls[0]
+        better = max((values[explicit], values[implicit]), key=lambda each: each.estimate)
+        found = SignalResult(
+            by=by,
+            name=name,
+            n=int(rows.sum()),
+            accuracy=float(y.mean()),
+            explicit=resampled_interval(values[explicit].estimate, values[explicit].resamples, drawn),
+            implicit=resampled_interval(values[implicit].estimate, values[implicit].resamples, drawn),
+            difference=over_explicit.difference,
+            p_holm=over_explicit.p_holm,
+            joined=resampled_interval(values[joined].estimate, values[joined].resamples, drawn) if joined else None,
+            joined_gain=paired_interval(values[joined], better, drawn) if joined else None,
+        )
+        return found, over_explicit.p
+
+    parts = [result("all", "all answers", np.ones(len(table), dtype=bool))[0]]
+    columns: tuple[tuple[Literal["task", "model"], NDArray[np.str_]], ...] = (
+        ("task", table.tasks),
+        ("model", table.models),
+    )
+    for by, column in columns:
+        part_names = np.unique(column).tolist()
+        found = []
+        for name in part_names if len(part_names) > 1 else []:
+            part, p = result(by, name, column == name)
+            if math.isfinite(part.difference.estimate):
+                found.append((part, p))
+            else:
+                left_out.append(name)
+        corrected = holm([p for _, p in found])
+        parts += [replace(part, p_holm=float(p)) for (part, _), p in zip(found, corrected, strict=True)]
+    return Signals(
+        explicit=explicit,
+        implicit=implicit,
+        joined=joined,
+        parts=tuple(parts),
+        left_out=tuple(left_out),
+        runs=int(runs.max()) + 1,
+    )
+
+
 def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Judged]) -> tuple[Path, Path]:
     """Writes items.csv and items.parquet into `folder`. Both hold the same rows: each answer's methods, one after
     another.
@@ -306,6 +385,7 @@ def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Ju
             "call_id": repeat_per_method(table.call_ids),
             "item": repeat_per_method(table.items),
             "group": repeat_per_method(table.groups),
+            "task": repeat_per_method(table.tasks),
             "dimension": repeat_per_method(table.dimensions),
             "level": repeat_per_method(table.levels),
             "variant": repeat_per_method(table.variants),

@@ -5,6 +5,9 @@ itself, answers to a further question (P(true)), and fitted predictors. Controls
 fitted ones in `metaprobe.training.methods`.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,6 +67,44 @@ def free_numbers(table: AnswerTable) -> dict[str, Scores]:
     if has_questions(table):
         numbers[QUESTION] = -np.char.str_len(table.questions).astype(np.float64)
     return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctControls:
+    """The free controls without those that tell nothing of their own on these answers."""
+
+    scores: Mapping[str, Scores]
+    """Scores (n,) of each kept control, by name."""
+    same_order: Mapping[str, str]
+    """Maps each control that was left out to the kept control that puts the answers in the same order."""
+    constant: tuple[str, ...]
+    """Controls that were left out because they are the same for all answers."""
+
+
+def distinct_controls(table: AnswerTable) -> DistinctControls:
+    """Returns `free_controls` with one control for each order of the answers.
+
+    Answers of one token have one log-probability, which is their mean, their minimum and their total. As six controls
+    it would be counted six times, also by Holm's correction. Stated numbers are always kept.
+    """
+    scores: dict[str, Scores] = {}
+    same_order: dict[str, str] = {}
+    constant: list[str] = []
+    name_by_order: dict[bytes, str] = {}
+    for name, values in free_controls(table).items():
+        if name.removesuffix(REVERSED) in (STATED, EASE, P_TRUE):
+            scores[name] = values
+            continue
+        distinct, order = np.unique(values, return_inverse=True)
+        if len(distinct) == 1:
+            constant.append(name)
+            continue
+        kept = name_by_order.setdefault(order.tobytes(), name)
+        if kept == name:
+            scores[name] = values
+        else:
+            same_order[name] = kept
+    return DistinctControls(scores, same_order, tuple(constant))
 
 
 def free_controls(table: AnswerTable) -> dict[str, Scores]:

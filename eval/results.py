@@ -42,7 +42,9 @@ class MethodResult:
     """Share of answers with a score of this method, in [0, 1]; the others get a fallback."""
     auroc: Interval
     within_runs: Interval | None = None
-    """AUROC over pairs of answers of one run (model, task, prompt variant); None if there is only one run."""
+    """AUROC over pairs of answers of one run (model, task, prompt variant). None if there is only one run, or if no run
+    has right and wrong answers.
+    """
     auprc: Interval
     ece: Interval
     """Expected calibration error of `probability`, over bins of equal mass."""
@@ -60,9 +62,9 @@ class MethodResult:
     error_fall: Interval | None = None
     """Relative fall of the error if only these 80 % are given; 0 is chance."""
     diff_stated: Interval | None = None
-    """AUROC minus that of verbalised confidence, paired; None for verbalised confidence itself."""
+    """AUROC on equal terms minus that of verbalised confidence, paired; None for verbalised confidence itself."""
     diff_control: Interval | None = None
-    """AUROC minus that of the strongest single control on these answers, paired; None for that control itself."""
+    """AUROC on equal terms minus that of the strongest single control, paired; None for that control itself."""
     controls: ControlComparison | None = None
     """AUROC against every control, corrected for their number; for methods that are learned, stated or the user's."""
     controls_within: ControlComparison | None = None
@@ -74,6 +76,20 @@ class MethodResult:
     ranking: NDArray[np.floating] | None = None
     """Score that orders the answers, if it is not the probability, (n,)."""
     reliability: tuple[ReliabilityBin, ...] = ()
+
+    @property
+    def auroc_on_equal_terms(self) -> Interval:
+        """AUROC by which methods are compared: within runs if there are several runs, else over all answers.
+
+        Some methods know the base rate of each run and others do not, so that AUROCs over all answers are not
+        comparable.
+        """
+        return self.within_runs or self.auroc
+
+    @property
+    def controls_on_equal_terms(self) -> ControlComparison | None:
+        """Comparison with every control, within runs if there are several runs, else over all answers."""
+        return self.controls_within or self.controls
 
     @property
     def order(self) -> NDArray[np.floating]:
@@ -305,6 +321,61 @@ class ModelResult:
     """AUROC minus that of stated confidence, paired; None if none was stated."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalResult:
+    """Explicit against implicit on one part of the answers: on all, on one task or on one model.
+
+    Every AUROC is over pairs of answers of one run if the part holds several runs.
+    """
+
+    by: Literal["all", "task", "model"]
+    name: str
+    """Name of the task or model; `all answers` for the whole."""
+    n: int
+    accuracy: float
+    explicit: Interval
+    """AUROC of what the model states."""
+    implicit: Interval
+    """AUROC of what is learned from its signals."""
+    difference: Interval
+    """`implicit` minus `explicit`, paired."""
+    p_holm: float
+    """P-value of no difference, after Holm's correction over the tasks, or over the models."""
+    joined: Interval | None = None
+    """AUROC of both joined; None without a method that joins them."""
+    joined_gain: Interval | None = None
+    """`joined` minus the higher of the two on this part, paired."""
+
+    @property
+    def ahead(self) -> Literal["implicit", "explicit", ""]:
+        """The signal that is shown to be better after the correction; empty if neither is."""
+        if not self.p_holm <= 1 - self.difference.level or self.difference.low <= 0 <= self.difference.high:
+            return ""
+        return "implicit" if self.difference.estimate > 0 else "explicit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """Explicit against implicit, with the names of the methods that stand for them."""
+
+    explicit: str
+    implicit: str
+    """The learned method without stated numbers that most folds chose."""
+    joined: str
+    """The method that joins both; empty if none does."""
+    parts: tuple[SignalResult, ...]
+    """All answers, then each task and each model if there are several."""
+    left_out: tuple[str, ...] = ()
+    """Tasks and models without right or without wrong answers."""
+    runs: int = 1
+    """Number of runs (model, task, way of asking)."""
+
+    @property
+    def whole(self) -> SignalResult:
+        """The comparison on all answers."""
+        return self.parts[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Stratum:
     """Answers of one difficulty."""
@@ -437,6 +508,8 @@ class Comparison:
     """How early right and wrong answers differ."""
     learning: LearningCurve | None = None
     """AUROC by the number of labels; None if it was not asked for."""
+    signals: Signals | None = None
+    """Explicit against implicit on equal terms; None without a stated number or without a learned method."""
     by_model: tuple[ModelResult, ...] = ()
     """The headline method on each model's answers, the smallest model first; empty for one model."""
     stages: tuple[StageAccuracy, ...] = ()
@@ -459,9 +532,9 @@ class Comparison:
 
     @property
     def controls(self) -> tuple[MethodResult, ...]:
-        """The single controls, the strongest on these answers first."""
+        """The single controls, the strongest on these answers first, on equal terms."""
         singles = (m for m in self.methods if m.family in CONTROL_FAMILIES and m.name != self.best_baseline)
-        return tuple(sorted(singles, key=lambda method: -method.auroc.estimate))
+        return tuple(sorted(singles, key=lambda method: -method.auroc_on_equal_terms.estimate))
 
     @property
     def base_rate(self) -> float:

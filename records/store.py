@@ -262,7 +262,7 @@ def as_stored(run: Run) -> Run:
 
 def _as_plain(record: Any) -> Any:
     """Returns a record as nested dictionaries. `dataclasses.asdict` would copy every array of the calls."""
-    names = _names_of_fields(type(record))
+    names = _names_of_fields(record.__class__)
     if names is not None:
         return {name: _as_plain(getattr(record, name)) for name in names}
     return [_as_plain(entry) for entry in record] if isinstance(record, tuple) else record

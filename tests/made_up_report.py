@@ -27,6 +27,8 @@ from metaprobe.eval.results import (
     Overconfidence,
     SeenMethod,
     SeenTokens,
+    SignalResult,
+    Signals,
     StageAccuracy,
     Stratum,
     Trajectories,
@@ -41,6 +43,31 @@ SOME = Interval(0.6, 0.5, 0.7, 400, 100)
 COUPLED = (
     "flagged_wrong flagged_right fixed_flagged fixed_unflagged fixed_difference broken_flagged broken_unflagged"
 ).split()
+WEAK, STRONG, AHEAD = (
+    Interval(each, each - 0.03, each + 0.03, 400, 100) for each in (0.62, 0.7, 0.08)
+)  # what the model says, what it gives off, and the difference
+SIGNALS = Signals(
+    explicit="verbalised confidence",
+    implicit="LightGBM on log-probabilities",
+    joined=METHOD_OF_ALL,
+    runs=4,
+    parts=tuple(
+        SignalResult(
+            by=by,
+            name=name,
+            n=200,
+            accuracy=0.5,
+            explicit=WEAK,
+            implicit=STRONG,
+            difference=AHEAD,
+            p_holm=0.001,
+            joined=STRONG,
+            joined_gain=Interval(0.0, -0.01, 0.01, 400, 100),
+        )
+        for by, name in (("all", "all answers"), ("task", "sums"), ("task", "claims"), ("model", "a"), ("model", "b"))
+    ),
+)
+"""The implicit signal is ahead everywhere, and joining adds nothing."""
 METHODS = {
     "verbalised confidence": ("explicit", 0.15),
     "verbalised difficulty": ("explicit", 0.05),
@@ -92,7 +119,6 @@ def made_up(n=400, resamples=100, model=HOSTILE):
                 if name == strongest
                 else paired_difference(auroc, y, p, controls[strongest], weights),
                 controls=None if name in controls else against_controls(y, p, controls, weights),
-                within_runs=SOME,
                 stated=stated_calibration(y, said, weights) if name == "verbalised confidence" else None,
                 probability=p,
                 reliability=reliability_table(y, p),
@@ -147,6 +173,7 @@ def of_systems():
     stages = ("answer", "monitor", "control", "synthesis")
     return {
         "headline": METHOD_OF_ALL,
+        "signals": SIGNALS,
         "difficulty": Difficulty(
             by="dimension x level",
             strata=(Stratum("easy", 200, 0.7), Stratum("hard", 200, 0.3)),

@@ -76,11 +76,58 @@ def test_the_first_words_count_the_controls_that_are_beaten_and_name_the_hardest
     assert told.startswith("1 of 3 controls. Not shown for 2; the strongest of these is the free number length (+0.01")
 
 
-def test_a_gain_that_is_gone_within_runs_is_said_beside_the_pooled_one(comparison):
-    warning = "Among answers of one run it is not shown to beat the free number length"
-    for within, warned in ((TIE, True), (BETTER, False)):
-        shown = with_gains(comparison, {STRONGEST: BETTER}, within={"length": within})
-        assert any(said.startswith(warning) for said in brief(shown).do) == warned
+def test_of_several_runs_the_gain_within_runs_decides_and_a_pooled_loss_is_said_beside_it(comparison):
+    gone = with_gains(comparison, {STRONGEST: BETTER}, within={"length": TIE})
+    assert recommended(gone).name == STRONGEST
+    kept = with_gains(comparison, {"run identity": WORSE}, within={"run identity": BETTER})
+    assert recommended(kept).name == METHOD_OF_ALL
+    warning = "Over answers of different runs it is not shown to beat the plain predictor run identity (-0.03"
+    assert any(said.startswith(warning) for said in brief(kept).do)
+    assert "Each of 1 controls within runs" in brief(kept).wins
+
+
+def with_signals(comparison, *differences, gain=(0.0, -0.01, 0.01)):
+    """The comparison with these differences, implicit minus explicit, for the whole and for two tasks."""
+    whole, first, second, *_ = comparison.signals.parts
+    parts = tuple(
+        replace(part, difference=Interval(*each[:3], 400, 97), p_holm=each[3], joined_gain=Interval(*gain, 400, 97))
+        for part, each in zip((whole, first, second), differences, strict=True)
+    )
+    return replace(comparison, signals=replace(comparison.signals, parts=parts))
+
+
+@pytest.mark.parametrize(
+    ("differences", "lead", "by_task"),
+    [
+        ((BETTER, BETTER, TIE), "Implicit: of a right", "By task: implicit ahead on sums; neither shown on claims."),
+        ((WORSE, WORSE, WORSE), "Explicit: of a right", "By task: explicit ahead on sums, claims."),
+        ((TIE, BETTER, WORSE), "Neither is shown", "It turns round by task: implicit ahead on sums; explicit ahead on"),
+        ((FALLEN, TIE, TIE), "Neither is shown", "On no task is either shown to be ahead."),
+    ],
+)
+def test_the_first_sentence_says_whether_explicit_or_implicit_tells_more(comparison, differences, lead, by_task):
+    (heading, told), *_ = brief(with_signals(comparison, *differences)).first
+    assert heading == "Explicit or implicit"
+    assert told.startswith(lead)
+    assert by_task in told
+    ahead = abs(differences[0][0])
+    sign = "-" if lead.startswith("Neither") and differences[0][0] < 0 else "+"
+    assert f"({sign}{ahead:.2f} [" in told, "who is ahead is ahead by a positive number"
+    assert "They complement" not in told
+    whole = " ".join(text for _, text in brief(with_signals(comparison, *differences)).first)
+    assert whole.count("trusts the right one more") == 1
+    assert "behind by" not in whole
+
+
+def test_signals_that_complement_each_other_are_said_to_and_advised_together(comparison):
+    tells = Interval(0.62, 0.55, 0.68, 400, 97)
+    methods = tuple(replace(m, auroc=tells) if m.family == "explicit" else m for m in comparison.methods)
+    joined = with_signals(comparison, TIE, TIE, TIE, gain=(0.03, 0.01, 0.05))
+    told = brief(replace(joined, methods=methods))
+    assert "They complement each other: joined" in told.explicit_or_implicit
+    assert "Ask the model for its own confidence too: joined, the two tell more than either." in told.do
+    apart = replace(comparison.signals, parts=tuple(replace(p, joined=None) for p in comparison.signals.parts))
+    assert "left verbalised confidence out" in brief(replace(comparison, signals=apart)).explicit_or_implicit
 
 
 def test_scores_that_tell_nothing_are_not_advised(comparison):
@@ -229,7 +276,8 @@ def test_what_an_interval_leaves_open_the_words_do_too(comparison, low, high, sa
     methods = tuple(replace(m, auroc=Interval(0.5, low, high, 400, 97), within_runs=None) for m in comparison.methods)
     shown = replace(comparison, methods=methods)
     told = brief(shown)
-    assert sum(said in sentence for sentence in (*told.found, told.learned)) == 3  # with the stated and a free number
+    short = said.replace("95 % interval 51", "(51")  # the first sentence of a list says what the count means
+    assert sum(said in sentence or short in sentence for sentence in (*told.found, told.learned)) == 3
 
 
 @pytest.mark.parametrize(("groups", "few"), [(99, True), (100, False)])

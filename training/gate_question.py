@@ -151,10 +151,12 @@ def join_question(
     unseen_odds = np.full(len(y), np.nan)
     unseen_odds[rows] = platt.logit(unseen)
     form_score = fit_question_score(forms, y, groups, rows, folds=folds, seed=seed)
-    if form_score is None or not pays(form_score.unseen, unseen_odds[None], y, groups.tolist(), rows, seed):
+    one_run = np.zeros(len(y), dtype=np.int64)  # a gate knows no base rates of runs
+    if form_score is None or not pays(form_score.unseen, unseen_odds[None], y, groups.tolist(), one_run, rows, seed):
         return None
     two_odds = np.array([unseen_odds[rows], form_score.unseen[rows]])
-    weights, shift = weigh_parts(two_odds, y[rows])
+    weights, rates = weigh_parts(two_odds, y[rows], one_run[rows])
+    shift = rates.mean
     surprise = Surprise.fit((weights @ two_odds + shift)[y[rows] == 1])
     scores = weights @ np.array([platt.logit(calibration_scores), form_score.linear(forms[calibrating])]) + shift
     calibrator = rising_calibrator(scores, y[calibrating], groups[calibrating].tolist(), seed=seed)

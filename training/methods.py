@@ -27,7 +27,7 @@ from metaprobe.eval.controls import (
     TERMS,
     TEXT,
     UNANSWERED,
-    free_controls,
+    distinct_controls,
     free_family,
     free_score,
     has_answers,
@@ -37,7 +37,7 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema
 from metaprobe.records.extras import require
-from metaprobe.training.base_rates import fit_offsets
+from metaprobe.training.base_rates import HELD_SD, INTERCEPT_SD, RunRates, fit_offsets, standardised
 from metaprobe.training.calibrators import (
     RISING_PLATT,
     USUAL_CALIBRATORS,
@@ -340,6 +340,23 @@ def words_in(texts: NDArray[Any], learn_rows: Rows) -> Any:
     return require("scipy.sparse", "fit").csr_matrix((len(texts), 1))
 
 
+def fit_word_weights(X: Any, y: NDArray[np.int64], penalty: float, *, rounds: int) -> Any:
+    """Returns a logistic regression on sparse rows, fitted with one BLAS thread.
+
+    Each round adds a few short vectors, so that several threads mostly wait for one another: on two busy cores a fit
+    took 18 times as much processor time.
+
+    Args:
+        X: sparse rows (n, words).
+        y: labels (n,).
+        penalty: inverse penalty.
+        rounds: most rounds of the solver.
+    """
+    linear: Any = require("sklearn.linear_model", "fit")
+    with require("threadpoolctl", "fit").threadpool_limits(1, user_api="blas"):
+        return linear.LogisticRegression(C=penalty, max_iter=rounds).fit(X, y)
+
+
 @dataclass(frozen=True, slots=True)
 class TextWords:
     """Logistic regression on the words of texts: what can be predicted without any signal of the model.
@@ -355,8 +372,7 @@ class TextWords:
     fitted: bool = True
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
-        table = evidence.table
+        sparse, table = require("scipy.sparse", "fit"), evidence.table
         # The way of asking is part of the prompt, so a control may read it too.
         prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
         texts = [prompts if name == "questions" else getattr(table, name) for name in self.columns]
@@ -372,7 +388,7 @@ class TextWords:
             return sparse.hstack(parts, format="csr")
 
         def fit_words(X: Any, learn_rows: Rows, penalty: float) -> ScoreFunction:
-            model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(X[learn_rows], table.y[learn_rows])
+            model = fit_word_weights(X[learn_rows], table.y[learn_rows], penalty, rounds=1000)
             return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
 
         X, selection = rows_of(roles.train), roles.selection
@@ -462,7 +478,7 @@ def control_methods(evidence: Evidence) -> list[Method]:
     table, states = evidence.table, evidence.states
     free = [
         GivenScore(name, free_family(name), partial(free_score, name), probability=name in (STATED, P_TRUE))
-        for name in free_controls(table)
+        for name in distinct_controls(table).scores
     ]
     # Layer 0 holds the embeddings of the tokens: the text before any computation of the model.
     embedded = () if states is None else (HiddenProbeMethod(TEXT, states.positions, "plain", (0,)),)
@@ -514,7 +530,11 @@ PART_FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class TermsPart:
-    """The ladder on the terms of the log-probabilities alone: without trees, and without the base rates of runs."""
+    """The ladder on the terms of the log-probabilities alone, without trees.
+
+    Its weights are fitted beside base rates of the runs, so that they tell answers of one run apart. Its score holds
+    the mean base rate only.
+    """
 
     name: str = "log-probabilities"
     family: Family = "learned"
@@ -523,8 +543,7 @@ class TermsPart:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         """Fits a free number, or all terms if they pay."""
         table, X = evidence.table, terms_of(evidence.table)
-        single_run = np.full(len(table), "")
-        sample = LadderRows(X, table.y, table.groups, single_run, TERM_NAMES)
+        sample = LadderRows(X, table.y, table.groups, runs_of(table), TERM_NAMES)
         ladder = fit_ladder(sample, roles, seed=seed)
         zero, unit = np.zeros(X.shape[1]), np.ones(X.shape[1])
         linear, unseen = LinearScore(zero, unit, ladder.weights, ladder.rates.mean), np.full(len(X), np.nan)
@@ -556,6 +575,10 @@ class JoinedFit:
     are fitted on them.
     """
     y: NDArray[np.int64]
+    runs: NDArray[np.generic]
+    """Run of each answer (n,). Weights are fitted beside base rates of the runs, which the scores leave out: a
+    checkpoint is used on runs that it has not seen.
+    """
     rows: Rows
     """Rows that were used in the fit."""
     _weights_of_set: dict[int, tuple[Floats, float]] = field(default_factory=dict)
@@ -593,8 +616,9 @@ class JoinedFit:
             members_listed = [i for i in range(len(self.parts)) if members >> i & 1]
             rows = self.rows[np.isfinite(self.unseen[members_listed][:, self.rows]).all(axis=0)]
             weights = np.zeros(len(self.parts))
-            weights[members_listed], shift = weigh_parts(self.unseen[members_listed][:, rows], self.y[rows])
-            self._weights_of_set[members] = weights, shift
+            joined_rows = self.unseen[members_listed][:, rows]
+            weights[members_listed], rates = weigh_parts(joined_rows, self.y[rows], self.runs[rows])
+            self._weights_of_set[members] = weights, rates.mean
         return self._weights_of_set[members]
 
 
@@ -626,7 +650,7 @@ class Blend:
     def join(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> JoinedFit:
         """Returns the parts that are joined, calibrated; their weights are fitted when they are asked for."""
         table = evidence.table
-        y, groups = table.y, table.groups
+        y, groups, runs = table.y, table.groups, runs_of(table)
         joined_parts: list[tuple[Method, Fitted, Platt, Floats, Floats]] = []
         for method in (*self.parts, *self.extras):
             part = fitted.get(method) or method.fit(evidence, roles, seed=seed)
@@ -639,23 +663,34 @@ class Blend:
                 unseen = np.where(np.isin(np.arange(len(table)), unseen_rows), scores, np.nan)
             rows = np.flatnonzero(np.isfinite(unseen))
             has_both_classes = len(np.unique(y[rows])) > 1
-            platt = fit_platt(unseen[rows], y[rows]) if has_both_classes else Platt(0.0, 0.0)
+            platt = fit_beside_rates(unseen[rows], y[rows], runs[rows])[0] if has_both_classes else Platt(0.0, 0.0)
             logit, unseen_logit = platt.logit(scores), platt.logit(unseen)
             joined_logits = np.array([logit_of_part for *_, logit_of_part in joined_parts])
-            if method in self.parts or pays(unseen_logit, joined_logits, y, groups.tolist(), roles.seen, seed):
+            if method in self.parts or pays(unseen_logit, joined_logits, y, groups.tolist(), runs, roles.seen, seed):
                 joined_parts.append((method, part, platt, logit, unseen_logit))
         methods, parts, calibrators, logits, unseen_logits = zip(*joined_parts, strict=True)
-        return JoinedFit(methods, parts, calibrators, np.array(logits), np.array(unseen_logits), y, roles.seen)
+        return JoinedFit(methods, parts, calibrators, np.array(logits), np.array(unseen_logits), y, runs, roles.seen)
 
 
-def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[str], rows: Rows, seed: int) -> bool:
+def pays(
+    extra: Floats,
+    before: Floats,
+    y: NDArray[np.int64],
+    groups: Sequence[str],
+    runs: NDArray[np.generic],
+    rows: Rows,
+    seed: int,
+) -> bool:
     """Returns whether a further part lowers the log loss on groups left out by more than a standard error.
+
+    Both losses know the base rates of the runs, so that a part has to tell answers of one run apart.
 
     Args:
         extra: log-odds (n,) of the further part.
         before: log-odds (k, n) of the parts that are joined already.
         y: labels (n,) of 0 and 1.
         groups: group of each row (n,).
+        runs: run of each row (n,).
         rows: calibration rows.
         seed: seed of the folds.
     """
@@ -667,21 +702,49 @@ def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[s
     gain = np.zeros(len(y))
     for rest, part in group_folds(rows, groups, y, PART_FOLDS, seed):
         for sign, logits in ((1, before), (-1, all_logits)):
-            weights, shift = weigh_parts(logits[:, rest], y[rest])
-            z = weights @ logits[:, part] + shift
+            weights, rates = weigh_parts(logits[:, rest], y[rest], runs[rest])
+            z = weights @ logits[:, part] + rates.of(runs[part])
             gain[part] += sign * np.logaddexp(0, np.where(y[part] == 1, -z, z))
     clusters = np.unique([groups[i] for i in rows], return_inverse=True)[1]
     return bool(gain[rows].mean() > clustered_se(gain[rows], clusters))
 
 
-def weigh_parts(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
-    """Returns weights (k,) and a shift that join the parts' log-odds (k, n); equal weights for too few answers."""
+def weigh_parts(logits: Floats, y: NDArray[np.int64], runs: NDArray[np.generic]) -> tuple[Floats, RunRates]:
+    """Returns weights (k,) of the parts' log-odds (k, n), and the base rates of the runs beside them.
+
+    From too few answers the weights are equal. With several runs, weights and calibration are fitted beside a base rate
+    for each run. Otherwise the parts would be weighed by how well they tell easy tasks from hard ones.
+    """
     k = len(logits)
     if len(y) < MIN_WEIGHTED_ROWS or len(np.unique(y)) < 2:
-        return np.full(k, 1 / k), 0.0
-    weights = blend_weights(logits, y)
-    platt = fit_platt(weights @ logits, y)
-    return weights * platt.slope, platt.intercept
+        return np.full(k, 1 / k), RunRates()
+    weights = blend_weights(logits, y) if len(np.unique(runs)) == 1 else blend_weights_within(logits, y, runs)
+    platt, rates = fit_beside_rates(weights @ logits, y, runs)
+    return weights * platt.slope, rates
+
+
+def fit_beside_rates(score: Floats, y: NDArray[np.int64], runs: NDArray[np.generic]) -> tuple[Platt, RunRates]:
+    """Returns Platt's map of one score (n,) at the mean base rate, and the base rates of the runs beside its slope."""
+    if len(np.unique(runs)) == 1:
+        platt = fit_platt(score, y)
+        return platt, RunRates(platt.intercept)
+    z, centre, spread = standardised(score[:, None])
+    fit = fit_offsets(z, y, runs, sd=INTERCEPT_SD)
+    slope = float(fit.weights[0] / spread[0])
+    rates = replace(fit.rates, mean=float(fit.rates.mean - slope * centre[0]))
+    return Platt(slope, rates.mean), rates
+
+
+def blend_weights_within(logits: Floats, y: NDArray[np.int64], runs: NDArray[np.generic]) -> Floats:
+    """Returns (k,) weights like `blend_weights`, fitted beside a base rate for each run."""
+    k = len(logits)
+    expected, sd = np.full(k, 1 / k), np.full(k, (2 * EQUAL_WEIGHTS_ANSWERS) ** -0.5)
+    while True:
+        weights = fit_offsets(logits.T, y, runs, expected=expected, sd=sd).weights
+        negative = (weights < 0) & (sd > HELD_SD)
+        if not negative.any():
+            return np.maximum(weights, 0.0)
+        expected, sd = np.where(negative, 0.0, expected), np.where(negative, HELD_SD, sd)
 
 
 def blend_weights(logits: Floats, y: NDArray[np.int64]) -> Floats:

@@ -23,6 +23,7 @@ from metaprobe.eval.controls import (
     DECISION,
     NUMBERS,
     REVERSED,
+    distinct_controls,
 )
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import debiased_ece
@@ -91,6 +92,10 @@ class CrossFit:
     """
     best_learned: tuple[str, ...] = ()
     """The learned method that each fold chose on its seen rows; empty if no method was learned."""
+    best_implicit: tuple[str, ...] = ()
+    """The same among methods that read no stated number, which are all but the blend."""
+    same_order: Mapping[str, str] = field(default_factory=dict)
+    """Maps each control that was left out to the control that puts the answers in the same order."""
     decided: tuple[str, ...] = ()
     """The one number of a decision that orders the answers of each fold, for the method on decisions; empty if several
     numbers do, or if there is no such method.
@@ -121,6 +126,7 @@ class CrossFit:
             if name == DECISIONS
             else f"{NUMBERS.get(unreversed, '')}{number.removeprefix(unreversed)}"
         )
+        control_name = self.same_order.get(control_name, control_name)
         if control_name not in {method.name for method in self.methods}:
             return self
         as_number = replace(self[name], ranking=self[control_name].ranking, calibrated_control=control_name)
@@ -336,7 +342,7 @@ def crossfit(
     # Arrays and lists that the folds fill.
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
-    n = len(table)
+    n, runs = len(table), runs_of(table)
     columns = [(method.name, method.family) for method in methods if not isinstance(method, Blend)]
     if any(method.family in CONTROL_FAMILIES for method in methods):
         columns.append((BEST_BASELINE, "plain"))
@@ -352,6 +358,7 @@ def crossfit(
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
     chosen_learned: list[str] = []
+    chosen_implicit: list[str] = []
 
     # Fit and calibrate every method in every fold; blends come last, because they join the other fits.
     splits = tuple(
@@ -388,7 +395,9 @@ def crossfit(
             if isinstance(method, LogprobLadder | LearnedDecisions):
                 ordering_numbers.setdefault(method.name, []).append(fitted.ordering_number)
         if unseen:
-            chosen_learned.append(_best_unseen(unseen, table.y))
+            chosen_learned.append(_best_unseen(unseen, table.y, runs))
+        if implicit := {name: scores for name, scores in unseen.items() if name not in joined}:
+            chosen_implicit.append(_best_unseen(implicit, table.y, runs))
         if (BEST_BASELINE, "plain") in columns:
             # A reversed control is no candidate: its sign was read from all answers, test rows included.
             candidates = [m.name for m in methods if m.family in CONTROL_FAMILIES and not m.name.endswith(REVERSED)]
@@ -428,6 +437,8 @@ def crossfit(
         joined={name: tuple(fitted_of_folds) for name, fitted_of_folds in joined.items()},
         places=places,
         best_learned=tuple(chosen_learned),
+        best_implicit=tuple(chosen_implicit),
+        same_order=distinct_controls(table).same_order,
         decided=tuple(ordering_numbers.get(DECISIONS, ())),
     )
     for name, only_number in number_of_method.items():
@@ -435,16 +446,25 @@ def crossfit(
     return fits
 
 
-def _best_unseen(unseen: Mapping[str, Scores], y: NDArray[np.int64]) -> str:
+def _best_unseen(unseen: Mapping[str, Scores], y: NDArray[np.int64], runs: NDArray[np.generic]) -> str:
     """Returns the method whose unseen scores order the seen rows best; the last of equal methods.
 
-    `unseen` maps a method to scores (n,) by fits without the row's group; NaN for test rows. Only rows that all methods
-    score are compared.
+    Pairs of answers of one run are compared, if any run has right and wrong answers: only some methods know the runs'
+    base rates.
+
+    Args:
+        unseen: maps a method to scores (n,) by fits without the row's group; NaN for test rows. Only rows that all
+            methods score are compared.
+        y: labels (n,).
+        runs: run of each row (n,).
     """
     rows = np.flatnonzero(np.isfinite(list(unseen.values())).all(axis=0))
     if len(np.unique(y[rows])) < 2:
         return list(unseen)[-1]
-    return max(reversed(list(unseen)), key=lambda name: float(auroc(y[rows], unseen[name][rows])))
+    within = auroc_within(runs[rows])
+    mixed = np.isfinite(float(np.asarray(within(y[rows], np.zeros(len(rows))))))
+    metric = within if mixed else auroc
+    return max(reversed(list(unseen)), key=lambda name: float(np.asarray(metric(y[rows], unseen[name][rows]))))
 
 
 def _without_gaps(scores: Scores) -> tuple[Scores, float]:

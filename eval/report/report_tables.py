@@ -38,6 +38,8 @@ from metaprobe.eval.results import (
     MethodResult,
     SeenMethod,
     SeenTokens,
+    SignalResult,
+    Signals,
     StageAccuracy,
     TwoChoice,
 )
@@ -137,9 +139,9 @@ def methods(comparison: Comparison) -> Table:
         called better only if the audit agrees, after the correction for the number of controls.
         """
         cell = difference_cell(method.diff_control)
-        if method.controls is None:
+        if method.controls_on_equal_terms is None:
             return cell
-        strongest = method.controls.strongest
+        strongest = method.controls_on_equal_terms.strongest
         note = cell.note if strongest.name == usual_control else f"{cell.note} (over {strongest.name})"
         return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not strongest.beaten else cell.mark)
 
@@ -147,7 +149,9 @@ def methods(comparison: Comparison) -> Table:
     first, second, recalibrated, *others = map(metric_column, METRICS)
     return Table.made(
         "methods",
-        "Held-out answers. In brackets: 95 % intervals, resampled by group. " + control_words(comparison),
+        "Held-out answers. In brackets: 95 % intervals, resampled by group. "
+        + ("Differences are those within runs. " if known("within_runs") else "")
+        + control_words(comparison),
         comparison.methods,
         Column("method", "Method", "text", cell=lambda method: text_cell(method.name)),
         number_column("coverage", "Said", share_cell),
@@ -184,7 +188,7 @@ def controls(comparison: Comparison) -> Table:
     rows = [
         (method.name, kind, control)
         for method in comparison.methods
-        for over, kind in ((method.controls, "all answers"), (method.controls_within, "within runs"))
+        for over, kind in ((method.controls_within, "within runs"), (method.controls, "all answers"))
         if over is not None
         for control in over.controls
     ]
@@ -319,6 +323,35 @@ def by_model(comparison: Comparison) -> Table:
         Column("control", "Strongest control", "text"),
         interval_column("diff_control", "vs strongest control", cell=difference_cell),
         interval_column("diff_stated", "vs stated", cell=difference_cell),
+    )
+
+
+def signals_table(signals: Signals) -> Table:
+    """Returns the table of explicit against implicit: all answers, each task, each model."""
+    kinds = {"all": "all answers", "task": "task", "model": "model"}
+    pairs = "pairs of a right and a wrong answer" + (" of one run" if signals.runs > 1 else "")
+    left_out = f" Left out, because all right or all wrong: {', '.join(signals.left_out)}." if signals.left_out else ""
+
+    def difference(part: SignalResult) -> Cell:
+        return replace(gap_cell(part.difference), mark=f"{part.ahead} ahead" if part.ahead else "unclear")
+
+    return Table.made(
+        "signals",
+        f"Explicit ({signals.explicit}) against implicit ({signals.implicit}): AUROC over {pairs}. Ahead: the interval "
+        "of implicit minus explicit leaves out 0, also after correction for the number of tasks or models (Holm)."
+        + (f" Joined: the {signals.joined}, and its gain over the better of the two." if signals.joined else "")
+        + left_out,
+        signals.parts,
+        Column("name", "Answers", "text"),
+        Column("by", "Of a", "text", cell=lambda part: text_cell(kinds[part.by])),
+        number_column("n", "Number", count_cell),
+        number_column("accuracy", "Right", share_cell),
+        interval_column("explicit", "Explicit", "higher"),
+        interval_column("implicit", "Implicit", "higher"),
+        Column("difference", "Implicit minus explicit", "interval", cell=difference),
+        number_column("p_holm", "p, Holm", p_cell),
+        interval_column("joined", "Joined", "higher"),
+        interval_column("joined_gain", "Joined gains", cell=gap_cell),
     )
 
 

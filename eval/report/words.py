@@ -4,7 +4,9 @@ Only the words are made here. If an interval leaves a question open, the words d
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from metaprobe.checkpoints.rendered_table import difference_word, format_interva
 from metaprobe.eval.controls import CUT, describe_control
 from metaprobe.eval.metrics.bootstrap import ControlDifference
 from metaprobe.eval.metrics.ranked import auroc, risk_coverage
-from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
+from metaprobe.eval.results import Comparison, Family, Finding, MethodResult, Signals
 
 FIRST_SCREEN_SENTENCES = 3
 """Number of sentences on reliability that the first screen shows. The section `At a glance` shows all of them."""
@@ -40,7 +42,7 @@ def best_decision(comparison: Comparison) -> MethodResult | None:
     decisions = [
         method for method in comparison.methods if method.family == "decision" and method is not headline_method
     ]
-    return max(decisions, key=lambda method: method.auroc.estimate, default=None)
+    return max(decisions, key=lambda method: method.auroc_on_equal_terms.estimate, default=None)
 
 
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
@@ -65,7 +67,10 @@ def control_words(comparison: Comparison) -> str:
     if not comparison.controls:
         return ""
     strongest = comparison.controls[0].name
-    strongest_text = f"Strongest control: {strongest}, the best of {len(comparison.controls)} on these same answers."
+    within = " within runs" if comparison.controls[0].within_runs else ""
+    strongest_text = (
+        f"Strongest control{within}: {strongest}, the best of {len(comparison.controls)} on these same answers."
+    )
     if not comparison.baselines:
         return strongest_text
     (chosen, folds), *others = comparison.baselines.items()
@@ -118,6 +123,8 @@ class Brief:
 
     asked: str
     """The question of the comparison: how many answers are right, and what may tell which."""
+    explicit_or_implicit: str
+    """Whether what the model says or what it gives off tells more, on equal terms; empty without one of the two."""
     signal: str
     """Which signal to use and how well it does; empty where there are no methods."""
     learned: str
@@ -133,8 +140,9 @@ class Brief:
 
     @property
     def first(self) -> tuple[tuple[str, str], ...]:
-        """Heading and text of the three answers that come first: which signal, how sure, what to run next."""
+        """Heading and text of the answers that come first: explicit or implicit, which signal, how sure, what next."""
         sentences = (
+            ("Explicit or implicit", self.explicit_or_implicit),
             ("Which signal", self.signal),
             ("How sure", " ".join(self.sure[:FIRST_SCREEN_SENTENCES])),
             ("Next", " ".join(self.do)),
@@ -145,7 +153,7 @@ class Brief:
 def brief(comparison: Comparison) -> Brief:
     """Returns the summary of a comparison; its parts are empty if the comparison has no methods."""
     if not comparison.methods:
-        return Brief("", "", "", "", (), (), ())
+        return Brief("", "", "", "", "", (), (), ())
     model = comparison.provenance.get("model", "The model")
     learned = headline(comparison)
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
@@ -155,6 +163,7 @@ def brief(comparison: Comparison) -> Brief:
             "right. Which are they? What the model says of its own confidence may tell, or what it gives off while it "
             "answers."
         ),
+        explicit_or_implicit=_explicit_or_implicit(comparison),
         signal=_signal_sentences(comparison, learned),
         learned=_learned_sentence(learned),
         wins=_controls_beaten(learned),
@@ -164,16 +173,84 @@ def brief(comparison: Comparison) -> Brief:
     )
 
 
+MAX_NAMES = 6
+"""Most tasks or models that one sentence names; of more it gives the count."""
+SIDES: tuple[Literal["implicit", "explicit"], ...] = ("implicit", "explicit")
+
+
+def _explicit_or_implicit(comparison: Comparison) -> str:
+    """Says which of the two tells more among answers of one run, whether both complement each other, and by task."""
+    signals = comparison.signals
+    if signals is None or isnan(signals.whole.difference.estimate):
+        return ""
+    whole = signals.whole
+    places = [(signals.implicit, whole.implicit), (signals.explicit, whole.explicit)]
+    difference = whole.difference
+    if whole.ahead == "explicit":
+        places.reverse()
+        difference = replace(difference, estimate=-difference.estimate, low=-difference.high, high=-difference.low)
+    (first, first_auroc), (second, second_auroc) = places
+    verdict = f"{whole.ahead.capitalize()}" if whole.ahead else "Neither is shown to be ahead"
+    pairs = "a right and a wrong answer" + (" of one run" if signals.runs > 1 else "")
+    sentences = [
+        f"{verdict}: of {pairs}, {first} trusts the right one more {number(100 * first_auroc.estimate, 0)} times in "
+        f"100, {second} {number(100 * second_auroc.estimate, 0)} ({format_interval(difference, signed=True)} AUROC; "
+        "guessing: 50)."
+    ]
+    if whole.joined is None or whole.joined_gain is None:
+        sentences.append(f"No method here joins the two with a gain: the blend left {signals.explicit} out.")
+    else:
+        joined = f"joined ({signals.joined}) {number(100 * whole.joined.estimate, 0)} times"
+        gain = f"{format_interval(whole.joined_gain, signed=True)} AUROC over the better of the two"
+        sentences.append(
+            f"They complement each other: {joined}, {gain}."
+            if whole.joined_gain.low > 0
+            else f"That they complement each other is not shown: {joined}, {gain}."
+        )
+    sentences += filter(None, (_by_part(signals, by) for by in ("task", "model")))
+    if signals.runs > 1:
+        sentences.append(
+            f"There are {signals.runs} runs (model, task, way of asking): over answers of different runs, a method "
+            "that knows each run's base rate would gain by that alone."
+        )
+    return " ".join(sentences)
+
+
+def _by_part(signals: Signals, by: str) -> str:
+    """Says on which tasks or models each side is ahead; empty if there is only one."""
+    parts = [part for part in signals.parts if part.by == by]
+    if not parts:
+        return ""
+
+    def named(side: str) -> str:
+        names = [part.name for part in parts if part.ahead == side]
+        return ", ".join(names) if len(names) <= MAX_NAMES else f"{len(names)} {by}s"
+
+    if not any(part.ahead for part in parts):
+        return f"On no {by} is either shown to be ahead."
+    clauses = [f"{side} ahead on {named(side)}" for side in SIDES if named(side)]
+    clauses += [f"neither shown on {named('')}"] if named("") else []
+    turned = all(any(part.ahead == side for part in parts) for side in SIDES)
+    return f"{'It turns round by' if turned else 'By'} {by}: {'; '.join(clauses)}."
+
+
 def _signal_sentences(comparison: Comparison, learned: MethodResult | None) -> str:
     """Returns which signal the report recommends, how well it does, and how the learned method compares with it."""
-    recommended_method, sentences = recommended(comparison), [_learned_sentence(learned), _wins_over(learned)]
-    if recommended_method is None:
-        sentences = ["None yet.", *sentences]
-    elif recommended_method is learned:
-        sentences = [*sentences, _cut_alone(comparison, recommended_method)]
+    recommended_method = recommended(comparison)
+    explained = comparison.signals is not None
+    if recommended_method is None or recommended_method is learned:
+        sentences = ["None yet."] if recommended_method is None else []
+        sentences += [_learned_sentence(learned, explained=explained), _wins_over(learned)]
+        sentences += [] if recommended_method is None else [_cut_alone(comparison, recommended_method)]
     else:
-        how_well = f"{_capitalise(describe_control(recommended_method.name))}: {_describe_auroc(recommended_method)}."
-        sentences = [how_well, _chosen_here(comparison), _cut_alone(comparison, recommended_method), *sentences]
+        how_well = _describe_auroc(recommended_method, explained=explained)
+        sentences = [
+            f"{_capitalise(describe_control(recommended_method.name))}: {how_well}.",
+            _chosen_here(comparison),
+            _cut_alone(comparison, recommended_method),
+            _learned_sentence(learned, explained=True),
+            _wins_over(learned),
+        ]
     return " ".join(filter(None, sentences))
 
 
@@ -198,14 +275,11 @@ def _cut_alone(comparison: Comparison, recommended_method: MethodResult) -> str:
     interval of the difference holds 0, and the signal ranks cut answers below the others.
     """
     cut = next((method for method in comparison.controls if method.name == CUT), None)
-    if cut is None or cut is recommended_method or cut.auroc.low <= 0.5:
+    if cut is None or cut is recommended_method or cut.auroc_on_equal_terms.low <= 0.5:
         return ""
+    compared = recommended_method.controls_on_equal_terms
     difference_from_cut = next(
-        (
-            c.difference
-            for c in (recommended_method.controls.controls if recommended_method.controls else ())
-            if c.name == CUT
-        ),
+        (c.difference for c in (compared.controls if compared else ()) if c.name == CUT),
         None,
     )
     # If the number is a control, the row of `cut` holds the difference: it is compared with the strongest control.
@@ -218,9 +292,10 @@ def _cut_alone(comparison: Comparison, recommended_method: MethodResult) -> str:
 
 
 def _times_in_100(method: MethodResult) -> str:
-    """Returns the AUROC with its interval as counts: `71 times in 100 (66 to 75)`."""
+    """Returns the AUROC on equal terms with its interval as counts: `71 times in 100 (66 to 75)`."""
+    auroc_of_method = method.auroc_on_equal_terms
     estimate, low, high = (
-        number(100 * value, 0) for value in (method.auroc.estimate, method.auroc.low, method.auroc.high)
+        number(100 * value, 0) for value in (auroc_of_method.estimate, auroc_of_method.low, auroc_of_method.high)
     )
     return f"{estimate} times in 100 ({low} to {high})"
 
@@ -231,39 +306,38 @@ def _wins_over(learned: MethodResult | None) -> str:
     return f"It beats {wins[:1].lower()}{wins[1:]}" if wins else ""
 
 
-def _learned_sentence(learned: MethodResult | None) -> str:
-    """Says how well the learned method ranks, also within runs; empty if nothing was learned."""
+def _learned_sentence(learned: MethodResult | None, *, explained: bool = False) -> str:
+    """Says how well the learned method ranks, also over all answers of several runs; empty if nothing was learned.
+
+    `explained`: whether a sentence before this one says what the count means.
+    """
     if learned is None:
         return ""
     calibrated_text = (
         f", which is {describe_control(learned.calibrated_control)}, calibrated" if learned.calibrated_control else ""
     )
-    within_runs = learned.within_runs
-    one_run = f"; of two answers of one run {number(100 * within_runs.estimate, 0)} times" if within_runs else ""
-    return f"{_capitalise(learned.name)}{calibrated_text}: {_describe_auroc(learned)}{one_run}."
+    over_all = f"; over all answers {number(100 * learned.auroc.estimate, 0)} times" if learned.within_runs else ""
+    return f"{_capitalise(learned.name)}{calibrated_text}: {_describe_auroc(learned, explained=explained)}{over_all}."
 
 
 def _controls_beaten(learned: MethodResult | None) -> str:
     """Says how many controls the learned method beats, and names the strongest control that it does not beat. A tie is
     not called a win.
     """
-    if learned is None or learned.controls is None:
+    if learned is None or learned.controls_on_equal_terms is None:
         return ""
-    comparison, count = learned.controls, len(learned.controls.controls)
+    comparison = learned.controls_on_equal_terms
+    count = len(comparison.controls)
     named_control = comparison.strongest if comparison.beaten else comparison.standing[0]
     others = "other controls" if learned.calibrated_control else "controls"
+    others += " within runs" if learned.controls_within else ""
     if comparison.beaten:
-        text = f"Each of {count} {others}; the strongest is {_control_and_gain(named_control)}."
-    else:
-        standing_count = len(comparison.standing)
-        text = (
-            f"{count - standing_count} of {count} {others}. Not shown for {standing_count}; the strongest of these is "
-            f"{_control_and_gain(named_control)}."
-        )
-    gain = learned.diff_stated
-    if gain is not None and difference_word(gain) == "better":
-        text += f" What the model says of itself is behind by {format_interval(gain, signed=True)}."
-    return text
+        return f"Each of {count} {others}; the strongest is {_control_and_gain(named_control)}."
+    standing_count = len(comparison.standing)
+    return (
+        f"{count - standing_count} of {count} {others}. Not shown for {standing_count}; the strongest of these is "
+        f"{_control_and_gain(named_control)}."
+    )
 
 
 def _control_and_gain(control: ControlDifference) -> str:
@@ -277,20 +351,22 @@ def _capitalise(text: str) -> str:
 
 def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
     """Returns the findings: stated confidence, the decision model, the controls, and the better half of the answers."""
-    sentences = []
+    sentences: list[str] = []
+    control = comparison.controls[0] if comparison.controls else None
+    decided = best_decision(comparison)
     if stated is not None:
         source = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
         sentences.append(f"What the model says ({source}): {_describe_auroc(stated)}.")
         sentences += _stated_calibration_sentences(stated)
-    if (decided := best_decision(comparison)) is not None:
-        sentences.append(f"The strongest number of the decision model ({decided.name}): {_describe_auroc(decided)}.")
+    if decided is not None:
+        how_well = _describe_auroc(decided, explained=bool(sentences))
+        sentences.append(f"The strongest number of the decision model ({decided.name}): {how_well}.")
         sentences += _stated_calibration_sentences(decided)
     sentences += [] if learned is None else _stated_calibration_sentences(learned)
-    control = comparison.controls[0] if comparison.controls else None
     if control is not None:
+        how_well = _describe_auroc(control, explained=stated is not None or decided is not None)
         sentences.append(
-            f"The strongest of {len(comparison.controls)} controls ({describe_control(control.name)}): "
-            f"{_describe_auroc(control)}."
+            f"The strongest of {len(comparison.controls)} controls ({describe_control(control.name)}): {how_well}."
         )
     trusted = learned or decided or control
     if trusted is not None:
@@ -320,15 +396,19 @@ def _stated_calibration_sentences(method: MethodResult) -> list[str]:
     return [f"{sentence}{brier}."]
 
 
-def _describe_auroc(method: MethodResult) -> str:
-    """Returns the AUROC in words."""
+def _describe_auroc(method: MethodResult, *, explained: bool = False) -> str:
+    """Returns the AUROC on equal terms in words. `explained`: whether a sentence before says what the count means."""
+    compared = method.auroc_on_equal_terms
+    pairs = "of a right and a wrong answer" + (" of one run" if method.within_runs else "")
     rate = (
-        f"of a right and a wrong answer it trusts the right one more {number(100 * method.auroc.estimate, 0)} times in "
-        f"100 (guessing: 50; 95 % interval {number(100 * method.auroc.low, 0)} to {number(100 * method.auroc.high, 0)})"
+        _times_in_100(method)
+        if explained
+        else f"{pairs} it trusts the right one more {number(100 * compared.estimate, 0)} times in 100 (guessing: 50; "
+        f"95 % interval {number(100 * compared.low, 0)} to {number(100 * compared.high, 0)})"
     )
-    if method.auroc.low > 0.5:
+    if compared.low > 0.5:
         return rate
-    return rate + (", so it is worse than guessing" if method.auroc.high < 0.5 else ", which may be luck")
+    return rate + (", so it is worse than guessing" if compared.high < 0.5 else ", which may be luck")
 
 
 def _reliability(comparison: Comparison) -> list[str]:
@@ -367,21 +447,24 @@ def _reliability(comparison: Comparison) -> list[str]:
 def recommended(comparison: Comparison) -> MethodResult | None:
     """Returns the method that the report tells its reader to use; None if it tells them to use none yet.
 
-    It is the learned method if it is shown to beat every control. Otherwise it is the strongest control, unless the
+    Methods are compared on equal terms: within runs if there are several. It is the learned method if it is shown to
+    beat every control. Otherwise it is the strongest control, unless the
     learned method beats this control but not all others: then more answers must decide.
     """
     failed = disqualifying_audits(comparison.audits)
     if "" in failed:
         return None
     learned = headline(comparison)
-    if learned is not None and learned.name not in failed and learned.auroc.low > 0.5 and learned.controls is not None:
-        if learned.controls.beaten:
+    compared = None if learned is None else learned.controls_on_equal_terms
+    if learned and compared and learned.name not in failed and learned.auroc_on_equal_terms.low > 0.5:
+        if compared.beaten:
             return learned
-        if learned.controls.strongest.beaten:
+        if compared.strongest.beaten:
             return None
     free = [*filter(None, [best_decision(comparison)]), *comparison.controls]
-    strongest = max(free, key=lambda method: method.auroc.estimate, default=None)
-    return next((method for method in (strongest, *comparison.controls) if method and method.auroc.low > 0.5), None)
+    strongest = max(free, key=lambda method: method.auroc_on_equal_terms.estimate, default=None)
+    candidates = (strongest, *comparison.controls)
+    return next((method for method in candidates if method and method.auroc_on_equal_terms.low > 0.5), None)
 
 
 def _advice(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
@@ -392,29 +475,22 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     recommended_method = recommended(comparison)
     if learned is not None and learned.name in failed:
         learned = None
-    informative = learned is not None and learned.auroc.low > 0.5
+    informative = learned is not None and learned.auroc_on_equal_terms.low > 0.5
+    compared = None if learned is None else learned.controls_on_equal_terms
     export_hint = (
         f": {comparison.exported} Then `metaprobe score C NEW` flags new answers." if comparison.exported else "."
     )
     advice = []
-    if learned is not None and recommended_method is learned and learned.controls is not None:
+    if learned is not None and recommended_method is learned:
         advice.append(f"Use the learned method ({learned.name}) to decide which answers to check{export_hint}")
-        if (within_runs := learned.controls_within) is not None and not within_runs.beaten:
+        if learned.controls_within and learned.controls and not learned.controls.beaten:
+            standing = _control_and_gain(learned.controls.standing[0])
             advice.append(
-                f"Among answers of one run it is not shown to beat {_control_and_gain(within_runs.standing[0])}: where "
-                "one model is used for one task, that will do."
+                f"Over answers of different runs it is not shown to beat {standing}: there, knowing each run's base "
+                "rate is an advantage of its own."
             )
-    elif (
-        recommended_method is None
-        and learned is not None
-        and informative
-        and learned.controls is not None
-        and learned.controls.strongest.beaten
-    ):
-        strongest, others = (
-            learned.controls.strongest,
-            ", ".join(describe_control(c.name) for c in learned.controls.standing),
-        )
+    elif recommended_method is None and learned and informative and compared and compared.strongest.beaten:
+        strongest, others = compared.strongest, ", ".join(describe_control(c.name) for c in compared.standing)
         advice.append(
             f"The learned method ({learned.name}) beats the strongest control ({describe_control(strongest.name)}) by "
             f"{format_interval(strongest.difference, signed=True)} AUROC, but is not shown to beat {others}: collect "
@@ -424,8 +500,8 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         advice.append(f"Use {describe_control(recommended_method.name)} to decide which answers to check{export_hint}")
         if learned is not None and learned.calibrated_control:
             advice.append(f"The learned method is {describe_control(learned.calibrated_control)}, calibrated.")
-        elif learned is not None and learned.controls is not None:
-            first = learned.controls.strongest
+        elif compared is not None:
+            first = compared.strongest
             verdict = "does worse" if difference_word(first.difference) == "worse" else "is not shown to do better"
             advice.append(
                 f"The learned method {verdict} than {describe_control(first.name)} here "
@@ -435,16 +511,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
         advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
-    # The worth of the model's own statements.
-    if stated is not None and stated.auroc.low <= 0.5:
-        advice.append("Do not rely on what the model says of its own confidence.")
-    elif stated is not None and learned is not None and learned.diff_stated is not None:
-        advice.append(
-            "What the model says of its own confidence is worth something too, but less than the learned method."
-            if difference_word(learned.diff_stated) == "better"
-            else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
-            "it may do."
-        )
+    advice += _worth_of_statements(comparison, stated)
     # More questions, and failed audits.
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
@@ -454,4 +521,25 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         if method in no_better
         else f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
         for method, names in failed.items()
+    ]
+
+
+def _worth_of_statements(comparison: Comparison, stated: MethodResult | None) -> list[str]:
+    """Returns a sentence on the worth of the model's own statements, on equal terms; none if nothing was stated."""
+    if stated is None:
+        return []
+    if stated.auroc_on_equal_terms.low <= 0.5:
+        return ["Do not rely on what the model says of its own confidence."]
+    signals = comparison.signals
+    if signals is None:
+        return []
+    whole = signals.whole
+    if whole.joined_gain is not None and whole.joined_gain.low > 0:
+        return ["Ask the model for its own confidence too: joined, the two tell more than either."]
+    if whole.ahead == "explicit":
+        return [f"What the model says of its own confidence tells more than {signals.implicit}: ask for it."]
+    if whole.ahead == "implicit":
+        return [f"What the model says of its own confidence is worth something too, but less than {signals.implicit}."]
+    return [
+        f"What the model says of its own confidence is not shown to be worse than {signals.implicit}: asking it may do."
     ]

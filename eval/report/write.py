@@ -146,6 +146,7 @@ def comparison_table(comparison: Comparison) -> str:
         [
             *textwrap.wrap(about.strip(), TERMINAL_CHARS),
             "",
+            *([*tables.signals_table(comparison.signals).text(name_chars=24), ""] if comparison.signals else []),
             *tables.methods(comparison).text(name_chars=24),
             "",
             "↑ higher is better, ↓ lower. * interval overlaps no other. Unclear: the difference's interval holds 0,",
@@ -166,6 +167,7 @@ def _glance(comparison: Comparison) -> Section:
     return Section(
         ident="glance",
         title="At a glance",
+        tables=[tables.signals_table(comparison.signals)] if comparison.signals else (),
         figures=(
             *(
                 figures.reliability(ident, method, title=titles[ident])
@@ -189,11 +191,11 @@ def _methods(comparison: Comparison) -> Section:
         "Bold: its interval overlaps no other method's."
         + ("" if has_clear_winner else " No method is that clearly ahead in any column."),
         "Said: share of answers about which the method says anything; the others get a fallback.",
-        "“vs” columns are differences in AUROC, to stated confidence or to the strongest control, and paired: both "
-        "methods on the same resampled answers. Where a method is held against another control, as a probe before the "
-        "answer is, that one is named. “Better” or “worse” where the interval leaves out 0, and better than a control "
-        "only after correction for their number (Holm), as in the audits; else “unclear”. That a method beats its "
-        "controls is said only where it is better than every one of them.",
+        "“vs” columns are differences in AUROC (within runs if there are several), to stated confidence or to the "
+        "strongest control, and paired: both methods on the same resampled answers. Where a method is held against "
+        "another control, as a probe before the answer is, that one is named. “Better” or “worse” where the interval "
+        "leaves out 0, and better than a control only after correction for their number (Holm), as in the audits; else "
+        "“unclear”. That a method beats its controls is said only where it is better than every one of them.",
         f"A random score has AUROC 0.50, AUPRC {number(comparison.base_rate)} (the base rate) and AURC "
         f"{number(1 - comparison.base_rate)} (the error rate). Brier skill 0 is no better than always saying the base "
         "rate.",
@@ -207,7 +209,10 @@ def _methods(comparison: Comparison) -> Section:
         remarks.append(
             f"{tables.WITHIN_RUNS}: AUROC over pairs of answers of one run only (same model, task and way of asking), "
             "which is what is left for whoever uses one model for one task; a score that only knows which run an "
-            "answer is from has 0.50."
+            "answer is from has 0.50. Methods are compared by it, because only some know each run's base rate: "
+            "what is learned on log-probabilities, and fitted controls. A stated number, a free number and the blend "
+            "do not, and their AUROC over all answers may be lower for that reason alone. The blend weighs its parts "
+            "beside these base rates and leaves them out, as its checkpoint does."
         )
     if comparison.two_choice:
         remarks.append(_choices_read(comparison.two_choice))

@@ -194,8 +194,8 @@ def scores_at(data: Solutions, place: int) -> tuple[NDArray[np.intp], NDArray[np
 
 def joined(unseen: list[Floats], logits: list[Floats], y: NDArray[np.int64], learn: NDArray[np.int64]) -> Floats:
     """Returns the joined log-odds (n,) of several, weighed on scores that did not see the row."""
-    weights, shift = weigh_parts(np.array(unseen), y[learn])
-    return np.asarray(weights @ np.array(logits) + shift)
+    weights, rates = weigh_parts(np.array(unseen), y[learn], np.zeros(len(learn), dtype=np.int64))
+    return np.asarray(weights @ np.array(logits) + rates.mean)
 
 
 def gate_scores(
@@ -207,7 +207,7 @@ def gate_scores(
     wide = np.full((len(unseen), len(y)), np.nan)
     wide[:, learn] = np.array(unseen)
     for part in range(1, len(unseen)):
-        if pays(wide[part], wide[kept], y, groups.tolist(), learn, SEED):
+        if pays(wide[part], wide[kept], y, groups.tolist(), np.zeros(len(y), dtype=np.int64), learn, SEED):
             kept.append(part)
     return joined([unseen[part] for part in kept], [logits[part] for part in kept], y, learn)
 

@@ -33,6 +33,7 @@ from metaprobe.training.recipes.compare_runs import (
     with_place_read,
     write_method,
     write_report,
+    write_scores,
 )
 from metaprobe.training.stored_runs import load_runs
 from metaprobe.training.study import study
@@ -110,8 +111,8 @@ class CaughtMistakes:
 
     @property
     def sentence(self) -> str:
-        """Up to three sentences: wrong answers found and right answers lost, beside flags at random; the share of right answers among those
-        kept; answers that could not be judged.
+        """Up to three sentences: wrong answers found and right answers lost, beside flags at random; the share of right
+        answers among those kept; answers that could not be judged.
         """
         n, right = len(self.answers), len(self.answers) - self.mistakes
         kept_count = n - self.found - self.lost
@@ -193,15 +194,14 @@ class TrainedRuns:
         )
         with ReplaceOptions(replace=True).replacing():
             on_step("intervals")
+            write_scores(folder / "report", answers)
             compared = comparison_of_study(answers, notes=notes, command=command, on_step=on_step)
             exported_method = _exportable(compared)
             on_step(f"audit and export: {exported_method.name}")
             path = folder / "checkpoints" / exported_method.name.replace(",", "").replace(" ", "-")
             checkpoint = write_method(path, answers, exported_method.name, command=command)
             on_step("report: tables and figures")
-            report = write_report(
-                folder / "report", with_place_read(compared, exported_method.name, checkpoint), answers
-            )
+            report = write_report(folder / "report", with_place_read(compared, exported_method.name, checkpoint))
         # Flag the answers of the other store.
         on_step("load it, and flag the answers that nobody has seen")
         advised = recommended(compared)
@@ -387,7 +387,7 @@ def _exportable(comparison: Comparison) -> MethodResult:
 def _gain_sentence(comparison: Comparison, name: str) -> str:
     """Returns sentences on the method's gain over the strongest simple control, with its interval."""
     method = next(method for method in comparison.methods if method.name == name)
-    comparison_of_controls = method.controls
+    comparison_of_controls = method.controls_on_equal_terms
     if comparison_of_controls is None:
         return "no learned method is shown to beat it."
     gain, strongest_control = (

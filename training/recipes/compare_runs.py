@@ -20,10 +20,18 @@ from metaprobe.checkpoints import Checkpoint, CheckpointExists
 from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.eval.answer_table import AnswerTable
 from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_stage_accuracy
-from metaprobe.eval.compare import BEST_BASELINE, add_details, headline_by_model, method_results, write_item_table
+from metaprobe.eval.compare import (
+    BEST_BASELINE,
+    add_details,
+    explicit_and_implicit,
+    headline_by_model,
+    method_results,
+    write_item_table,
+)
 from metaprobe.eval.controls import (
     ANSWER,
     DECISION,
+    EASE,
     JOINED,
     NUMBERS,
     P_TRUE,
@@ -32,6 +40,7 @@ from metaprobe.eval.controls import (
     SCALED,
     STATED,
     TERMS,
+    distinct_controls,
 )
 from metaprobe.eval.metacognition import (
     NotTwoChoice,
@@ -51,6 +60,7 @@ from metaprobe.eval.results import (
     LearningCurve,
     MethodResult,
     SeenMethod,
+    Signals,
     TwoChoice,
 )
 from metaprobe.eval.systems import metacrit_figures as metacrit
@@ -298,6 +308,28 @@ def efficiency_of(
         return None, str(reason)
 
 
+EXPLICIT = (STATED, P_TRUE, EASE)
+"""Stated numbers that may stand for the explicit signal, the first that the answers have."""
+
+
+def signals_of(table: AnswerTable, fits: CrossFit, *, seed: int = 0) -> Signals | None:
+    """Returns the comparison of explicit with implicit signals.
+
+    The implicit method is the one that most folds chose on their learning rows, the blend excluded. None if nothing
+    was stated or nothing was learned.
+    """
+    names = {method.name for method in fits.methods}
+    explicit = next((name for name in EXPLICIT if name in names), "")
+    chosen = Counter(fits.best_implicit).most_common(1)
+    if not explicit or not chosen:
+        return None
+    # The blend joins both only where a fold found that the stated number pays.
+    stated_parts = (CONFIDENCE.name, TRUE.name)
+    took_stated = any(part.name in stated_parts for fold in fits.joined.get(BLEND, ()) for part in fold.methods)
+    trio = explicit, chosen[0][0], BLEND if took_stated else ""
+    return explicit_and_implicit(table, fits.methods, trio, fold=fits.fold, seed=seed)
+
+
 DIFFICULTY_METHOD = PROMPT
 """Method whose estimate replaces the difficulty if the items have no levels."""
 
@@ -327,6 +359,7 @@ def comparison(
     basic_results = method_results(table, fits.methods, fold=fits.fold, seed=seed)
     results = add_details(table, fits.methods, basic_results, seed=seed)
     headline = headline_method(results, fits.best_learned).name
+    signals = signals_of(table, fits, seed=seed)
     strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == DIFFICULTY_METHOD), None))
     equal_difficulty = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
     efficiency, refusal = efficiency_of(table, fits, runs, target=study.target, seed=seed)
@@ -358,6 +391,7 @@ def comparison(
         runs=stores,
         accuracy=accuracy_rows(table),
         learning=learning,
+        signals=signals,
         by_model=headline_by_model(table, fits.methods, headline, fold=fits.fold, seed=seed),
         sweeps=tuple(
             _sweep(fits.probes[method.name], next(r for r in results if r.name == method.name))
@@ -389,6 +423,12 @@ def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
             f"Difficulty: the items have no levels, and {DIFFICULTY_METHOD} knows nothing of it; nothing is held "
             "constant."
         )
+    distinct = distinct_controls(evidence.table)
+    for kept in dict.fromkeys(distinct.same_order.values()):
+        alike = [name for name, other in distinct.same_order.items() if other == kept]
+        limits.append(f"{kept} also stands for {', '.join(alike)}: on these answers they give the same order.")
+    if distinct.constant:
+        limits.append(f"Left out, because the same for all answers: {', '.join(distinct.constant)}.")
     if not evidence.table.measured:
         limits.append("The answers hold no log-probabilities: no method that reads them is shown.")
     if 0 < without_count < n:
@@ -455,8 +495,9 @@ def write_comparison(
     command: str,
 ) -> tuple[Comparison, Path]:
     """Makes the comparison of a study and writes its report (`write_report`). Returns both: comparison and path."""
+    write_scores(folder, study)
     compared = comparison_of_study(study, notes=notes, learning=learning, command=command)
-    return compared, write_report(folder, compared, study)
+    return compared, write_report(folder, compared)
 
 
 def comparison_of_study(
@@ -473,19 +514,25 @@ def comparison_of_study(
     return comparison(study, runs=runs, notes=notes, learning=learning, command=command, on_step=on_step)
 
 
-def write_report(folder: str | Path, compared: Comparison, study: Study) -> Path:
-    """Writes the report, its tables as CSV and LaTeX, its drawings as SVG and PDF, comparison.json and the item table.
+def write_scores(folder: str | Path, study: Study) -> None:
+    """Writes the held-out scores of every method, which took minutes of fitting, before anything else is computed."""
+    write_item_table(folder, study.evidence.table, study.fits.methods)
+
+
+def write_report(folder: str | Path, compared: Comparison) -> Path:
+    """Writes comparison.json, the report, its tables as CSV and LaTeX, and its drawings as SVG and PDF.
 
     Returns the report's path.
     """
     from metaprobe.eval.report.write import REPORT_FILE, report_files
 
     folder = Path(folder)
-    numbers = json.dumps(compared.to_dict(), indent=2) + "\n"
-    for name, content in {**report_files(compared), "comparison.json": numbers.encode()}.items():
+    folder.mkdir(parents=True, exist_ok=True)
+    # The numbers come first: a drawing that fails does not lose them.
+    (folder / "comparison.json").write_text(json.dumps(compared.to_dict(), indent=2) + "\n", encoding="utf-8")
+    for name, content in report_files(compared).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    write_item_table(folder, study.evidence.table, study.fits.methods)
     return folder / REPORT_FILE
 
 
@@ -549,21 +596,28 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
         seed=options.seed,
         on_step=options.on_step,
     )
-    learning = learning_curve(study_result, on_step=options.on_step) if options.learning_curves else None
-    options.on_step("intervals")
+    write_scores(options.out, study_result)
     command = options.recorded("compare")
-    compared = comparison_of_study(study_result, learning=learning, command=command, on_step=options.on_step)
-    # Export the recommended method, and write the report.
+    try:
+        learning = learning_curve(study_result, on_step=options.on_step) if options.learning_curves else None
+        options.on_step("intervals")
+        compared = comparison_of_study(study_result, learning=learning, command=command, on_step=options.on_step)
+        options.on_step("report: tables and figures")
+        write_report(options.out, compared)
+    except Exception as error:
+        error.add_note(f"The held-out scores of every method are in {options.out}/items.csv and items.parquet.")
+        raise
+    # Export the recommended method.
     recommended_method = recommended(compared)
     if options.export is not None and recommended_method is not None:
         options.on_step(f"audit and export: {recommended_method.name}")
         checkpoint = write_method(
             options.export, study_result, recommended_method.name, options=options, command=command
         )
-        compared = with_place_read(compared, recommended_method.name, checkpoint)
         options.on_line(f"checkpoint  {checkpoint.path} ({recommended_method.name})")
-    options.on_step("report: tables and figures")
-    write_report(options.out, compared, study_result)
+        if any(sweep.probe == recommended_method.name for sweep in compared.sweeps):
+            compared = with_place_read(compared, recommended_method.name, checkpoint)
+            write_report(options.out, compared)
     if options.export is not None and recommended_method is None:
         raise RecordError(
             f"the report in {options.out} recommends no method yet, so no checkpoint was written to "

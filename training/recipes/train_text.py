@@ -33,7 +33,7 @@ from metaprobe.training.evidence import INVERTED, Evidence, Scores
 from metaprobe.training.export import NO_FLAGS, Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.folds import Roles, Rows, final_roles, group_folds
 from metaprobe.training.linear_probe import LinearProbe, fit_linear_probe, unseen_probe_scores
-from metaprobe.training.methods import Fitted, blend_weights, control_methods, terms_of
+from metaprobe.training.methods import Fitted, blend_weights, control_methods, fit_word_weights, terms_of
 from metaprobe.training.stored_states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit, measure_held_out
 from metaprobe.training.text_data import TextData, grouped_by_content, load_texts
@@ -103,7 +103,7 @@ class WordsModel:
     @classmethod
     def fit(cls, texts: TextRows, y: NDArray[np.int64], rows: Rows, strength: float) -> "WordsModel":
         """Returns the model of these rows; `strength` is 1 / penalty."""
-        sparse, linear = require("scipy.sparse", "fit"), require("sklearn.linear_model", "fit")
+        sparse = require("scipy.sparse", "fit")
         seen = np.bincount(texts.counts[rows].indices, minlength=2 * WORD_BUCKETS)
         idf = np.where(seen >= MIN_WORD_ROWS, np.log((1 + len(rows)) / (1 + seen)) + 1, 0).astype(np.float32)
         shape = texts.shape[rows].astype(np.float64)
@@ -111,7 +111,7 @@ class WordsModel:
         scale = np.where(spread > 0, spread, 1.0)
         used = np.flatnonzero(idf)
         X = sparse.hstack([_tfidf(texts.counts[rows], idf)[:, used], SHAPE_WEIGHT * (shape - mean) / scale]).tocsr()
-        model = linear.LogisticRegression(C=strength, max_iter=500).fit(X, y[rows])
+        model = fit_word_weights(X, y[rows], strength, rounds=500)
         weights = np.zeros(2 * WORD_BUCKETS, dtype=np.float32)
         weights[used] = model.coef_[0, : len(used)]
         return cls(
