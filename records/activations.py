@@ -108,13 +108,13 @@ def activation_bytes(hidden: dict[str, Hidden], *, model: str = "") -> bytes:
 
     `model` names the model that read the states, if another model gave the answers.
     """
-    first = next(iter(hidden.values()))
+    first_states = next(iter(hidden.values()))
     # safetensors writes the memory as it is, and an array that was cut out by index may be in another order.
-    values = np.ascontiguousarray(np.stack([to_float16(h.values) for h in hidden.values()]))
+    values = np.ascontiguousarray(np.stack([to_float16(states.values) for states in hidden.values()]))
     metadata = {
         "call_ids": json.dumps(list(hidden)),
-        "layers": json.dumps([int(layer) for layer in first.layers]),
-        "positions": json.dumps(list(first.positions)),
+        "layers": json.dumps([int(layer) for layer in first_states.layers]),
+        "positions": json.dumps(list(first_states.positions)),
         "convention": CONVENTION,
         **({"model": model} if model else {}),
         **({"canaries": canaries.digest} if (canaries := common_canaries(hidden.values())) else {}),
@@ -330,8 +330,8 @@ def _fitting(
             raise RecordError(f"no hidden states of the store were read by {model!r}; they were by {read_by}")
         return files  # then the calls are missing
     kinds_text = "; ".join(
-        f"{layout}{f', read by {by}' if by else ''} (such as {file.path.name})"
-        for (layout, by), file in first_file_of_kind.items()
+        f"{layout}{f', read by {reader_name}' if reader_name else ''} (such as {file.path.name})"
+        for (layout, reader_name), file in first_file_of_kind.items()
     )
     raise StoreMismatch(
         f"{'several' if files_of_answer else 'none'} of the kinds of hidden states in the store hold what is asked for:"

@@ -273,7 +273,7 @@ class AnswerStream:
         choice, ends = self._followed_choice(chunk_fields)
         if not choice:
             return Piece()
-        # What the chunk adds: text of the answer or of the thinking, and tokens.
+        # The chunk adds text of the answer or of the thinking, and tokens.
         delta: Mapping[str, Any] = {}
         new_thought, is_whole_answer = "", False
         if self.kind == "text":

@@ -328,13 +328,13 @@ def _total_before_parts(lines: list[str]) -> str:
     Args:
         lines: the last lines of an answer, without blank lines.
     """
-    first = len(lines)
-    while first and _PART.match(lines[first - 1]):
-        first -= 1
-    parts = lines[first:]
-    if not first or len(parts) < 2 or any(_CALCULATES.search(_PART.sub("", part, count=1)) for part in parts):
+    list_start = len(lines)
+    while list_start and _PART.match(lines[list_start - 1]):
+        list_start -= 1
+    parts = lines[list_start:]
+    if not list_start or len(parts) < 2 or any(_CALCULATES.search(_PART.sub("", part, count=1)) for part in parts):
         return ""
-    line = lines[first - 1].rstrip("* ").removesuffix(":").rstrip("* ")
+    line = lines[list_start - 1].rstrip("* ").removesuffix(":").rstrip("* ")
     stated_numbers = numbers(line)
     if len(stated_numbers) != 1 or _STEPS.search(line):
         return ""
@@ -356,10 +356,10 @@ def _parts_without_total(lines: list[str]) -> str:
     Args:
         lines: the last lines of an answer, without blank lines.
     """
-    first = len(lines)
-    while first and _PART.match(lines[first - 1]):
-        first -= 1
-    parts = [_PART.sub("", line, count=1).strip() for line in lines[first:]]
+    list_start = len(lines)
+    while list_start and _PART.match(lines[list_start - 1]):
+        list_start -= 1
+    parts = [_PART.sub("", line, count=1).strip() for line in lines[list_start:]]
     if len(parts) < 2 or lines[-1].startswith("|") or any(map(_CALCULATES.search, parts)):
         return ""
     if any(len(numbers(part)) != 1 or len(words(part)) > MAX_PART_WORDS for part in parts):

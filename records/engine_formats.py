@@ -116,8 +116,8 @@ def entries_of(ids: Sequence[Any], mappings: Any, *, alone: bool = True) -> list
                 " expected a mapping from token id to Logprob, as vLLM gives it"
             )
         # In JSON the token's id is text.
-        drawn = position.get(token, position.get(str(token))) if isinstance(token, int) else None
-        if drawn is None:
+        drawn_entry = position.get(token, position.get(str(token))) if isinstance(token, int) else None
+        if drawn_entry is None:
             raise InvalidResponse(
                 f"the log-probabilities of token {number} do not hold the drawn token; expected an entry for its id in"
                 " token_ids: was the output edited?"
@@ -128,8 +128,8 @@ def entries_of(ids: Sequence[Any], mappings: Any, *, alone: bool = True) -> list
         top = [logprob for logprob, rank in ranked if not (type(rank) is int and rank > alternative_count)]
         entries.append(
             {
-                "token": text(get(drawn, "decoded_token")),
-                "logprob": get(drawn, "logprob"),
+                "token": text(get(drawn_entry, "decoded_token")),
+                "logprob": get(drawn_entry, "logprob"),
                 "top_logprobs": top if alone or alternative_count > 1 else [],
             }
         )
@@ -272,17 +272,17 @@ def _entry_of_logprobs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
     older_rows = as_list(entry.get("probs"))
     rows = older_rows if older_rows is not None else as_list(entry.get("top_probs")) or ()
     alternatives = [row for row in map(fields, rows) if row is not None]
-    token, drawn = entry.get("token"), entry.get("prob")
+    token, drawn_probability = entry.get("token"), entry.get("prob")
     if older_rows is not None:  # the drawn token is found by its text; it is missing if it is not among the likeliest
         token = entry.get("content")
-        drawn = next((row.get("prob") for row in alternatives if row.get("tok_str") == token), None)
-        if drawn is None:
+        drawn_probability = next((row.get("prob") for row in alternatives if row.get("tok_str") == token), None)
+        if drawn_probability is None:
             raise InvalidResponse(
                 f"the probability of token {number} is not among its {len(alternatives)} likeliest; expected it there:"
                 " request more with n_probs, or use a version of llama.cpp that gives it apart"
             )
     top = [{"logprob": _log_of_probability(row.get("prob"), number)} for row in alternatives]
-    return {"token": token, "logprob": _log_of_probability(drawn, number), "top_logprobs": top}
+    return {"token": token, "logprob": _log_of_probability(drawn_probability, number), "top_logprobs": top}
 
 
 def _log_of_probability(probability: object, number: int) -> float:

@@ -166,7 +166,7 @@ def messages_of(messages: object) -> tuple[Message, ...]:
     if messages is None:
         return ()
     if not isinstance(messages, list) or not all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
+        isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages
     ):
         raise ImportFileError(f'"messages" is {name_value(messages)}; expected a list of {{"role", "content"}}')
     return tuple(Message(message["role"], content_text(message.get("content"))) for message in messages)
@@ -195,25 +195,29 @@ def sampling_of(sampling: object) -> Sampling:
 
 def segments_of(record: dict[str, Any], tokens: int) -> dict[str, tuple[Segment, ...]]:
     """Returns {"segments": ...} if a line states segments of its answer's tokens; else an empty dictionary."""
-    stated = record.get("segments")
-    if stated is None:
+    value = record.get("segments")
+    if value is None:
         return {}
-    segment_list = stated if isinstance(stated, list) else [stated]
+    segment_list = value if isinstance(value, list) else [value]
     names = ("kind", "start", "end")
     if not all(
-        isinstance(s, dict) and s.keys() >= set(names) and type(s["start"]) is type(s["end"]) is int
-        for s in segment_list
+        isinstance(segment, dict)
+        and segment.keys() >= set(names)
+        and type(segment["start"]) is type(segment["end"]) is int
+        for segment in segment_list
     ):
         raise ImportFileError(
-            f'"segments" is {name_value(stated)}; expected a list of {{"kind", "start", "end"}}, the last two in tokens'
+            f'"segments" is {name_value(value)}; expected a list of {{"kind", "start", "end"}}, the last two in tokens'
         )
-    return {"segments": check_segments([Segment(*(s[name] for name in names)) for s in segment_list], tokens)}
+    return {
+        "segments": check_segments([Segment(*(segment[name] for name in names)) for segment in segment_list], tokens)
+    }
 
 
 def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, ...]:
     """Returns the answers of the line's decisions. One judge may answer each question once."""
-    stated = record.get("decisions")
-    decisions = () if stated is None else stated if isinstance(stated, list) else [stated]
+    value = record.get("decisions")
+    decisions = () if value is None else value if isinstance(value, list) else [value]
     try:
         answers = tuple(answer for decision in decisions for answer in DecisionQuestion.read_answers(decision, call_id))
     except InvalidResponse as error:

@@ -190,12 +190,12 @@ class LabelState:
             for key, value in record.items():
                 inner = value.items() if isinstance(value, Mapping) and record is not self._record else ()
                 for name, stated_value in ((key, value), *inner):
-                    stated = _direction(str(name), stated_value)
-                    if not stated and record is not self._record:
+                    direction = _direction(str(name), stated_value)
+                    if not direction and record is not self._record:
                         word = str(stated_value).strip().casefold().replace("_", " ")
-                        stated = "" if word in _SHORT else _DIRECTIONS.get(word, "")
-                    if stated:
-                        directions[stated] = None
+                        direction = "" if word in _SHORT else _DIRECTIONS.get(word, "")
+                    if direction:
+                        directions[direction] = None
         return " and ".join(directions)
 
 

@@ -65,7 +65,7 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
         ) as file:
             start = file.peek(16)[:16]  # a pipe cannot be read twice
             if unread := next(
-                (compression for first, compression in UNREAD_COMPRESSIONS.items() if start.startswith(first)), ""
+                (compression for magic, compression in UNREAD_COMPRESSIONS.items() if start.startswith(magic)), ""
             ):
                 raise ImportFileError(f"{path} is {unread}")
             if path.suffix == ".gz" or start.startswith(GZIP):
@@ -489,10 +489,10 @@ class _CsvRows:
         first line is bad, too, if most lines before that quote are valid rows. With two columns this takes many lines,
         because prose with one comma is no row.
         """
-        first = self._line_at(0) or ""
-        if first.count('"') % 2 == 0:
+        first_line = self._line_at(0) or ""
+        if first_line.count('"') % 2 == 0:
             return 1
-        chars_read, valid_rows = len(first), 0
+        chars_read, valid_rows = len(first_line), 0
         for offset in range(1, MAX_OPEN):
             if chars_read > MAX_LINE or (line := self._line_at(offset)) is None:
                 return 1

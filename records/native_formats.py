@@ -147,7 +147,10 @@ def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         _entry(
             token.get("text"),
             token.get("logprob"),
-            [(other.get("text"), other.get("logprob")) for other in (each(rows[index]) if rows else ())],
+            [
+                (alternative.get("text"), alternative.get("logprob"))
+                for alternative in (each(rows[index]) if rows else ())
+            ],
         )
         for index, token in enumerate(tokens)
     ]
@@ -188,7 +191,10 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         _entry(
             token.get("token"),
             _get(token, "logProbability"),
-            [(other.get("token"), _get(other, "logProbability")) for other in each(rows[index].get("candidates"))]
+            [
+                (alternative.get("token"), _get(alternative, "logProbability"))
+                for alternative in each(rows[index].get("candidates"))
+            ]
             if rows
             else (),
         )

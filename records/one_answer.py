@@ -89,12 +89,12 @@ class OneAnswer:
         self._has_lasting_id = self._has_lasting_id or chunk_id in self._ids
         self._ids.add(chunk_id)
         if len(self._ids) > 1 and self._has_lasting_id:
-            other = (
+            other_id = (
                 self._id
                 if self._id != chunk_id
                 else next(earlier_id for earlier_id in self._ids if earlier_id != chunk_id)
             )
-            self.fault = self.fault or ANOTHER_ID.format(other[:60], chunk_id[:60])
+            self.fault = self.fault or ANOTHER_ID.format(other_id[:60], chunk_id[:60])
         self._id = chunk_id
 
 

@@ -470,14 +470,14 @@ def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 def text_parts(output: object) -> tuple[list[Mapping[str, Any]], set[str]]:
     """Returns (the parts that are text, the kinds of all other items)."""
     parts: list[Mapping[str, Any]] = []
-    other: set[str] = set()
+    other_kinds: set[str] = set()
     for item in each(output):
         if item.get("type") != "message":
-            other.add(text(item.get("type"))[:40] or "an item of no type")
+            other_kinds.add(text(item.get("type"))[:40] or "an item of no type")
             continue
         for part in each(item.get("content")):
             if part.get("type") == "output_text":
                 parts.append(part)
             else:
-                other.add(text(part.get("type"))[:40] or "a part of no type")
-    return parts, other
+                other_kinds.add(text(part.get("type"))[:40] or "a part of no type")
+    return parts, other_kinds

@@ -222,18 +222,20 @@ def outcomes_of_file(path: str | Path, bad: BadFile, agents: Sequence[str] = ())
     A warning names the keys of agents that are not read and resemble a key that the agent lacks.
     """
     questions: list[QuestionOutcomes] = []
-    seen: dict[str, int] = {}
+    line_of_id: dict[str, int] = {}
     misspelt: Counter[tuple[str, str]] = Counter()
     for line, record in outcome_records(Path(path), agents=agents, on_error=bad.leave_out):
         try:
             question = outcome_of_line(record)
-            if question.id in seen:
-                message = f"id {question.id!r} stands in line {seen[question.id]} too; expected one line a question"
+            if question.id in line_of_id:
+                message = (
+                    f"id {question.id!r} stands in line {line_of_id[question.id]} too; expected one line a question"
+                )
                 raise of_kind(message, "an id that another line has")
         except ImportFileError as error:
             hand_over(at_line(path, line, error, record), bad.leave_out, error)
             continue
-        seen[question.id] = line
+        line_of_id[question.id] = line
         questions.append(question)
         bad.sound += 1
         misspelt.update(pair for outcome in record["agents"].values() for pair in misspelt_fields(outcome).items())

@@ -568,10 +568,10 @@ def _parse_decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | 
     logprobs = {"content": choice_fields.logprobs.content, "refusal": choice_fields.logprobs.refusal}
     message = {name: getattr(choice_fields.message, name) for name in choice_fields.message.__struct_fields__}
     sampled_entries = [
-        {"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()}
-        for e in sample_entries(entries, checked_logprobs)
+        {"token": sampled_entry.token, "logprob": sampled_entry.logprob, "top_logprobs": sampled_entry.alternatives()}
+        for sampled_entry in sample_entries(entries, checked_logprobs)
     ]
-    rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
+    rows = [[alternative.logprob for alternative in entry.top_logprobs or ()] for entry in entries] if top else []
     if (
         min(logprob_values) < -_EXACT_INTEGER_LIMIT
         or min(map(min, filter(None, rows)), default=0.0) < -_EXACT_INTEGER_LIMIT

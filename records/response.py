@@ -309,14 +309,14 @@ def listed_twice(entries: Sequence[Any]) -> str:
     {token, logprob, top_logprobs}, as mappings or a client's objects. Only `SAMPLED_TOKENS` of them are read.
     """
     for entry in map(fields, entries if len(entries) <= 2 * SAMPLED_TOKENS else sample_entries(entries)):
-        drawn = (entry or {}).get("token")
-        if not isinstance(drawn, str) or not drawn.strip("\ufffd \t\r\n"):
+        drawn_token = (entry or {}).get("token")
+        if not isinstance(drawn_token, str) or not drawn_token.strip("\ufffd \t\r\n"):
             continue  # pieces of characters and empty ones name no token
         rows = all_fields(as_list((entry or {}).get("top_logprobs")) or ()) or ()
-        listed_pairs = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn]
+        listed_pairs = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn_token]
         listed_logprobs = [value for value, _ in listed_pairs if isinstance(value, float | int)]
         if len(set(listed_pairs)) < len(listed_pairs):  # two tokens with one text differ in their numbers or bytes
-            return f"the drawn token {str(drawn)[:20]!r} is listed {len(listed_logprobs)} times among its alternatives"
+            return f"the drawn token {drawn_token[:20]!r} is listed {len(listed_logprobs)} times among its alternatives"
         drawn_logprob = (entry or {}).get("logprob")
         if (
             listed_logprobs
@@ -324,7 +324,7 @@ def listed_twice(entries: Sequence[Any]) -> str:
             and min(abs(drawn_logprob - value) for value in listed_logprobs) > _ROUNDING_NATS
         ):
             return (
-                f"the drawn token {str(drawn)[:20]!r} has the log-probability {drawn_logprob:g}, and "
+                f"the drawn token {str(drawn_token)[:20]!r} has the log-probability {drawn_logprob:g}, and "
                 f"{listed_logprobs[0]:g} among"
                 " its alternatives: they are of another distribution, or of another token"
             )
@@ -440,7 +440,7 @@ def answer_logprobs(call: Call) -> FloatArray | None:
     return None if call.logprobs is None else series_of(call.logprobs, call.segments)[0]
 
 
-def parse_entries(entries: object, where: str, *, top: bool = True, **rest: Any) -> ParsedResponse:
+def parse_entries(entries: object, where: str, *, top: bool = True, **other_fields: Any) -> ParsedResponse:
     """Returns a response from its entries {token, logprob, top_logprobs}, one for each token.
 
     Args:
@@ -464,7 +464,7 @@ def parse_entries(entries: object, where: str, *, top: bool = True, **rest: Any)
     parsed = ParsedResponse(
         tokens=tuple(tokens),
         logprobs=check_logprobs(logprobs) if checked_logprobs is None else checked_logprobs,
-        **rest,
+        **other_fields,
     )
     assert values is not None
     if top:
@@ -543,17 +543,17 @@ def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequ
     except InvalidResponse as error:
         top, fault = None, str(error)
     covers_all_tokens = len(rows) == len(parsed.logprobs)
-    drawn = parsed.logprobs
+    drawn_logprobs = parsed.logprobs
     if not covers_all_tokens and top is not None:
         numbers = [row.get("logprob") for row in entries]
         drawn_floats = float_list(numbers)
-        drawn = check_logprobs(numbers) if drawn_floats is None else drawn_floats
+        drawn_logprobs = check_logprobs(numbers) if drawn_floats is None else drawn_floats
     if parsed.finish_reason not in (
         TOOL_CALL,
         REFUSAL,
     ):  # tool calls and refusals are refused elsewhere, for another reason
-        refuse_placeholders(parsed.logprobs, drawn, top)
-    fault = fault or (implausible(drawn, top) if top is not None else "") or listed_twice(entries)
+        refuse_placeholders(parsed.logprobs, drawn_logprobs, top)
+    fault = fault or (implausible(drawn_logprobs, top) if top is not None else "") or listed_twice(entries)
     usable_top = top if covers_all_tokens and not fault else None
     return replace(parsed, top_logprobs=usable_top, top_fault=fault) if fault or usable_top is not None else parsed
 
@@ -655,24 +655,24 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
             raise of_other_tokens(f"{shortage}, and name no tokens; {_EXPECTED_ALL}")
         return parsed
     # For most answers the joined tokens are the text.
-    shown = text_of(parsed.text, "answer") if parsed.segments else parsed.text
-    if "".join(pieces) == shown:
+    answer_text = text_of(parsed.text, "answer") if parsed.segments else parsed.text
+    if "".join(pieces) == answer_text:
         return _with_note(parsed, count_note)
-    if not shown.strip():
+    if not answer_text.strip():
         return _with_note(parsed, "the response shows no text, so whether the tokens are the whole answer is not known")
     # For other answers, try each spelling, then the bytes, then the thinking too.
-    reading = spelled(pieces, shown, rows)
+    reading = spelled(pieces, answer_text, rows)
     if not reading.all and not rows and (rows := _byte_rows(entries, token_indices)):
-        reading = spelled(pieces, shown, rows)
+        reading = spelled(pieces, answer_text, rows)
     if parsed.segments and not reading.all:  # a server that leaves out the markers may show the thinking as text
         whole_reading = spelled(parsed.tokens, parsed.text)
         reading = whole_reading if whole_reading.all else reading
     if reading.only_marks:
         return _with_note(parsed, _missing_marks_note(parsed, len(token_indices), counted, reading.missing))
     if reading.missing or reading.other:
-        where = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
+        difference = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
         raise of_other_tokens(
-            f"{count_note or 'the tokens with the log-probabilities do not spell the answer'}: {where}"
+            f"{count_note or 'the tokens with the log-probabilities do not spell the answer'}: {difference}"
             f" {reading.missing[:30]!r}; {_EXPECTED_ALL}"
         )
     extra_note = "the tokens hold more than the text that is shown, and all are scored" if reading.more else ""

@@ -462,11 +462,19 @@ def _checked_parts(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
         parts: segments by the markers.
         shown: the answer as the server shows it.
     """
-    spoken = "".join("".join(pieces[s.start : s.end]) for s in parts.segments if s.kind == "answer").strip(SPACE)
+    answer_of_tokens = "".join("".join(pieces[s.start : s.end]) for s in parts.segments if s.kind == "answer").strip(
+        SPACE
+    )
     # A token that reaches into a marker is missing here, and a character that several tokens make up cannot be read.
-    if not shown or spoken in shown or spoken.startswith(shown) or "\ufffd" in spoken or "\\x" in spoken:
+    if (
+        not shown
+        or answer_of_tokens in shown
+        or answer_of_tokens.startswith(shown)
+        or "\ufffd" in answer_of_tokens
+        or "\\x" in answer_of_tokens
+    ):
         return parts
-    if not spoken.endswith(shown):
+    if not answer_of_tokens.endswith(shown):
         return replace(parts, note="the tokens after the thinking are of other words than the answer that is shown")
     raw = "".join(pieces)
     cut = raw.rindex(shown)

@@ -176,8 +176,8 @@ def without_end_marks(text: str) -> Iterator[str]:
     """
     yield text
     core, shortened, marks = text.rstrip(_AT_THE_END), text.rstrip(), ""
-    last = [letter.isalpha() for letter in core[-2:]]
-    is_word = last == [True, True] or (last[-1:] == [True] and core[-1].lower() == core[-1].upper())
+    are_letters = [letter.isalpha() for letter in core[-2:]]
+    is_word = are_letters == [True, True] or (are_letters[-1:] == [True] and core[-1].lower() == core[-1].upper())
     while core and len(shortened) > len(core) and len(marks) < _MOST_END_MARKS:
         marks, shortened = shortened[-1] + marks, shortened[:-1].rstrip()
         if not is_word and ("…" in marks or ".." in marks or not _FACTORIALS.isdisjoint(marks)):
@@ -212,8 +212,10 @@ def _bare(text: str) -> str:
     """Returns the text in NFC without white space, and without halves of surrogate pairs."""
     if text.isascii():
         return "".join(text.split())
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves make a character
-    return "".join(_HALVES.sub("", normalize("NFC", whole)).split())
+    joined_halves = text.encode("utf-16", "surrogatepass").decode(
+        "utf-16", "surrogatepass"
+    )  # two halves make a character
+    return "".join(_HALVES.sub("", normalize("NFC", joined_halves)).split())
 
 
 def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Iterator[str]:
@@ -231,7 +233,10 @@ def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Itera
             [piece if is_shown else UNSAID for piece, is_shown in zip(readable, is_shown_list, strict=True)]
         )
     if any(row is not None for row in byte_rows):
-        token_bytes = [b if r is None else r for b, r in zip(_as_bytes(readable), byte_rows, strict=True)]
+        token_bytes = [
+            bytes_by_text if row_bytes is None else row_bytes
+            for bytes_by_text, row_bytes in zip(_as_bytes(readable), byte_rows, strict=True)
+        ]
         yield _decoded(token_bytes)
         if not all(is_shown_list):
             hole = UNSAID.encode()
@@ -318,13 +323,13 @@ def _compare(reading: str, text: str) -> Spelled:
         if hole:  # the hole takes as few characters as possible
             start = text.find(part, position, position + _max_characters(hole) + len(part))
         if start < 0 or not text.startswith(part, start) or not _fits(text[position:start], hole):
-            rest = text[position:]
-            if part.startswith(rest) or (not position and rest in part):
+            remaining_text = text[position:]
+            if part.startswith(remaining_text) or (not position and remaining_text in part):
                 return Spelled(more=True)
-            pairs = enumerate(zip(part, rest, strict=False))
-            equal_length = next((i for i, (a, b) in pairs if a != b), min(len(part), len(rest)))
-            is_only_left_out = rest.find(part[equal_length:], equal_length) >= 0
-            return Spelled(missing=rest[equal_length:], other="" if is_only_left_out else part[equal_length:])
+            pairs = enumerate(zip(part, remaining_text, strict=False))
+            equal_length = next((i for i, (a, b) in pairs if a != b), min(len(part), len(remaining_text)))
+            is_only_left_out = remaining_text.find(part[equal_length:], equal_length) >= 0
+            return Spelled(missing=remaining_text[equal_length:], other="" if is_only_left_out else part[equal_length:])
         position, hole = start + len(part), ""
     if _fits(text[position:], hole):
         return Spelled()

@@ -596,7 +596,7 @@ class RunStore:
         With `hidden=True`, `Call.hidden` holds the states that were stored while the call was answered. `activations`
         reads states that were extracted afterwards.
         """
-        seen: set[str] = set()
+        seen_ids: set[str] = set()
         for shard in self.shards():
             states: dict[str, Hidden] = {}
             for file in self._activation_files([shard]) if hidden else ():
@@ -606,9 +606,9 @@ class RunStore:
                         values, states_of_shard.layers, states_of_shard.positions, canaries=file.canaries
                     )
             for run in self.runs_of(shard):
-                if run.id in seen:
+                if run.id in seen_ids:
                     continue
-                seen.add(run.id)
+                seen_ids.add(run.id)
                 if hidden:
                     calls = (replace(call, hidden=states.get(call.id)) for call in run.calls)
                     run = replace(run, calls=tuple(calls))

@@ -434,7 +434,7 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
             if not unit and (rate_match := _CURRENCY_RATE.match(text, end)):
                 unit_name = f"{currency_name}/{_currency_unit(rate_match[1])[0]}"
                 dimension, end = "money/per", rate_match.end()
-        # What stands beside the numeral may take its value away.
+        # Signs and words beside the numeral may take its value away.
         before = text[max(0, match.start() - 24) : match.start()]
         if (
             found_quantities

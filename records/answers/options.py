@@ -496,7 +496,7 @@ def _is_known_comment(rest: str, option: str, item: Item) -> bool:
         return True
     if unknown_words == ["not"] and option_words & set(spoken):
         return True  # "C, not Venus"
-    # What the writer says of their own view, of the option or of the reason.
+    # The sentence may say something of the writer, of the option or of the reason.
     sentence_lower = first_sentence.replace("’", "'").casefold()
     if speaker := _SPEAKER_PHRASE.match(sentence_lower):
         return speaker["verb"] in _SPEAKER_VERBS

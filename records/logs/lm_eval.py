@@ -112,8 +112,8 @@ def _logged_answers(
             " answer"
         )
     line = {**run, "id": str(identity), "question_id": str(identity)}
-    first = answers[0][0]
-    if isinstance(first, str):
+    first_answer = answers[0][0]
+    if isinstance(first_answer, str):
         yield from _generated(place, number, record, line, request_arguments[0], answers[0], score)
     elif len(request_arguments) > 1:
         option_line, label_source = _likeliest_option(
@@ -153,8 +153,8 @@ def _generated(
         label_source = "no label: a filter kept another text"
         if len(answers) == 1 or (len(filtered) == 1 and filtered[0] == text):
             labels, label_source = _labels(record, score, "exact_match")
-            first = filtered[0] if len(filtered) == 1 else None
-            filtered_text = first.strip() if isinstance(first, str) else None
+            filtered_value = filtered[0] if len(filtered) == 1 else None
+            filtered_text = filtered_value.strip() if isinstance(filtered_value, str) else None
             if filtered_text == INVALID_ANSWER or (filtered_text == "" and text.strip()):
                 # lm-eval counts a text in which the filter found no answer as wrong, though nothing was compared.
                 labels.pop("correct", None)

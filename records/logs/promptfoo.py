@@ -244,8 +244,8 @@ def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None,
             yield f"line {number}", number, "", record
         return
     # The command line puts the results in a summary; the Node package gives the summary itself.
-    where = ("results", "results") if first_keys(path, "results") else ("results",)
-    for number, (before, result) in enumerate(elements(path, *where, on_bytes=options.on_bytes), 1):
+    path_of_results = ("results", "results") if first_keys(path, "results") else ("results",)
+    for number, (before, result) in enumerate(elements(path, *path_of_results, on_bytes=options.on_bytes), 1):
         name = (
             text_or_empty(before.get("evalId"))
             or text_or_empty(before.get("id"))
@@ -264,10 +264,10 @@ FIRST_LINES = 9
 
 def _is_lines(path: Path) -> bool:
     """Returns whether a file has a result in each line. Its first line may be bad."""
-    if first := first_keys(path):
-        if "testIdx" in first:
+    if keys_of_first := first_keys(path):
+        if "testIdx" in keys_of_first:
             return True
-        if "results" in first:
+        if "results" in keys_of_first:
             return False
     with suppress(ImportFileError):  # what is wrong with the file is said when it is read
         lines = islice(iter_json_lines(path, on_error=lambda error: None), FIRST_LINES)
